@@ -1,0 +1,34 @@
+# libmpk.so, libmpk.a (one relocatable object whose hidden symbols are made local), the command, and their install.
+include(GNUInstallDirs)
+
+add_library(mpk_shared SHARED ${room_objects})
+set_target_properties(mpk_shared PROPERTIES OUTPUT_NAME mpk VERSION ${PROJECT_VERSION} SOVERSION 0)
+target_include_directories(mpk_shared PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
+                           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_link_libraries(mpk_shared PRIVATE mpk_libraries)
+
+add_custom_command(
+  OUTPUT ${CMAKE_BINARY_DIR}/libmpk.a
+  COMMAND ${CMAKE_LINKER} -r -o ${CMAKE_BINARY_DIR}/libmpk.o ${room_objects}
+  COMMAND ${CMAKE_OBJCOPY} --localize-hidden ${CMAKE_BINARY_DIR}/libmpk.o
+  COMMAND ${CMAKE_COMMAND} -E rm -f ${CMAKE_BINARY_DIR}/libmpk.a
+  COMMAND ${CMAKE_AR} rcs ${CMAKE_BINARY_DIR}/libmpk.a ${CMAKE_BINARY_DIR}/libmpk.o
+  DEPENDS ${room_objects}
+  COMMAND_EXPAND_LISTS VERBATIM)
+add_custom_target(mpk_archive ALL DEPENDS ${CMAKE_BINARY_DIR}/libmpk.a)
+
+# The command sees the public headers and the base room; it takes the library whole so that it runs from anywhere.
+file(GLOB cli_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cli/*.c)
+if(cli_sources)
+  add_executable(mpk ${cli_sources} ${room_objects})
+  target_include_directories(mpk PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(mpk PRIVATE mpk_libraries)
+  install(TARGETS mpk RUNTIME)
+endif()
+
+configure_file(cmake/mpk.pc.in mpk.pc @ONLY)
+install(TARGETS mpk_shared LIBRARY)
+install(FILES ${CMAKE_BINARY_DIR}/libmpk.a DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/mpk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/mpk/models)
+install(FILES ${CMAKE_BINARY_DIR}/mpk.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

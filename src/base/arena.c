@@ -1,0 +1,93 @@
+/* arena.c - blocks of doubling size, each a header followed by its bytes. */
+#include "base/arena.h"
+
+#include <stdlib.h>
+
+struct arena_block {
+    arena_block *before;
+    size_t used, capacity; /* in bytes, of the memory after this header */
+};
+
+enum { FIRST_BLOCK = 16 << 10, LARGEST_BLOCK = 4 << 20, HEADER = 64 };
+
+static arena_block *add_block(arena *a, size_t bytes)
+{
+    size_t size = a->block ? a->block->capacity * 2 : FIRST_BLOCK;
+    if (size > LARGEST_BLOCK)
+        size = LARGEST_BLOCK;
+    if (size < bytes)
+        size = bytes;
+    if (size > SIZE_MAX - HEADER - 63)
+        return NULL;
+    arena_block *b = aligned_alloc(64, (HEADER + size + 63) & ~(size_t)63);
+    if (!b)
+        return NULL;
+    *b = (arena_block){.before = a->block, .used = 0, .capacity = size};
+    a->block = b;
+    a->reserved_bytes += size;
+    return b;
+}
+
+void *arena_alloc(arena *a, size_t n, size_t item_bytes)
+{
+    if (item_bytes && n > (SIZE_MAX >> 1) / item_bytes)
+        return NULL;
+    size_t bytes = n * item_bytes;
+    size_t alignment = bytes >= 64 ? 64 : 16;
+    arena_block *b = a->block;
+    size_t start = b ? (b->used + alignment - 1) & ~(alignment - 1) : 0;
+    if (!b || start > b->capacity || bytes > b->capacity - start) {
+        b = add_block(a, bytes);
+        if (!b)
+            return NULL;
+        start = 0;
+    }
+    b->used = start + bytes;
+    void *p = (char *)b + HEADER + start;
+    memset(p, 0, bytes);
+    return p;
+}
+
+char *arena_copy(arena *a, const char *bytes, size_t n)
+{
+    if (n == SIZE_MAX)
+        return NULL;
+    char *p = arena_alloc(a, n + 1, 1);
+    if (p && n)
+        memcpy(p, bytes, n);
+    return p;
+}
+
+arena_mark arena_get_mark(const arena *a)
+{
+    return (arena_mark){a->block, a->block ? a->block->used : 0};
+}
+
+void arena_reset(arena *a, arena_mark mark)
+{
+    while (a->block != mark.block) {
+        arena_block *b = a->block;
+        a->block = b->before;
+        a->reserved_bytes -= b->capacity;
+        free(b);
+    }
+    if (a->block)
+        a->block->used = mark.used;
+}
+
+void arena_free(arena *a)
+{
+    arena_reset(a, (arena_mark){0});
+}
+
+void *arena_grow(arena *a, const void *items, size_t n, size_t *capacity, size_t item_bytes)
+{
+    size_t grown = *capacity ? *capacity * 2 : 8;
+    void *p = arena_alloc(a, grown, item_bytes);
+    if (!p)
+        return NULL;
+    if (n)
+        memcpy(p, items, n * item_bytes);
+    *capacity = grown;
+    return p;
+}

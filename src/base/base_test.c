@@ -1,0 +1,150 @@
+/* base_test.c - arenas, maps, text, number formats, random numbers, files. */
+#include "check.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/map.h"
+#include "base/num.h"
+#include "base/rng.h"
+
+static mpk_context cx;
+
+static void arena_keeps_and_resets(void **state)
+{
+    (void)state;
+    arena a = {0};
+    unsigned char *first = arena_alloc(&a, 100, 1);
+    memset(first, 7, 100);
+    arena_mark mark = arena_get_mark(&a);
+    for (size_t i = 1; i < 5000; i += 7) {
+        unsigned char *p = arena_alloc(&a, i, 3);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % 16, 0);
+        for (size_t j = 0; j < 3 * i; j++)
+            assert_int_equal(p[j], 0);
+        memset(p, 0xff, 3 * i);
+    }
+    arena_reset(&a, mark);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(first[i], 7);
+    assert_null(arena_alloc(&a, SIZE_MAX / 2, 4));
+    arena_free(&a);
+    assert_int_equal(a.reserved_bytes, 0);
+}
+
+static mpk_status push_numbers(arena *a, size_t n)
+{
+    VEC(uint32_t) v = {0};
+    for (uint32_t i = 0; i < n; i++)
+        PUSH(&cx, a, &v, i * i);
+    for (uint32_t i = 0; i < n; i++)
+        CHECK(&cx, v.at[i] == i * i, MPK_EVERIFY, "item %u", i);
+    return MPK_OK;
+}
+
+static void map_finds_what_was_put(void **state)
+{
+    (void)state;
+    arena a = {0};
+    map m = {0};
+    check_ok(&cx, push_numbers(&a, 1000));
+    for (uint64_t i = 0; i < 3000; i++) {
+        char name[32];
+        int n = snprintf(name, sizeof name, "key %llu", (unsigned long long)i);
+        check_ok(&cx, map_put(&cx, &a, &m, (str){arena_copy(&a, name, (size_t)n), (size_t)n}, i));
+    }
+    check_ok(&cx, map_put(&cx, &a, &m, STR(""), 99));
+    uint64_t value = 0;
+    assert_true(map_get(&m, STR("key 2999"), &value));
+    assert_int_equal(value, 2999);
+    assert_true(map_get(&m, STR(""), &value));
+    assert_int_equal(value, 99);
+    assert_false(map_get(&m, STR("key 3000"), &value));
+    assert_int_equal(m.n, 3001);
+    arena_free(&a);
+}
+
+static void errors_keep_the_first_message(void **state)
+{
+    (void)state;
+    assert_int_equal(status_fail(&cx, MPK_EARG, "bad %d", 5), MPK_EARG);
+    status_note(&cx, MPK_EARG, "loading %s", "x");
+    assert_string_equal(cx.text, "bad 5\n  while loading x");
+    for (int i = 0; i < 1000; i++)
+        status_note(&cx, MPK_EARG, "a long note that must not overflow the buffer");
+    assert_true(strlen(cx.text) < sizeof cx.text);
+}
+
+/* Every 16-bit value survives the way to f32 and back; every f32 in between goes to the nearest. */
+static void numbers_convert_exactly(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        float x = num_from_f16((f16)h), y = num_from_bf16((bf16)h);
+        if (!isnan(x))
+            assert_int_equal(num_to_f16(x), h);
+        if (!isnan(y))
+            assert_int_equal(num_to_bf16(y), h);
+        if (h + 1 < 0x7c00) {
+            float next = num_from_f16((f16)(h + 1)), middle = x + (next - x) / 2;
+            assert_int_equal(num_to_f16(middle), h + (h & 1)); /* ties to even */
+            assert_int_equal(num_to_f16(nextafterf(middle, 1e9f)), h + 1);
+            assert_int_equal(num_to_f16(nextafterf(middle, -1e9f)), h);
+        }
+    }
+    assert_true(isnan(num_from_f16(num_to_f16(NAN))) && isnan(num_from_bf16(num_to_bf16(NAN))));
+    assert_int_equal(num_to_f16(65520.0f), 0x7c00);
+    assert_int_equal(num_to_f16(65519.0f), 0x7bff);
+}
+
+static void random_numbers_have_their_moments(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    double sum = 0, squares = 0, uniform = 0;
+    enum { N = 200000 };
+    for (uint64_t i = 0; i < N; i++) {
+        double x = rng_normal(seed, i), u = rng_float(seed, i);
+        assert_true(u >= 0 && u < 1);
+        sum += x;
+        squares += x * x;
+        uniform += u;
+    }
+    assert_true(fabs(sum / N) < 0.02 && fabs(squares / N - 1) < 0.02 && fabs(uniform / N - 0.5) < 0.01);
+}
+
+static void files_are_whole_or_untouched(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/mpk-base-test-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    arena a = {0};
+    str s;
+    file_map m;
+    check_ok(&cx, file_write(&cx, path, "hello", 5));
+    check_ok(&cx, file_read(&cx, &a, path, 100, &s));
+    assert_true(str_is(s, "hello"));
+    check_fails(&cx, MPK_ELIMIT, "more than 4 bytes", file_read(&cx, &a, path, 4, &s));
+    check_ok(&cx, file_map_open(&cx, path, &m));
+    assert_int_equal(m.n_bytes, 5);
+    file_map_close(&m);
+    unlink(path);
+    check_fails(&cx, MPK_EIO, "cannot open", file_map_open(&cx, path, &m));
+    check_fails(&cx, MPK_EIO, "not a regular file", file_map_open(&cx, "/tmp", &m));
+    check_fails(&cx, MPK_EIO, "No space left", file_write(&cx, "/dev/full", "x", 1));
+    arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arena_keeps_and_resets),        cmocka_unit_test(map_finds_what_was_put),
+        cmocka_unit_test(errors_keep_the_first_message), cmocka_unit_test(numbers_convert_exactly),
+        cmocka_unit_test(random_numbers_have_their_moments), cmocka_unit_test(files_are_whole_or_untouched),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,148 @@
+/* file.c - POSIX files. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool file_exists(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0;
+}
+
+bool file_is_folder(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+mpk_status file_join(mpk_context *cx, arena *a, const char *folder, const char *name, const char **path)
+{
+    size_t n = strlen(folder), bytes = n + strlen(name) + 2;
+    char *p;
+    NEW(cx, a, p, bytes);
+    snprintf(p, bytes, "%s%s%s", folder, n && folder[n - 1] != '/' ? "/" : "", name);
+    *path = p;
+    return MPK_OK;
+}
+
+mpk_status file_map_open(mpk_context *cx, const char *path, file_map *out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(cx, fd >= 0, MPK_EIO, "cannot open %s: %s", path, strerror(errno));
+    struct stat s;
+    if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {
+        close(fd);
+        FAIL(cx, MPK_EIO, "cannot map %s: not a regular file", path);
+    }
+    file_map m = {NULL, (size_t)s.st_size};
+    if (m.n_bytes) {
+        void *p = mmap(NULL, m.n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            int error = errno;
+            close(fd);
+            FAIL(cx, error == ENOMEM ? MPK_ENOMEM : MPK_EIO, "cannot map %s: %s", path, strerror(error));
+        }
+        m.bytes = p;
+    }
+    close(fd);
+    *out = m;
+    return MPK_OK;
+}
+
+void file_map_close(file_map *m)
+{
+    if (m->bytes)
+        munmap((void *)m->bytes, m->n_bytes);
+    *m = (file_map){0};
+}
+
+static mpk_status read_all(mpk_context *cx, int fd, const char *path, size_t limit, text *t)
+{
+    char buffer[65536];
+    for (;;) {
+        ssize_t n = read(fd, buffer, sizeof buffer);
+        if (n < 0 && errno == EINTR)
+            continue;
+        CHECK(cx, n >= 0, MPK_EIO, "cannot read %s: %s", path, strerror(errno));
+        if (n == 0)
+            return MPK_OK;
+        CHECK(cx, (size_t)n <= limit - t->n, MPK_ELIMIT, "%s has more than %zu bytes", path, limit);
+        text_add(t, buffer, (size_t)n);
+        CHECK(cx, !t->failed, MPK_ENOMEM, "out of memory reading %s", path);
+    }
+}
+
+mpk_status file_read(mpk_context *cx, arena *a, const char *path, size_t limit, str *out)
+{
+    bool standard_input = strcmp(path, "-") == 0;
+    int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(cx, fd >= 0, MPK_EIO, "cannot open %s: %s", path, strerror(errno));
+    text t = {0};
+    mpk_status status = read_all(cx, fd, path, limit, &t);
+    if (!standard_input)
+        close(fd);
+    char *copy = status == MPK_OK ? arena_copy(a, t.at ? t.at : "", t.n) : NULL;
+    size_t n = t.n;
+    text_free(&t);
+    TRY(status);
+    CHECK(cx, copy, MPK_ENOMEM, "out of memory reading %s", path);
+    *out = (str){copy, n};
+    return MPK_OK;
+}
+
+static int write_all(int fd, const char *bytes, size_t n)
+{
+    while (n) {
+        ssize_t written = write(fd, bytes, n);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return errno ? errno : EIO;
+        bytes += written;
+        n -= (size_t)written;
+    }
+    return 0;
+}
+
+/* A name beside path for the bytes until they are all there; free with free. */
+static char *name_beside(const char *path)
+{
+    size_t bytes = strlen(path) + 32;
+    char *name = malloc(bytes);
+    if (name)
+        snprintf(name, bytes, "%s.%ld.part", path, (long)getpid());
+    return name;
+}
+
+mpk_status file_write(mpk_context *cx, const char *path, const void *bytes, size_t n)
+{
+    struct stat s;
+    bool direct = stat(path, &s) == 0 && !S_ISREG(s.st_mode);
+    char *name = name_beside(path);
+    CHECK(cx, name, MPK_ENOMEM, "out of memory writing %s", path);
+    const char *target = direct ? path : name;
+    int error = 0;
+    int fd = open(target, O_WRONLY | O_CREAT | O_CLOEXEC | (direct ? 0 : O_TRUNC), 0666);
+    if (fd < 0)
+        error = errno;
+    else {
+        error = write_all(fd, bytes, n);
+        if (!error && !direct && fsync(fd) != 0)
+            error = errno;
+        if (close(fd) != 0 && !error)
+            error = errno;
+        if (!direct && !error && rename(name, path) != 0)
+            error = errno;
+        if (!direct && error)
+            unlink(name);
+    }
+    free(name);
+    CHECK(cx, !error, MPK_EIO, "cannot write %s: %s", path, strerror(error));
+    return MPK_OK;
+}

@@ -1,0 +1,65 @@
+/* map.c - open addressing with linear probing. */
+#include "base/map.h"
+
+uint64_t hash_bytes(const void *bytes, size_t n, uint64_t seed)
+{
+    const unsigned char *p = bytes;
+    uint64_t h = seed ^ (n * UINT64_C(0x9e3779b97f4a7c15));
+    for (; n; n -= n < 8 ? n : 8, p += 8) {
+        uint64_t word = 0;
+        memcpy(&word, p, n < 8 ? n : 8);
+        h = (h ^ word) * UINT64_C(0xff51afd7ed558ccd);
+        h ^= h >> 32;
+        if (n < 8)
+            break;
+    }
+    h *= UINT64_C(0xc4ceb9fe1a85ec53);
+    return h ^ (h >> 29);
+}
+
+static map_slot *find(const map *m, str key, uint64_t hash)
+{
+    size_t i = hash & (m->capacity - 1);
+    while (m->slots[i].key.at && !(m->slots[i].hash == hash && str_equal(m->slots[i].key, key)))
+        i = (i + 1) & (m->capacity - 1);
+    return &m->slots[i];
+}
+
+static mpk_status grow(mpk_context *cx, arena *a, map *m)
+{
+    map bigger = {.n = m->n, .capacity = m->capacity ? m->capacity * 2 : 16};
+    NEW(cx, a, bigger.slots, bigger.capacity);
+    for (size_t i = 0; i < m->capacity; i++)
+        if (m->slots[i].key.at)
+            *find(&bigger, m->slots[i].key, m->slots[i].hash) = m->slots[i];
+    *m = bigger;
+    return MPK_OK;
+}
+
+mpk_status map_put(mpk_context *cx, arena *a, map *m, str key, uint64_t value)
+{
+    if (!key.at)
+        key.at = "";
+    if (m->n + 1 > m->capacity / 4 * 3)
+        TRY(grow(cx, a, m));
+    uint64_t hash = hash_bytes(key.at, key.n, 0);
+    map_slot *slot = find(m, key, hash);
+    if (!slot->key.at)
+        m->n++;
+    *slot = (map_slot){key, hash, value};
+    return MPK_OK;
+}
+
+bool map_get(const map *m, str key, uint64_t *value)
+{
+    if (!m->n)
+        return false;
+    if (!key.at)
+        key.at = "";
+    const map_slot *slot = find(m, key, hash_bytes(key.at, key.n, 0));
+    if (!slot->key.at)
+        return false;
+    if (value)
+        *value = slot->value;
+    return true;
+}

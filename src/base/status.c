@@ -1,0 +1,71 @@
+/* status.c - keep the first message and the notes added on the way up; pass log lines on. */
+#include "base/status.h"
+
+#include <stdio.h>
+
+static void append(mpk_context *cx, const char *format, va_list args)
+{
+    size_t room = ERROR_TEXT_BYTES - cx->text_bytes;
+    int n = vsnprintf(cx->text + cx->text_bytes, room, format, args);
+    if (n > 0)
+        cx->text_bytes += (size_t)n < room ? (size_t)n : room - 1;
+}
+
+mpk_status status_fail(mpk_context *cx, mpk_status code, const char *format, ...)
+{
+    if (!cx)
+        return code;
+    va_list args;
+    cx->status = code;
+    cx->text_bytes = 0;
+    va_start(args, format);
+    append(cx, format, args);
+    va_end(args);
+    return code;
+}
+
+mpk_status status_note(mpk_context *cx, mpk_status code, const char *format, ...)
+{
+    if (!cx)
+        return code;
+    static const char lead[] = "\n  while ";
+    va_list args;
+    for (size_t i = 0; lead[i] && cx->text_bytes + 1 < ERROR_TEXT_BYTES; i++)
+        cx->text[cx->text_bytes++] = lead[i];
+    cx->text[cx->text_bytes] = 0;
+    va_start(args, format);
+    append(cx, format, args);
+    va_end(args);
+    return code;
+}
+
+void status_clear(mpk_context *cx)
+{
+    cx->status = MPK_OK;
+    cx->text_bytes = 0;
+    cx->text[0] = 0;
+}
+
+const char *status_sentence(mpk_status code)
+{
+    switch (code) {
+#define CASE(name, sentence)                                                                       \
+    case MPK_##name:                                                                               \
+        return sentence;
+        MPK_STATUS_MAP(CASE)
+#undef CASE
+    }
+    return "unknown status";
+}
+
+void log_line(mpk_context *cx, int level, const char *format, ...)
+{
+    if (!cx || !cx->log)
+        return;
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    cx->log(cx->log_user, level, line);
+}

@@ -1,0 +1,36 @@
+/* str.h - text: borrowed slices and a builder. */
+#ifndef BASE_STR_H
+#define BASE_STR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/arena.h"
+
+/* Borrowed bytes, not NUL-terminated.  printf("%.*s", STR_ARG(s)). */
+typedef struct str {
+    const char *at;
+    size_t n;
+} str;
+
+#define STR_ARG(s) (int)(s).n, (s).at
+#define STR(literal) ((str){(literal), sizeof(literal) - 1})
+
+static inline str str_from(const char *text) { return (str){text, strlen(text)}; }
+static inline bool str_equal(str a, str b) { return a.n == b.n && (a.n == 0 || memcmp(a.at, b.at, a.n) == 0); }
+static inline bool str_is(str a, const char *text) { return str_equal(a, str_from(text)); }
+
+/* A growing text on the heap; zero-initialise, free with text_free.  After a failed allocation it keeps what
+ * it had, sets failed and ignores further additions: check once, at the end. */
+typedef struct text {
+    char *at; /* NUL-terminated when n > 0; NULL when nothing was added */
+    size_t n, capacity;
+    bool failed;
+} text;
+
+void text_add(text *t, const char *bytes, size_t n);
+void text_print(text *t, const char *format, ...) BASE_PRINTF(2, 3);
+void text_free(text *t);
+
+#endif

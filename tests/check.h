@@ -1,0 +1,44 @@
+/* check.h - cmocka, and what every test of ours needs: a context and a printed seed. */
+#ifndef TESTS_CHECK_H
+#define TESTS_CHECK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "base/status.h"
+
+/* Fail with the context's message unless the call returns MPK_OK. */
+#define check_ok(cx, expression)                                                                   \
+    do {                                                                                           \
+        mpk_status check_ = (expression);                                                          \
+        if (check_ != MPK_OK)                                                                      \
+            fail_msg("%s: %s: %s", #expression, status_sentence(check_), (cx)->text);              \
+    } while (0)
+
+/* Fail unless the call returns this status and its message contains this text. */
+#define check_fails(cx, code, needle, expression)                                                  \
+    do {                                                                                           \
+        mpk_status check_ = (expression);                                                          \
+        if (check_ != (code) || !strstr((cx)->text, (needle)))                                     \
+            fail_msg("%s: got %s: %s", #expression, status_sentence(check_), (cx)->text);          \
+    } while (0)
+
+/* The seed of this run: MPK_SEED if set, else from the clock; printed, so that a failure can be repeated. */
+static inline uint64_t check_seed(void)
+{
+    const char *text = getenv("MPK_SEED");
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    uint64_t seed = text ? strtoull(text, NULL, 10) : (uint64_t)t.tv_sec * 1000003u + (uint64_t)t.tv_nsec;
+    print_message("seed: MPK_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+#endif

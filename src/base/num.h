@@ -32,7 +32,7 @@ static inline bf16 num_to_bf16(float x)
     uint32_t u = num_bits(x);
     if ((u & 0x7fffffff) > 0x7f800000)
         return (bf16)(u >> 16 | 0x40);
-    return (bf16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+    return (bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
 
 static inline float num_from_f16(f16 h)
@@ -41,7 +41,7 @@ static inline float num_from_f16(f16 h)
     if (rest >= 0x7c00) /* infinity, NaN */
         return num_float(sign | 0x7f800000 | rest << 13);
     if (rest >= 0x0400) /* normal */
-        return num_float(sign | (rest << 13) + (112u << 23));
+        return num_float(sign | ((rest << 13) + (112u << 23)));
     float magnitude = (float)rest * 0x1p-24f; /* zero, subnormal: exact */
     return num_float(sign | num_bits(magnitude));
 }
@@ -57,7 +57,7 @@ static inline f16 num_to_f16(float x)
         float shifted = num_float(rest) + 0.5f;
         return (f16)(sign | (num_bits(shifted) - 0x3f000000));
     }
-    uint32_t rounded = rest + 0xfff + (rest >> 13 & 1) - (112u << 23);
+    uint32_t rounded = rest + 0xfff + ((rest >> 13) & 1) - (112u << 23);
     return (f16)(sign | rounded >> 13);
 }
 

@@ -1,0 +1,216 @@
+/* ir.h - the tensor program: what mpk compiles (paper §2, the input of §4).
+ *
+ * A graph is two arrays, tensors and operators; the operators stand in an order in which they may run.  A tensor is
+ * written by at most one operator.  What an operator means is in its record (op.h); nothing here knows one by name.
+ *
+ * Shapes are numbers: a model is built once for each number of tokens that a step may hold.  Of a tensor whose axis 0
+ * counts the tokens (or the rows of logits) of a step, only the first ones may be alive at run time: see ir_live.
+ *
+ *   build.c      add tensors and operators; shapes are inferred by the operator's record
+ *   ir_print.c   write the text form (docs/text-form.md)
+ *   ir_parse.c   read it
+ *   ir_verify.c  check every rule stated here
+ *   ir_eval.c    run the program with the operators' reference code: the answer that all others are compared with
+ *
+ * Dimension letters in every comment: B requests, T tokens in this step, R rows of logits, S KV length, D hidden,
+ * H query heads, G KV heads, K head size, F feed-forward size, V vocabulary, L layers, E experts, P tokens per KV page.
+ */
+#ifndef IR_H
+#define IR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/map.h"
+#include "base/str.h"
+
+enum { IR_MAX_RANK = 6, IR_MAX_INPUTS = 20, IR_MAX_OUTPUTS = 4, IR_MAX_ATTRIBUTES = 12 };
+
+typedef uint32_t ir_tensor_id;
+typedef uint32_t ir_op_id;
+#define IR_NONE UINT32_MAX /* no such tensor or operator; an optional input that is absent */
+
+/*    name   elements in a block   bytes of a block   text   */
+#define IR_DTYPE_MAP(X)                                                                                                \
+    X(F32, 1, 4, "f32")                                                                                                \
+    X(F16, 1, 2, "f16")                                                                                                \
+    X(BF16, 1, 2, "bf16")                                                                                              \
+    X(F64, 1, 8, "f64")                                                                                                \
+    X(I32, 1, 4, "i32")                                                                                                \
+    X(I64, 1, 8, "i64")                                                                                                \
+    X(BOOL, 1, 1, "bool")                                                                                              \
+    X(Q4_0, 32, 18, "q4_0")                                                                                            \
+    X(Q4_1, 32, 20, "q4_1")                                                                                            \
+    X(Q5_0, 32, 22, "q5_0")                                                                                            \
+    X(Q5_1, 32, 24, "q5_1")                                                                                            \
+    X(Q8_0, 32, 34, "q8_0")                                                                                            \
+    X(Q2_K, 256, 84, "q2_k")                                                                                           \
+    X(Q3_K, 256, 110, "q3_k")                                                                                          \
+    X(Q4_K, 256, 144, "q4_k")                                                                                          \
+    X(Q5_K, 256, 176, "q5_k")                                                                                          \
+    X(Q6_K, 256, 210, "q6_k")
+
+typedef enum ir_dtype {
+#define IR_DTYPE_ENUM(name, elements, bytes, text) IR_##name,
+    IR_DTYPE_MAP(IR_DTYPE_ENUM)
+#undef IR_DTYPE_ENUM
+        IR_DTYPES
+} ir_dtype;
+
+typedef struct ir_dtype_info {
+    const char *name;
+    uint32_t block_elements; /* 1, or the elements along the last axis that share a block */
+    uint32_t block_bytes;
+} ir_dtype_info;
+
+extern const ir_dtype_info ir_dtype_table[IR_DTYPES];
+
+/* Where a tensor's bytes come from. */
+typedef enum ir_kind {
+    IR_INPUT, /* written before each step: by the caller, or by the step task from the requests */
+    IR_CONST, /* a weight; bound by name, never written */
+    IR_STATE, /* lives across steps and is written in place: the KV cache */
+    IR_TEMP,  /* the result of an operator */
+    IR_KINDS
+} ir_kind;
+
+/* What axis 0 counts, if only its first entries may be alive in a step. The entries after them hold anything and
+ * nothing may depend on them. */
+typedef enum ir_live {
+    IR_ALL,    /* every entry, always */
+    IR_TOKENS, /* the tokens of this step */
+    IR_ROWS,   /* the rows of logits wanted from this step */
+    IR_LIVES
+} ir_live;
+
+/* A tensor is row-major and dense, unless it is the result of a view operator (then it shares the storage of the
+ * operator's first input, with the strides that the record gives) or is written in place (then its storage is that of
+ * `shares`). */
+typedef struct ir_tensor {
+    str name; /* unique in the graph, without the % of the text form */
+    ir_dtype dtype;
+    ir_kind kind;
+    ir_live live;
+    uint32_t rank;
+    int64_t dims[IR_MAX_RANK]; /* at least 1 each; rank 0 is a scalar */
+    ir_op_id producer;         /* IR_NONE unless IR_TEMP */
+    ir_tensor_id shares;       /* the tensor whose storage this is (a view, or in place), IR_NONE if its own */
+} ir_tensor;
+
+/* A half-open range of elements along each axis of a tensor: lo <= i < hi.  Empty if any lo >= hi. */
+typedef struct ir_box {
+    int64_t lo[IR_MAX_RANK], hi[IR_MAX_RANK];
+} ir_box;
+
+typedef enum ir_attribute_type { IR_ATTRIBUTE_INT, IR_ATTRIBUTE_FLOAT, IR_ATTRIBUTE_STR, IR_ATTRIBUTE_INTS } ir_attribute_type;
+
+/* The value of one attribute; its name and type are in the operator's record, at the same index. */
+typedef struct ir_attribute {
+    int64_t i;
+    double f;
+    str s;
+    struct {
+        const int64_t *at;
+        uint32_t n;
+    } ints;
+} ir_attribute;
+
+struct op_def; /* the operator's record, op.h */
+
+typedef struct ir_op {
+    const struct op_def *def;
+    str name; /* unique in the graph; by default that of the first output */
+    uint32_t n_in, n_out;
+    ir_tensor_id in[IR_MAX_INPUTS]; /* IR_NONE: absent */
+    ir_tensor_id out[IR_MAX_OUTPUTS];
+    ir_attribute attributes[IR_MAX_ATTRIBUTES];
+} ir_op;
+
+typedef struct ir_graph {
+    arena *arena; /* owns everything below; borrowed */
+    str name;
+    VEC(ir_tensor) tensors;
+    VEC(ir_op) ops;
+    VEC(ir_tensor_id) outputs; /* what the caller reads after a step */
+    map names;                 /* tensor name -> ir_tensor_id */
+} ir_graph;
+
+/* ---- ir.c: dtypes, boxes, tensors ---- */
+
+/* The dtype of this name, or false. */
+bool ir_dtype_from_name(str name, ir_dtype *dtype);
+/* Elements, and bytes of a dense tensor, or of one row (the last axis).  Verified graphs do not overflow. */
+int64_t ir_elements(const ir_tensor *t);
+int64_t ir_bytes(const ir_tensor *t);
+int64_t ir_row_bytes(ir_dtype dtype, int64_t elements);
+
+ir_box ir_box_whole(const ir_tensor *t);
+bool ir_box_is_empty(const ir_box *b, uint32_t rank);
+bool ir_box_overlaps(const ir_box *a, const ir_box *b, uint32_t rank);
+bool ir_box_contains(const ir_box *outer, const ir_box *inner, uint32_t rank);
+int64_t ir_box_elements(const ir_box *b, uint32_t rank);
+/* The smallest box around both. */
+ir_box ir_box_around(const ir_box *a, const ir_box *b, uint32_t rank);
+
+/* Follow views and in-place results to the tensor that owns the storage, and the box to the part of it that is touched
+ * (never less).  Two accesses of a graph conflict only if their roots are equal and their boxes overlap. */
+void ir_root(const ir_graph *g, ir_tensor_id tensor, const ir_box *box, ir_tensor_id *root, ir_box *root_box);
+
+/* Distance in elements between neighbours along each axis of a tensor, and of its first element from the start of the
+ * root's storage: row-major for a root, as the view operators say for a view. */
+void ir_strides(const ir_graph *g, ir_tensor_id tensor, int64_t stride[IR_MAX_RANK], int64_t *offset);
+
+/* ---- build.c ---- */
+
+/* An empty graph; everything is allocated from a. */
+mpk_status ir_create(mpk_context *cx, arena *a, const char *name, ir_graph **out);
+/* Add a tensor of kind IR_INPUT, IR_CONST or IR_STATE.  MPK_EARG: the name is taken; MPK_ESHAPE: a dimension is not
+ * positive, the last is no multiple of the dtype's block, or the size overflows. */
+mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live live, const char *name, ir_dtype dtype,
+                         uint32_t rank, const int64_t *dims, ir_tensor_id *out);
+
+/* One named attribute for ir_add_op; those not named take the record's default. */
+typedef struct ir_set {
+    const char *name; /* NULL ends the list */
+    int64_t i;
+    double f;
+    const char *s;
+    const int64_t *ints;
+    uint32_t n_ints;
+} ir_set;
+
+/* Add an operator by name: inputs in the record's order (IR_NONE: absent), outputs get inferred shapes and the names
+ * `name`, `name.1`, `name.2` ... (NULL: made from the operator's name and a number).  out[n] ids as many as the record has outputs.
+ * MPK_EARG: no such operator or attribute; MPK_ESHAPE, MPK_EUNSUPPORTED from the record. */
+mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *name, uint32_t n_in,
+                     const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out);
+mpk_status ir_add_output(mpk_context *cx, ir_graph *g, ir_tensor_id tensor);
+/* The tensor of this name, or IR_NONE. */
+ir_tensor_id ir_find(const ir_graph *g, const char *name);
+
+/* ---- ir_print.c, ir_parse.c: the text form; printing what was parsed gives the same bytes ---- */
+
+void ir_print(const ir_graph *g, text *out);
+/* MPK_EFORMAT with line and column.  The graph is verified. */
+mpk_status ir_parse(mpk_context *cx, arena *a, str source, ir_graph **out);
+
+/* ---- ir_verify.c ---- */
+
+/* Every rule above and the records' own: MPK_EVERIFY naming the operator and the tensor. */
+mpk_status ir_verify(mpk_context *cx, const ir_graph *g);
+
+/* ---- ir_eval.c: the reference interpreter ---- */
+
+/* Storage for every root tensor.  The caller may point data[t] at its own bytes (weights) before ir_eval_allocate,
+ * which gives zeroed memory to the roots that have none and resolves the views. */
+typedef struct ir_values {
+    void **data;                  /* [tensors]; for a view: the address of its first element */
+    uint32_t live[IR_LIVES];      /* live entries of axis 0; UINT32_MAX: all */
+} ir_values;
+
+mpk_status ir_eval_allocate(mpk_context *cx, arena *a, const ir_graph *g, ir_values *values);
+/* Run every operator once, whole, in order. */
+mpk_status ir_eval(mpk_context *cx, arena *scratch, const ir_graph *g, ir_values *values);
+
+#endif

@@ -1,0 +1,121 @@
+/* op.h - the operator's record: all that the rest of mpk knows of an operator.
+ *
+ * One operator is one file, src/op/NAME.c, which defines `const op_def op_NAME`; the table of all is made by listing
+ * the folder src/op.  Nothing else switches on an operator.  A task computes a box of output 0 (and what belongs to it of the
+ * other outputs); the record says how the other operands follow from that box.
+ *
+ * Contract between the fields, tested for every operator over its cases:
+ *   - boxes of output 0 that do not overlap give boxes of every other output that do not overlap;
+ *   - ref, given a box, reads nothing outside `reads` and writes exactly the box and `writes`;
+ *   - splitting in any way that `axes` allows gives the same bits as the whole.
+ */
+#ifndef OP_H
+#define OP_H
+
+#include "ir/ir.h"
+
+/* An operand as a body sees it: the whole tensor; the box says which part is meant. */
+typedef struct op_view {
+    void *data; /* the first element; NULL: an absent optional input */
+    ir_dtype dtype;
+    ir_live live;
+    uint32_t rank;
+    int64_t dims[IR_MAX_RANK];
+    int64_t stride[IR_MAX_RANK]; /* in elements; of a block dtype: rows are dense, strides multiples of the block */
+} op_view;
+
+/* An operator bound to memory; shared by all its tasks and threads, read-only while they run. */
+typedef struct op_call {
+    const ir_op *op;
+    const ir_attribute *attributes;
+    uint32_t n_in, n_out;
+    op_view in[IR_MAX_INPUTS], out[IR_MAX_OUTPUTS];
+    const uint32_t *live; /* [IR_LIVES] entries alive in this step; the caller has clipped the box of output 0 */
+} op_call;
+
+/* Compute the box of output 0.  scratch: op_def.scratch_bytes(…) bytes, 64-byte aligned, contents undefined; private to the call. */
+typedef void op_body(const op_call *call, const ir_box *box, void *scratch);
+
+typedef struct op_operand {
+    const char *name;
+    enum { OP_REQUIRED = 0, OP_OPTIONAL = 1, OP_VARIADIC = 2 } presence; /* variadic: the last one, 1 or more */
+} op_operand;
+
+typedef struct op_attribute {
+    const char *name;
+    ir_attribute_type type;
+    ir_attribute otherwise; /* the value if none is given */
+    bool required;
+} op_attribute;
+
+/* How an axis of output 0 may be cut into tasks. */
+typedef struct op_axis {
+    int64_t grain;   /* cuts at multiples of this; 0: the axis may not be cut */
+    int64_t fastest; /* a multiple of grain at which bodies are fastest; 0: no matter */
+} op_axis;
+
+enum {
+    OP_VIEW = 1,           /* no work: output 0 is input 0 seen with other strides; see `view` */
+    OP_DATA_DEPENDENT = 2, /* the time of a task depends on data (paper §5.2) */
+    OP_ELEMENTWISE = 4,    /* an element of the output depends on that element of the inputs (after broadcasting) */
+};
+
+/* A shape to test: the text form of a graph with this one operator; its inputs get random data, see `fill`. */
+typedef struct op_case {
+    const char *graph; /* text form */
+} op_case;
+
+typedef struct op_def {
+    const char *name;
+    const char *summary; /* one line, for docs and --help */
+    const op_operand *in, *out;
+    uint32_t n_in, n_out;
+    const op_attribute *attributes;
+    uint32_t n_attributes;
+    uint32_t flags;
+
+    /* Check the inputs and fill dtype, live, rank and dims of out[n_out]; for a result in place also `shares` (the input's id).
+     * MPK_ESHAPE, MPK_EUNSUPPORTED, with what was found and what is expected. */
+    mpk_status (*infer)(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out);
+    /* How each axis of output 0 may be cut: axes[rank], zeroed by the caller. NULL: the operator is one task. */
+    void (*axes)(const ir_graph *g, const ir_op *op, op_axis *axes);
+    /* The box of input `input` that computing `box` of output 0 reads (may be more, never less); an empty box if none.
+     * For a result in place the old value counts as read only if it is.  Never called for absent inputs. */
+    void (*reads)(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read);
+    /* The box of output `output` >= 1 that belongs to `box` of output 0.  NULL: the same box. */
+    void (*writes)(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written);
+    /* For OP_VIEW: strides and offset of the result from those of input 0; false if strides cannot say it (then the
+     * operator is run as a copy by ref, into storage of its own). */
+    bool (*view)(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset);
+    /* Scratch that ref needs for a box.  NULL: none. */
+    size_t (*scratch_bytes)(const ir_graph *g, const ir_op *op, const ir_box *box);
+    /* The meaning, in plain C with fp32 (integers: exact) accumulation. */
+    op_body *ref;
+
+    const op_case *cases; /* at least one */
+    uint32_t n_cases;
+    /* How a test fills input `input` with random data; NULL: floats normal, integers 0, bool either. */
+    void (*fill)(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data);
+} op_def;
+
+/* Every record, sorted by file name, NULL at the end (generated). */
+extern const op_def *const op_table[];
+
+/* ---- op.c (beside this file) ---- */
+
+/* The record of this name, or NULL. */
+const op_def *op_find(str name);
+/* Bind an operator's operands to memory: data[t] is the address of the first element of tensor t.  live: see op_call. */
+void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live, op_call *call);
+/* Entries of axis 0 of an operand that are alive. */
+int64_t op_live_entries(const op_call *call, const op_view *v);
+/* Bytes that computing a box reads: what decompose minimises (paper §4.1). */
+int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box);
+/* Read and write one element as float, any plain dtype, at an offset in elements. */
+float op_load(const op_view *v, int64_t offset);
+void op_store(const op_view *v, int64_t offset, float value);
+/* n elements of a row as f32: any dtype, block formats too; `first` and n are multiples of the block for those.
+ * offset: of the row's first element in elements; the row's elements have stride 1. */
+void op_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n, float *to);
+
+#endif

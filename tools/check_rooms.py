@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Check that the rooms of src/ include only what lies below them.
+
+Input: the #include lines of src/ and device/; output: one line for each that breaks the order, exit code 1 if any.
+The order is that of docs/design.md: a room may include itself, rooms above its own line in ORDER, and nothing beside it
+on the same line.  The runtime (rt) stands alone; the command line sees the public headers and base.  File names are
+unique in the repository, so that a name in a message says which file is meant.
+"""
+import argparse
+import pathlib
+import re
+import sys
+
+import tree
+
+# Lowest first; rooms on one line do not see each other.
+ORDER = [["base"], ["ir"], ["op"], ["model"], ["load", "tgraph", "super"], ["gen"], ["pass"], ["cpu"], ["engine"]]
+RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
+# rt is seen by what builds its descriptors and by what runs them, and sees nothing itself.
+SEES_RT = {"gen", "pass", "cpu", "engine"}
+ONLY_PUBLIC = {"cli": {"base"}}
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
+# Only these two may name a system header: they hide the compiler from the rest of rt.
+RT_PORTS = {"src/rt/rt_port.h", "src/rt/rt_atomic.h"}
+
+
+def allowed(room, other):
+    """May a file of this room include a header of the other?"""
+    if other == room:
+        return True
+    if room in ONLY_PUBLIC:
+        return other in ONLY_PUBLIC[room]
+    if other == "rt":
+        return room in SEES_RT
+    if room not in RANK or other not in RANK:
+        return False
+    return RANK[other] < RANK[room]
+
+
+def is_test(name):
+    return name.endswith(("_test.c", "_fuzz.c"))
+
+
+def check_include(name, room, kind, target):
+    """A sentence if the file of this room may not include the target, else None."""
+    head, _, rest = target.partition("/")
+    if kind == "<":
+        if room == "rt" and name not in RT_PORTS and not is_test(name):
+            return f"<{target}>: the runtime names no system header outside {', '.join(sorted(RT_PORTS))}"
+        return None
+    if head == "mpk":
+        return f'"{target}": the runtime depends on nothing' if room == "rt" and not is_test(name) else None
+    if not rest:
+        return None if is_test(name) and target == "check.h" else f'"{target}": write the room, "ROOM/{target}"'
+    if name.endswith("_fuzz.c") or (room == "rt" and is_test(name) and head == "base"):
+        return None
+    return None if allowed(room, head) else f'"{target}": {room} may not see {head}'
+
+
+def check_order(root):
+    findings = []
+    for name in tree.files(root, ".c", ".h"):
+        parts = pathlib.PurePosixPath(name).parts
+        if parts[0] != "src" or len(parts) < 3:
+            continue
+        if parts[1] not in RANK and parts[1] not in ONLY_PUBLIC and parts[1] != "rt":
+            findings.append(f"{name}: the room {parts[1]} is not in ORDER of tools/check_rooms.py")
+            continue
+        text = tree.read(root, name)
+        for match in INCLUDE.finditer(text):
+            fault = check_include(name, parts[1], match[1], match[2])
+            if fault:
+                findings.append(f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {fault}")
+    return findings
+
+
+def check_unique(root):
+    """Names of sources, tests and tools; public headers are always written mpk/NAME.h and may repeat one."""
+    seen, findings = {}, []
+    for name in tree.files(root, ".c", ".h", ".cu", ".cuh", ".py", ".sh"):
+        if name.startswith(("include/", "tests/corpus/")) or name.endswith("__init__.py"):
+            continue
+        last = name.rsplit("/", 1)[-1]
+        if last in seen:
+            findings.append(f"{name}: {seen[last]} has the same file name")
+        seen[last] = name
+    return findings
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=pathlib.Path, default=tree.ROOT)
+    root = parser.parse_args().root
+    return tree.report(check_order(root) + check_unique(root), "rooms and file names")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

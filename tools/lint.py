@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Check the house rules that a script can check.
+
+Input: every text file of the repository; output: one line for each finding, exit code 1 if any.  The rules: library code
+calls nothing that aborts, prints or overruns; no unfinished work is marked in place of doing it; names say what a thing
+is; functions stay under 100 lines and lines under 121 columns; a file opens with its purpose; a test can fail.
+C is read by a few regular expressions, which the formatting of the house makes reliable: a function's body begins and
+ends with a brace in the first column.
+"""
+import argparse
+import ast
+import pathlib
+import re
+import sys
+
+import tree
+
+MAX_FUNCTION_LINES = 100
+MAX_LINE_COLUMNS = 120
+C_ENDINGS = (".c", ".h", ".cu", ".cuh")
+CODE_ENDINGS = C_ENDINGS + (".py", ".sh", ".cmake", "CMakeLists.txt", "dev", ".ci/run")
+TEXT_ENDINGS = CODE_ENDINGS + (".md", ".in")
+
+BANNED_CALLS = {name: "library code returns a status" for name in ("abort", "exit", "_exit", "quick_exit", "assert")}
+BANNED_CALLS |= {name: "library code does not print" for name in
+                 ("printf", "vprintf", "fprintf", "vfprintf", "puts", "fputs", "putchar", "perror")}
+BANNED_CALLS |= {name: "it can write past the end" for name in
+                 ("gets", "strcpy", "strcat", "stpcpy", "sprintf", "vsprintf", "alloca")}
+BANNED_CALLS |= {name: "it reads past an error" for name in ("atoi", "atol", "atoll", "atof")}
+BANNED_CALLS |= {name: "it keeps state that all threads share" for name in ("strtok", "rand", "srand", "setlocale")}
+# The command line is a program: it prints, and it may end.
+CLI_MAY = {"exit", "_exit", "printf", "vprintf", "fprintf", "vfprintf", "puts", "fputs", "putchar", "perror"}
+# Writing to a file that the caller opened is no printing to the user's terminal.
+STREAM_CALLS = {"fprintf", "vfprintf", "fputs"}
+
+# Joined here so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(" + "|".join(("TO" "DO", "FIX" "ME", "X" "XX", "HA" "CK")) + r")\b")
+EMPTY_NAMES = {"util", "utils", "common", "helper", "helpers", "manager", "impl", "new", "v2", "legacy", "variant", "misc"}
+# As part of a longer identifier these still say nothing; the others may be plain English there (new_tokens).
+EMPTY_PARTS = {"util", "utils", "helper", "helpers", "manager", "impl", "v2", "legacy", "misc"}
+
+
+def blank(match):
+    """The same text with everything but its line ends turned into spaces."""
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def code_only(text):
+    """C without comments, strings and character constants; lines and columns stay where they were."""
+    return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', blank, text, flags=re.S)
+
+
+def line_of(text, offset):
+    return text.count("\n", 0, offset) + 1
+
+
+def functions(code):
+    """(name, first line, last line, body) of each function: its braces stand in the first column."""
+    for match in re.finditer(r"^(?!struct|typedef|enum|union|static const|const)\w[^;{}#]*?\b(\w+)\([^;{}]*\)\s*\n\{\n(.*?)^\}",
+                             code, re.S | re.M):
+        yield match[1], line_of(code, match.start(2)) - 1, line_of(code, match.end()), match[2]
+
+
+def check_calls(name, code):
+    if not name.startswith("src/") or name.endswith(("_test.c", "_fuzz.c")):
+        return
+    allowed = CLI_MAY if name.startswith("src/cli/") else set()
+    for match in re.finditer(r"(?<![\w.>])(\w+)\s*\(\s*(\w*)", code):
+        call, first = match[1], match[2]
+        if call not in BANNED_CALLS or call in allowed:
+            continue
+        if call in STREAM_CALLS and first not in ("stdout", "stderr"):
+            continue
+        yield f"{name}:{line_of(code, match.start())}: {call}(): {BANNED_CALLS[call]}"
+
+
+def check_unfinished(name, text):
+    for match in UNFINISHED.finditer(text):
+        yield f"{name}:{line_of(text, match.start())}: {match[1]}: finish it, or file it as an issue"
+
+
+def check_file_name(name):
+    stem = name.rsplit("/", 1)[-1].split(".")[0]
+    for part in re.split(r"[_-]", stem):
+        if part.lower() in EMPTY_NAMES:
+            yield f"{name}: '{part}' in a file name does not say what the file is for"
+
+
+def check_identifiers(name, code):
+    for match in re.finditer(r"\b[a-z_][a-z0-9_]*\b", code):
+        word = match[0]
+        if word in EMPTY_NAMES or EMPTY_PARTS.intersection(word.split("_")):
+            yield f"{name}:{line_of(code, match.start())}: '{word}' does not say what it is"
+
+
+def check_lengths(name, text, code):
+    for i, line in enumerate(text.split("\n"), 1):
+        if len(line) > MAX_LINE_COLUMNS:
+            yield f"{name}:{i}: {len(line)} columns, at most {MAX_LINE_COLUMNS}"
+    for function, first, last, _ in functions(code) if name.endswith(C_ENDINGS) else ():
+        if last - first + 1 > MAX_FUNCTION_LINES:
+            yield f"{name}:{first}: {function} has {last - first + 1} lines, at most {MAX_FUNCTION_LINES}"
+
+
+def check_opening(name, text):
+    body = re.sub(r"\A#!.*\n", "", text).lstrip()
+    opening = ("/*", "//") if name.endswith(C_ENDINGS) else ("#", '"""')
+    if body and not body.startswith(opening):
+        yield f"{name}:1: no comment says what the file is for"
+
+
+def check_c_tests(name, code):
+    """Each cmocka test must be able to fail: it asserts, or calls a function of its file that does."""
+    if not name.endswith("_test.c"):
+        return
+    # A macro of the file that asserts counts as a function that does.
+    bodies = {match[1]: match[2] for match in re.finditer(r"#\s*define (\w+)\(((?:[^\n]*\\\n)*[^\n]*)", code)}
+    bodies |= {function: body for function, _, _, body in functions(code)}
+    lines = {function: first for function, first, _, _ in functions(code)}
+    asserting = {f for f, body in bodies.items() if re.search(r"\b(assert_|check_|expect_|fail_msg|fail\b)", body)}
+    while True:
+        calls = {f for f, body in bodies.items() if asserting.intersection(re.findall(r"\w+", body))}
+        if calls <= asserting:
+            break
+        asserting |= calls
+    for match in re.finditer(r"^static void (\w+)\(void \*\*\w*\)\s*\n\{", code, re.M):
+        if match[1] in bodies and match[1] not in asserting:
+            yield f"{name}:{lines[match[1]]}: the test {match[1]} asserts nothing: it cannot fail"
+
+
+def check_py_tests(name, text):
+    if not re.search(r"(^|/)test_\w+\.py$", name):
+        return
+    parsed = ast.parse(text, name)
+    defined = {node.name: node for node in ast.walk(parsed) if isinstance(node, ast.FunctionDef)}
+
+    def asserts(node, seen):
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Assert):
+                return True
+            if isinstance(inner, ast.Call):
+                called = inner.func.attr if isinstance(inner.func, ast.Attribute) else getattr(inner.func, "id", "")
+                if called in ("raises", "fail") or called.startswith(("assert", "check")):
+                    return True
+                if called in defined and called not in seen and asserts(defined[called], seen | {called}):
+                    return True
+        return False
+
+    for function, node in defined.items():
+        if function.startswith("test_") and not asserts(node, {function}):
+            yield f"{name}:{node.lineno}: the test {function} asserts nothing: it cannot fail"
+
+
+def check_file(root, name):
+    text = tree.read(root, name)
+    code = code_only(text) if name.endswith(C_ENDINGS) else ""
+    yield from check_unfinished(name, text)
+    yield from check_file_name(name)
+    if not name.endswith(CODE_ENDINGS):
+        return
+    yield from check_lengths(name, text, code)
+    yield from check_opening(name, text)
+    yield from check_calls(name, code)
+    yield from check_identifiers(name, code)
+    yield from check_c_tests(name, code)
+    yield from check_py_tests(name, text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=pathlib.Path, default=tree.ROOT)
+    root = parser.parse_args().root
+    names = [n for n in tree.files(root, *TEXT_ENDINGS) if not n.startswith("tests/corpus/")]
+    return tree.report([finding for name in names for finding in check_file(root, name)], f"house rules, {len(names)} files")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Whole models against Hugging Face Transformers in fp32: random checkpoints of every family, odd shapes included.
+
+Bars: fp32 weights, largest difference of a logit under 1e-4 of the logits' range; bf16 weights, mean KL from fp32 no
+more than 1.5 times that of PyTorch's own bf16.
+"""
+
+import json
+import warnings
+
+import numpy
+import pytest
+import torch
+import transformers
+
+import support
+
+warnings.filterwarnings("ignore")
+transformers.logging.set_verbosity_error()
+torch.set_num_threads(2)
+RANDOM = support.seed()
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
+
+
+def shape(hidden, heads, kv, head=None, layers=2, ffn=None, vocab=211, **more):
+    return dict(hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv, num_hidden_layers=layers,
+                intermediate_size=ffn or hidden * 2 + 24, vocab_size=vocab, max_position_embeddings=512,
+                **({"head_dim": head} if head else {}), **more)
+
+
+CASES = {
+    "llama-tied": ("Llama", shape(64, 4, 2, tie_word_embeddings=True)),
+    "llama-untied": ("Llama", shape(64, 4, 4)),
+    "llama-odd-320-5-1": ("Llama", shape(320, 5, 1, vocab=1003)),
+    "llama-head-16": ("Llama", shape(96, 6, 2, 16)),
+    "llama-head-48": ("Llama", shape(144, 3, 1, 48)),
+    "llama-head-80": ("Llama", shape(160, 2, 2, 80)),
+    "llama-head-96": ("Llama", shape(192, 2, 1, 96)),
+    "llama-head-128": ("Llama", shape(256, 2, 1, 128, ffn=100)),
+    "llama-attention-bias": ("Llama", shape(64, 4, 2, attention_bias=True)),
+    "llama-mlp-bias": ("Llama", shape(64, 4, 2, mlp_bias=True, attention_bias=True)),
+    "llama-rope-llama3": ("Llama", shape(64, 4, 2, rope_parameters=LLAMA3)),
+    "llama-rope-linear": ("Llama", shape(64, 4, 2, rope_parameters=LINEAR)),
+    "llama-rope-yarn": ("Llama", shape(64, 4, 2, rope_parameters=YARN)),
+    "llama-theta": ("Llama", shape(64, 4, 2, rope_parameters={"rope_type": "default", "rope_theta": 1234567.0})),
+    "llama-epsilon": ("Llama", shape(64, 4, 2, rms_norm_eps=0.01)),
+    "llama-gelu": ("Llama", shape(64, 4, 2, hidden_act="gelu")),
+    "llama-vocab-1003": ("Llama", shape(48, 3, 3, vocab=1003, ffn=77)),
+    "llama-one-layer": ("Llama", shape(32, 2, 1, layers=1)),
+    "llama-deep": ("Llama", shape(32, 2, 1, layers=9)),
+    "qwen2-tied": ("Qwen2", shape(64, 4, 2, tie_word_embeddings=True)),
+    "qwen2-untied": ("Qwen2", shape(128, 2, 1)),
+    "qwen2-odd": ("Qwen2", shape(320, 5, 1, vocab=1003)),
+    "qwen2-yarn": ("Qwen2", shape(64, 4, 2, rope_parameters=YARN)),
+    "qwen2-window": ("Qwen2", shape(64, 4, 2, layers=4, use_sliding_window=True, sliding_window=13, max_window_layers=2)),
+    "qwen3-tied": ("Qwen3", shape(64, 4, 2, 32, tie_word_embeddings=True)),
+    "qwen3-head-apart": ("Qwen3", shape(80, 4, 2, 48)),
+    "qwen3-head-128": ("Qwen3", shape(64, 3, 1, 128)),
+    "qwen3-odd": ("Qwen3", shape(320, 5, 1, 64, vocab=1003)),
+    "qwen3-yarn": ("Qwen3", shape(64, 4, 2, 16, rope_parameters=YARN)),
+    "qwen3-bias": ("Qwen3", shape(64, 4, 2, 16, attention_bias=True)),
+    "mistral-window": ("Mistral", shape(64, 4, 2, sliding_window=11)),
+    "mistral-no-window": ("Mistral", shape(64, 4, 2, sliding_window=None)),
+    "mistral-head": ("Mistral", shape(96, 4, 2, 40, sliding_window=29)),
+}
+
+
+def make(name):
+    family, options = CASES[name]
+    generator = torch.Generator().manual_seed(RANDOM.randrange(2**31))
+    config = getattr(transformers, family + "Config")(attn_implementation="eager", **options)
+    model = getattr(transformers, family + "ForCausalLM")(config)
+    return support.randomise(model, generator).eval(), config
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].float().numpy()
+
+
+def log_softmax(x):
+    x = x.astype(numpy.float64)
+    x = x - x.max(-1, keepdims=True)
+    return x - numpy.log(numpy.exp(x).sum(-1, keepdims=True))
+
+
+def mean_kl(reference, other):
+    p, q = log_softmax(reference), log_softmax(other)
+    return float((numpy.exp(p) * (p - q)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fp32(name, tmp_path):
+    model, config = make(name)
+    folder = support.save(model, tmp_path / "model")
+    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(RANDOM.randrange(70, 140))]
+    expected = logits_of(model, tokens)
+    found = support.score(folder, tokens, tmp_path, "--kv", "f32")
+    assert found.shape == expected.shape and found.dtype == numpy.float32
+    difference = numpy.abs(found - expected).max() / (expected.max() - expected.min())
+    print(f"{name}: {difference:.2e} of the range")
+    assert difference < 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "llama-head-80", "qwen2-untied", "qwen3-odd", "mistral-window"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half(name, dtype, tmp_path):
+    model, config = make(name)
+    folder = support.save(model, tmp_path / "model", dtype)
+    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(100)]
+    half = logits_of(model, tokens)
+    expected = logits_of(model.float(), tokens)
+    found = support.score(folder, tokens, tmp_path)
+    ours, theirs = mean_kl(expected, found), mean_kl(expected, half)
+    print(f"{name} {dtype}: mean KL {ours:.2e}, PyTorch {theirs:.2e}")
+    assert ours <= 1.5 * theirs
+
+
+def test_sharded_checkpoint_and_both_spellings(tmp_path):
+    """The same weights in shards, and under the older spelling of rope and dtype, give the same bits."""
+    model, config = make("llama-rope-llama3")
+    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(60)]
+    whole = support.save(model, tmp_path / "whole")
+    shards = support.save(model, tmp_path / "shards", shard="50KB")
+    assert (shards / "model.safetensors.index.json").exists()
+    first = support.score(whole, tokens, tmp_path)
+    assert numpy.array_equal(first, support.score(shards, tokens, tmp_path))
+    path = whole / "config.json"
+    old = json.loads(path.read_text())
+    rope = old.pop("rope_parameters")
+    old["rope_theta"] = rope.pop("rope_theta")
+    old["rope_scaling"] = rope
+    old["torch_dtype"] = old.pop("dtype")
+    path.write_text(json.dumps(old))
+    assert numpy.array_equal(first, support.score(whole, tokens, tmp_path))
+
+
+def test_all_fusions_give_the_same_bits(tmp_path):
+    """The operators that the compiler fuses compute what the plain ones do."""
+    for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window"]:
+        model, config = make(name)
+        folder = support.save(model, tmp_path / name, "bfloat16")
+        tokens = [RANDOM.randrange(config.vocab_size) for _ in range(75)]
+        full = support.score(folder, tokens, tmp_path, "--ops", "full")
+        plain = support.score(folder, tokens, tmp_path, "--ops", "none")
+        assert numpy.array_equal(full, plain), name

@@ -1,0 +1,288 @@
+/* mpk.h - a language model as one compiled program: open it, ask it, close it.
+ *
+ * mpk takes a model (a Hugging Face folder, a GGUF file, or an image made by mpk_compile_to_file), compiles it into
+ * task graphs for this machine and starts them: workers that run until the engine is closed.  A request enters through
+ * a ring and tokens leave through another; there is no call per layer and none per token.
+ *
+ *     mpk_context *cx = mpk_context_create();
+ *     mpk_engine *engine;
+ *     mpk_request *request;
+ *     mpk_answer answer;
+ *     if (mpk_engine_open(cx, "model.gguf", NULL, &engine) || mpk_submit_text(cx, engine, "Hello", 5, NULL, &request)
+ * || mpk_request_wait(cx, request, &answer)) fprintf(stderr, "%s\n", mpk_error_message(cx));
+ *
+ * The whole program is examples/complete.c.
+ *
+ * Rules that hold everywhere:
+ *   Status     Whatever can fail returns mpk_status, MPK_OK being 0.  Results go through out-parameters, which are
+ *              written on success only.  Nothing here aborts, exits or prints.
+ *   Words      Why a call failed is in the context that was passed to it: mpk_error_message.
+ *   Options    A struct of options begins with its size and every zero means the default:
+ *                  mpk_engine_options o = {.size = sizeof o, .threads = 4};
+ *              NULL is all defaults.  A program built with an older header goes on working, as fields are only added
+ *              at the end; one built with a newer header is told MPK_EUNSUPPORTED if it asks for what is not known.
+ *   Ownership  Strings and arrays that you pass are copied, unless the comment says borrowed.  What a handle hands
+ *              out belongs to the handle.  char * results are yours: mpk_free.
+ *   Threads    A context belongs to one thread at a time; make one for each thread.  An engine, a tokenizer and the
+ *              requests of an engine may be used by any number of threads at once, a single request or sequence by one
+ *              at a time (mpk_request_cancel by any).
+ *   Repeats    The same request gives the same tokens, whatever else runs beside it, in any order of arrival and with
+ *              any number of threads.
+ */
+#ifndef MPK_H
+#define MPK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "mpk/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef __GNUC__
+#define MPK_API __attribute__((visibility("default")))
+#else
+#define MPK_API
+#endif
+
+typedef struct mpk_context mpk_context;     /* the error state of one thread */
+typedef struct mpk_engine mpk_engine;       /* a model, compiled and running */
+typedef struct mpk_request mpk_request;     /* a text to be continued */
+typedef struct mpk_tokenizer mpk_tokenizer; /* text to token ids and back */
+typedef struct mpk_sequence mpk_sequence;   /* a timeline of tokens that the caller drives himself */
+
+/* ---- Contexts ---------------------------------------------------------------------------------------------------- */
+
+/* "0.1.0" */
+MPK_API const char *mpk_version(void);
+
+/* NULL: out of memory. */
+MPK_API mpk_context *mpk_context_create(void);
+/* NULL is allowed. */
+MPK_API void mpk_context_free(mpk_context *cx);
+/* What went wrong in the last call that failed, where, and what to do; "" if none did.  Further lines say what was
+ * being done.  Valid until the next call with this context. */
+MPK_API const char *mpk_error_message(const mpk_context *cx);
+/* A status in general words; never NULL. */
+MPK_API const char *mpk_status_sentence(mpk_status status);
+/* For char * and int32_t * results.  NULL is allowed. */
+MPK_API void mpk_free(void *p);
+
+/* ---- Engines ----------------------------------------------------------------------------------------------------- */
+
+typedef enum mpk_dtype {
+    MPK_F32,
+    MPK_F16,
+    MPK_BF16,
+    MPK_F64,
+    MPK_I32,
+    MPK_I64,
+    MPK_BOOL,
+    MPK_Q4_0, /* blocks of 32 along the last axis, as in GGUF */
+    MPK_Q4_1,
+    MPK_Q5_0,
+    MPK_Q5_1,
+    MPK_Q8_0,
+    MPK_Q2_K, /* blocks of 256 */
+    MPK_Q3_K,
+    MPK_Q4_K,
+    MPK_Q5_K,
+    MPK_Q6_K,
+} mpk_dtype;
+
+/* Which operators the tensor program is made of. */
+typedef enum mpk_fusion {
+    MPK_FUSION_FULL,  /* as few as our task code can do */
+    MPK_FUSION_PAPER, /* those of the paper: 8 a layer + 5 */
+    MPK_FUSION_NONE,  /* as the model's forward pass is written */
+} mpk_fusion;
+
+/* Which tasks are queued to a worker at compile time (AOT), and which by a scheduler when they are ready (JIT;
+ * paper 5.2). */
+typedef enum mpk_launch { MPK_LAUNCH_AUTO, MPK_LAUNCH_PAPER, MPK_LAUNCH_AOT, MPK_LAUNCH_JIT } mpk_launch;
+
+/* Cut axis `axis` of the output of every operator that matches into `degree` parts, instead of what the compiler
+ * chooses. */
+typedef struct mpk_degree {
+    const char *match; /* a kind of operator ("linear") or the name of one */
+    uint32_t axis, degree;
+} mpk_degree;
+
+/* Called by the thread that opens the engine: what is being done, and how far that is (0 to 1).  False gives up:
+ * MPK_ECANCELLED. */
+typedef bool mpk_progress(void *user, const char *stage, double done);
+
+typedef struct mpk_engine_options {
+    size_t size;             /* sizeof(mpk_engine_options) */
+    uint32_t threads;        /* workers; 0: one for each processor that this process may use */
+    uint32_t max_batch;      /* requests that run at the same time; 0: 16 */
+    uint32_t step_tokens;    /* tokens of a step at most; a power of two, at most 8192; 0: 512 */
+    uint32_t context_tokens; /* prompt and answer of a request at most; 0: the model's own, at most 4096 */
+    uint64_t kv_tokens;      /* tokens that all running requests together may hold; 0: max_batch * context_tokens, or
+                              * what a quarter of the free memory takes */
+    mpk_dtype kv_dtype;      /* MPK_F32, MPK_F16 or MPK_BF16 */
+    bool random_weights;     /* do not read weights, make them up: a configuration alone is then a model */
+    uint64_t random_seed;
+    mpk_progress *progress; /* NULL: none */
+    void *progress_user;
+
+    /* How it is compiled; nothing here changes a result by more than rounding. */
+    mpk_fusion fusion;
+    mpk_launch launch;
+    bool coarse_events; /* one event between operators instead of one between tiles (ablation) */
+    bool verify;        /* prove that every hazard is ordered and that nothing can deadlock */
+    const mpk_degree *degrees;
+    uint32_t n_degrees;
+} mpk_engine_options;
+
+/* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,
+ * with numbers; MPK_ECANCELLED: by progress. */
+MPK_API mpk_status mpk_engine_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                                   mpk_engine **out);
+/* Stop, and free everything.  Requests and sequences must have been freed before.  NULL is allowed. */
+MPK_API void mpk_engine_close(mpk_engine *engine);
+
+/* What there is to know of an engine. */
+typedef struct mpk_engine_facts {
+    size_t size; /* in: sizeof(mpk_engine_facts); no more is written */
+    uint32_t vocab_size, context_tokens, max_batch, step_tokens, threads;
+    uint64_t weight_bytes, kv_bytes, other_bytes;
+    uint64_t load_ns, compile_ns; /* spent in mpk_engine_open: reading the model, compiling it */
+    uint32_t graphs, tasks, events;
+} mpk_engine_facts;
+
+MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);
+/* Borrowed from the engine; NULL if the model brings no vocabulary. */
+MPK_API const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine);
+
+/* ---- Requests ---------------------------------------------------------------------------------------------------- */
+
+typedef struct mpk_request_options {
+    size_t size;             /* sizeof(mpk_request_options) */
+    uint32_t max_tokens;     /* of the answer; 0: until the model ends it or the context is full */
+    float temperature;       /* 0: always the most probable token */
+    uint32_t top_k;          /* 0: off */
+    float top_p;             /* 0 or 1: off */
+    float min_p;             /* 0: off */
+    uint64_t seed;           /* of the random draws; the same seed draws the same tokens */
+    const char *const *stop; /* the answer ends before the first of these texts */
+    uint32_t n_stop;
+    bool ignore_eos; /* go on when the model says that it is done */
+    bool raw_prompt; /* of a text: do not put the tokens before and after it that the model's tokenizer asks for */
+} mpk_request_options;
+
+typedef enum mpk_finish {
+    MPK_RUNNING,          /* not finished */
+    MPK_FINISH_STOP,      /* the model ended the text, or a stop text came */
+    MPK_FINISH_LENGTH,    /* max_tokens, or the context is full */
+    MPK_FINISH_CANCELLED, /* by the caller */
+    MPK_FINISH_ERROR,     /* the engine failed */
+} mpk_finish;
+/* "stop", "length", "cancelled", "error", "running" */
+MPK_API const char *mpk_finish_name(mpk_finish finish);
+
+/* Put a request in the queue; it runs as soon as there is room.  The text need not end with NUL nor be valid UTF-8.
+ * MPK_ELIMIT: it could never fit into the context (the message says how long it is); MPK_EARG: an option or a token id
+ * is out of range, or the prompt is empty; MPK_EUNSUPPORTED: a text, but the model has no tokenizer. */
+MPK_API mpk_status mpk_submit_text(mpk_context *cx, mpk_engine *engine, const char *bytes, size_t n,
+                                   const mpk_request_options *options, mpk_request **out);
+MPK_API mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t *tokens, size_t n,
+                                     const mpk_request_options *options, mpk_request **out);
+
+/* What has come since the last read.  Belongs to the request, valid until its next read, wait or free. */
+typedef struct mpk_piece {
+    const char *text; /* valid UTF-8, never half a character, never part of a stop text; "" if none */
+    size_t n_bytes;
+    const int32_t *tokens;
+    size_t n_tokens;
+    mpk_finish finish; /* MPK_RUNNING: there is more to come */
+} mpk_piece;
+
+/* Wait until something has come or the request is finished, at most timeout_ms (negative: for ever; 0: not at all), and
+ * take it.  A timeout is MPK_OK with an empty piece.  After the end every read gives an empty, finished piece. */
+MPK_API mpk_status mpk_request_read(mpk_context *cx, mpk_request *request, int64_t timeout_ms, mpk_piece *piece);
+
+/* The whole answer.  Belongs to the request. */
+typedef struct mpk_answer {
+    const char *text; /* NUL-terminated, but the text may hold NULs of its own */
+    size_t n_bytes;
+    const int32_t *tokens;    /* as drawn: a final end-of-text token is among them */
+    const uint64_t *token_ns; /* [n_tokens] when each came, since submission */
+    size_t n_tokens, n_prompt_tokens;
+    mpk_finish finish;
+} mpk_answer;
+
+/* Wait for the end.  The status of the failure if the finish is MPK_FINISH_ERROR. */
+MPK_API mpk_status mpk_request_wait(mpk_context *cx, mpk_request *request, mpk_answer *answer);
+/* Ask it to end soon; it then finishes with MPK_FINISH_CANCELLED unless it was faster.  Any thread. */
+MPK_API void mpk_request_cancel(mpk_request *request);
+/* Cancels what is not finished.  NULL is allowed. */
+MPK_API void mpk_request_free(mpk_request *request);
+
+/* ---- Tokens ------------------------------------------------------------------------------------------------------ */
+
+/* The tokenizer of a model; nothing else of it is read, so a vocabulary alone is enough.  Close what you opened. */
+MPK_API mpk_status mpk_tokenizer_open(mpk_context *cx, const char *model, mpk_tokenizer **out);
+MPK_API void mpk_tokenizer_close(mpk_tokenizer *tokenizer);
+/* Ids of a text: *ids is yours (mpk_free).  add_special: with the tokens before and after that the model asks for. */
+MPK_API mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *tokenizer, const char *bytes, size_t n,
+                                bool add_special, int32_t **ids, size_t *n_ids);
+/* The text of ids: *bytes is yours and NUL-terminated.  MPK_EARG: no such id. */
+MPK_API mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *tokenizer, const int32_t *ids, size_t n_ids,
+                                  char **bytes, size_t *n);
+
+/* ---- Sequences: logits for a sampler of your own ------------------------------------------------------------------
+ */
+
+/* A timeline with a memory of its own, beside the engine's requests; several sequences do not share steps.  MPK_ENOMEM.
+ */
+MPK_API mpk_status mpk_sequence_open(mpk_context *cx, mpk_engine *engine, mpk_sequence **out);
+MPK_API void mpk_sequence_close(mpk_sequence *sequence);
+/* Append tokens.  last (NULL: not wanted) gets f32[V], the logits of what follows the last token; all (NULL: not
+ * wanted) gets f32[n, V], the logits after each.  MPK_ELIMIT: the context would overflow; nothing was appended. */
+MPK_API mpk_status mpk_sequence_feed(mpk_context *cx, mpk_sequence *sequence, const int32_t *tokens, size_t n,
+                                     float *last, float *all);
+/* Tokens so far. */
+MPK_API size_t mpk_sequence_length(const mpk_sequence *sequence);
+/* Forget all but the first n tokens; n at most the length. */
+MPK_API void mpk_sequence_rewind(mpk_sequence *sequence, size_t n);
+
+/* ---- Advanced: the compiler ---------------------------------------------------------------------------------------
+ */
+
+/* Compile for the options' number of workers and write an image: mpk_engine_open takes it in place of the model, whose
+ * files it finds again by path and checks by size and a hash of their headers.  The file is whole or untouched. */
+MPK_API mpk_status mpk_compile_to_file(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                                       const char *path);
+
+/* Look into a compiled model without running it; a configuration without weights is enough.  JSON, yours (mpk_free):
+ *   model      family, sizes, dtypes          memory    weights, kv, activations: bytes, and what they are made of
+ *   graphs     for each number of tokens: operators, tasks, tasks_per_operator, events, pairs, fusion, normalize_tasks,
+ *              successor_bytes_list, successor_bytes_range, compile_ms, verify_ms
+ * tokens: one graph, of this many tokens a step; 0: all. */
+MPK_API mpk_status mpk_inspect(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
+                               char **json);
+/* A readable part of one task graph in the language of graphviz: the operators whose names contain `part` and what
+ * touches them; NULL: the first layer. */
+MPK_API mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
+                            const char *part, char **dot);
+/* The tensor program of a step of so many tokens, in its text form. */
+MPK_API mpk_status mpk_print_program(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                                     uint32_t tokens, char **source);
+/* Run one pass of the compiler, or several with commas between, on the text form of a tensor program or task graph.
+ * Of the options only threads and those of the compiler count. */
+MPK_API mpk_status mpk_opt(mpk_context *cx, const char *passes, const char *source, size_t n,
+                           const mpk_engine_options *options, char **result);
+/* The names that mpk_opt takes, one a line with a tab and what it does; static. */
+MPK_API const char *mpk_opt_passes(void);
+/* What this machine has, as JSON: processors, instruction sets, memory. */
+MPK_API mpk_status mpk_machine(mpk_context *cx, char **json);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

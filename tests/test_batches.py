@@ -1,0 +1,76 @@
+"""A request gives the same bits alone, in any company, in any order of arrival, for any number of threads, on every run."""
+
+import json
+
+import pytest
+
+import support
+import tiny
+
+RANDOM = support.seed()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny.model(tmp_path_factory.mktemp("tiny") / "model", tie_word_embeddings=False)
+
+
+def requests_of(n):
+    def one(i):
+        request = {"tokens": [RANDOM.randrange(250) for _ in range(RANDOM.choice([1, 2, 3, 17, 40, 64, 65, 100]))],
+                   "max_tokens": RANDOM.choice([1, 2, 7, 20, 33]), "seed": i, "ignore_eos": bool(i % 3)}
+        if i % 2:
+            request |= {"temperature": RANDOM.choice([0.7, 1.0, 1.5]), "top_k": RANDOM.choice([0, 5, 40]),
+                        "top_p": RANDOM.choice([1.0, 0.9]), "min_p": RANDOM.choice([0.0, 0.05])}
+        else:
+            request |= {"temperature": 0}
+        return request
+    return [one(i) for i in range(n)]
+
+
+def run(folder, requests, tmp_path, *options):
+    path, out = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in requests))
+    support.mpk("batch", folder, path, "-o", out, *options)
+    answers = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(answers) == len(requests)
+    assert all("error" not in a for a in answers), answers
+    return [(a["tokens"], a["finish_reason"]) for a in answers]
+
+
+def test_company_order_and_threads_do_not_matter(folder, tmp_path):
+    requests = requests_of(16)
+    alone = [run(folder, [r], tmp_path, "--threads", 1, "--max-batch", 1)[0] for r in requests]
+    for (tokens, reason), request in zip(alone, requests):
+        assert len(tokens) <= request["max_tokens"] and reason in ("stop", "length")
+    for threads in (1, 2, 3, 7):
+        order = list(range(16))
+        RANDOM.shuffle(order)
+        for batch in (16, 3):
+            found = run(folder, [requests[i] for i in order], tmp_path, "--threads", threads, "--max-batch", batch)
+            assert found == [alone[i] for i in order], f"{threads} threads, batch {batch}, order {order}"
+
+
+def test_runs_repeat(folder, tmp_path):
+    requests = requests_of(12)
+    first = run(folder, requests, tmp_path)
+    for _ in range(5):
+        assert run(folder, requests, tmp_path) == first
+
+
+def test_sampling_follows_the_seed(folder, tmp_path):
+    """Different seeds give different texts, and over many draws the first token has the model's own distribution."""
+    import numpy
+    tokens = [5, 6, 7, 8]
+    draws = run(folder, [{"tokens": tokens, "max_tokens": 1, "temperature": 1.0, "seed": s, "ignore_eos": True}
+                         for s in range(3000)], tmp_path, "--max-batch", 16)
+    counts = numpy.bincount([t[0] for t, _ in draws], minlength=262).astype(float)
+    logits = support.score(folder, tokens, tmp_path)[-1].astype(float)
+    p = numpy.exp(logits - logits.max())
+    p /= p.sum()
+    expected = p * 3000
+    used = expected > 5
+    statistic = ((counts - expected)[used] ** 2 / expected[used]).sum()
+    degrees = used.sum()
+    assert degrees > 5
+    assert statistic < degrees + 6 * (2 * degrees) ** 0.5, f"chi-square {statistic:.0f} of {degrees} degrees"

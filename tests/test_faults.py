@@ -1,0 +1,147 @@
+"""Nothing that a file, a user or the machine does makes mpk abort, hang, leak or lose: an error each time."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+import support
+import tiny
+
+RANDOM = support.seed()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny.model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="module")
+def preload(tmp_path_factory):
+    path = tmp_path_factory.mktemp("preload") / "fail_allocation.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", path, support.ROOT / "tests/fail_allocation.c"], check=True)
+    return path
+
+
+def fails_cleanly(*arguments, status=(1,), needle=None):
+    """mpk ends with one of these exit codes, one line on stderr that starts with mpk:, and nothing odd."""
+    r = subprocess.run([str(support.MPK), *map(str, arguments)], capture_output=True, timeout=60)
+    errors = r.stderr.decode(errors="replace")
+    assert r.returncode in status, (arguments, r.returncode, errors[-500:])
+    if r.returncode:
+        assert "mpk: " in errors, errors
+        if needle:
+            assert re.search(needle, errors), errors
+    return errors
+
+
+def test_every_allocation_may_fail(folder, preload, tmp_path):
+    log = tmp_path / "log"
+    command = [str(support.MPK), "run", str(folder), "-p", "in the", "-n", "3", "--threads", "2"]
+
+    def run(fail_at):
+        environment = {**os.environ, "LD_PRELOAD": str(preload), "MPK_FAIL_AT": str(fail_at), "MPK_FAIL_LOG": str(log)}
+        r = subprocess.run(command, capture_output=True, timeout=60, env=environment)
+        made, live = map(int, log.read_text().split())
+        return r, made, live
+
+    good, made, live = run(0)
+    assert good.returncode == 0 and made > 50
+    failed = 0
+    step = max(1, made // 1500)
+    for n in range(1 + RANDOM.randrange(step), made + 1, step):
+        r, _, left = run(n)
+        assert r.returncode in (0, 1), f"allocation {n}: exit code {r.returncode}\n{r.stderr.decode(errors='replace')}"
+        assert left <= live, f"allocation {n}: {left} blocks not freed ({live} in a good run)\n{r.stderr.decode(errors='replace')}"
+        if r.returncode:
+            failed += 1
+            assert b"mpk: " in r.stderr, n
+    assert failed > made / step / 2
+    print(f"{made} allocations, every {step}th made to fail, {failed} ended in an error, the rest did without")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_damaged_files(folder, name, tmp_path):
+    """Cut short or with flipped bits: an error or another text, never a crash."""
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    original = (folder / name).read_bytes()
+    for i in range(60):
+        changed = bytearray(original)
+        head = min(len(changed), 4000)
+        if i % 3 == 0:
+            del changed[RANDOM.randrange(len(changed)):]
+        else:
+            for _ in range(1 + i % 4):
+                changed[RANDOM.randrange(head)] ^= 1 << RANDOM.randrange(8)
+        (copy / name).write_bytes(changed)
+        fails_cleanly("run", copy, "-p", "in the", "-n", "2", "--ignore-eos", status=(0, 1))
+    (copy / name).write_bytes(b"")
+    fails_cleanly("run", copy, "-p", "in the", "-n", "2")
+
+
+@pytest.mark.parametrize("change, needle", [
+    ({"hidden_size": 0}, "hidden"), ({"hidden_size": 10**12}, "hidden"), ({"num_attention_heads": 0}, "head"),
+    ({"num_key_value_heads": 3}, "head"), ({"num_hidden_layers": -1}, "layer"), ({"num_hidden_layers": 3}, r"layers\.2\."),
+    ({"vocab_size": 5}, "shape|dim|vocab"), ({"model_type": "mamba"}, "mamba"), ({"hidden_act": "relu6"}, "relu6"),
+    ({"intermediate_size": 49}, "shape|dim"), ({"rms_norm_eps": "x"}, "rms_norm_eps"),
+    ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
+    ({"quantization_config": {"quant_method": "awq"}}, "quant"),
+])
+def test_absurd_configs(folder, change, needle, tmp_path):
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    (copy / "config.json").write_text(json.dumps({**tiny.config_of(folder), **change}))
+    fails_cleanly("run", copy, "-p", "in the", "-n", "2", needle="(?i)" + needle)
+
+
+def test_missing_files_and_wrong_use(folder, tmp_path):
+    fails_cleanly("run", tmp_path / "nothing", "-p", "x", needle="nothing")
+    fails_cleanly("run", tmp_path, "-p", "x", needle="config.json")
+    fails_cleanly("run", "/dev/null", "-p", "x")
+    fails_cleanly("run", folder, "--no-such-flag", status=(2,), needle="no-such-flag")
+    fails_cleanly("run", folder, "-n", "many", status=(2,), needle="many")
+    fails_cleanly("no-such-verb", status=(2,), needle="no-such-verb")
+    fails_cleanly("compile", folder, "-o", "/dev/full", needle="No space left")
+    fails_cleanly("score", folder, "--tokens", "/dev/null")
+    (tmp_path / "ids").write_text("1 2 99999")
+    fails_cleanly("score", folder, "--tokens", tmp_path / "ids", needle="99999")
+    (tmp_path / "ids").write_text("1 2 3")
+    fails_cleanly("score", folder, "--tokens", tmp_path / "ids", "--logits", "/dev/full", needle="No space left")
+
+
+def test_interrupt_ends_cleanly(folder):
+    """Ctrl-C in the middle of a long generation: a prompt end, not a hang."""
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        p = subprocess.Popen([str(support.MPK), "run", str(folder), "-p", "in the", "-n", "100000", "--ignore-eos"],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert p.stdout.read(4)
+        p.send_signal(signal_number)
+        p.communicate(timeout=20)
+        assert p.returncode is not None and p.returncode != -signal.SIGSEGV and p.returncode != -signal.SIGABRT
+
+
+def test_bad_requests_do_not_spoil_the_good(folder, tmp_path):
+    lines = ['{"prompt": "in the", "max_tokens": 2, "ignore_eos": true}', "not json", "[]", "{}", '{"prompt": 5}', '{"tokens": [1, "x"]}',
+             '{"tokens": [1, 99999]}', '{"tokens": [-1]}', '{"prompt": "x", "max_tokens": -4}', '{"prompt": "x", "temperature": -1}',
+             '{"prompt": "x", "top_p": 7}', '{"prompt": "x", "max_tokens": 10000000}', '{"prompt": "", "max_tokens": 3}', "",
+             '{"prompt": "the", "max_tokens": 3, "stop": ["z"], "ignore_eos": true}']
+    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    support.mpk("batch", folder, path, "-o", out)
+    answers = [json.loads(line) for line in out.read_text().splitlines()]
+    kept = [line for line in lines if line]
+    assert len(answers) == len(kept)
+    for line, answer in zip(kept, answers):
+        good = line.startswith(('{"prompt": "in', '{"prompt": "the'))
+        if good:
+            assert "error" not in answer and answer["tokens"], (line, answer)
+        elif line != '{"prompt": "", "max_tokens": 3}':
+            assert answer.get("error"), (line, answer)

@@ -1,50 +1,53 @@
 /* model.h - from hyper-parameters to a tensor program.
  *
- * A family of models is one file that defines `const model_def model_NAME`; it reads like the model's forward pass.  The
+ * A family of models is one file that defines `const model_def model_NAME`; it reads like the model's forward pass. The
  * weights are named as in Hugging Face checkpoints; the loader maps other spellings onto these names.
  *
  * Step inputs: every decoder has these IR_INPUT tensors, by name; the step task of the runtime writes them.
  *   tokens     i32[T] live=tokens   token ids
  *   positions  i32[T] live=tokens   position of each token in its sequence, from 0
- *   slots      i32[T] live=tokens   request slot of each token, 0..B-1; tokens of a slot are neighbours, positions rising
- *   pages      i32[B, N]            KV page of positions i*P ... (i+1)*P-1 of each slot
- *   rows       i32[R] live=rows     which token each row of logits belongs to
- *   sampling   f32[R, 4] live=rows  temperature (0: greedy), top_k (0: off), top_p (1: off), min_p (0: off)
- *   seeds      i64[R] live=rows     random stream of each row
- *   draws      i32[R] live=rows     how many tokens the sequence has drawn before: index into the stream
- * Outputs:
- *   logits     f32[R, V] live=rows
- *   next       i32[R] live=rows     sampled token
- * State, one pair for each layer: k_cache.LAYER, v_cache.LAYER of kv_dtype[n_pages, G, P, K].
+ *   slots      i32[T] live=tokens   request slot of each token, 0..B-1; tokens of a slot are neighbours, positions
+ * rising pages      i32[B, N]            KV page of positions i*P ... (i+1)*P-1 of each slot rows       i32[R]
+ * live=rows     which token each row of logits belongs to sampling   f32[R, 4] live=rows  temperature (0: greedy),
+ * top_k (0: off), top_p (1: off), min_p (0: off) seeds      i64[R] live=rows     random stream of each row draws i32[R]
+ * live=rows     how many tokens the sequence has drawn before: index into the stream Outputs: logits     f32[R, V]
+ * live=rows next       i32[R] live=rows     sampled token State, one pair for each layer: k_cache.LAYER, v_cache.LAYER
+ * of kv_dtype[n_pages, G, P, K].
  */
 #ifndef MODEL_H
 #define MODEL_H
 
 #include "ir/ir.h"
 
-typedef enum model_rope_scaling { MODEL_ROPE_DEFAULT, MODEL_ROPE_LINEAR, MODEL_ROPE_LLAMA3, MODEL_ROPE_YARN } model_rope_scaling;
+typedef enum model_rope_scaling {
+    MODEL_ROPE_DEFAULT,
+    MODEL_ROPE_LINEAR,
+    MODEL_ROPE_LLAMA3,
+    MODEL_ROPE_YARN
+} model_rope_scaling;
 
 /* Hyper-parameters of a decoder, whatever file they came from. */
 typedef struct model_config {
     str family; /* "llama", "qwen2", "qwen3", "mistral": name of the model_def */
     uint32_t n_layers, hidden_size, n_heads, n_kv_heads, head_size, ffn_size, vocab_size;
     uint32_t max_positions; /* trained context */
-    float norm_eps;
+    double norm_eps;
     bool tied_embeddings, attention_bias, attention_out_bias, mlp_bias;
-    str activation; /* "silu", "gelu", "gelu_tanh" */
+    str activation;  /* "silu", "gelu", "gelu_tanh" */
     uint32_t window; /* sliding window in tokens, 0: none */
-    uint32_t first_window_layer, window_every; /* layers that slide: index >= first and (window_every <= 1 or (index + 1) % window_every != 0) */
+    uint32_t first_window_layer,
+        window_every; /* layers that slide: index >= first and (window_every <= 1 or (index + 1) % window_every != 0) */
     ir_dtype weight_dtype; /* what random weights take; of files each tensor has its own */
 
     bool rope_interleaved; /* pairs are neighbours (GGUF of the Llama family) instead of halves */
     uint32_t rope_size;    /* rotated part of a head, normally head_size */
-    float rope_theta;
+    double rope_theta;
     model_rope_scaling rope_scaling;
-    float rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* linear, llama3, yarn */
-    float rope_beta_fast, rope_beta_slow, rope_attention_factor;    /* yarn; attention_factor 0: from the factor */
-    float rope_mscale, rope_mscale_all_dim;                         /* yarn; 0: absent */
-    uint32_t rope_original_positions;                               /* llama3, yarn */
-    bool rope_truncate;                                             /* yarn: round the correction range (default true) */
+    double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* linear, llama3, yarn */
+    double rope_beta_fast, rope_beta_slow, rope_attention_factor;    /* yarn; attention_factor 0: from the factor */
+    double rope_mscale, rope_mscale_all_dim;                         /* yarn; 0: absent */
+    uint32_t rope_original_positions;                                /* llama3, yarn */
+    bool rope_truncate; /* yarn: round the correction range (default true) */
 
     int32_t bos_token; /* -1: none */
     int32_t eos_tokens[16];
@@ -53,36 +56,43 @@ typedef struct model_config {
 
 /* How large to build it. */
 typedef struct model_shape {
-    uint32_t n_tokens;   /* T */
-    uint32_t n_rows;     /* R, at most T */
-    uint32_t n_slots;    /* B */
-    uint32_t n_pages;    /* KV pages in all */
-    uint32_t page_tokens; /* P */
+    uint32_t n_tokens;           /* T */
+    uint32_t n_rows;             /* R, at most T */
+    uint32_t n_slots;            /* B */
+    uint32_t n_pages;            /* KV pages in all */
+    uint32_t page_tokens;        /* P */
     uint32_t max_pages_per_slot; /* N */
-    ir_dtype kv_dtype;   /* F32, BF16 or F16 */
-    ir_dtype activation_dtype; /* F32 or BF16 */
-    bool greedy_only;    /* the paper's tail (argmax in two stages) instead of sample */
+    ir_dtype kv_dtype;           /* F32, BF16 or F16 */
+    ir_dtype activation_dtype;   /* F32 or BF16 */
+    /* The paper's decode step: argmax in two stages instead of sample; and if R = T every token has its row of logits,
+     * in order, so that nothing is gathered (`rows` is not read; logits and next are live=tokens). */
+    bool greedy_only;
 } model_shape;
 
-/* What the dtype of a named weight is; the builder asks when it adds the constant.  MPK_EARG if there is no such weight. */
+/* What the dtype of a named weight is; the builder asks when it adds the constant.  MPK_EARG if there is no such
+ * weight. */
 typedef struct model_weights {
-    mpk_status (*dtype)(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims, ir_dtype *dtype);
+    mpk_status (*dtype)(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
+                        ir_dtype *dtype);
     const void *self;
 } model_weights;
 
 typedef struct model_def {
     const char *family;
     /* Build the tensor program into an empty graph. */
-    mpk_status (*build)(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w, ir_graph *g);
+    mpk_status (*build)(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
+                        ir_graph *g);
 } model_def;
 
 extern const model_def *const model_table[];
 
 /* ---- model_build.c ---- */
 
-/* Refuse what cannot be: zero sizes, heads that do not divide, absurd sizes.  MPK_EFORMAT, MPK_EUNSUPPORTED (unknown family). */
+/* Refuse what cannot be: zero sizes, heads that do not divide, absurd sizes.  MPK_EFORMAT, MPK_EUNSUPPORTED (unknown
+ * family). */
 mpk_status model_check(mpk_context *cx, const model_config *c);
 /* Find the family, check, build, verify. */
-mpk_status model_build(mpk_context *cx, arena *a, const model_config *c, const model_shape *s, const model_weights *w, ir_graph **out);
+mpk_status model_build(mpk_context *cx, arena *a, const model_config *c, const model_shape *s, const model_weights *w,
+                       ir_graph **out);
 
 #endif

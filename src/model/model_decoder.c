@@ -1,0 +1,237 @@
+/* model_decoder.c - the operators of decoders, in their plain form. */
+#include "model/model_decoder.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { NAME_BYTES = 128 };
+
+/* Names of what a layer computes, as "layers.3.q_proj". */
+static const char *layer_name(const decoder *d, char name[NAME_BYTES], const char *what)
+{
+    snprintf(name, NAME_BYTES, "layers.%u.%s", d->layer, what);
+    return name;
+}
+
+/* An operator with one output of interest. */
+static ir_tensor_id add_op(decoder *d, const char *op, const char *name, uint32_t n_in, const ir_tensor_id *in,
+                           const ir_set *attributes)
+{
+    ir_tensor_id out[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
+    if (d->status == MPK_OK)
+        d->status = ir_add_op(d->cx, d->g, op, name, n_in, in, attributes, out);
+    return d->status == MPK_OK ? out[0] : IR_NONE;
+}
+
+static ir_tensor_id add_tensor(decoder *d, ir_kind kind, ir_live live, const char *name, ir_dtype dtype, uint32_t rank,
+                               const int64_t *dims)
+{
+    ir_tensor_id out = IR_NONE;
+    if (d->status == MPK_OK)
+        d->status = ir_add_tensor(d->cx, d->g, kind, live, name, dtype, rank, dims, &out);
+    return d->status == MPK_OK ? out : IR_NONE;
+}
+
+static ir_tensor_id add_weight(decoder *d, const char *name, uint32_t rank, int64_t rows, int64_t columns)
+{
+    int64_t dims[2] = {rows, columns};
+    ir_dtype dtype = IR_F32;
+    if (d->status == MPK_OK)
+        d->status = d->w->dtype(d->cx, d->w->self, name, rank, dims, &dtype);
+    return add_tensor(d, IR_CONST, IR_ALL, name, dtype, rank, dims);
+}
+
+static ir_tensor_id add_layer_weight(decoder *d, const char *what, const char *part, uint32_t rank, int64_t rows,
+                                     int64_t columns)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "model.layers.%u.%s.%s", d->layer, what, part);
+    return add_weight(d, name, rank, rows, columns);
+}
+
+/* The last part of a weight's name, which names its result. */
+static const char *result_name(const char *what)
+{
+    const char *dot = strrchr(what, '.');
+    return dot ? dot + 1 : what;
+}
+
+ir_tensor_id decoder_norm(decoder *d, ir_tensor_id x, const char *what)
+{
+    if (d->status != MPK_OK)
+        return IR_NONE;
+    const ir_tensor *t = &d->g->tensors.at[x];
+    char name[NAME_BYTES];
+    ir_tensor_id weight = add_layer_weight(d, what, "weight", 1, t->dims[t->rank - 1], 0);
+    return add_op(d, "rms_norm", layer_name(d, name, result_name(what)), 2, (ir_tensor_id[]){x, weight},
+                  (ir_set[]){{.name = "eps", .f = d->c->norm_eps}, {0}});
+}
+
+ir_tensor_id decoder_linear(decoder *d, ir_tensor_id x, const char *what, int64_t n_out, int64_t n_in, bool bias)
+{
+    char name[NAME_BYTES];
+    ir_tensor_id in[5] = {x, add_layer_weight(d, what, "weight", 2, n_out, n_in), IR_NONE, IR_NONE, IR_NONE};
+    if (bias)
+        in[4] = add_layer_weight(d, what, "bias", 1, n_out, 0);
+    return add_op(d, "linear", layer_name(d, name, result_name(what)), bias ? 5 : 2, in, NULL);
+}
+
+ir_tensor_id decoder_heads(decoder *d, ir_tensor_id x, int64_t n, const char *name)
+{
+    char full[NAME_BYTES];
+    int64_t shape[3] = {d->s->n_tokens, n, d->c->head_size};
+    return add_op(d, "reshape", layer_name(d, full, name), 1, &x,
+                  (ir_set[]){{.name = "shape", .ints = shape, .n_ints = 3}, {0}});
+}
+
+ir_tensor_id decoder_rope(decoder *d, ir_tensor_id x, const char *name)
+{
+    char full[NAME_BYTES];
+    return add_op(d, "rope", layer_name(d, full, name), 2, (ir_tensor_id[]){x, d->rope},
+                  (ir_set[]){{.name = "interleaved", .i = d->c->rope_interleaved}, {0}});
+}
+
+ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char *name)
+{
+    char full[NAME_BYTES];
+    return add_op(d, "add", layer_name(d, full, name), 2, (ir_tensor_id[]){a, b}, NULL);
+}
+
+static ir_tensor_id add_cache(decoder *d, const char *which)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s.%u", which, d->layer);
+    int64_t dims[4] = {d->s->n_pages, d->c->n_kv_heads, d->s->page_tokens, d->c->head_size};
+    return add_tensor(d, IR_STATE, IR_ALL, name, d->s->kv_dtype, 4, dims);
+}
+
+static uint32_t layer_window(const decoder *d)
+{
+    const model_config *c = d->c;
+    bool slides = d->layer >= c->first_window_layer && (c->window_every <= 1 || (d->layer + 1) % c->window_every != 0);
+    return slides ? c->window : 0;
+}
+
+ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_tensor_id v)
+{
+    char name[NAME_BYTES];
+    ir_tensor_id k_cache = add_cache(d, "k_cache"), v_cache = add_cache(d, "v_cache");
+    ir_tensor_id written[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
+    if (d->status == MPK_OK)
+        d->status =
+            ir_add_op(d->cx, d->g, "kv_write", layer_name(d, name, "kv_write"), 7,
+                      (ir_tensor_id[]){k, v, d->positions, d->slots, d->pages, k_cache, v_cache}, NULL, written);
+    return add_op(
+        d, "attention", layer_name(d, name, "attention"), 6,
+        (ir_tensor_id[]){q, written[0], written[1], d->positions, d->slots, d->pages},
+        (ir_set[]){{.name = "scale", .f = 1.0 / sqrt(d->c->head_size)}, {.name = "window", .i = layer_window(d)}, {0}});
+}
+
+ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
+{
+    const model_config *c = d->c;
+    char name[NAME_BYTES];
+    ir_tensor_id gate = decoder_linear(d, h, "mlp.gate_proj", c->ffn_size, c->hidden_size, c->mlp_bias);
+    ir_tensor_id up = decoder_linear(d, h, "mlp.up_proj", c->ffn_size, c->hidden_size, c->mlp_bias);
+    if (str_is(c->activation, "silu"))
+        h = add_op(d, "silu_mul", layer_name(d, name, "silu_mul"), 2, (ir_tensor_id[]){gate, up}, NULL);
+    else {
+        gate = add_op(d, "gelu", layer_name(d, name, "gelu"), 1, &gate,
+                      (ir_set[]){{.name = "tanh", .i = str_is(c->activation, "gelu_tanh")}, {0}});
+        h = add_op(d, "mul", layer_name(d, name, "gelu_mul"), 2, (ir_tensor_id[]){gate, up}, NULL);
+    }
+    return decoder_linear(d, h, "mlp.down_proj", c->hidden_size, c->ffn_size, c->mlp_bias);
+}
+
+/* The attributes that the kind of scaling has; the others keep the operator's defaults. */
+static ir_tensor_id add_rope_table(decoder *d)
+{
+    const model_config *c = d->c;
+    static const char *const names[] = {"default", "linear", "llama3", "yarn"};
+    ir_set set[IR_MAX_ATTRIBUTES + 1] = {
+        {.name = "size", .i = c->rope_size},
+        {.name = "theta", .f = c->rope_theta},
+        {.name = "scaling", .s = names[c->rope_scaling]},
+    };
+    uint32_t n = 3;
+    if (c->rope_scaling != MODEL_ROPE_DEFAULT)
+        set[n++] = (ir_set){.name = "factor", .f = c->rope_factor};
+    if (c->rope_scaling == MODEL_ROPE_LLAMA3) {
+        set[n++] = (ir_set){.name = "low_freq_factor", .f = c->rope_low_freq_factor};
+        set[n++] = (ir_set){.name = "high_freq_factor", .f = c->rope_high_freq_factor};
+        set[n++] = (ir_set){.name = "original_positions", .i = c->rope_original_positions};
+    }
+    if (c->rope_scaling == MODEL_ROPE_YARN) {
+        set[n++] = (ir_set){.name = "beta_fast", .f = c->rope_beta_fast};
+        set[n++] = (ir_set){.name = "beta_slow", .f = c->rope_beta_slow};
+        set[n++] = (ir_set){.name = "attention_factor", .f = c->rope_attention_factor};
+        set[n++] = (ir_set){.name = "mscale", .f = c->rope_mscale};
+        set[n++] = (ir_set){.name = "mscale_all_dim", .f = c->rope_mscale_all_dim};
+        set[n++] = (ir_set){.name = "original_positions", .i = c->rope_original_positions};
+        set[n++] = (ir_set){.name = "truncate", .i = c->rope_truncate};
+    }
+    return add_op(d, "rope_table", "rope_table", 1, &d->positions, set);
+}
+
+static ir_tensor_id add_begin(decoder *d)
+{
+    const model_shape *s = d->s;
+    const int64_t tokens[1] = {s->n_tokens}, rows[1] = {s->n_rows}, four[2] = {s->n_rows, 4};
+    const int64_t pages[2] = {s->n_slots, s->max_pages_per_slot};
+    d->tokens = add_tensor(d, IR_INPUT, IR_TOKENS, "tokens", IR_I32, 1, tokens);
+    d->positions = add_tensor(d, IR_INPUT, IR_TOKENS, "positions", IR_I32, 1, tokens);
+    d->slots = add_tensor(d, IR_INPUT, IR_TOKENS, "slots", IR_I32, 1, tokens);
+    d->pages = add_tensor(d, IR_INPUT, IR_ALL, "pages", IR_I32, 2, pages);
+    d->rows = add_tensor(d, IR_INPUT, IR_ROWS, "rows", IR_I32, 1, rows);
+    d->sampling = add_tensor(d, IR_INPUT, IR_ROWS, "sampling", IR_F32, 2, four);
+    d->seeds = add_tensor(d, IR_INPUT, IR_ROWS, "seeds", IR_I64, 1, rows);
+    d->draws = add_tensor(d, IR_INPUT, IR_ROWS, "draws", IR_I32, 1, rows);
+    d->embedding = add_weight(d, "model.embed_tokens.weight", 2, d->c->vocab_size, d->c->hidden_size);
+    ir_tensor_id x = add_op(d, "embedding", "embedding", 2, (ir_tensor_id[]){d->tokens, d->embedding},
+                            (ir_set[]){{.name = "dtype", .s = ir_dtype_table[s->activation_dtype].name}, {0}});
+    d->rope = add_rope_table(d);
+    return x;
+}
+
+/* Greedy choice in two stages (paper §6.1's tail): enough parts for every worker of a large GPU to have one. */
+static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
+{
+    ir_tensor_id part[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
+    int64_t parts = d->c->vocab_size < 128 ? d->c->vocab_size : 128;
+    if (d->status == MPK_OK)
+        d->status = ir_add_op(d->cx, d->g, "argmax_partial", "argmax_partial", 1, &logits,
+                              (ir_set[]){{.name = "parts", .i = parts}, {0}}, part);
+    return add_op(d, "argmax_reduce", "next", 2, (ir_tensor_id[]){part[0], part[1]}, NULL);
+}
+
+static mpk_status add_end(decoder *d, ir_tensor_id x)
+{
+    const model_config *c = d->c;
+    const model_shape *s = d->s;
+    bool f32 = s->activation_dtype == IR_F32;
+    if (!(s->greedy_only && s->n_rows == s->n_tokens))
+        x = add_op(d, "gather", "last", 2, (ir_tensor_id[]){x, d->rows}, NULL);
+    ir_tensor_id norm = add_weight(d, "model.norm.weight", 1, c->hidden_size, 0);
+    x = add_op(d, "rms_norm", "norm", 2, (ir_tensor_id[]){x, norm}, (ir_set[]){{.name = "eps", .f = c->norm_eps}, {0}});
+    ir_tensor_id head =
+        c->tied_embeddings ? d->embedding : add_weight(d, "lm_head.weight", 2, c->vocab_size, c->hidden_size);
+    ir_tensor_id logits = add_op(d, "linear", f32 ? "logits" : "lm_head", 2, (ir_tensor_id[]){x, head}, NULL);
+    if (!f32)
+        logits = add_op(d, "cast", "logits", 1, &logits, (ir_set[]){{.name = "dtype", .s = "f32"}, {0}});
+    ir_tensor_id next = s->greedy_only ? add_argmax(d, logits)
+                                       : add_op(d, "sample", "next", 4,
+                                                (ir_tensor_id[]){logits, d->sampling, d->seeds, d->draws}, NULL);
+    TRY(d->status);
+    TRY(ir_add_output(d->cx, d->g, logits));
+    return ir_add_output(d->cx, d->g, next);
+}
+
+mpk_status decoder_build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
+                         ir_graph *g, ir_tensor_id (*layer)(decoder *d, ir_tensor_id x))
+{
+    decoder d = {.cx = cx, .c = c, .s = s, .w = w, .g = g};
+    ir_tensor_id x = add_begin(&d);
+    for (d.layer = 0; d.layer < c->n_layers && d.status == MPK_OK; d.layer++)
+        x = layer(&d, x);
+    return add_end(&d, x);
+}

@@ -23,13 +23,13 @@ SOUND = {
     "src/base/text.h": "/* text.h - text. */\nint text_count(const char *s);\n",
     "src/base/text.c": '/* text.c - text. */\n#include "base/text.h"\n\n#include <string.h>\n\n'
                        "int text_count(const char *s)\n{\n    return (int)strlen(s); /* no assert(s) */\n}\n",
-    "src/base/text_test.c": '/* text_test.c - counts. */\n#include "check.h"\n\nstatic void expect_two(int n)\n{\n'
-                            "    assert_int_equal(n, 2);\n}\n\nstatic void counts(void **state)\n{\n    expect_two(2);\n}\n",
+    "src/base/text_test.c": '/* text_test.c - counts. */\n#include "check.h"\n\nstatic void two(int n)\n{\n'
+                            "    assert_int_equal(n, 2);\n}\n\nstatic void counts(void **state)\n{\n    two(2);\n}\n",
     "src/ir/graph.h": '/* graph.h - a graph. */\n#include "base/text.h"\n',
     "src/rt/rt_queue.h": '/* rt_queue.h - a queue. */\n#include "rt/rt_port.h"\n',
     "src/rt/rt_port.h": "/* rt_port.h - types. */\n#include <stdint.h>\n",
-    "src/cli/main.c": '/* main.c - the command. */\n#include <stdio.h>\n\n#include "base/text.h"\n#include "mpk/mpk.h"\n\n'
-                      'int main(void)\n{\n    printf("x");\n    return 0;\n}\n',
+    "src/cli/main.c": '/* main.c - the command. */\n#include <stdio.h>\n\n#include "base/text.h"\n'
+                      '#include "mpk/mpk.h"\n\nint main(void)\n{\n    printf("x");\n    return 0;\n}\n',
     "include/mpk/mpk.h": "/* mpk.h - the public face. */\n",
     "tests/test_one.py": '"""One test."""\n\n\ndef test_one():\n    assert 1 == 1\n',
     "README.md": "# A\n\n[rules](CONTRIBUTING.md#the-rules), `src/base/text.c`, `src/op/NAME.c`\n\n"
@@ -117,7 +117,7 @@ LINT_FAULTS = {
     "identifier": ("src/ir/a.c", function("    return frobnicate_impl;"), "'frobnicate_impl'"),
     "long-function": ("src/ir/a.c", function("\n".join(["    n++;"] * 100)), "at most 100"),
     "long-line": ("src/ir/a.c", "int " + "x" * 120 + ";\n", "at most 120"),
-    "idle-test": ("src/ir/a_test.c", "static void idles(void **state)\n{\n    (void)state;\n}\n", "idles asserts nothing"),
+    "idle-test": ("src/ir/a_test.c", "static void idles(void **state)\n{\n    (void)state;\n}\n", "idles asserts"),
     "idle-python": ("tests/test_two.py", "def test_two():\n    print(1)\n", "test_two asserts nothing"),
 }
 

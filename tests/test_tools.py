@@ -33,7 +33,7 @@ SOUND = {
     "include/mpk/mpk.h": "/* mpk.h - the public face. */\n",
     "tests/test_one.py": '"""One test."""\n\n\ndef test_one():\n    assert 1 == 1\n',
     "README.md": "# A\n\n[rules](CONTRIBUTING.md#the-rules), `src/base/text.c`, `src/op/NAME.c`\n\n"
-                 "```sh\n./dev check\nmpk run MODEL -n 3 --temp 0.5\n```\n",
+                 "```sh\n./dev check\nmpk run MODEL -n 3 --temp 0.5 -p \"a --flag in a prompt\"\n```\n",
     "CONTRIBUTING.md": "# B\n\n## The rules\n",
     "dev": "#!/bin/bash\n# dev - chores.\ncmd_check() { #: check\n    :\n}\n",
     "mpk": MPK,

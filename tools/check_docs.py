@@ -19,6 +19,8 @@ SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.S | re.M)
 # What looks like a path of this repository: it begins with one of its folders, or is a file with an ending of ours.
 ENDINGS = (".c", ".h", ".md", ".py", ".sh", ".cmake", ".json", ".txt")
+# What a shell takes as one word: flags in it are text.
+QUOTED = re.compile(r'"[^"\n]*"|\'[^\'\n]*\'')
 # mpk with a verb, at the start of a command; flags up to the end of it.
 COMMAND = re.compile(r"(?:^|[|&;(]|\$ )\s*(?:[A-Z_]+=\S+\s+)*((?:\S*/)?mpk|\./dev)((?:[ \t]+[^\s|&;)#]+)*)", re.M)
 
@@ -107,7 +109,7 @@ def commands(text):
     for fence in FENCE.finditer(text):
         if fence[1] not in ("", "sh", "bash", "console", "shell"):
             continue
-        body = fence[2].replace("\\\n", "  ")
+        body = QUOTED.sub(lambda m: '"' + "x" * (len(m[0]) - 2) + '"', fence[2].replace("\\\n", "  "))
         for match in COMMAND.finditer(body):
             yield fence.start(2) + match.start(1), match[1], match[2].split()
     for span in SPAN.finditer(FENCE.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)):

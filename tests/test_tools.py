@@ -13,7 +13,7 @@ TOOLS = pathlib.Path(__file__).resolve().parent.parent / "tools"
 MPK = """#!/bin/sh
 # answers --help as mpk does
 case "$1" in
-run) echo "usage: mpk run MODEL [-n N] [--temp X]" ;;
+run) echo "usage: mpk run MODEL [-p TEXT] [-n N] [--temp X]" ;;
 --help) echo "verbs: run" ;;
 *) echo "mpk: no verb $1" >&2; exit 2 ;;
 esac

@@ -1,0 +1,350 @@
+/* rt.h - the wire format of the in-kernel runtime (paper §5): what the compiler writes, what workers and schedulers
+ * share, what passes between host and machine.
+ *
+ * Input: the tables of an image (constant) and the rings that the host fills.  Output: the token ring.
+ * Idea: every struct has a fixed size and holds indices and offsets, never a pointer, so that the same bytes serve any
+ * target; only rt_machine, which a target fills at start, holds addresses.  Structs say their conservation law; the
+ * protocol and its memory ordering are in docs/runtime.md.
+ *
+ *   rt_port.h    what the target supplies         rt_queue.h   queues of events and tasks, rings to the host
+ *   rt_wait.h    waiting, waking, faults          rt_event.h   trigger, activate, schedulers
+ *   rt_page.h    scratch pages                    rt_step.h    the step task: requests in, tokens out
+ *   rt_worker.h  the worker's loop; includes all of them: the header that a target includes
+ */
+#ifndef RT_H
+#define RT_H
+
+#include "rt/rt_port.h"
+
+#define RT_NONE 0xffffffffu
+#define RT_NOWHERE (~(rt_u64)0)
+
+enum {
+    RT_MAGIC = 0x006b706d, /* "mpk" */
+    RT_VERSION = 1,
+    RT_MAX_RANK = 6,
+    RT_MAX_GRAPHS = 32,
+    RT_MAX_WORKERS = 1024,
+    RT_MAX_EOS = 16,
+    RT_LINE = 128, /* bytes between words of different writers: two cache lines, for the prefetcher's sake */
+    RT_START = 0,  /* the event that the publication of a step activates */
+    RT_END = 1,    /* the event whose activation runs the step task */
+};
+
+/* What axis 0 of an operator's output counts; only the first live[kind] entries exist in a step.  Same order as
+ * ir_live. */
+enum { RT_ALL, RT_TOKENS, RT_ROWS, RT_LIVES };
+
+/* Where a tensor lies.  Same order as tg_area. */
+enum { RT_WEIGHTS, RT_STATE, RT_STEP, RT_TEMPS, RT_AREAS };
+
+/* ---- the image: constant tables, little-endian, each 64-byte aligned, offsets from the start of the header ---- */
+
+/* A task: one box of output 0 of one operator, on one worker.  One cache line. */
+typedef struct rt_task {
+    rt_u32 op;                /* index into the graph's operators; RT_NONE: an empty task, it only triggers */
+    rt_u32 depends, triggers; /* events of the graph */
+    rt_u32 worker;            /* whose list holds it; RT_NONE: JIT, a scheduler chooses */
+    rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
+} rt_task;
+
+/* An event is activated in run number `epoch` of its graph once its counter reaches needed * epoch (modulo 2^32).
+ * Law: over one step its counter grows by exactly `needed`, the number of tasks that name it in `triggers`. */
+typedef struct rt_event {
+    rt_u32 needed;
+    rt_u32 first, last; /* the tasks that depend on it: first <= t < last */
+    rt_u32 jit;         /* how many of them are JIT: 0 or all */
+} rt_event;
+
+typedef struct rt_op {
+    rt_u32 body;  /* the target's number for its code */
+    rt_u32 rank;  /* of output 0 */
+    rt_u32 live;  /* RT_ALL, RT_TOKENS, RT_ROWS */
+    rt_u32 pages; /* scratch pages that a task of it holds while it runs */
+} rt_op;
+
+/* One tGraph: for steps of up to n_tokens tokens and n_rows rows of logits.  `first_*` index the tables of the image.
+ */
+typedef struct rt_graph {
+    rt_u32 n_tokens, n_rows;
+    rt_u32 first_task, n_tasks;
+    rt_u32 first_event, n_events;
+    rt_u32 first_op, n_ops;
+    rt_u32 first_range;           /* rt_range[n_workers] of its workers */
+    rt_u32 first_place, n_places; /* rt_place of each tensor of its tensor program */
+    rt_u32 reserved;
+    rt_u64 text, text_bytes; /* the text form of its tensor program, in the text section */
+} rt_graph;
+
+/* The AOT tasks of one worker in one graph: entries first <= i < last of the list table, rising task numbers. */
+typedef struct rt_range {
+    rt_u32 first, last;
+} rt_range;
+
+typedef struct rt_place {
+    rt_u32 area, reserved;
+    rt_u64 offset; /* bytes from the area's start; of RT_WEIGHTS: the index of the weight */
+} rt_place;
+
+typedef struct rt_weight {
+    rt_u32 dtype, rank;      /* ir_dtype */
+    rt_u64 name, name_bytes; /* in the text section */
+    rt_u64 dims[RT_MAX_RANK];
+} rt_weight;
+
+enum {
+    RT_GRAPHS, /* rt_graph, by rising n_tokens */
+    RT_TASKS,  /* rt_task */
+    RT_EVENTS, /* rt_event */
+    RT_OPS,    /* rt_op */
+    RT_RANGES, /* rt_range */
+    RT_LISTS,  /* rt_u32 task numbers */
+    RT_PLACES, /* rt_place */
+    RT_NAMES,  /* rt_weight */
+    RT_TEXT,   /* bytes */
+    RT_SECTIONS
+};
+
+typedef struct rt_section {
+    rt_u64 offset, count; /* bytes from the header; entries */
+} rt_section;
+
+typedef struct rt_header {
+    rt_u32 magic, version;
+    rt_u64 n_bytes;  /* of the whole image */
+    rt_u64 checksum; /* hash_bytes of everything behind this field, seed 0 */
+    rt_u32 n_workers, page_bytes, pages_per_worker, reserved;
+    rt_u64 area_bytes[RT_AREAS];
+    rt_section sections[RT_SECTIONS];
+} rt_header;
+
+/* ---- between host and machine ---- */
+
+/* A ring with one writer and one reader: `written` and `read` count entries since the start, modulo 2^32; entry i lies
+ * in slot i % capacity.  Law: read <= written <= read + capacity. */
+typedef struct rt_ring {
+    rt_word written;
+    char apart[RT_LINE - sizeof(rt_word)];
+    rt_word read;
+    char end[RT_LINE - sizeof(rt_word)];
+} rt_ring;
+
+enum {
+    RT_ALL_LOGITS = 1,   /* deliver the logits of every token, not only of the last one */
+    RT_LAST_LOGITS = 2,  /* deliver the logits of the last token of the prompt and of every later one */
+    RT_HOST_SAMPLES = 4, /* the host chooses the tokens: after each last row the request waits for RT_APPEND */
+    RT_PROMPT_ONLY = 8,  /* finish when the prompt is through */
+};
+
+/* Host -> machine: a request.  Law: each one accepted gets exactly one rt_token whose reason is not RT_GOING. */
+typedef struct rt_request {
+    rt_u64 id;         /* the host's; unique among those not finished */
+    rt_u64 prompt;     /* index of the first token in the token arena; the host keeps it until the request finishes */
+    rt_u64 logits;     /* address of f32[logits_rows, V]; 0: none.  Row number i goes to row i % logits_rows */
+    rt_u64 seed;       /* random stream */
+    rt_u32 n_prompt;   /* at least 1 */
+    rt_u32 max_tokens; /* tokens to generate; 0: until the context is full */
+    rt_u32 flags;
+    rt_u32 logits_rows;
+    float temperature, top_k, top_p, min_p;
+    rt_u32 n_eos; /* 0: never stop for a token */
+    rt_i32 eos[RT_MAX_EOS];
+    rt_u32 dropped; /* the machine's: cancelled while it waited */
+} rt_request;
+
+enum { RT_CANCEL = 1, RT_APPEND = 2, RT_CONSUMED = 3 };
+
+/* Host -> machine, about a request that was sent before; ignored if it has finished. */
+typedef struct rt_command {
+    rt_u32 kind;
+    rt_u32 n; /* RT_APPEND: how many tokens, at least 1; RT_CONSUMED: rows of logits that the host is done with */
+    rt_u64 id;
+    rt_u64 tokens; /* RT_APPEND: index in the token arena */
+} rt_command;
+
+enum { RT_GOING, RT_EOS, RT_LENGTH, RT_CONTEXT, RT_CANCELLED, RT_REFUSED, RT_REASONS };
+
+/* Machine -> host. */
+typedef struct rt_token {
+    rt_u64 id;
+    rt_i32 token;  /* -1: none; this entry tells of logits or of the end */
+    rt_u32 index;  /* of the token among those generated, from 0 */
+    rt_u32 rows;   /* rows of logits delivered for this request so far */
+    rt_u32 reason; /* RT_GOING, or why this is the last entry of the request */
+} rt_token;
+
+/* What went wrong, written once by whoever sees it first. */
+enum { RT_STALL = 1, RT_OVERFLOW = 2, RT_BAD_INPUT = 3 };
+typedef struct rt_fault {
+    rt_u32 kind;
+    rt_u32 worker;       /* who reports */
+    rt_u32 graph, epoch; /* of the step */
+    rt_u32 task, event;  /* what it waits for; RT_NONE: nothing in particular */
+    rt_u32 seen, needed; /* of that event in this step */
+} rt_fault;
+
+/* ---- the machine: mutable state and addresses ---- */
+
+/* What all workers share.  Words of different writers lie RT_LINE apart. */
+typedef struct rt_control {
+    rt_wide step; /* graph << 32 | epoch of the step that runs; written by the step task alone */
+    rt_word idle; /* 1: the step task waits for the host and no step runs */
+    char apart0[RT_LINE - sizeof(rt_wide) - sizeof(rt_word)];
+    rt_word abort; /* RT_RUNNING, RT_STOPPING (the host wants all to leave), RT_FAULTING, RT_FAULTED */
+    char apart1[RT_LINE - sizeof(rt_word)];
+    rt_word sleepers; /* workers that sleep or are about to */
+    char apart2[RT_LINE - sizeof(rt_word)];
+    rt_word doorbell; /* grows whenever the host has something new */
+    char apart3[RT_LINE - sizeof(rt_word)];
+    rt_word host_bell; /* grows whenever the machine has something new */
+    char apart4[RT_LINE - sizeof(rt_word)];
+    rt_word once_wanted, once_done; /* host-driven steps: asked for, finished */
+    rt_u32 once_graph, once_tokens, once_rows;
+    rt_u32 live[RT_LIVES + 1]; /* live entries of axis 0, by kind; written before the step is published */
+    rt_u64 n_steps;            /* since the start, for statistics */
+    rt_fault fault;            /* valid once abort is RT_FAULTED */
+} rt_control;
+
+enum { RT_RUNNING, RT_STOPPING, RT_FAULTING, RT_FAULTED };
+
+/* A bounded queue with many writers and many readers.  Slot i % capacity is free for ticket i when its turn is i and
+ * holds the item of ticket i when its turn is i + 1.  Law: 0 <= written - read <= capacity, by the count of
+ * rt_jit_capacity and rt_event_capacity; a writer that finds its slot taken raises RT_OVERFLOW. */
+typedef struct rt_slot_word {
+    rt_word turn;
+    rt_u32 item;
+} rt_slot_word;
+
+typedef struct rt_queue {
+    rt_word written;
+    char apart[RT_LINE - sizeof(rt_word)];
+    rt_word read;
+    char end[RT_LINE - sizeof(rt_word)];
+} rt_queue;
+
+/* Scratch pages of one worker, handed out in a circle.  Law: released <= acquired <= released + n, modulo 2^32. */
+typedef struct rt_pages {
+    rt_word acquired, released;
+    rt_u32 n;
+} rt_pages;
+
+/* A scheduler's own state (paper §6.1: decentralised, local state only). */
+typedef struct rt_scheduler {
+    rt_u32 index;
+    rt_u32 next_worker; /* round robin */
+    char apart[RT_LINE - 2 * sizeof(rt_u32)];
+} rt_scheduler;
+
+enum { RT_AT_WAIT, RT_AT_BODY, RT_AT_STEP };
+
+/* A worker's own state; the first line is read by others. */
+typedef struct rt_worker {
+    rt_word bell;  /* 1: sleeps or is about to; exchanged */
+    rt_word beats; /* grows with each task and each step; only the worker writes it */
+    rt_word at;    /* RT_AT_*; for the stall's diagnosis */
+    rt_word task;  /* the last task that it began */
+    char apart[RT_LINE - 4 * sizeof(rt_word)];
+    rt_u32 index;
+    rt_u32 owner;      /* 1: this worker runs the step task */
+    rt_u64 step;       /* the value of control.step that the fields below belong to */
+    rt_u32 graph;      /* index */
+    rt_u32 epoch;      /* run number of the graph */
+    rt_u32 next, last; /* what is left of the AOT list */
+    rt_u32 spins;      /* fruitless polls since the last task */
+    rt_u32 beats_seen; /* sum over all workers when they last changed */
+    rt_u64 still_ns;   /* how long they have not changed */
+    rt_u64 looked_ns;  /* when that was last looked at; 0: not waiting */
+    rt_pages pages;
+    char end[RT_LINE];
+} rt_worker;
+
+enum { RT_SLOT_FREE, RT_SLOT_FEEDING, RT_SLOT_WAITING };
+
+/* One running request. */
+typedef struct rt_slot {
+    rt_u32 state;    /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND */
+    rt_u32 admitted; /* number of the admission: the order of prompts */
+    rt_u32 position; /* tokens that are in the KV cache */
+    rt_u32 limit;    /* positions reserved: position never exceeds it */
+    rt_u32 held;     /* KV pages in its row of the page table: the pages that positions below `position` need */
+    rt_u32 reserved; /* pages it may hold; held <= reserved */
+    rt_u64 source;   /* token arena index of what is being fed; RT_NOWHERE: `token` */
+    rt_u32 n_source, n_fed;
+    rt_i32 token;                            /* the last token generated */
+    rt_u32 generated;                        /* tokens generated, or appended by the host */
+    rt_u32 rows, rows_consumed;              /* rows of logits delivered, done with */
+    rt_u32 step_tokens, step_rows, step_row; /* of the step that runs: tokens, rows, and its first row */
+    rt_u32 cancelled;
+    rt_request request;
+} rt_slot;
+
+/* Everything the step task keeps.  Law for the KV pages: n_free + the sum of held = n_pages, and
+ * n_promised = the sum of (reserved - held) <= n_free: whoever was admitted will get every page it may need. */
+typedef struct rt_serving {
+    rt_u32 n_slots, n_pages, page_tokens, pages_per_slot; /* n_pages 0: the program has no KV cache */
+    rt_u32 n_vocab, max_tokens, max_rows;                 /* of the largest graph */
+    rt_u32 ready;                                         /* 0: the program takes no requests */
+    /* offsets in the step area, RT_NOWHERE if the program has no such tensor */
+    rt_u64 tokens, positions, slots, pages, rows, sampling, seeds, draws, logits, next;
+    rt_u32 n_free, n_promised, n_active, n_admitted;
+    rt_u32 running; /* 1: a step for requests is under way, its outputs have not been read */
+} rt_serving;
+
+/* Limits, in ns; both count time in which someone looked, so that a stopped process does not age. */
+typedef struct rt_limits {
+    rt_u64 stall_ns;    /* no task ends and none runs */
+    rt_u64 body_ns;     /* no task ends, but some run */
+    rt_u64 spin_polls;  /* polls before the first yield */
+    rt_u64 yield_polls; /* polls before sleeping */
+} rt_limits;
+
+typedef struct rt_machine {
+    const rt_graph *graphs;
+    const rt_task *tasks;
+    const rt_event *events;
+    const rt_op *ops;
+    const rt_range *ranges;
+    const rt_u32 *lists;
+    rt_u32 n_graphs, n_workers, n_schedulers;
+    rt_u32 jit_mask, event_mask; /* capacities - 1 */
+    rt_u32 steal;                /* 1: a worker that would wait takes JIT tasks from other workers' queues */
+
+    rt_control *control;
+    rt_word *counters; /* one for each rt_event of the image */
+    rt_u32 *epochs;    /* [n_graphs], the step task's */
+    rt_worker *workers;
+    rt_scheduler *schedulers;
+    rt_queue *jit;             /* [n_workers] */
+    rt_slot_word *jit_slots;   /* [n_workers][jit_mask + 1] */
+    rt_queue *event;           /* [n_schedulers] */
+    rt_slot_word *event_slots; /* [n_schedulers][event_mask + 1] */
+    rt_limits limits;
+
+    rt_serving *serving;
+    rt_slot *slots;     /* [n_slots] */
+    rt_u32 *free_pages; /* [n_pages], a stack of n_free */
+    char *step_area;
+    rt_ring *request_ring, *command_ring, *token_ring;
+    rt_request *requests;      /* [request_mask + 1] */
+    rt_command *commands;      /* [command_mask + 1] */
+    rt_token *tokens;          /* [token_mask + 1]; at least 2 * n_slots */
+    const rt_i32 *token_arena; /* [n_arena] */
+    rt_u64 n_arena;
+    rt_u32 request_mask, command_mask, token_mask;
+
+    void *target; /* the target's own; the runtime does not look */
+} rt_machine;
+
+/* The sizes that host and device must agree on, checked by both compilers. */
+typedef char rt_size_of_task[sizeof(rt_task) == 64 ? 1 : -1];
+typedef char rt_size_of_event[sizeof(rt_event) == 16 ? 1 : -1];
+typedef char rt_size_of_op[sizeof(rt_op) == 16 ? 1 : -1];
+typedef char rt_size_of_graph[sizeof(rt_graph) == 64 ? 1 : -1];
+typedef char rt_size_of_place[sizeof(rt_place) == 16 ? 1 : -1];
+typedef char rt_size_of_weight[sizeof(rt_weight) == 72 ? 1 : -1];
+typedef char rt_size_of_header[sizeof(rt_header) == 216 ? 1 : -1];
+typedef char rt_size_of_request[sizeof(rt_request) == 136 ? 1 : -1];
+typedef char rt_size_of_command[sizeof(rt_command) == 24 ? 1 : -1];
+typedef char rt_size_of_token[sizeof(rt_token) == 24 ? 1 : -1];
+
+#endif

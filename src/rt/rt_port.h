@@ -1,0 +1,106 @@
+/* rt_port.h - what the in-kernel runtime needs of the machine; the only #ifdef of this room.
+ *
+ * The room is the common subset of C17 and CUDA C: no libc, no C11 keywords that C++ lacks, no C++.  gcc, clang and
+ * NVRTC compile the same bytes.  A target supplies, beside the atomics:
+ *
+ *     rt_clock_ns   monotonic time
+ *     rt_pause      a hint inside a spin loop, tens of ns
+ *     rt_yield      let another worker have this core
+ *     rt_sleep      sleep while *word == value, at most timeout_ns (RT_FOREVER: no limit); may return early
+ *     rt_wake       wake whoever sleeps on word
+ *     rt_delay      a place where a test may lose time on purpose
+ *     rt_run_body   the code of one task: see rt_worker.h
+ */
+#ifndef RT_PORT_H
+#define RT_PORT_H
+
+typedef unsigned int rt_u32;
+typedef unsigned long long rt_u64;
+typedef int rt_i32;
+typedef long long rt_i64;
+typedef unsigned short rt_u16;
+
+#define RT_FOREVER (~(rt_u64)0)
+
+/* A word that several threads touch: only through rt_atomic functions. */
+typedef struct rt_word {
+    rt_u32 value;
+} rt_word;
+
+typedef struct rt_wide {
+    rt_u64 value;
+} rt_wide;
+
+struct rt_machine;
+
+#if defined(__CUDACC_RTC__) || defined(__CUDACC__)
+
+#define RT_FN static __device__ __forceinline__
+#define RT_LARGE_FN static __device__ __noinline__
+enum { RT_SLEEPS = 0 }; /* a warp cannot sleep on a word: it polls */
+#include "rt/rt_atomic_cuda.h"
+
+RT_FN rt_u64 rt_clock_ns(void)
+{
+    rt_u64 t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+RT_FN void rt_pause(void)
+{
+    __nanosleep(20);
+}
+RT_FN void rt_yield(void)
+{
+    __nanosleep(200);
+}
+RT_FN void rt_sleep(rt_word *word, rt_u32 value, rt_u64 timeout_ns)
+{
+    (void)word;
+    (void)value;
+    (void)timeout_ns;
+    __nanosleep(1000);
+}
+RT_FN void rt_wake(rt_word *word)
+{
+    (void)word;
+}
+RT_FN void rt_delay(struct rt_machine *m, rt_u32 who)
+{
+    (void)m;
+    (void)who;
+}
+
+#elif defined(RT_ATOMIC_HEADER)
+
+/* The model checker: atomics, clock and sleeping are the explorer's. */
+#define RT_FN static inline
+#define RT_LARGE_FN static
+enum { RT_SLEEPS = 1 };
+#include RT_ATOMIC_HEADER
+
+#else
+
+#define RT_FN static inline
+#define RT_LARGE_FN static
+enum { RT_SLEEPS = 1 };
+#include "rt/rt_atomic.h"
+
+/* Supplied by the CPU target (src/cpu/cpu_port.c). */
+rt_u64 rt_clock_ns(void);
+void rt_yield(void);
+void rt_sleep(rt_word *word, rt_u32 value, rt_u64 timeout_ns);
+void rt_wake(rt_word *word);
+void rt_delay(struct rt_machine *m, rt_u32 who);
+RT_FN void rt_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#endif
+
+#endif

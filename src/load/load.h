@@ -1,7 +1,7 @@
 /* load.h - files on disk become named tensors, hyper-parameters and a vocabulary.
  *
- * Files are mapped, not read: a tensor's bytes are an address inside the mapping.  Everything that a file says of itself
- * (offsets, sizes, counts, names) is checked before it is used.
+ * Files are mapped, not read: a tensor's bytes are an address inside the mapping.  Everything that a file says of
+ * itself (offsets, sizes, counts, names) is checked before it is used.
  */
 #ifndef LOAD_H
 #define LOAD_H
@@ -23,10 +23,10 @@ typedef struct load_tensor {
 /* A model as loaded.  The mappings stay until load_close; everything else is in the arena. */
 typedef struct load_model {
     arena arena;
-    str path;            /* as the user gave it */
+    str path; /* as the user gave it */
     model_config config;
     VEC(load_tensor) tensors;
-    map names;           /* tensor name -> index */
+    map names; /* tensor name -> index */
     VEC(file_map) files;
     tokenizer *tokenizer; /* NULL if the model brings none */
     bool has_config;      /* false: a vocabulary alone */
@@ -48,5 +48,9 @@ mpk_status load_safetensors_bytes(mpk_context *cx, const unsigned char *bytes, s
 mpk_status load_gguf(mpk_context *cx, const char *path, load_model *m);
 mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m);
 mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out);
+/* Fill suggested, and add the end-of-text tokens that config.json does not name. */
+mpk_status load_hf_generation_config(mpk_context *cx, str json, load_model *m);
+/* Add a token that ends a text, once.  MPK_ELIMIT. */
+mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id);
 
 #endif

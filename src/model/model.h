@@ -88,6 +88,8 @@ extern const model_def *const model_table[];
 
 /* ---- model_build.c ---- */
 
+/* MPK_EUNSUPPORTED, naming the families that there are, unless this is one. */
+mpk_status model_check_family(mpk_context *cx, str family);
 /* Refuse what cannot be: zero sizes, heads that do not divide, absurd sizes.  MPK_EFORMAT, MPK_EUNSUPPORTED (unknown
  * family). */
 mpk_status model_check(mpk_context *cx, const model_config *c);

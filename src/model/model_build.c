@@ -44,9 +44,9 @@ static const model_def *find_family(str family)
     return NULL;
 }
 
-static mpk_status check_family(mpk_context *cx, const model_config *c)
+mpk_status model_check_family(mpk_context *cx, str family)
 {
-    if (find_family(c->family))
+    if (find_family(family))
         return MPK_OK;
     char known[256];
     size_t n = 0;
@@ -55,7 +55,7 @@ static mpk_status check_family(mpk_context *cx, const model_config *c)
         if (n + strlen((*m)->family) + 3 < sizeof known)
             n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", (*m)->family);
     FAIL(cx, MPK_EUNSUPPORTED, "models of the family \"%.*s\" are not supported; these are: %s",
-         (int)(c->family.n < 64 ? c->family.n : 64), c->family.at, known);
+         (int)(family.n < 64 ? family.n : 64), family.at, known);
 }
 
 static mpk_status check_rope(mpk_context *cx, const model_config *c)
@@ -89,7 +89,7 @@ static mpk_status check_rope(mpk_context *cx, const model_config *c)
 
 mpk_status model_check(mpk_context *cx, const model_config *c)
 {
-    TRY(check_family(cx, c));
+    TRY(model_check_family(cx, c->family));
     TRY(check_size(cx, "number of layers", c->n_layers, MAX_LAYERS));
     TRY(check_size(cx, "hidden size", c->hidden_size, MAX_HIDDEN));
     TRY(check_size(cx, "number of attention heads", c->n_heads, MAX_HEADS));

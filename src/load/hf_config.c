@@ -1,0 +1,307 @@
+/* hf_config.c - config.json and generation_config.json of Hugging Face folders -> hyper-parameters.
+ *
+ * Both spellings are read: rope_theta, rope_scaling, torch_dtype of older files; rope_parameters, dtype of those that
+ * Transformers 5 writes.  What is absent takes the default that Transformers gives; what would change the
+ * model's function and is not supported is refused by name.
+ */
+#include "load/load.h"
+#include "load/load_json.h"
+
+/* Sizes that a config must state: nobody should run a model whose size was guessed. */
+static mpk_status fill_sizes(mpk_context *cx, const json_t *j, model_config *c)
+{
+    const struct {
+        const char *key;
+        uint32_t *out;
+    } sizes[] = {{"num_hidden_layers", &c->n_layers},  {"hidden_size", &c->hidden_size},
+                 {"num_attention_heads", &c->n_heads}, {"intermediate_size", &c->ffn_size},
+                 {"vocab_size", &c->vocab_size},       {"max_position_embeddings", &c->max_positions}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        CHECK(cx, load_json_get(j, sizes[i].key), MPK_EFORMAT, "\"%s\" is missing", sizes[i].key);
+        TRY(load_json_u32(cx, j, sizes[i].key, sizes[i].out));
+    }
+    c->n_kv_heads = c->n_heads;
+    TRY(load_json_u32(cx, j, "num_key_value_heads", &c->n_kv_heads));
+    TRY(load_json_u32(cx, j, "head_dim", &c->head_size));
+    if (!load_json_get(j, "head_dim")) {
+        CHECK(cx, c->n_heads && c->hidden_size % c->n_heads == 0, MPK_EFORMAT,
+              "\"hidden_size\" %u does not divide into %u heads and there is no \"head_dim\"", c->hidden_size,
+              c->n_heads);
+        c->head_size = c->hidden_size / c->n_heads;
+    }
+    return MPK_OK;
+}
+
+/* Members that, if set, mean a computation that the supported families do not have. */
+static mpk_status refuse_unsupported(mpk_context *cx, const json_t *j)
+{
+    static const char *const refused[] = {
+        "quantization_config",  "attn_logit_softcapping", "final_logit_softcapping", "sinks",
+        "attention_chunk_size", "embedding_multiplier",   "residual_multiplier",     "attention_multiplier",
+        "logits_scaling"};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        CHECK(cx, !load_json_get(j, refused[i]), MPK_EUNSUPPORTED, "\"%s\" is not supported", refused[i]);
+    static const char *const experts[] = {"num_experts", "num_local_experts", "n_routed_experts"};
+    for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) {
+        uint32_t n = 0;
+        TRY(load_json_u32(cx, j, experts[i], &n));
+        CHECK(cx, n <= 1, MPK_EUNSUPPORTED, "mixtures of experts are not supported (\"%s\" is %u)", experts[i], n);
+    }
+    return MPK_OK;
+}
+
+static mpk_status fill_activation(mpk_context *cx, arena *a, const json_t *j, model_config *c)
+{
+    static const char *const names[][2] = {{"silu", "silu"},
+                                           {"swish", "silu"},
+                                           {"gelu", "gelu"},
+                                           {"gelu_python", "gelu"},
+                                           {"gelu_new", "gelu_tanh"},
+                                           {"gelu_fast", "gelu_tanh"},
+                                           {"gelu_pytorch_tanh", "gelu_tanh"}};
+    str name = STR("silu");
+    TRY(load_json_str(cx, j, "hidden_act", &name));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (str_is(name, names[i][0])) {
+            c->activation = str_from(names[i][1]);
+            return MPK_OK;
+        }
+    c->activation = (str){arena_copy(a, name.at, name.n), name.n};
+    CHECK(cx, c->activation.at, MPK_ENOMEM, "out of memory reading a config");
+    return MPK_OK; /* model_check refuses it by name */
+}
+
+static mpk_status fill_dtype(mpk_context *cx, const json_t *j, model_config *c)
+{
+    str name = STR("float32");
+    TRY(load_json_str(cx, j, "torch_dtype", &name));
+    TRY(load_json_str(cx, j, "dtype", &name));
+    if (name.n > 6 && memcmp(name.at, "torch.", 6) == 0)
+        name = (str){name.at + 6, name.n - 6};
+    if (str_is(name, "bfloat16"))
+        c->weight_dtype = IR_BF16;
+    else if (str_is(name, "float16"))
+        c->weight_dtype = IR_F16;
+    else
+        c->weight_dtype = IR_F32;
+    return MPK_OK;
+}
+
+/* Which families have which biases, whatever the config says (Transformers' modules decide it, too). */
+static mpk_status fill_biases(mpk_context *cx, const json_t *j, model_config *c)
+{
+    bool attention = false;
+    TRY(load_json_bool(cx, j, "attention_bias", &attention));
+    TRY(load_json_bool(cx, j, "tie_word_embeddings", &c->tied_embeddings));
+    if (str_is(c->family, "llama"))
+        TRY(load_json_bool(cx, j, "mlp_bias", &c->mlp_bias));
+    if (str_is(c->family, "llama") || str_is(c->family, "qwen3"))
+        c->attention_bias = c->attention_out_bias = attention;
+    if (str_is(c->family, "qwen2"))
+        c->attention_bias = true;
+    return MPK_OK;
+}
+
+/* layer_types, if given, must be what first_window_layer can say: full attention first, then sliding. */
+static mpk_status fill_layer_types(mpk_context *cx, const json_t *j, model_config *c)
+{
+    const json_t *types = load_json_get(j, "layer_types");
+    if (!types)
+        return MPK_OK;
+    CHECK(cx, json_is_array(types) && json_array_size(types) == c->n_layers, MPK_EFORMAT,
+          "\"layer_types\" is not a list of %u names", c->n_layers);
+    c->first_window_layer = c->n_layers;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        bool slides = type && strcmp(type, "sliding_attention") == 0;
+        CHECK(cx, slides || (type && strcmp(type, "full_attention") == 0), MPK_EUNSUPPORTED,
+              "\"layer_types\": layer %u is \"%.64s\"; full_attention and sliding_attention are supported", i,
+              type ? type : "(not a name)");
+        if (slides && i < c->first_window_layer)
+            c->first_window_layer = i;
+        CHECK(cx, slides == (i >= c->first_window_layer), MPK_EUNSUPPORTED,
+              "\"layer_types\": full attention in layer %u above sliding attention is not supported", i);
+    }
+    return MPK_OK;
+}
+
+static mpk_status fill_window(mpk_context *cx, const json_t *j, model_config *c)
+{
+    uint32_t window = 0, first = 28; /* Transformers' default of max_window_layers */
+    bool use = false;
+    TRY(load_json_u32(cx, j, "sliding_window", &window));
+    CHECK(cx, window || !load_json_get(j, "sliding_window"), MPK_EFORMAT, "\"sliding_window\" is 0");
+    if (str_is(c->family, "mistral"))
+        c->window = window;
+    if (!str_is(c->family, "qwen2") && !str_is(c->family, "qwen3"))
+        return MPK_OK;
+    TRY(load_json_bool(cx, j, "use_sliding_window", &use));
+    if (!use || !window)
+        return MPK_OK;
+    TRY(load_json_u32(cx, j, "max_window_layers", &first));
+    c->window = window;
+    c->first_window_layer = first;
+    return fill_layer_types(cx, j, c);
+}
+
+/* The rope object; one for each type of layer is the same as one if they are equal. */
+static mpk_status find_rope(mpk_context *cx, const json_t *j, const json_t **rope)
+{
+    const json_t *r = load_json_get(j, "rope_scaling");
+    if (!r || (json_is_object(r) && json_object_size(r) == 0))
+        r = load_json_get(j, "rope_parameters");
+    CHECK(cx, !r || json_is_object(r), MPK_EFORMAT, "\"rope_parameters\" is not an object");
+    const char *key;
+    json_t *value;
+    const json_t *nested = NULL;
+    json_object_foreach((json_t *)r, key, value)
+    {
+        if (!json_is_object(value))
+            continue;
+        CHECK(cx, !nested || json_equal((json_t *)nested, value), MPK_EUNSUPPORTED,
+              "\"rope_parameters\" that differ between types of layers are not supported");
+        nested = value;
+    }
+    *rope = nested ? nested : r;
+    return MPK_OK;
+}
+
+static mpk_status fill_rope_type(mpk_context *cx, const json_t *rope, model_config *c)
+{
+    static const char *const names[] = {"default", "linear", "llama3", "yarn"};
+    str type = STR("default");
+    TRY(load_json_str(cx, rope, "type", &type));
+    TRY(load_json_str(cx, rope, "rope_type", &type));
+    for (int i = 0; i < 4; i++)
+        if (str_is(type, names[i])) {
+            c->rope_scaling = (model_rope_scaling)i;
+            return MPK_OK;
+        }
+    FAIL(cx, MPK_EUNSUPPORTED, "the rope type \"%.*s\" is not supported; default, linear, llama3 and yarn are",
+         (int)(type.n < 64 ? type.n : 64), type.at);
+}
+
+static mpk_status fill_rope(mpk_context *cx, const json_t *j, model_config *c)
+{
+    const json_t *rope = NULL;
+    double rotated = 1.0;
+    TRY(find_rope(cx, j, &rope));
+    c->rope_theta = 10000;
+    TRY(load_json_double(cx, j, "rope_theta", &c->rope_theta));
+    TRY(load_json_double(cx, j, "partial_rotary_factor", &rotated));
+    TRY(load_json_double(cx, rope, "rope_theta", &c->rope_theta));
+    TRY(load_json_double(cx, rope, "partial_rotary_factor", &rotated));
+    CHECK(cx, rotated > 0 && rotated <= 1, MPK_EFORMAT, "\"partial_rotary_factor\" is %g, expected 0 to 1", rotated);
+    c->rope_size = (uint32_t)(c->head_size * rotated);
+    TRY(fill_rope_type(cx, rope, c));
+    if (c->rope_scaling == MODEL_ROPE_DEFAULT)
+        return MPK_OK;
+
+    c->rope_original_positions = c->max_positions;
+    c->rope_beta_fast = 32, c->rope_beta_slow = 1, c->rope_truncate = true;
+    TRY(load_json_double(cx, rope, "factor", &c->rope_factor));
+    TRY(load_json_double(cx, rope, "low_freq_factor", &c->rope_low_freq_factor));
+    TRY(load_json_double(cx, rope, "high_freq_factor", &c->rope_high_freq_factor));
+    TRY(load_json_double(cx, rope, "beta_fast", &c->rope_beta_fast));
+    TRY(load_json_double(cx, rope, "beta_slow", &c->rope_beta_slow));
+    TRY(load_json_double(cx, rope, "attention_factor", &c->rope_attention_factor));
+    TRY(load_json_double(cx, rope, "mscale", &c->rope_mscale));
+    TRY(load_json_double(cx, rope, "mscale_all_dim", &c->rope_mscale_all_dim));
+    TRY(load_json_bool(cx, rope, "truncate", &c->rope_truncate));
+    TRY(load_json_u32(cx, rope, "original_max_position_embeddings", &c->rope_original_positions));
+    TRY(load_json_u32(cx, j, "original_max_position_embeddings", &c->rope_original_positions));
+    if (c->rope_scaling == MODEL_ROPE_YARN && !load_json_get(rope, "factor") && c->rope_original_positions)
+        c->rope_factor = (double)c->max_positions / c->rope_original_positions;
+    return MPK_OK;
+}
+
+/* A token id, or a list of them; negative ids mean none. */
+static mpk_status add_eos_tokens(mpk_context *cx, const json_t *value, model_config *c)
+{
+    size_t n = json_is_array(value) ? json_array_size(value) : value ? 1 : 0;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
+        json_int_t id = json_integer_value(item);
+        CHECK(cx, json_is_integer(item) && id <= INT32_MAX, MPK_EFORMAT, "\"eos_token_id\" is not a token id");
+        if (id >= 0)
+            TRY(load_add_eos(cx, c, (int32_t)id));
+    }
+    return MPK_OK;
+}
+
+mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id)
+{
+    for (uint32_t i = 0; i < c->n_eos_tokens; i++)
+        if (c->eos_tokens[i] == id)
+            return MPK_OK;
+    CHECK(cx, c->n_eos_tokens < sizeof c->eos_tokens / sizeof *c->eos_tokens, MPK_ELIMIT,
+          "the model names more than %zu end-of-text tokens", sizeof c->eos_tokens / sizeof *c->eos_tokens);
+    c->eos_tokens[c->n_eos_tokens++] = id;
+    return MPK_OK;
+}
+
+static mpk_status fill_config(mpk_context *cx, arena *a, const json_t *j, model_config *c)
+{
+    str family = {0};
+    TRY(load_json_str(cx, j, "model_type", &family));
+    CHECK(cx, family.n, MPK_EFORMAT, "\"model_type\" is missing: this is not the configuration of a model");
+    c->family = (str){arena_copy(a, family.at, family.n), family.n};
+    CHECK(cx, c->family.at, MPK_ENOMEM, "out of memory reading a config");
+    TRY(model_check_family(cx, c->family));
+    TRY(refuse_unsupported(cx, j));
+    TRY(fill_sizes(cx, j, c));
+    c->norm_eps = 1e-6;
+    TRY(load_json_double(cx, j, "rms_norm_eps", &c->norm_eps));
+    TRY(fill_biases(cx, j, c));
+    TRY(fill_activation(cx, a, j, c));
+    TRY(fill_dtype(cx, j, c));
+    TRY(fill_window(cx, j, c));
+    TRY(fill_rope(cx, j, c));
+    c->bos_token = -1;
+    const json_t *bos = load_json_get(j, "bos_token_id");
+    if (json_is_integer(bos) && json_integer_value(bos) >= 0 && json_integer_value(bos) <= INT32_MAX)
+        c->bos_token = (int32_t)json_integer_value(bos);
+    TRY(add_eos_tokens(cx, load_json_get(j, "eos_token_id"), c));
+    return model_check(cx, c);
+}
+
+mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out)
+{
+    json_t *j = NULL;
+    model_config c = {0};
+    TRY(load_json_parse(cx, json, &j));
+    mpk_status status = fill_config(cx, a, j, &c);
+    json_decref(j);
+    TRY(status);
+    *out = c;
+    return MPK_OK;
+}
+
+static mpk_status fill_generation(mpk_context *cx, const json_t *j, load_model *m)
+{
+    double temperature = -1, top_p = -1, min_p = -1;
+    uint32_t top_k = 0;
+    bool sample = false;
+    TRY(load_json_bool(cx, j, "do_sample", &sample));
+    TRY(load_json_double(cx, j, "temperature", &temperature));
+    TRY(load_json_double(cx, j, "top_p", &top_p));
+    TRY(load_json_double(cx, j, "min_p", &min_p));
+    TRY(load_json_u32(cx, j, "top_k", &top_k));
+    TRY(add_eos_tokens(cx, load_json_get(j, "eos_token_id"), &m->config));
+    if (!sample) /* the file describes greedy decoding: the other values are left-overs */
+        return MPK_OK;
+    m->suggested.temperature = (float)temperature;
+    m->suggested.top_p = (float)top_p;
+    m->suggested.min_p = (float)min_p;
+    m->suggested.top_k = top_k <= INT32_MAX ? (int32_t)top_k : 0;
+    return MPK_OK;
+}
+
+mpk_status load_hf_generation_config(mpk_context *cx, str json, load_model *m)
+{
+    json_t *j = NULL;
+    TRY(load_json_parse(cx, json, &j));
+    mpk_status status = fill_generation(cx, j, m);
+    json_decref(j);
+    return status;
+}

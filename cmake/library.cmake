@@ -26,6 +26,9 @@ if(cli_sources)
   install(TARGETS mpk RUNTIME)
 endif()
 
+# mpk.pc finds the prefix from where it lies, so that an installed tree can be moved.
+file(RELATIVE_PATH MPK_PC_TO_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+string(REGEX REPLACE "/$" "" MPK_PC_TO_PREFIX "${MPK_PC_TO_PREFIX}")
 configure_file(cmake/mpk.pc.in mpk.pc @ONLY)
 install(TARGETS mpk_shared LIBRARY)
 install(FILES ${CMAKE_BINARY_DIR}/libmpk.a DESTINATION ${CMAKE_INSTALL_LIBDIR})

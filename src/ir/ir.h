@@ -25,7 +25,7 @@
 #include "base/map.h"
 #include "base/str.h"
 
-enum { IR_MAX_RANK = 6, IR_MAX_INPUTS = 20, IR_MAX_OUTPUTS = 4, IR_MAX_ATTRIBUTES = 12 };
+enum { IR_MAX_RANK = 6, IR_MAX_INPUTS = 20, IR_MAX_OUTPUTS = 4, IR_MAX_ATTRIBUTES = 20 };
 
 typedef uint32_t ir_tensor_id;
 typedef uint32_t ir_op_id;
@@ -96,6 +96,8 @@ typedef struct ir_tensor {
     int64_t dims[IR_MAX_RANK]; /* at least 1 each; rank 0 is a scalar */
     ir_op_id producer;         /* IR_NONE unless IR_TEMP */
     ir_tensor_id shares;       /* the tensor whose storage this is (a view, or in place), IR_NONE if its own */
+    int64_t stride[IR_MAX_RANK]; /* in elements, see ir_strides; filled by the builder */
+    int64_t offset;              /* in elements, of the first element from the start of the root's storage */
 } ir_tensor;
 
 /* A half-open range of elements along each axis of a tensor: lo <= i < hi.  Empty if any lo >= hi. */
@@ -140,7 +142,8 @@ typedef struct ir_graph {
 
 /* The dtype of this name, or false. */
 bool ir_dtype_from_name(str name, ir_dtype *dtype);
-/* Elements, and bytes of a dense tensor, or of one row (the last axis).  Verified graphs do not overflow. */
+/* Elements, and bytes of a dense tensor, or of this many elements of a dtype (a multiple of its block): so also the
+ * byte offset of an element.  Verified graphs do not overflow. */
 int64_t ir_elements(const ir_tensor *t);
 int64_t ir_bytes(const ir_tensor *t);
 int64_t ir_row_bytes(ir_dtype dtype, int64_t elements);
@@ -160,6 +163,16 @@ void ir_root(const ir_graph *g, ir_tensor_id tensor, const ir_box *box, ir_tenso
 /* Distance in elements between neighbours along each axis of a tensor, and of its first element from the start of the
  * root's storage: row-major for a root, as the view operators say for a view. */
 void ir_strides(const ir_graph *g, ir_tensor_id tensor, int64_t stride[IR_MAX_RANK], int64_t *offset);
+
+/* Row-major strides of a shape. */
+void ir_dense_strides(uint32_t rank, const int64_t *dims, int64_t *stride);
+
+/* Fill stride, offset and (for a view that strides cannot say) shares = IR_NONE of output 0 of op, or of an output in
+ * place; the other fields are set.  MPK_EUNSUPPORTED: a view that would split blocks of a block dtype. */
+mpk_status ir_place_output(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out);
+
+/* Check name, shape and size of a tensor: MPK_EARG, MPK_ESHAPE. */
+mpk_status ir_check_tensor(mpk_context *cx, const ir_tensor *t);
 
 /* ---- build.c ---- */
 
@@ -185,6 +198,10 @@ typedef struct ir_set {
  * MPK_EARG: no such operator or attribute; MPK_ESHAPE, MPK_EUNSUPPORTED from the record. */
 mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *name, uint32_t n_in,
                      const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out);
+/* The same with all said: a name for each output (copied), and every attribute of the record (copied).  The operator's
+ * name is that of its first output.  For ir_add_op and the parser. */
+mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const struct op_def *def, const str *names, uint32_t n_in,
+                        const ir_tensor_id *in, const ir_attribute *attributes, ir_tensor_id *out);
 mpk_status ir_add_output(mpk_context *cx, ir_graph *g, ir_tensor_id tensor);
 /* The tensor of this name, or IR_NONE. */
 ir_tensor_id ir_find(const ir_graph *g, const char *name);

@@ -111,6 +111,9 @@ void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32
 int64_t op_live_entries(const op_call *call, const op_view *v);
 /* Bytes that computing a box reads: what decompose minimises (paper §4.1). */
 int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box);
+/* Fill the dense storage of input `input` with random data for tests: the record's `fill`, or its default; blocks of a
+ * block dtype get random bits and moderate scales. */
+void op_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data);
 /* Read and write one element as float, any plain dtype, at an offset in elements. */
 float op_load(const op_view *v, int64_t offset);
 void op_store(const op_view *v, int64_t offset, float value);

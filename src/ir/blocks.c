@@ -1,0 +1,210 @@
+/* blocks.c - unpack the block formats of GGUF (see blocks.h).
+ *
+ * input -> output: bytes of consecutive blocks -> f32.  One function for each format, one loop over its blocks; a table
+ * by dtype.  Cost: a few operations an element, no allocation.
+ *
+ * In the layouts below d and m are f16 scales and minima, q the integers; "two halves" means that byte i holds element
+ * i in its low and element i + n/2 in its high four bits.
+ */
+#include "ir/blocks.h"
+
+#include <string.h>
+
+#include "base/num.h"
+#include "base/rng.h"
+
+static float half_at(const uint8_t *p)
+{
+    f16 h;
+    memcpy(&h, p, sizeof h);
+    return num_from_f16(h);
+}
+
+/* d; 16 bytes of q in two halves: x = d (q - 8) */
+static void unpack_q4_0(const uint8_t *b, float *to)
+{
+    float d = half_at(b);
+    for (int i = 0; i < 16; i++) {
+        to[i] = d * (float)((b[2 + i] & 15) - 8);
+        to[i + 16] = d * (float)((b[2 + i] >> 4) - 8);
+    }
+}
+
+/* d; m; 16 bytes of q in two halves: x = d q + m */
+static void unpack_q4_1(const uint8_t *b, float *to)
+{
+    float d = half_at(b), m = half_at(b + 2);
+    for (int i = 0; i < 16; i++) {
+        to[i] = d * (float)(b[4 + i] & 15) + m;
+        to[i + 16] = d * (float)(b[4 + i] >> 4) + m;
+    }
+}
+
+/* Bit i of the 32 little-endian bits at p, moved to bit 4. */
+static int fifth_bit(const uint8_t *p, int i)
+{
+    return (p[i / 8] >> (i % 8) & 1) << 4;
+}
+
+/* d; 32 fifth bits; 16 bytes of q in two halves: x = d (q - 16) */
+static void unpack_q5_0(const uint8_t *b, float *to)
+{
+    float d = half_at(b);
+    for (int i = 0; i < 16; i++) {
+        to[i] = d * (float)(((b[6 + i] & 15) | fifth_bit(b + 2, i)) - 16);
+        to[i + 16] = d * (float)(((b[6 + i] >> 4) | fifth_bit(b + 2, i + 16)) - 16);
+    }
+}
+
+/* d; m; 32 fifth bits; 16 bytes of q in two halves: x = d q + m */
+static void unpack_q5_1(const uint8_t *b, float *to)
+{
+    float d = half_at(b), m = half_at(b + 2);
+    for (int i = 0; i < 16; i++) {
+        to[i] = d * (float)((b[8 + i] & 15) | fifth_bit(b + 4, i)) + m;
+        to[i + 16] = d * (float)((b[8 + i] >> 4) | fifth_bit(b + 4, i + 16)) + m;
+    }
+}
+
+/* d; 32 signed bytes q: x = d q */
+static void unpack_q8_0(const uint8_t *b, float *to)
+{
+    float d = half_at(b);
+    for (int i = 0; i < 32; i++)
+        to[i] = (float)(int8_t)b[2 + i] * d;
+}
+
+/* 16 bytes of (scale, minimum) of four bits each, one for each 16 elements; 64 bytes of two-bit q, a byte i of 32
+ * holding elements i, i + 32, i + 64, i + 96 of its 128; d; dmin: x = d scale q - dmin minimum */
+static void unpack_q2_k(const uint8_t *b, float *to)
+{
+    float d = half_at(b + 80), dmin = half_at(b + 82);
+    for (int i = 0; i < 256; i++) {
+        uint8_t scale = b[i / 16];
+        int q = b[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+        to[i] = d * (float)(scale & 15) * (float)q - dmin * (float)(scale >> 4);
+    }
+}
+
+/* The 6-bit scale of 16 elements number i of a q3_k block: low four bits in eight bytes of two halves, high two bits
+ * in the four bytes after them, two bits apart. */
+static int q3_k_scale(const uint8_t *scales, int i)
+{
+    int low = scales[i % 8] >> (i / 8 * 4) & 15;
+    return (low | (scales[8 + i % 4] >> (i / 4 * 2) & 3) << 4) - 32;
+}
+
+/* 32 bytes of third bits, byte j holding in bit k element 32 k + j; two-bit q as in q2_k; 12 bytes of scales; d:
+ * x = d scale (q - 4 if the third bit is clear) */
+static void unpack_q3_k(const uint8_t *b, float *to)
+{
+    float d = half_at(b + 108);
+    for (int i = 0; i < 256; i++) {
+        int q = b[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+        int third = b[i % 32] >> (i / 32) & 1;
+        to[i] = d * (float)q3_k_scale(b + 96, i / 16) * (float)(q - (third ? 0 : 4));
+    }
+}
+
+/* The 6-bit scale and minimum of 32 elements number i of a q4_k or q5_k block, in 12 bytes: the first four pairs in the
+ * low six bits of bytes 0-3 and 4-7, the last four in bytes 8-11 (low and high half) with their top bits above the
+ * first. */
+static void k_scale_minimum(const uint8_t *p, int i, float *scale, float *minimum)
+{
+    if (i < 4) {
+        *scale = (float)(p[i] & 63);
+        *minimum = (float)(p[i + 4] & 63);
+        return;
+    }
+    *scale = (float)((p[i + 4] & 15) | (p[i - 4] >> 6) << 4);
+    *minimum = (float)((p[i + 4] >> 4) | (p[i] >> 6) << 4);
+}
+
+/* d; dmin; 12 bytes of scales and minima; 128 bytes of q, each 32 bytes holding 64 elements in two halves:
+ * x = d scale q - dmin minimum */
+static void unpack_q4_k(const uint8_t *b, float *to)
+{
+    float d = half_at(b), dmin = half_at(b + 2);
+    for (int group = 0; group < 8; group++) {
+        float scale, minimum;
+        k_scale_minimum(b + 4, group, &scale, &minimum);
+        scale *= d, minimum *= dmin;
+        const uint8_t *q = b + 16 + group / 2 * 32;
+        for (int i = 0; i < 32; i++)
+            to[group * 32 + i] = scale * (float)(q[i] >> (group % 2 * 4) & 15) - minimum;
+    }
+}
+
+/* As q4_k with 32 bytes of fifth bits before q: bit `group` of byte i belongs to element i of the group. */
+static void unpack_q5_k(const uint8_t *b, float *to)
+{
+    float d = half_at(b), dmin = half_at(b + 2);
+    for (int group = 0; group < 8; group++) {
+        float scale, minimum;
+        k_scale_minimum(b + 4, group, &scale, &minimum);
+        scale *= d, minimum *= dmin;
+        const uint8_t *q = b + 48 + group / 2 * 32;
+        for (int i = 0; i < 32; i++) {
+            int low = q[i] >> (group % 2 * 4) & 15, high = (b[16 + i] >> group & 1) << 4;
+            to[group * 32 + i] = scale * (float)(low | high) - minimum;
+        }
+    }
+}
+
+/* 128 bytes of low four bits, each 64 bytes holding 128 elements in two halves; 64 bytes of high two bits, packed as
+ * the q of q2_k; 16 signed scales, one for each 16 elements; d: x = d scale (q - 32) */
+static void unpack_q6_k(const uint8_t *b, float *to)
+{
+    float d = half_at(b + 208);
+    for (int i = 0; i < 256; i++) {
+        int low = b[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4) & 15;
+        int high = (b[128 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3) << 4;
+        to[i] = d * (float)(int8_t)b[192 + i / 16] * (float)((low | high) - 32);
+    }
+}
+
+/* Where the f16 scales of a block lie, and how large the integers get that they multiply. */
+typedef struct block_format {
+    void (*unpack)(const uint8_t *block, float *to);
+    int scale_at[2]; /* -1: there is none */
+    float largest;
+} block_format;
+
+static const block_format formats[IR_DTYPES] = {
+    [IR_Q4_0] = {unpack_q4_0, {0, -1}, 8},        [IR_Q4_1] = {unpack_q4_1, {0, 2}, 16},
+    [IR_Q5_0] = {unpack_q5_0, {0, -1}, 16},       [IR_Q5_1] = {unpack_q5_1, {0, 2}, 32},
+    [IR_Q8_0] = {unpack_q8_0, {0, -1}, 128},      [IR_Q2_K] = {unpack_q2_k, {80, 82}, 15 * 4},
+    [IR_Q3_K] = {unpack_q3_k, {108, -1}, 32 * 4}, [IR_Q4_K] = {unpack_q4_k, {0, 2}, 64 * 16},
+    [IR_Q5_K] = {unpack_q5_k, {0, 2}, 64 * 32},   [IR_Q6_K] = {unpack_q6_k, {208, -1}, 128 * 32},
+};
+
+bool blocks_unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
+{
+    const ir_dtype_info *info = &ir_dtype_table[dtype];
+    const block_format *format = &formats[dtype];
+    if (!format->unpack)
+        return false;
+    const uint8_t *block = from;
+    for (int64_t i = 0; i < n; i += info->block_elements, block += info->block_bytes)
+        format->unpack(block, to + i);
+    return true;
+}
+
+bool blocks_fill_random(ir_dtype dtype, int64_t n, uint64_t seed, void *to)
+{
+    const ir_dtype_info *info = &ir_dtype_table[dtype];
+    const block_format *format = &formats[dtype];
+    if (!format->unpack)
+        return false;
+    uint8_t *block = to;
+    for (int64_t i = 0; i < n; i += info->block_elements, block += info->block_bytes) {
+        for (uint32_t k = 0; k < info->block_bytes; k++)
+            block[k] = (uint8_t)rng_u64(seed, (uint64_t)i * 8 + k);
+        for (int k = 0; k < 2 && format->scale_at[k] >= 0; k++) {
+            float scale = (0.5f + rng_float(seed ^ 1, (uint64_t)(i + k))) / format->largest;
+            f16 half = num_to_f16(k && (dtype == IR_Q4_1 || dtype == IR_Q5_1) ? -scale * format->largest / 2 : scale);
+            memcpy(block + format->scale_at[k], &half, sizeof half);
+        }
+    }
+    return true;
+}

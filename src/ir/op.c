@@ -1,0 +1,170 @@
+/* op.c - what every user of an operator's record needs: find it, bind it to memory, load and store elements (op.h). */
+#include "ir/op.h"
+
+#include "base/num.h"
+#include "base/rng.h"
+#include "ir/blocks.h"
+
+const op_def *op_find(str name)
+{
+    for (const op_def *const *def = op_table; *def; def++)
+        if (str_is(name, (*def)->name))
+            return *def;
+    return NULL;
+}
+
+static void bind_view(const ir_graph *g, ir_tensor_id tensor, void *const *data, op_view *view)
+{
+    *view = (op_view){0};
+    if (tensor == IR_NONE)
+        return;
+    const ir_tensor *t = &g->tensors.at[tensor];
+    view->data = data[tensor];
+    view->dtype = t->dtype;
+    view->live = t->live;
+    view->rank = t->rank;
+    memcpy(view->dims, t->dims, sizeof view->dims);
+    memcpy(view->stride, t->stride, sizeof view->stride);
+}
+
+void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live, op_call *call)
+{
+    call->op = op;
+    call->attributes = op->attributes;
+    call->n_in = op->n_in;
+    call->n_out = op->n_out;
+    call->live = live;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        bind_view(g, op->in[i], data, &call->in[i]);
+    for (uint32_t i = 0; i < op->n_out; i++)
+        bind_view(g, op->out[i], data, &call->out[i]);
+}
+
+int64_t op_live_entries(const op_call *call, const op_view *v)
+{
+    if (v->rank == 0)
+        return 1;
+    int64_t live = v->live == IR_ALL ? v->dims[0] : (int64_t)call->live[v->live];
+    return live < v->dims[0] ? live : v->dims[0];
+}
+
+int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    int64_t bytes = 0;
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        if (op->in[i] == IR_NONE)
+            continue;
+        const ir_tensor *t = &g->tensors.at[op->in[i]];
+        ir_box read = {0};
+        op->def->reads(g, op, i, box, &read);
+        bytes += ir_row_bytes(t->dtype, ir_box_elements(&read, t->rank));
+    }
+    return bytes;
+}
+
+/* Normal floats, zero integers, either bool. */
+static void fill_plain(ir_dtype dtype, int64_t n, uint64_t seed, void *data)
+{
+    op_view view = {.data = data, .dtype = dtype};
+    for (int64_t i = 0; i < n; i++) {
+        float x = rng_normal(seed, (uint64_t)i);
+        if (dtype == IR_I32 || dtype == IR_I64)
+            x = 0;
+        else if (dtype == IR_BOOL)
+            x = x > 0;
+        op_store(&view, i, x);
+    }
+}
+
+void op_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+{
+    const ir_tensor *t = &g->tensors.at[op->in[input]];
+    if (op->def->fill && (t->dtype == IR_I32 || t->dtype == IR_I64 || t->dtype == IR_F32)) {
+        fill_plain(t->dtype, ir_elements(t), seed, data);
+        op->def->fill(g, op, input, seed, data);
+    } else if (!blocks_fill_random(t->dtype, ir_elements(t), seed, data)) {
+        fill_plain(t->dtype, ir_elements(t), seed, data);
+    }
+}
+
+float op_load(const op_view *v, int64_t offset)
+{
+    switch (v->dtype) {
+    case IR_F32:
+        return ((const float *)v->data)[offset];
+    case IR_F16:
+        return num_from_f16(((const f16 *)v->data)[offset]);
+    case IR_BF16:
+        return num_from_bf16(((const bf16 *)v->data)[offset]);
+    case IR_F64:
+        return (float)((const double *)v->data)[offset];
+    case IR_I32:
+        return (float)((const int32_t *)v->data)[offset];
+    case IR_I64:
+        return (float)((const int64_t *)v->data)[offset];
+    case IR_BOOL:
+        return ((const uint8_t *)v->data)[offset] ? 1.0f : 0.0f;
+    default:
+        return 0; /* a block dtype has no single elements; records refuse it where they load one */
+    }
+}
+
+/* Towards zero; NaN is 0; values outside the range of 64 bits become its ends. */
+static int64_t to_integer(float x)
+{
+    if (!(x == x))
+        return 0;
+    if (x >= 0x1p63f)
+        return INT64_MAX;
+    return x < -0x1p63f ? INT64_MIN : (int64_t)x;
+}
+
+void op_store(const op_view *v, int64_t offset, float value)
+{
+    int64_t integer;
+    switch (v->dtype) {
+    case IR_F32:
+        ((float *)v->data)[offset] = value;
+        break;
+    case IR_F16:
+        ((f16 *)v->data)[offset] = num_to_f16(value);
+        break;
+    case IR_BF16:
+        ((bf16 *)v->data)[offset] = num_to_bf16(value);
+        break;
+    case IR_F64:
+        ((double *)v->data)[offset] = (double)value;
+        break;
+    case IR_I32:
+        integer = to_integer(value);
+        ((int32_t *)v->data)[offset] = (int32_t)(integer > INT32_MAX   ? INT32_MAX
+                                                 : integer < INT32_MIN ? INT32_MIN
+                                                                       : integer);
+        break;
+    case IR_I64:
+        ((int64_t *)v->data)[offset] = to_integer(value);
+        break;
+    case IR_BOOL:
+        ((uint8_t *)v->data)[offset] = value != 0;
+        break;
+    default:
+        break;
+    }
+}
+
+void op_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n, float *to)
+{
+    int64_t at = offset + first;
+    if (v->dtype == IR_F32) {
+        memcpy(to, (const float *)v->data + at, (size_t)n * sizeof *to);
+        return;
+    }
+    const uint8_t *bytes = (const uint8_t *)v->data + ir_row_bytes(v->dtype, at);
+    if (v->dtype == IR_BF16) {
+        for (int64_t i = 0; i < n; i++)
+            to[i] = num_from_bf16(((const bf16 *)bytes)[i]);
+    } else if (!blocks_unpack_row(v->dtype, bytes, n, to)) {
+        for (int64_t i = 0; i < n; i++)
+            to[i] = op_load(v, at + i);
+    }
+}

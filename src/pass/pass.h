@@ -9,12 +9,19 @@
 
 /* Which operators the tensor program is made of. */
 typedef enum pass_fusion {
-    PASS_FUSE_FULL,  /* as few as our bodies can do: norm and residual inside linear, q/k/v and gate/up as one, rope with the KV write */
+    PASS_FUSE_FULL, /* as few as our bodies can do: norm and residual inside linear, q/k/v and gate/up as one, rope with
+                       the KV write */
     PASS_FUSE_PAPER, /* the paper's own: 8 a layer + 5 */
     PASS_FUSE_NONE,  /* as the model's forward pass is written */
 } pass_fusion;
 
-typedef enum pass_launch { PASS_LAUNCH_AUTO, PASS_LAUNCH_PAPER, PASS_LAUNCH_AOT, PASS_LAUNCH_JIT } pass_launch;
+/* How tasks reach workers (paper §5.2). */
+typedef enum pass_launch {
+    PASS_LAUNCH_AUTO,  /* as PAPER, but AOT where there is nothing to balance; see label_launch.c */
+    PASS_LAUNCH_PAPER, /* JIT from operators whose time depends on data until a global barrier */
+    PASS_LAUNCH_AOT,
+    PASS_LAUNCH_JIT,
+} pass_launch;
 
 /* The user's own degree of parallelism: cut axis `axis` of output 0 of every operator that matches into `degree` parts. */
 typedef struct pass_degree {
@@ -32,6 +39,65 @@ typedef struct pass_options {
     uint32_t tasks_per_worker; /* upper bound of tasks of an operator, in multiples of workers; 0: chosen */
     const pass_degree *degrees;
     uint32_t n_degrees;
+    /* Scratch of the target's body for a box of an operator, in addition to none of ref's: the larger of both counts.
+     * NULL: ref alone. */
+    size_t (*scratch_bytes)(const void *target, const ir_graph *g, const ir_op *op, const ir_box *box);
+    const void *target;
 } pass_options;
+
+/* What every pass of a compile shares. */
+typedef struct pass_state {
+    mpk_context *cx;
+    arena *result;  /* what the program keeps */
+    arena *scratch; /* what ends with the graph that is being compiled */
+    const pass_options *options;
+} pass_state;
+
+/* ---- compile.c ---- */
+
+/* Compile one tensor program for each number of tokens (rising), all built for the same weights and state.  Everything in
+ * *out lives in `result`.  n_workers 1 to 65535.  MPK_EARG: wrong options; MPK_ELIMIT: an operator needs more scratch than a worker has;
+ * MPK_EVERIFY: a defect of mpk. */
+mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options, uint32_t n_graphs,
+                        ir_graph *const *graphs, const uint32_t *n_tokens, tg_program *out);
+
+/* ---- opt.c: passes on text, for goldens and `mpk opt` ---- */
+
+typedef struct pass_entry {
+    const char *name;
+    const char *summary;
+} pass_entry;
+
+/* The passes by name, in the order of the pipeline; name NULL ends the list. */
+extern const pass_entry pass_table[];
+
+/* Run passes ("fuse_ops" or "decompose,depend,fuse_events") on text: a tensor program for simplify, fuse_ops and
+ * decompose, a tGraph for the others.  "verify" proves a graph.  The result is text in the same form (places for plan_memory, numbers of pages
+ * for plan_pages).  MPK_EARG: no such pass; MPK_EFORMAT from the parser. */
+mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passes, str source, text *out);
+
+/* ---- on the tensor program: *g is replaced by a rewritten copy in the result arena ---- */
+
+mpk_status pass_simplify(pass_state *s, ir_graph **g);  /* drop dead operators, merge equal ones */
+mpk_status pass_fuse_ops(pass_state *s, ir_graph **g);  /* fewer, larger operators, as options->fusion says */
+
+/* ---- to and on the tGraph; arrays are in the scratch arena up to linearize, in the result arena after it ---- */
+
+mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out); /* -> TG_TASKS   §4.1 */
+mpk_status pass_depend(pass_state *s, tg_graph *g, uint64_t *pairs);          /* -> TG_RAW     §4.1 */
+mpk_status pass_drop_implied(pass_state *s, tg_graph *g);                     /* on TG_RAW: pairs that others imply */
+mpk_status pass_fuse_events(pass_state *s, tg_graph *g);                      /* -> TG_FUSED   §4.1 */
+mpk_status pass_coarsen_events(pass_state *s, tg_graph *g);                   /* on TG_FUSED: between whole operators */
+mpk_status pass_label_launch(pass_state *s, tg_graph *g);                     /* on TG_FUSED   §5.2 */
+mpk_status pass_normalize(pass_state *s, tg_graph *g);                        /* -> TG_NORMAL  §4.1 */
+mpk_status pass_linearize(pass_state *s, tg_graph *g);                        /* -> TG_LINEAR  §4.1 */
+mpk_status pass_assign(pass_state *s, tg_graph *g);                           /* AOT tasks to workers §5.2 */
+
+/* ---- on the program ---- */
+
+/* Fill places of graph number i, weights and area_bytes; graphs are planned in rising order. */
+mpk_status pass_plan_memory(pass_state *s, tg_program *p, uint32_t graph);
+/* Fill pages of a compiled graph. */
+mpk_status pass_plan_pages(pass_state *s, tg_program *p, uint32_t graph);
 
 #endif

@@ -2,6 +2,10 @@
  *
  * All graphs of a program share four areas of memory.  A tensor that has the same name in several graphs (a weight, a
  * step input, the KV cache, an output) has the same place in each of them; temporaries share one area per graph.
+ *
+ *   tg_places.c   find a tensor's place, bind tensors to the areas
+ *   tg_memory.c   prove that tensors that share bytes are ordered by events
+ *   tg_stats.c    the paper's compiler-stage table
  */
 #ifndef TG_PROGRAM_H
 #define TG_PROGRAM_H
@@ -28,12 +32,25 @@ typedef struct tg_weight {
     int64_t dims[IR_MAX_RANK];
 } tg_weight;
 
+/* The compiler-stage table of the paper (§6.6) for one graph. */
+typedef struct tg_stats {
+    uint32_t operators; /* that have tasks */
+    uint32_t tasks;     /* without empty ones */
+    uint32_t events;    /* of the final graph, start and end included */
+    uint64_t pairs;     /* producer-consumer pairs that the events encode */
+    uint32_t normalize_tasks;
+    uint32_t jit_tasks;
+    uint64_t successor_bytes_list, successor_bytes_range;
+    double compile_ms, verify_ms;
+} tg_stats;
+
 typedef struct tg_compiled {
     uint32_t n_tokens; /* the T it was built for */
     const ir_graph *ir;
-    tg_graph *tg;            /* TG_LINEAR, assigned */
-    const tg_place *places;  /* [ir->tensors.n]; of a view or in-place result: that of its root */
-    uint32_t *pages;         /* [ir->ops.n] scratch pages that a task of this operator needs */
+    tg_graph *tg;           /* TG_LINEAR, assigned */
+    const tg_place *places; /* [ir->tensors.n]; of a view or in-place result: that of its root */
+    uint32_t *pages;        /* [ir->ops.n] scratch pages that a task of this operator needs */
+    tg_stats stats;
 } tg_compiled;
 
 typedef struct tg_program {
@@ -44,5 +61,19 @@ typedef struct tg_program {
     tg_weight *weights;
     uint64_t area_bytes[TG_AREAS]; /* of TG_WEIGHTS: the sum of the weights' bytes */
 } tg_program;
+
+/* Point data[t] of every tensor t of a compiled graph into the areas: area[TG_STATE], area[TG_STEP], area[TG_TEMPS] are
+ * their first bytes, weights[i] those of weight i.  For a view: its first element.  data[ir->tensors.n]. */
+void tg_bind(const tg_compiled *c, void *const area[TG_AREAS], void *const *weights, void **data);
+
+/* Prove that places are inside their areas and that tensors that share bytes of TG_TEMPS are never alive together: all
+ * accesses of the earlier one end before any writer of the later one begins.  MPK_EVERIFY naming both tensors, a task
+ * and its event. */
+mpk_status tg_verify_memory(mpk_context *cx, arena *scratch, const tg_compiled *c, const uint64_t *area_bytes);
+
+/* Fill what can be seen from a linear graph; pairs and times are the compiler's. */
+void tg_fill_stats(const tg_graph *g, tg_stats *out);
+/* The members of a JSON object, without braces: "operators": 229, ... */
+void tg_print_stats(const tg_stats *s, text *out);
 
 #endif

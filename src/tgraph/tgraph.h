@@ -1,19 +1,26 @@
 /* tgraph.h - the SM-level task graph (paper §3).
  *
  * A task computes a box of an operator's output on one SM (or CPU core).  An event is activated when all its in-tasks
- * have triggered it; its out-tasks depend on it.  Tasks and events alternate.  Event 0 is the start event (no in-tasks); event 1 is
- * the end event (no out-tasks): every task without producers depends on the start, every task without consumers triggers the end.
+ * have triggered it; its out-tasks depend on it.  Tasks and events alternate.  Event 0 is the start event (no in-tasks);
+ * event 1 is the end event (no out-tasks): every task without producers depends on the start, every task without
+ * consumers triggers the end.
  *
- * The passes take a graph through four levels (paper §4.1):
- *   TG_RAW     one event for each overlapping producer-consumer pair of tasks (and start, end)
+ * The passes take a graph through these levels (paper §4.1), each with the promises of those before it:
+ *   TG_TASKS   the tasks of an operator are disjoint and cover its output; no events but start and end
+ *   TG_RAW     one event for each producer-consumer pair of tasks: what overlaps is ordered
  *   TG_FUSED   no two events have equal out-tasks, none have equal in-tasks
- *   TG_NORMAL  each task depends on exactly one event and triggers exactly one; empty tasks (op IR_NONE) were added
- *   TG_LINEAR  the out-tasks of an event are one range of task numbers, and task numbers are a topological order
+ *   TG_NORMAL  each task depends on exactly one event and triggers exactly one; empty tasks (op IR_NONE) were added;
+ *              the tasks that depend on one event are all JIT or all AOT
+ *   TG_LINEAR  the out-tasks of an event are one range of task numbers, and task numbers are a topological order.  So a
+ *              worker that takes its AOT tasks by rising number cannot deadlock: every task waits for smaller numbers
  *
- *   tgraph.c    build, edge lists, sets
- *   tg_print.c  write the text form          tg_parse.c  read it
- *   tg_verify.c prove the invariants         tg_stats.c  the paper's compiler-stage table
- *   tg_dot.c    drawing                      tg_run.c    run sequentially in any legal order (seeded): the oracle of the passes
+ * An operator with the flag OP_VIEW whose result shares its input's storage has no tasks.
+ *
+ *   tgraph.c     build, edge lists, names            tg_reach.c     which tasks come before which, exactly
+ *   tg_access.c  which tasks touch the same bytes    tg_verify.c    prove the promises above
+ *   tg_print.c   write the text form                 tg_parse.c     read it
+ *   tg_stats.c   the paper's compiler-stage table    tg_dot.c       drawing
+ *   tg_run.c     run sequentially in any legal order (seeded): the oracle of the passes
  */
 #ifndef TGRAPH_H
 #define TGRAPH_H
@@ -22,21 +29,22 @@
 
 typedef uint32_t tg_task_id;
 typedef uint32_t tg_event_id;
+#define TG_NONE UINT32_MAX /* no such task, event or worker */
 enum { TG_START = 0, TG_END = 1 };
 
-typedef enum tg_level { TG_RAW, TG_FUSED, TG_NORMAL, TG_LINEAR } tg_level;
+typedef enum tg_level { TG_TASKS, TG_RAW, TG_FUSED, TG_NORMAL, TG_LINEAR, TG_LEVELS } tg_level;
 typedef enum tg_launch { TG_AOT, TG_JIT } tg_launch;
 
 typedef struct tg_task {
     ir_op_id op; /* IR_NONE: an empty task of normalisation */
     ir_box box;  /* of the operator's output 0 */
     tg_launch launch;
-    uint32_t worker;                /* of an AOT task after assign, else UINT32_MAX */
-    tg_event_id depends, triggers;  /* from TG_NORMAL on; before that UINT32_MAX */
+    uint32_t worker;               /* of an AOT task after assign, else TG_NONE */
+    tg_event_id depends, triggers; /* from TG_NORMAL on; before that TG_NONE */
 } tg_task;
 
-/* The in- and out-tasks of an event: ranges of tg_graph.in_tasks and .out_tasks, each sorted.  From TG_LINEAR on the out-tasks
- * are the task numbers first_out ... first_out + n_out - 1 themselves. */
+/* The in- and out-tasks of an event: ranges of tg_graph.in_tasks and .out_tasks, each sorted.  From TG_LINEAR on the
+ * out-tasks are the task numbers first_out ... first_out + n_out - 1 themselves. */
 typedef struct tg_event {
     uint32_t first_in, n_in;
     uint32_t first_out, n_out;
@@ -52,5 +60,110 @@ typedef struct tg_graph {
     uint32_t n_tasks, n_events, n_in_tasks, n_out_tasks;
     uint32_t n_workers;
 } tg_graph;
+
+/* ---- tgraph.c ---- */
+
+extern const char *const tg_level_names[TG_LEVELS];
+
+/* A graph with the two events and no task, at TG_TASKS. */
+mpk_status tg_create(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t n_workers, tg_graph **out);
+/* Does an operator have tasks?  Views have none. */
+bool tg_op_has_tasks(const ir_graph *ir, const ir_op *op);
+/* Out-task number i of an event. */
+static inline tg_task_id tg_out_task(const tg_graph *g, const tg_event *e, uint32_t i)
+{
+    return g->out_tasks ? g->out_tasks[e->first_out + i] : e->first_out + i;
+}
+
+/* The events of each task: task t depends on depends[first_depends[t]] ... depends[first_depends[t + 1] - 1], rising,
+ * and so for triggers. */
+typedef struct tg_links {
+    uint32_t *first_depends, *first_triggers; /* [n_tasks + 1] */
+    tg_event_id *depends, *triggers;
+} tg_links;
+
+mpk_status tg_fill_links(mpk_context *cx, arena *a, const tg_graph *g, tg_links *out);
+/* Make the events' lists from the tasks' `depends` and `triggers`, in the graph's arena.  n_events is set. */
+mpk_status tg_fill_events(mpk_context *cx, tg_graph *g);
+/* The tasks of each operator: tasks[first[op]] ... tasks[first[op + 1] - 1], rising. */
+typedef struct tg_op_tasks {
+    uint32_t *first; /* [ir->ops.n + 1] */
+    tg_task_id *tasks;
+} tg_op_tasks;
+mpk_status tg_fill_op_tasks(mpk_context *cx, arena *a, const tg_graph *g, tg_op_tasks *out);
+
+enum { TG_NAME_BYTES = 160 };
+/* "linear_17/12": the operator and which of its tasks; "empty/3" for an empty one.  Walks the tasks: for messages. */
+const char *tg_name_task(const tg_graph *g, tg_task_id task, char name[TG_NAME_BYTES]);
+
+/* ---- tg_reach.c ---- */
+
+/* Tasks by position in a topological order: all positions below `prefix`, and those whose bit is set in `bits`, word 0
+ * of which stands for positions 64 * first_word ... */
+typedef struct tg_set {
+    uint32_t prefix, first_word, n_words;
+    const uint64_t *bits;
+} tg_set;
+
+/* before[t]: the tasks that must end before task t may begin.  Exact.  Tasks with equal dependencies share a set, and
+ * in a deep graph nearly all of a set is its prefix, so that this stays small. */
+typedef struct tg_reach {
+    uint32_t *position; /* [n_tasks] in a topological order */
+    const tg_set **before;
+} tg_reach;
+
+/* MPK_EVERIFY: there is a cycle; names a task and an event on it.  cost: the sum of the events' in- and out-tasks. */
+mpk_status tg_fill_reach(mpk_context *cx, arena *a, const tg_graph *g, const tg_links *links, tg_reach *out);
+
+static inline bool tg_set_has(const tg_set *s, uint32_t position)
+{
+    uint32_t word = position / 64 - s->first_word;
+    return position < s->prefix || (position / 64 >= s->first_word && word < s->n_words && s->bits[word] >> position % 64 & 1);
+}
+/* Must `first` end before `second` begins? */
+static inline bool tg_comes_before(const tg_reach *r, tg_task_id first, tg_task_id second)
+{
+    return tg_set_has(r->before[second], r->position[first]);
+}
+/* Keep of the n tasks those that come before none of the others (transitive reduction of a list of producers);
+ * returns how many.  work: as tg_fill_reach left it for n_tasks bits: zeroed, and zeroed again on return. */
+uint32_t tg_keep_last(const tg_reach *r, uint64_t *work, tg_task_id *tasks, uint32_t n);
+
+/* ---- tg_access.c ---- */
+
+/* Called for each task that conflicts with tasks of earlier operators (program order): it reads what they write, writes
+ * what they read, or writes what they write.  Each of before[n] appears once.  What an operator in between overwrites
+ * whole is left out: that operator is ordered between them. */
+typedef mpk_status tg_conflict_visitor(void *user, tg_task_id after, tg_task_id *before, uint32_t n);
+
+/* Overlaps are those of boxes at the root of the storage (ir_root).  Tasks after tasks, operators in program order.
+ * MPK_EVERIFY: two tasks of one operator conflict.  cost: boxes + overlapping pairs. */
+mpk_status tg_visit_conflicts(mpk_context *cx, arena *scratch, const tg_graph *g, tg_conflict_visitor *visit,
+                              void *user);
+
+/* ---- tg_verify.c ---- */
+
+/* Prove what the graph's level promises, that it is acyclic, that counts match, and that every two conflicting tasks
+ * are ordered by events.  MPK_EVERIFY with the names of task and event. */
+mpk_status tg_verify(mpk_context *cx, arena *scratch, const tg_graph *g);
+
+/* ---- tg_print.c, tg_parse.c: the text form (docs/text-form.md), the tensor program first; same bytes again ---- */
+
+void tg_print(const tg_graph *g, text *out);
+/* MPK_EFORMAT with line and column.  Numbers are checked against their ranges; what the level promises is left to
+ * tg_verify. */
+mpk_status tg_parse(mpk_context *cx, arena *a, str source, tg_graph **out);
+
+/* ---- tg_dot.c ---- */
+
+/* Draw, in the language of graphviz, the tasks of the operators first_op ... first_op + n_ops - 1 that have tasks (counted
+ * without views) and the events that touch them; what lies outside is one dotted node on each side. */
+mpk_status tg_dot(mpk_context *cx, arena *scratch, const tg_graph *g, uint32_t first_op, uint32_t n_ops, text *out);
+
+/* ---- tg_run.c ---- */
+
+/* Run every task with the reference code, sequentially, in a legal order that the seed chooses; also empty tasks.
+ * values: as for ir_eval.  MPK_EVERIFY: the end event is never activated. */
+mpk_status tg_run(mpk_context *cx, arena *scratch, const tg_graph *g, const ir_values *values, uint64_t seed);
 
 #endif

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -175,3 +176,20 @@ def test_nvrtc_wants_headers(sound):
     for header in (sound / "src/rt").iterdir():
         header.unlink()
     check_caught("nvrtc_check.py", sound, "no headers")
+
+
+def dev(*words):
+    done = subprocess.run([str(TOOLS.parent / "dev"), *words], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_dev_lists_its_verbs():
+    code, listed, _ = dev("help")
+    defined = re.findall(r"^cmd_(\w+)\(\)", (TOOLS.parent / "dev").read_text(), re.M)
+    assert code == 0 and len(defined) > 10
+    assert [line.split()[0] for line in listed.splitlines()[2:]] == defined
+
+
+def test_dev_refuses_other_verbs():
+    code, printed, said = dev("fly")
+    assert (code, printed) == (2, "") and "no verb fly" in said

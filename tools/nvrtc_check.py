@@ -2,8 +2,8 @@
 """Compile the in-kernel runtime (src/rt) with NVRTC, as the CUDA target will, on a machine that has no GPU.
 
 Input: every header of src/rt, given to NVRTC by name, and one translation unit that includes them all, but for the
-implementations of the atomics (rt_atomic*.h), among which rt_port.h chooses; output: one line for each architecture, the
-compiler's log where it fails, exit code 1 if any failed.  NVRTC comes from the PyPI package nvidia-cuda-nvrtc of
+implementations of the atomics (rt_atomic*.h), among which rt_port.h chooses; output: one line for each architecture,
+the compiler's log where it fails, exit code 1 if any failed.  NVRTC comes from the PyPI package nvidia-cuda-nvrtc of
 tests/requirements.txt.
 """
 import argparse

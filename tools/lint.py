@@ -95,6 +95,7 @@ def check_identifiers(name, code):
 
 def check_lengths(name, text, code):
     for i, line in enumerate(text.split("\n"), 1):
+        line = re.sub(r" *\\$", "", line)
         if len(line) > MAX_LINE_COLUMNS:
             yield f"{name}:{i}: {len(line)} columns, at most {MAX_LINE_COLUMNS}"
     for function, first, last, _ in functions(code) if name.endswith(C_ENDINGS) else ():

@@ -237,18 +237,18 @@ MPK_API mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *tokenize
 /* ---- Sequences: logits for a sampler of your own ------------------------------------------------------------------
  */
 
-/* A timeline with a memory of its own, beside the engine's requests; several sequences do not share steps.  MPK_ENOMEM.
- */
-MPK_API mpk_status mpk_sequence_open(mpk_context *cx, mpk_engine *engine, mpk_sequence **out);
+/* A timeline of tokens that runs in the same steps as the engine's requests.  From its first token until it is closed
+ * it holds one of the engine's max_batch places, and KV memory for a whole context.  all_logits: the logits after every
+ * token are wanted, not only after the last of each feed.  MPK_ELIMIT: max_batch sequences are open already. */
+MPK_API mpk_status mpk_sequence_open(mpk_context *cx, mpk_engine *engine, bool all_logits, mpk_sequence **out);
+/* NULL is allowed. */
 MPK_API void mpk_sequence_close(mpk_sequence *sequence);
-/* Append tokens.  last (NULL: not wanted) gets f32[V], the logits of what follows the last token; all (NULL: not
- * wanted) gets f32[n, V], the logits after each.  MPK_ELIMIT: the context would overflow; nothing was appended. */
+/* Append n >= 1 tokens and wait for their logits: f32[V] of what follows the last one, or with all_logits f32[n, V], of
+ * what follows each.  MPK_ELIMIT: the context would overflow, nothing was appended; MPK_EARG: no such token id. */
 MPK_API mpk_status mpk_sequence_feed(mpk_context *cx, mpk_sequence *sequence, const int32_t *tokens, size_t n,
-                                     float *last, float *all);
+                                     float *logits);
 /* Tokens so far. */
 MPK_API size_t mpk_sequence_length(const mpk_sequence *sequence);
-/* Forget all but the first n tokens; n at most the length. */
-MPK_API void mpk_sequence_rewind(mpk_sequence *sequence, size_t n);
 
 /* ---- Advanced: the compiler ---------------------------------------------------------------------------------------
  */

@@ -1,0 +1,361 @@
+/* cmd_batch.c - mpk batch: many requests from a file of JSON lines, answered in their order.
+ *
+ * Input: one object a line; output: one object a line with text, tokens and finish_reason, or with error.  The window
+ * of lines that are in work is a few times the batch, so that memory does not grow with the file.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "cli/cli.h"
+
+enum { MAX_STOPS = 16, WINDOW_BATCHES = 4, DEFAULT_BATCH = 16, MAX_LINE_BYTES = 64 << 20, ERROR_BYTES = 512 };
+
+typedef struct batch_arguments {
+    const char *model, *requests, *out;
+    uint32_t max_tokens;
+    cli_engine engine;
+} batch_arguments;
+
+/* One line of the input, read as a request. */
+typedef struct line_request {
+    mpk_request_options options;
+    const char *stops[MAX_STOPS];
+    const char *prompt; /* NULL: tokens */
+    size_t n_prompt, n_tokens;
+    int32_t *tokens; /* heap */
+} line_request;
+
+/* A line in work. */
+typedef struct job {
+    mpk_request *request; /* NULL: it was refused, see error */
+    json_t *id;           /* given back with the answer; NULL: none */
+    char error[ERROR_BYTES];
+} job;
+
+typedef struct batch {
+    const cli_command *command;
+    mpk_context *cx;
+    mpk_engine *engine;
+    FILE *in, *out;
+    const char *in_name, *out_name;
+    uint32_t max_tokens, window;
+    job *jobs; /* [window], a ring */
+    size_t n_read, n_written, n_errors, n_tokens;
+    bool quiet;
+} batch;
+
+static const cli_option options[] = {
+    {"MODEL", 0, CLI_OPERAND, true, NULL, "a Hugging Face folder, a GGUF file, or an image of mpk compile",
+     offsetof(batch_arguments, model), 0, 0},
+    {"REQUESTS", 0, CLI_OPERAND, true, NULL, "a file with one JSON object a line; - for standard input",
+     offsetof(batch_arguments, requests), 0, 0},
+    {"out", 'o', CLI_TEXT, false, "FILE", "where the answers go (standard output)", offsetof(batch_arguments, out), 0,
+     0},
+    {"max-tokens", 'n', CLI_COUNT, false, "N", "for requests that do not say (until the model ends the text)",
+     offsetof(batch_arguments, max_tokens), 1, 1 << 24},
+    CLI_BATCH_ROW(batch_arguments, engine),
+    CLI_THREADS_ROW(batch_arguments, engine),
+    CLI_MODEL_ROWS(batch_arguments, engine),
+    CLI_QUIET_ROW(batch_arguments, engine),
+};
+
+/* ---- one line to a request; each returns NULL, or what is wrong ---- */
+
+#define REFUSE(error, ...) return snprintf((error), ERROR_BYTES, __VA_ARGS__), false
+
+static bool read_number(const char *key, const json_t *value, double least, double most, float *to, char *error)
+{
+    double x = json_number_value(value);
+    if (!json_is_number(value) || !(x >= least && x <= most))
+        REFUSE(error, "%s is not a number from %g to %g", key, least, most);
+    *to = (float)x;
+    return true;
+}
+
+static bool read_count(const char *key, const json_t *value, int64_t least, int64_t most, uint64_t *to, char *error)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < least || json_integer_value(value) > most)
+        REFUSE(error, "%s is not a whole number from %lld to %lld", key, (long long)least, (long long)most);
+    *to = (uint64_t)json_integer_value(value);
+    return true;
+}
+
+static bool read_tokens(const json_t *value, line_request *r, char *error)
+{
+    if (!json_is_array(value))
+        REFUSE(error, "tokens is not a list");
+    free(r->tokens);
+    r->n_tokens = json_array_size(value);
+    r->tokens = calloc(r->n_tokens + 1, sizeof *r->tokens);
+    if (!r->tokens)
+        REFUSE(error, "out of memory for %zu tokens", r->n_tokens);
+    for (size_t i = 0; i < r->n_tokens; i++) {
+        uint64_t id;
+        if (!read_count("a token", json_array_get(value, i), 0, INT32_MAX, &id, error))
+            return false;
+        r->tokens[i] = (int32_t)id;
+    }
+    return true;
+}
+
+/* A text, or a list of texts.  They are borrowed from the line's JSON: a text with a NUL inside is refused. */
+static bool read_stops(const json_t *value, line_request *r, char *error)
+{
+    size_t n = json_is_string(value) ? 1 : json_array_size(value);
+    if (!json_is_string(value) && !json_is_array(value))
+        REFUSE(error, "stop is neither a text nor a list of texts");
+    if (n > MAX_STOPS)
+        REFUSE(error, "stop has %zu texts, at most %d", n, MAX_STOPS);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_is_string(value) ? value : json_array_get(value, i);
+        r->stops[i] = json_string_value(item);
+        if (!r->stops[i] || !*r->stops[i] || strlen(r->stops[i]) != json_string_length(item))
+            REFUSE(error, "stop %zu is not a text, is empty, or holds a NUL", i + 1);
+    }
+    r->options.stop = r->stops;
+    r->options.n_stop = (uint32_t)n;
+    return true;
+}
+
+static bool read_field(const char *key, const json_t *value, line_request *r, char *error)
+{
+    mpk_request_options *o = &r->options;
+    uint64_t n = 0;
+    bool good = true;
+    if (strcmp(key, "prompt") == 0) {
+        if (!json_is_string(value))
+            REFUSE(error, "prompt is not a text");
+        r->prompt = json_string_value(value);
+        r->n_prompt = json_string_length(value);
+    } else if (strcmp(key, "tokens") == 0)
+        return read_tokens(value, r, error);
+    else if (strcmp(key, "max_tokens") == 0) {
+        good = read_count(key, value, 1, 1 << 24, &n, error);
+        o->max_tokens = (uint32_t)n;
+    } else if (strcmp(key, "temperature") == 0)
+        return read_number(key, value, 0, 100, &o->temperature, error);
+    else if (strcmp(key, "top_k") == 0) {
+        good = read_count(key, value, 0, 1 << 30, &n, error);
+        o->top_k = (uint32_t)n;
+    } else if (strcmp(key, "top_p") == 0)
+        return read_number(key, value, 0, 1, &o->top_p, error);
+    else if (strcmp(key, "min_p") == 0)
+        return read_number(key, value, 0, 1, &o->min_p, error);
+    else if (strcmp(key, "seed") == 0)
+        return read_count(key, value, 0, INT64_MAX, &o->seed, error);
+    else if (strcmp(key, "stop") == 0)
+        return read_stops(value, r, error);
+    else if (strcmp(key, "ignore_eos") == 0) {
+        if (!json_is_boolean(value))
+            REFUSE(error, "ignore_eos is neither true nor false");
+        o->ignore_eos = json_is_true(value);
+    } else if (strcmp(key, "id") != 0)
+        REFUSE(error, "there is no field \"%.100s\"", key);
+    return good;
+}
+
+static bool read_request(json_t *object, line_request *r, char *error)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(object))
+        REFUSE(error, "the line is not a JSON object");
+    json_object_foreach(object, key, value)
+    {
+        if (!json_is_null(value) && !read_field(key, value, r, error))
+            return false;
+    }
+    if (!r->prompt == !r->tokens)
+        REFUSE(error, r->prompt ? "both prompt and tokens are given" : "neither prompt nor tokens is given");
+    return true;
+}
+
+static bool submit(batch *b, const line_request *r, job *j)
+{
+    mpk_status status = r->prompt
+                            ? mpk_submit_text(b->cx, b->engine, r->prompt, r->n_prompt, &r->options, &j->request)
+                            : mpk_submit_tokens(b->cx, b->engine, r->tokens, r->n_tokens, &r->options, &j->request);
+    if (status == MPK_OK)
+        return true;
+    j->request = NULL;
+    REFUSE(j->error, "%s", mpk_error_message(b->cx));
+}
+
+static void start_job(batch *b, const char *line, size_t n, job *j)
+{
+    json_error_t why;
+    line_request r = {.options = {.size = sizeof r.options, .max_tokens = b->max_tokens}};
+    json_t *object = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    *j = (job){0};
+    if (!object)
+        snprintf(j->error, sizeof j->error, "column %d: %s", why.column, why.text);
+    else {
+        j->id = json_incref(json_object_get(object, "id"));
+        if (read_request(object, &r, j->error))
+            submit(b, &r, j);
+    }
+    json_decref(object);
+    free(r.tokens);
+}
+
+/* ---- answers ---- */
+
+static json_t *answer_object(batch *b, job *j)
+{
+    mpk_answer answer;
+    if (j->request && mpk_request_wait(b->cx, j->request, &answer) != MPK_OK)
+        snprintf(j->error, sizeof j->error, "%s", mpk_error_message(b->cx));
+    if (*j->error) {
+        b->n_errors++;
+        return json_pack("{s:O*, s:s}", "id", j->id, "error", j->error);
+    }
+    json_t *tokens = json_array();
+    for (size_t i = 0; i < answer.n_tokens; i++)
+        json_array_append_new(tokens, json_integer(answer.tokens[i]));
+    b->n_tokens += answer.n_tokens;
+    return json_pack("{s:O*, s:s%, s:o, s:s}", "id", j->id, "text", answer.text, answer.n_bytes, "tokens", tokens,
+                     "finish_reason", mpk_finish_name(answer.finish));
+}
+
+static int finish_job(batch *b, job *j)
+{
+    json_t *object = answer_object(b, j);
+    char *line = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    int code = CLI_DONE;
+    json_decref(object);
+    json_decref(j->id);
+    mpk_request_free(j->request);
+    *j = (job){0};
+    if (!line)
+        return cli_fail(b->command, "out of memory for answer %zu", b->n_written + 1);
+    if (fputs(line, b->out) == EOF || fputc('\n', b->out) == EOF || fflush(b->out) != 0)
+        code =
+            b->out == stdout ? CLI_FAILED : cli_fail(b->command, "cannot write %s: %s", b->out_name, strerror(errno));
+    free(line);
+    b->n_written++;
+    if (!b->quiet)
+        cli_progress("%zu of %zu requests done, %zu tokens, %zu errors", b->n_written, b->n_read, b->n_tokens,
+                     b->n_errors);
+    return code;
+}
+
+static bool is_blank(const char *line, ssize_t n)
+{
+    while (n > 0 && memchr(" \t\r\n", line[n - 1], 4))
+        n--;
+    return n <= 0;
+}
+
+/* Read lines while the window has room, else finish the oldest. */
+static int run_lines(batch *b)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t n = 0;
+    int code = CLI_DONE;
+    while (code == CLI_DONE && n >= 0 && !cli_interrupted()) {
+        if (b->n_read - b->n_written == b->window)
+            code = finish_job(b, &b->jobs[b->n_written % b->window]);
+        else if ((n = getline(&line, &capacity, b->in)) > 0 && !is_blank(line, n))
+            start_job(b, line, (size_t)n, &b->jobs[b->n_read++ % b->window]);
+    }
+    if (code == CLI_DONE && ferror(b->in))
+        code = cli_fail(b->command, "cannot read %s: %s", b->in_name, strerror(errno));
+    while (code == CLI_DONE && b->n_written < b->n_read && !cli_interrupted())
+        code = finish_job(b, &b->jobs[b->n_written % b->window]);
+    if (code == CLI_DONE && cli_interrupted())
+        code = cli_fail(b->command, "interrupted: %zu of %zu requests were answered", b->n_written, b->n_read);
+    for (; b->n_written < b->n_read; b->n_written++) {
+        json_decref(b->jobs[b->n_written % b->window].id);
+        mpk_request_free(b->jobs[b->n_written % b->window].request);
+    }
+    free(line);
+    return code;
+}
+
+static int with_engine(batch *b)
+{
+    b->jobs = calloc(b->window, sizeof *b->jobs);
+    if (!b->jobs)
+        return cli_fail(b->command, "out of memory");
+    int code = run_lines(b);
+    free(b->jobs);
+    if (!b->quiet && code == CLI_DONE) {
+        cli_progress("%s", "");
+        fprintf(stderr, "mpk: %zu requests, %zu errors, %zu tokens\n", b->n_written, b->n_errors, b->n_tokens);
+    }
+    return code;
+}
+
+static int open_engine(batch *b, batch_arguments *args)
+{
+    mpk_degree degrees[CLI_MAX_LIST];
+    mpk_engine_options wanted;
+    int code = cli_engine_options(b->command, &args->engine, degrees, &wanted);
+    if (code != CLI_DONE)
+        return code;
+    cli_catch_interrupt();
+    if (mpk_engine_open(b->cx, args->model, &wanted, &b->engine) != MPK_OK)
+        return cli_report(b->command, b->cx);
+    code = with_engine(b);
+    mpk_engine_close(b->engine);
+    return code;
+}
+
+/* The output is opened after the input, and before the model is loaded: a wrong name shall be told at once. */
+static int open_files(batch *b, batch_arguments *args)
+{
+    bool from_standard = strcmp(args->requests, "-") == 0;
+    b->in = from_standard ? stdin : fopen(args->requests, "rb");
+    if (!b->in)
+        return cli_fail(b->command, "cannot open %s: %s", args->requests, strerror(errno));
+    int code = CLI_DONE;
+    b->out = args->out ? fopen(args->out, "wb") : stdout;
+    if (!b->out)
+        code = cli_fail(b->command, "cannot write %s: %s", args->out, strerror(errno));
+    else
+        code = open_engine(b, args);
+    if (!from_standard)
+        fclose(b->in);
+    if (b->out && args->out && fclose(b->out) != 0 && code == CLI_DONE)
+        code = cli_fail(b->command, "cannot write %s: %s", args->out, strerror(errno));
+    return code;
+}
+
+static int run(const cli_command *command, void *arguments)
+{
+    batch_arguments *args = arguments;
+    uint32_t at_once = args->engine.max_batch ? args->engine.max_batch : DEFAULT_BATCH;
+    batch b = {
+        .command = command,
+        .cx = mpk_context_create(),
+        .in_name = args->requests,
+        .out_name = args->out,
+        .max_tokens = args->max_tokens,
+        .window = at_once * WINDOW_BATCHES,
+        .quiet = args->engine.quiet,
+    };
+    int code = b.cx ? open_files(&b, args) : cli_fail(command, "out of memory");
+    mpk_context_free(b.cx);
+    return code;
+}
+
+const cli_command cmd_batch = {
+    .name = "batch",
+    .operands = "MODEL REQUESTS.jsonl [-o OUT.jsonl] [--max-batch N]",
+    .summary = "answer many requests at once, from a file of JSON lines",
+    .notes = "A request is a line with prompt (a text) or tokens (a list of ids), and where wanted max_tokens, "
+             "temperature,\n"
+             "top_k, top_p, min_p, seed, stop (a text or a list of them), ignore_eos, id (given back).  Its answer is "
+             "a line\n"
+             "with text, tokens and finish_reason (stop, length), in the order of the requests; a line that is no "
+             "request, or\n"
+             "one that cannot run, gets an error in its place.  Blank lines are skipped.",
+    CLI_TABLE(options),
+    .arguments_bytes = sizeof(batch_arguments),
+    .run = run,
+};

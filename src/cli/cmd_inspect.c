@@ -1,0 +1,197 @@
+/* cmd_inspect.c - mpk inspect: what a model is, what memory it takes, and what the compiler makes of it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "cli/cli.h"
+
+typedef struct inspect_arguments {
+    const char *model, *part;
+    uint32_t batch;
+    bool stats, json, dot, program;
+    cli_engine engine;
+} inspect_arguments;
+
+static const cli_option options[] = {
+    {"MODEL", 0, CLI_OPERAND, true, NULL, "a folder, a GGUF file or an image; a config.json alone is enough",
+     offsetof(inspect_arguments, model), 0, 0},
+    {"batch", 'b', CLI_COUNT, false, "N", "the task graph for steps of N tokens (1)",
+     offsetof(inspect_arguments, batch), 1, 8192},
+    {"stats", 0, CLI_FLAG, false, NULL, "what each stage of the compiler made, as in the paper's table",
+     offsetof(inspect_arguments, stats), 0, 0},
+    {"json", 0, CLI_FLAG, false, NULL, "print JSON", offsetof(inspect_arguments, json), 0, 0},
+    {"dot", 0, CLI_FLAG, false, NULL, "draw a part of the task graph: pipe it into dot -Tsvg",
+     offsetof(inspect_arguments, dot), 0, 0},
+    {"part", 0, CLI_TEXT, false, "NAME", "with --dot: the operators whose names contain NAME (the first layer)",
+     offsetof(inspect_arguments, part), 0, 0},
+    {"program", 0, CLI_FLAG, false, NULL, "print the tensor program, as mpk opt reads it",
+     offsetof(inspect_arguments, program), 0, 0},
+    {"workers", 'w', CLI_COUNT, false, "N", "compile for N workers (one for each processor)",
+     offsetof(inspect_arguments, engine.threads), 1, 1024},
+    CLI_BATCH_ROW(inspect_arguments, engine),
+    CLI_MODEL_ROWS(inspect_arguments, engine),
+};
+
+typedef struct inspection {
+    const cli_command *command;
+    mpk_context *cx;
+    const inspect_arguments *args;
+    mpk_engine_options wanted;
+} inspection;
+
+static double number(const json_t *object, const char *key)
+{
+    return json_number_value(json_object_get(object, key));
+}
+
+/* A number of bytes as people say it. */
+static const char *shown_bytes(double n, char buffer[32])
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    int i = 0;
+    for (; n >= 1024 && i < 4; i++)
+        n /= 1024;
+    snprintf(buffer, 32, i ? "%.2f %s" : "%.0f %s", n, units[i]);
+    return buffer;
+}
+
+static void print_value(const char *key, const json_t *value)
+{
+    char bytes[32];
+    size_t n = strlen(key);
+    bool is_size = n > 6 && strcmp(key + n - 6, "_bytes") == 0;
+    if (json_is_string(value))
+        printf("  %-24s %s\n", key, json_string_value(value));
+    else if (json_is_boolean(value))
+        printf("  %-24s %s\n", key, json_is_true(value) ? "yes" : "no");
+    else if (json_is_number(value) && is_size)
+        printf("  %-24s %s\n", key, shown_bytes(json_number_value(value), bytes));
+    else if (json_is_number(value))
+        printf("  %-24s %.12g\n", key, json_number_value(value));
+}
+
+static void print_section(const json_t *root, const char *name)
+{
+    const char *key;
+    json_t *value;
+    printf("%s\n", name);
+    json_object_foreach(json_object_get(root, name), key, value) print_value(key, value);
+}
+
+static void print_graphs(const json_t *root)
+{
+    size_t i;
+    json_t *graph;
+    printf("graphs\n  tokens  operators     tasks    events    compile ms\n");
+    json_array_foreach(json_object_get(root, "graphs"), i, graph)
+        printf("%8.0f %10.0f %9.0f %9.0f %13.1f\n", number(graph, "tokens"), number(graph, "operators"),
+               number(graph, "tasks"), number(graph, "events"), number(graph, "compile_ms"));
+}
+
+static void print_stats(const json_t *graph)
+{
+    static const struct {
+        const char *key, *words;
+    } rows[] = {
+        {"operators", "operators of the tensor program"},
+        {"tasks", "tasks, without the empty ones"},
+        {"tasks_per_operator", "tasks per operator"},
+        {"pairs", "overlapping pairs of tasks, an event each"},
+        {"events", "events after fusion"},
+        {"fusion", "pairs per event (event fusion)"},
+        {"normalize_tasks", "empty tasks that normalisation added"},
+        {"successor_bytes_list", "bytes of successor lists"},
+        {"successor_bytes_range", "bytes as ranges (linearisation)"},
+        {"compile_ms", "ms to compile"},
+        {"verify_ms", "ms to verify"},
+    };
+    printf("task graph for %.0f tokens a step and %.0f workers\n", number(graph, "tokens"), number(graph, "workers"));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (json_object_get(graph, rows[i].key))
+            printf("  %-24s %14.10g  %s\n", rows[i].key, number(graph, rows[i].key), rows[i].words);
+}
+
+static int print_json(const inspection *s, const json_t *value)
+{
+    char *line = json_dumps(value, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+    if (!line)
+        return cli_fail(s->command, "out of memory");
+    printf("%s\n", line);
+    free(line);
+    return CLI_DONE;
+}
+
+static int print_report(const inspection *s, const char *source)
+{
+    json_error_t why;
+    json_t *root = json_loads(source, 0, &why);
+    if (!root)
+        return cli_fail(s->command, "out of memory");
+    const json_t *graph = json_array_get(json_object_get(root, "graphs"), 0);
+    int code = CLI_DONE;
+    if (s->args->json)
+        code = print_json(s, s->args->stats ? graph : root);
+    else if (s->args->stats)
+        print_stats(graph);
+    else {
+        print_section(root, "model");
+        print_section(root, "memory");
+        print_graphs(root);
+    }
+    json_decref(root);
+    return code;
+}
+
+static int inspect(inspection *s)
+{
+    const inspect_arguments *args = s->args;
+    char *result = NULL;
+    uint32_t tokens = args->batch ? args->batch : 1;
+    mpk_status status = MPK_OK;
+    int code = CLI_DONE;
+    cli_catch_interrupt();
+    if (args->dot)
+        status = mpk_draw(s->cx, args->model, &s->wanted, tokens, args->part, &result);
+    else if (args->program)
+        status = mpk_print_program(s->cx, args->model, &s->wanted, tokens, &result);
+    else
+        status = mpk_inspect(s->cx, args->model, &s->wanted, args->stats || args->batch ? tokens : 0, &result);
+    if (status != MPK_OK)
+        return cli_report(s->command, s->cx);
+    cli_progress("%s", "");
+    if (args->dot || args->program)
+        cli_write(result, strlen(result));
+    else
+        code = print_report(s, result);
+    mpk_free(result);
+    return code;
+}
+
+static int run(const cli_command *command, void *arguments)
+{
+    inspect_arguments *args = arguments;
+    mpk_degree degrees[CLI_MAX_LIST];
+    inspection s = {.command = command, .args = args};
+    if (args->dot + args->program + (args->stats || args->json) > 1)
+        return cli_misuse(command, "--dot, --program and --stats or --json exclude one another");
+    if (args->part && !args->dot)
+        return cli_misuse(command, "--part belongs to --dot");
+    int code = cli_engine_options(command, &args->engine, degrees, &s.wanted);
+    if (code != CLI_DONE)
+        return code;
+    s.cx = mpk_context_create();
+    code = s.cx ? inspect(&s) : cli_fail(command, "out of memory");
+    mpk_context_free(s.cx);
+    return code;
+}
+
+const cli_command cmd_inspect = {
+    .name = "inspect",
+    .operands = "MODEL [--stats | --dot | --program] [--workers N] [--batch N] [--json]",
+    .summary = "show a model, its memory plan and its task graphs, without running it",
+    .notes = "Without --stats, --dot or --program: the model, the memory it takes, and all its task graphs.",
+    CLI_TABLE(options),
+    .arguments_bytes = sizeof(inspect_arguments),
+    .run = run,
+};

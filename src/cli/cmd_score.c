@@ -1,0 +1,216 @@
+/* cmd_score.c - mpk score: how probable a text is, token by token (teacher-forced), and the logits behind that.
+ *
+ * Input: T tokens; output: the log-likelihood of tokens 1 ... T-1 given those before, the perplexity, and on request
+ * float32 [T, V] as a .npy file.  The logits pass through in chunks: memory is a chunk, not T * V.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/thread.h"
+#include "cli/cli.h"
+
+enum { CHUNK_TOKENS = 64, DEFAULT_CONTEXT = 4096 };
+
+typedef struct score_arguments {
+    const char *model, *tokens, *file, *prompt, *logits;
+    bool json;
+    cli_engine engine;
+} score_arguments;
+
+typedef struct scoring {
+    const cli_command *command;
+    mpk_context *cx;
+    mpk_engine *engine;
+    const int32_t *ids;
+    size_t n;
+    uint32_t vocab_size;
+    FILE *npy; /* NULL: not wanted */
+    const char *npy_path;
+    double log_likelihood;
+} scoring;
+
+static const cli_option options[] = {
+    {"MODEL", 0, CLI_OPERAND, true, NULL, "a Hugging Face folder, a GGUF file, or an image of mpk compile",
+     offsetof(score_arguments, model), 0, 0},
+    {"tokens", 0, CLI_TEXT, false, "FILE", "read token ids from a file; - for standard input",
+     offsetof(score_arguments, tokens), 0, 0},
+    {"file", 'f', CLI_TEXT, false, "FILE", "read a text from a file; - for standard input",
+     offsetof(score_arguments, file), 0, 0},
+    {"prompt", 'p', CLI_TEXT, false, "TEXT", "the text itself", offsetof(score_arguments, prompt), 0, 0},
+    {"logits", 0, CLI_TEXT, false, "FILE", "write the logits after each token: float32 [T, V], .npy",
+     offsetof(score_arguments, logits), 0, 0},
+    {"json", 0, CLI_FLAG, false, NULL, "print JSON", offsetof(score_arguments, json), 0, 0},
+    CLI_THREADS_ROW(score_arguments, engine),
+    CLI_MODEL_ROWS(score_arguments, engine),
+    CLI_QUIET_ROW(score_arguments, engine),
+};
+
+/* log softmax(row)[token], in double so that a long text does not lose digits. */
+static double log_probability(const float *row, uint32_t n, int32_t token)
+{
+    float top = row[0];
+    double sum = 0;
+    for (uint32_t i = 1; i < n; i++)
+        top = row[i] > top ? row[i] : top;
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)row[i] - top);
+    return (double)row[token] - top - log(sum);
+}
+
+/* The header of a .npy file, version 1.0: a Python literal padded with spaces so that the data is 64-byte aligned. */
+static bool write_npy_header(FILE *to, size_t rows, size_t columns)
+{
+    char header[128];
+    memset(header, ' ', sizeof header);
+    memcpy(header, "\x93NUMPY\x01\x00\x76\x00", 10); /* 0x76: the bytes that follow */
+    int n = snprintf(header + 10, sizeof header - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu), }",
+                     rows, columns);
+    header[10 + n] = ' ';
+    header[sizeof header - 1] = '\n';
+    return fwrite(header, 1, sizeof header, to) == sizeof header;
+}
+
+static int score_chunks(scoring *s, mpk_sequence *sequence, float *logits)
+{
+    for (size_t first = 0; first < s->n; first += CHUNK_TOKENS) {
+        size_t n = s->n - first < CHUNK_TOKENS ? s->n - first : CHUNK_TOKENS;
+        if (cli_interrupted())
+            return cli_fail(s->command, "interrupted after %zu of %zu tokens", first, s->n);
+        if (mpk_sequence_feed(s->cx, sequence, s->ids + first, n, logits) != MPK_OK)
+            return cli_report(s->command, s->cx);
+        if (s->npy && fwrite(logits, sizeof(float) * s->vocab_size, n, s->npy) != n)
+            return cli_fail(s->command, "cannot write %s: %s", s->npy_path, strerror(errno));
+        for (size_t i = 0; i < n && first + i + 1 < s->n; i++)
+            s->log_likelihood += log_probability(logits + i * s->vocab_size, s->vocab_size, s->ids[first + i + 1]);
+        cli_progress("scored %zu of %zu tokens", first + n, s->n);
+    }
+    cli_progress("%s", "");
+    return CLI_DONE;
+}
+
+static int score_sequence(scoring *s)
+{
+    mpk_sequence *sequence;
+    float *logits = calloc((size_t)CHUNK_TOKENS * s->vocab_size, sizeof *logits);
+    if (!logits)
+        return cli_fail(s->command, "out of memory for %d rows of %u logits", CHUNK_TOKENS, s->vocab_size);
+    int code = CLI_DONE;
+    if (mpk_sequence_open(s->cx, s->engine, true, &sequence) != MPK_OK)
+        code = cli_report(s->command, s->cx);
+    else {
+        code = score_chunks(s, sequence, logits);
+        mpk_sequence_close(sequence);
+    }
+    free(logits);
+    return code;
+}
+
+static int score_to_file(scoring *s)
+{
+    if (!s->npy_path)
+        return score_sequence(s);
+    s->npy = fopen(s->npy_path, "wb");
+    if (!s->npy)
+        return cli_fail(s->command, "cannot write %s: %s", s->npy_path, strerror(errno));
+    int code = write_npy_header(s->npy, s->n, s->vocab_size)
+                   ? score_sequence(s)
+                   : cli_fail(s->command, "cannot write %s: %s", s->npy_path, strerror(errno));
+    if (fclose(s->npy) != 0 && code == CLI_DONE)
+        code = cli_fail(s->command, "cannot write %s: %s", s->npy_path, strerror(errno));
+    return code;
+}
+
+static void print_result(const scoring *s, bool json, uint64_t ns)
+{
+    size_t n = s->n - 1; /* the first token has nothing before it */
+    double mean = n ? s->log_likelihood / (double)n : 0, seconds = (double)ns * 1e-9;
+    if (json)
+        printf("{\"tokens\": %zu, \"scored\": %zu, \"log_likelihood\": %.9g, \"mean\": %.9g, \"perplexity\": %.9g, "
+               "\"seconds\": %.6f}\n",
+               s->n, n, s->log_likelihood, mean, exp(-mean), seconds);
+    else
+        printf("tokens %zu\nscored %zu\nlog-likelihood %.6f\nper token %.6f\nperplexity %.6f\n", s->n, n,
+               s->log_likelihood, mean, exp(-mean));
+}
+
+static int score(scoring *s, score_arguments *args)
+{
+    mpk_degree degrees[CLI_MAX_LIST];
+    mpk_engine_options wanted;
+    mpk_engine_facts facts = {.size = sizeof facts};
+    int code = cli_engine_options(s->command, &args->engine, degrees, &wanted);
+    if (code != CLI_DONE)
+        return code;
+    wanted.max_batch = 1;
+    if (!wanted.context_tokens && s->n > DEFAULT_CONTEXT)
+        wanted.context_tokens = (uint32_t)s->n;
+    cli_catch_interrupt();
+    if (mpk_engine_open(s->cx, args->model, &wanted, &s->engine) != MPK_OK)
+        return cli_report(s->command, s->cx);
+    cli_progress("%s", "");
+    mpk_engine_describe(s->engine, &facts);
+    s->vocab_size = facts.vocab_size;
+    uint64_t start = clock_ns();
+    code = score_to_file(s);
+    if (code == CLI_DONE)
+        print_result(s, args->json, clock_ns() - start);
+    mpk_engine_close(s->engine);
+    return code;
+}
+
+static int score_text(scoring *s, score_arguments *args, str source)
+{
+    mpk_tokenizer *t;
+    int32_t *ids;
+    if (mpk_tokenizer_open(s->cx, args->model, &t) != MPK_OK)
+        return cli_report(s->command, s->cx);
+    mpk_status status = mpk_tokenize(s->cx, t, source.at, source.n, true, &ids, &s->n);
+    mpk_tokenizer_close(t);
+    if (status != MPK_OK)
+        return cli_report(s->command, s->cx);
+    s->ids = ids;
+    int code = s->n ? score(s, args) : cli_fail(s->command, "the text is empty");
+    mpk_free(ids);
+    return code;
+}
+
+static int with_arena(scoring *s, arena *a, score_arguments *args)
+{
+    str source;
+    int32_t *ids;
+    if (!args->tokens + !args->file + !args->prompt != 2)
+        return cli_misuse(s->command, "give one of --tokens FILE, -f FILE, -p TEXT");
+    int code =
+        cli_read_text(s->command, s->cx, a, args->prompt, args->tokens ? args->tokens : args->file, NULL, &source);
+    if (code != CLI_DONE)
+        return code;
+    if (!args->tokens)
+        return score_text(s, args, source);
+    code = cli_read_ids(s->command, s->cx, a, source, &ids, &s->n);
+    s->ids = ids;
+    if (code == CLI_DONE && !s->n)
+        code = cli_fail(s->command, "%s holds no token ids", args->tokens);
+    return code == CLI_DONE ? score(s, args) : code;
+}
+
+static int run(const cli_command *command, void *arguments)
+{
+    score_arguments *args = arguments;
+    arena a = {0};
+    scoring s = {.command = command, .cx = mpk_context_create(), .npy_path = args->logits};
+    int code = s.cx ? with_arena(&s, &a, args) : cli_fail(command, "out of memory");
+    mpk_context_free(s.cx);
+    arena_free(&a);
+    return code;
+}
+
+const cli_command cmd_score = {
+    .name = "score",
+    .operands = "MODEL (--tokens IDS.txt | -f FILE | -p TEXT) [--logits OUT.npy]",
+    .summary = "print the log-likelihood and perplexity of a text",
+    CLI_TABLE(options),
+    .arguments_bytes = sizeof(score_arguments),
+    .run = run,
+};

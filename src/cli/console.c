@@ -1,0 +1,243 @@
+/* console.c - how the verbs read and speak: errors in one line, progress, standard input and output, Ctrl-C. */
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "cli/cli.h"
+
+static volatile sig_atomic_t interrupted;
+static int write_error; /* errno of the first failed write to standard output */
+static bool progress_shown;
+
+/* ---- errors ---- */
+
+/* One line: control characters, which may come out of a file's name or a model, become spaces. */
+static void print_line(const cli_command *command, const char *words, const char *hint)
+{
+    cli_progress("%s", "");
+    fprintf(stderr, "mpk%s%s: ", *command->name ? " " : "", command->name);
+    for (const char *p = words; *p; p++)
+        fputc((unsigned char)*p < ' ' ? ' ' : *p, stderr);
+    if (*hint)
+        fprintf(stderr, "; mpk %s%s", command->name, hint);
+    fputc('\n', stderr);
+}
+
+int cli_fail(const cli_command *command, const char *format, ...)
+{
+    char words[2048];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(words, sizeof words, format, values);
+    va_end(values);
+    print_line(command, words, "");
+    return CLI_FAILED;
+}
+
+int cli_misuse(const cli_command *command, const char *format, ...)
+{
+    char words[2048];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(words, sizeof words, format, values);
+    va_end(values);
+    print_line(command, words, " --help lists the options");
+    return CLI_MISUSED;
+}
+
+int cli_report(const cli_command *command, const mpk_context *cx)
+{
+    text line = {0};
+    for (const char *p = mpk_error_message(cx); *p;) {
+        size_t n = strcspn(p, "\n");
+        const char *from = p + strspn(p, " ");
+        text_print(&line, "%s%.*s", line.n ? ", " : "", (int)(p + n - from), from);
+        p += n + (p[n] == '\n');
+    }
+    print_line(command, line.failed || !line.at ? "out of memory" : line.at, "");
+    text_free(&line);
+    return CLI_FAILED;
+}
+
+/* ---- standard output ---- */
+
+bool cli_write(const void *bytes, size_t n)
+{
+    if (!write_error && ((n && fwrite(bytes, 1, n, stdout) != n) || fflush(stdout) != 0))
+        write_error = errno ? errno : EIO;
+    return !write_error;
+}
+
+int cli_finish(const cli_command *command, int code)
+{
+    cli_write("", 0);
+    if (!write_error && ferror(stdout))
+        write_error = EIO;
+    if (!write_error)
+        return code;
+    if (write_error != EPIPE) /* a reader that has seen enough needs no words */
+        cli_fail(command, "standard output: %s", strerror(write_error));
+    return CLI_FAILED;
+}
+
+void cli_progress(const char *format, ...)
+{
+    va_list values;
+    if (!isatty(STDERR_FILENO) || (!*format && !progress_shown))
+        return;
+    va_start(values, format);
+    fputs("\r\033[K", stderr);
+    progress_shown = vfprintf(stderr, format, values) > 0;
+    va_end(values);
+    fflush(stderr);
+}
+
+bool cli_show_progress(void *user, const char *stage, double done)
+{
+    if (!user) /* not --quiet */
+        cli_progress("%s %3.0f %%", stage, done * 100);
+    return !interrupted;
+}
+
+/* ---- Ctrl-C ---- */
+
+static void note_interrupt(int signal_number)
+{
+    (void)signal_number;
+    interrupted = 1;
+}
+
+void cli_catch_interrupt(void)
+{
+    struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = SA_RESETHAND};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+bool cli_interrupted(void)
+{
+    return interrupted;
+}
+
+/* ---- options ---- */
+
+/* "linear:1=8" */
+static int parse_degree(const cli_command *command, const char *word, mpk_degree *degree)
+{
+    const char *colon = strrchr(word, ':');
+    char *end;
+    unsigned long axis = colon ? strtoul(colon + 1, &end, 10) : 0;
+    unsigned long n = colon && end > colon + 1 && *end == '=' ? strtoul(end + 1, &end, 10) : 0;
+    if (!colon || colon == word || *end || n < 1 || n > 1 << 20 || axis > 5)
+        return cli_misuse(command, "--degree: '%s' is not OP:AXIS=N, such as linear:1=8", word);
+    /* The word lies in argv, which is ours to cut. */
+    *(char *)(uintptr_t)colon = 0;
+    *degree = (mpk_degree){word, (uint32_t)axis, (uint32_t)n};
+    return CLI_DONE;
+}
+
+int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees, mpk_engine_options *to)
+{
+    static const mpk_dtype kv_dtypes[] = {MPK_F32, MPK_F16, MPK_BF16};
+    if (from->step_tokens & (from->step_tokens - 1))
+        return cli_misuse(command, "--step-tokens: %u is not a power of two", from->step_tokens);
+    for (uint32_t i = 0; i < from->degrees.n; i++) {
+        int code = parse_degree(command, from->degrees.at[i], &degrees[i]);
+        if (code != CLI_DONE)
+            return code;
+    }
+    *to = (mpk_engine_options){
+        .size = sizeof *to,
+        .threads = from->threads,
+        .max_batch = from->max_batch,
+        .step_tokens = from->step_tokens,
+        .context_tokens = from->context,
+        .kv_tokens = from->kv_tokens,
+        .kv_dtype = kv_dtypes[from->kv],
+        .random_weights = from->random.given,
+        .random_seed = from->random.value,
+        .progress = cli_show_progress,
+        .progress_user = from->quiet ? from : NULL,
+        .fusion = (mpk_fusion)from->ops,
+        .launch = (mpk_launch)from->launch,
+        .coarse_events = from->coarse_events,
+        .verify = from->verify,
+        .degrees = degrees,
+        .n_degrees = from->degrees.n,
+    };
+    return CLI_DONE;
+}
+
+void cli_request_options(const cli_sampling *from, mpk_request_options *to)
+{
+    *to = (mpk_request_options){
+        .size = sizeof *to,
+        .temperature = from->temperature,
+        .top_k = from->top_k,
+        .top_p = from->top_p,
+        .min_p = from->min_p,
+        .seed = from->seed.value,
+    };
+}
+
+/* ---- input ---- */
+
+enum { MAX_TEXT_BYTES = 1 << 30 };
+
+int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text, const char *file,
+                  const char *dash, str *out)
+{
+    if (dash && strcmp(dash, "-") != 0)
+        return cli_misuse(command, "'%s' is one word too many; a text is given by -p, a file by -f", dash);
+    if (!inline_text + !file + !dash != 2)
+        return cli_misuse(command, "give one of -p TEXT, -f FILE, or - for standard input");
+    if (inline_text) {
+        *out = str_from(inline_text);
+        return CLI_DONE;
+    }
+    return file_read(cx, a, file ? file : "-", MAX_TEXT_BYTES, out) == MPK_OK ? CLI_DONE : cli_report(command, cx);
+}
+
+int cli_read_ids(const cli_command *command, mpk_context *cx, arena *a, str source, int32_t **ids, size_t *n)
+{
+    (void)cx;
+    const char *p = source.at, *end = source.at + source.n;
+    int32_t *at = arena_alloc(a, source.n / 2 + 1, sizeof *at);
+    size_t count = 0;
+    if (!at)
+        return cli_fail(command, "out of memory for %zu token ids", source.n / 2 + 1);
+    for (;;) {
+        while (p < end && memchr(" \t\r\n,[]", *p, 8))
+            p++;
+        if (p == end)
+            break;
+        const char *word = p;
+        int64_t value = 0;
+        while (p < end && *p >= '0' && *p <= '9' && value <= INT32_MAX)
+            value = value * 10 + (*p++ - '0');
+        if (p == word || value > INT32_MAX || (p < end && !memchr(" \t\r\n,]", *p, 6)))
+            return cli_fail(command, "word %zu of the token ids is not a whole number below 2147483648", count + 1);
+        at[count++] = (int32_t)value;
+    }
+    *ids = at;
+    *n = count;
+    return CLI_DONE;
+}
+
+const char *cli_demo_model(arena *a)
+{
+    static const char name[] = "mpk/SmolLM2-135M-Instruct.Q4_1.gguf";
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    text path = {0};
+    if (cache && *cache)
+        text_print(&path, "%s/%s", cache, name);
+    else if (home && *home)
+        text_print(&path, "%s/.cache/%s", home, name);
+    const char *copy = path.at && !path.failed ? arena_copy(a, path.at, path.n) : NULL;
+    text_free(&path);
+    return copy;
+}

@@ -1,0 +1,236 @@
+/* options.c - parsing and --help from a verb's table of options.
+ *
+ * Input: a table and argv; output: the verb's struct of arguments.  Accepted: --name VALUE, --name=VALUE, -n VALUE,
+ * -nVALUE, -- before operands that begin with a dash.  A lone dash is an operand (standard input).
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+typedef struct parser {
+    const cli_command *command;
+    char **argv;
+    int argc, at;
+    char *base; /* the struct of arguments */
+    const cli_option *next_operand;
+} parser;
+
+static const cli_option *end_of(const cli_command *c)
+{
+    return c->options + c->n_options;
+}
+
+static const cli_option *find_name(const cli_command *c, const char *name, size_t n)
+{
+    for (const cli_option *o = c->options; o < end_of(c); o++)
+        if (o->type != CLI_OPERAND && o->name && strlen(o->name) == n && memcmp(o->name, name, n) == 0)
+            return o;
+    return NULL;
+}
+
+static const cli_option *find_letter(const cli_command *c, char letter)
+{
+    for (const cli_option *o = c->options; o < end_of(c); o++)
+        if (o->letter == letter)
+            return o;
+    return NULL;
+}
+
+/* As the user knows it: --name or -x. */
+static const char *shown_name(const cli_option *o, char buffer[64])
+{
+    if (o->name)
+        snprintf(buffer, 64, "--%s", o->name);
+    else
+        snprintf(buffer, 64, "-%c", o->letter);
+    return buffer;
+}
+
+static bool parse_unsigned(const char *word, uint64_t *value)
+{
+    char *end;
+    errno = 0;
+    if (*word < '0' || *word > '9')
+        return false;
+    *value = strtoull(word, &end, 10);
+    return !*end && errno == 0;
+}
+
+static bool parse_number(const char *word, double *value)
+{
+    char *end;
+    *value = strtod(word, &end);
+    return end != word && !*end && isfinite(*value);
+}
+
+/* Index of a word among "a|b|c", or -1. */
+static int find_choice(const char *choices, const char *word)
+{
+    size_t n = strlen(word);
+    for (int i = 0;; i++) {
+        size_t length = strcspn(choices, "|");
+        if (length == n && memcmp(choices, word, n) == 0)
+            return i;
+        choices += length;
+        if (!*choices++)
+            return -1;
+    }
+}
+
+static int set_number(parser *p, const cli_option *o, const char *word, void *to)
+{
+    char name[64];
+    double value = 0;
+    uint64_t whole = 0;
+    bool good = o->type == CLI_COUNT ? parse_unsigned(word, &whole) : parse_number(word, &value);
+    if (o->type == CLI_COUNT)
+        value = (double)whole;
+    if (!good || value < o->least || value > o->most)
+        return cli_misuse(p->command, "%s: '%s' is not %s from %.10g to %.10g", shown_name(o, name), word,
+                          o->type == CLI_COUNT ? "a whole number" : "a number", o->least, o->most);
+    if (o->type == CLI_COUNT)
+        *(uint32_t *)to = (uint32_t)whole;
+    else
+        *(float *)to = (float)value;
+    return CLI_DONE;
+}
+
+static int set_list(parser *p, const cli_option *o, const char *word, cli_list *list)
+{
+    char name[64];
+    if (list->n == CLI_MAX_LIST)
+        return cli_misuse(p->command, "%s: more than %d times", shown_name(o, name), CLI_MAX_LIST);
+    list->at[list->n++] = word;
+    return CLI_DONE;
+}
+
+static int set_value(parser *p, const cli_option *o, const char *word)
+{
+    char name[64];
+    void *to = p->base + o->offset;
+    switch (o->type) {
+    case CLI_OPERAND:
+    case CLI_TEXT:
+        *(const char **)to = word;
+        return CLI_DONE;
+    case CLI_FLAG:
+        *(bool *)to = true;
+        return CLI_DONE;
+    case CLI_COUNT:
+    case CLI_NUMBER:
+        return set_number(p, o, word, to);
+    case CLI_SEED:
+        if (!parse_unsigned(word, &((cli_seed *)to)->value))
+            return cli_misuse(p->command, "%s: '%s' is not a whole number", shown_name(o, name), word);
+        ((cli_seed *)to)->given = true;
+        return CLI_DONE;
+    case CLI_CHOICE:
+        *(int *)to = find_choice(o->value, word);
+        if (*(int *)to < 0)
+            return cli_misuse(p->command, "%s: '%s' is none of %s", shown_name(o, name), word, o->value);
+        return CLI_DONE;
+    case CLI_LIST:
+        return set_list(p, o, word, to);
+    }
+    return CLI_MISUSED;
+}
+
+/* The option at p->at, whose value may be `attached` to it or the next word. */
+static int take_option(parser *p, const cli_option *o, const char *attached)
+{
+    char name[64];
+    if (o->type == CLI_FLAG) {
+        if (attached)
+            return cli_misuse(p->command, "%s takes no value", shown_name(o, name));
+        return set_value(p, o, NULL);
+    }
+    if (!attached && p->at + 1 >= p->argc)
+        return cli_misuse(p->command, "%s needs a value, %s", shown_name(o, name), o->value);
+    return set_value(p, o, attached ? attached : p->argv[++p->at]);
+}
+
+static int take_operand(parser *p, const char *word)
+{
+    while (p->next_operand < end_of(p->command) && p->next_operand->type != CLI_OPERAND)
+        p->next_operand++;
+    if (p->next_operand == end_of(p->command))
+        return cli_misuse(p->command, "'%s' is one word too many", word);
+    return set_value(p, p->next_operand++, word);
+}
+
+static int take_word(parser *p, char *word)
+{
+    const cli_command *c = p->command;
+    if (word[1] == '-') {
+        size_t n = strcspn(word + 2, "=");
+        const cli_option *o = find_name(c, word + 2, n);
+        if (!o)
+            return cli_misuse(c, "there is no option --%.*s", (int)n, word + 2);
+        return take_option(p, o, word[2 + n] ? word + 3 + n : NULL);
+    }
+    const cli_option *o = find_letter(c, word[1]);
+    if (!o)
+        return cli_misuse(c, "there is no option -%c", word[1]);
+    if (o->type == CLI_FLAG && word[2])
+        return cli_misuse(c, "'%s': give one-letter options one by one", word);
+    return take_option(p, o, word[2] ? word + 2 : NULL);
+}
+
+int cli_parse(const cli_command *command, int argc, char **argv, void *arguments, bool *help)
+{
+    parser p = {command, argv, argc, 0, arguments, command->options};
+    bool only_operands = false;
+    *help = false;
+    for (; p.at < argc; p.at++) {
+        char *word = argv[p.at];
+        if (!only_operands && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)) {
+            *help = true;
+            return CLI_DONE;
+        }
+        if (!only_operands && strcmp(word, "--") == 0) {
+            only_operands = true;
+            continue;
+        }
+        int code = only_operands || word[0] != '-' || !word[1] ? take_operand(&p, word) : take_word(&p, word);
+        if (code != CLI_DONE)
+            return code;
+    }
+    for (const cli_option *o = command->options; o < end_of(command); o++)
+        if (o->type == CLI_OPERAND && o->required && !*(const char **)(p.base + o->offset))
+            return cli_misuse(command, "%s is missing: %s", o->name, o->help);
+    return CLI_DONE;
+}
+
+/* ---- help ---- */
+
+static void print_row(const cli_option *o)
+{
+    char left[96];
+    const char *value = o->type == CLI_FLAG || o->type == CLI_OPERAND ? "" : o->value;
+    if (o->type == CLI_OPERAND)
+        snprintf(left, sizeof left, "%s", o->name);
+    else if (!o->name)
+        snprintf(left, sizeof left, "-%c %s", o->letter, value);
+    else if (o->letter)
+        snprintf(left, sizeof left, "-%c, --%s%s%s", o->letter, o->name, *value ? " " : "", value);
+    else
+        snprintf(left, sizeof left, "--%s%s%s", o->name, *value ? "=" : "", value);
+    printf(strlen(left) <= 28 ? "  %-28s  %s\n" : "  %s\n                                %s\n", left, o->help);
+}
+
+void cli_help(const cli_command *command)
+{
+    printf("mpk %s%s%s\n%s\n\n", command->name, *command->operands ? " " : "", command->operands, command->summary);
+    for (const cli_option *o = command->options; o < end_of(command); o++)
+        if (o->type == CLI_OPERAND)
+            print_row(o);
+    for (const cli_option *o = command->options; o < end_of(command); o++)
+        if (o->type != CLI_OPERAND)
+            print_row(o);
+    printf("  %-28s  %s\n", "-h, --help", "this text");
+    if (command->notes)
+        printf("\n%s\n", command->notes);
+}

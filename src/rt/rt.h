@@ -53,7 +53,7 @@ typedef struct rt_task {
 typedef struct rt_event {
     rt_u32 needed;
     rt_u32 first, last; /* the tasks that depend on it: first <= t < last */
-    rt_u32 jit;         /* how many of them are JIT: 0 or all */
+    rt_u32 jit;         /* how many of them are JIT: schedulers launch these, the lists of workers hold the others */
 } rt_event;
 
 typedef struct rt_op {
@@ -72,8 +72,8 @@ typedef struct rt_graph {
     rt_u32 first_op, n_ops;
     rt_u32 first_range;           /* rt_range[n_workers] of its workers */
     rt_u32 first_place, n_places; /* rt_place of each tensor of its tensor program */
-    rt_u32 reserved;
-    rt_u64 text, text_bytes; /* the text form of its tensor program, in the text section */
+    rt_u32 n_jit;                 /* JIT tasks */
+    rt_u64 text, text_bytes;      /* the text form of its tensor program, in the text section */
 } rt_graph;
 
 /* The AOT tasks of one worker in one graph: entries first <= i < last of the list table, rising task numbers. */
@@ -199,10 +199,10 @@ typedef struct rt_control {
     rt_word host_bell; /* grows whenever the machine has something new */
     char apart4[RT_LINE - sizeof(rt_word)];
     rt_word once_wanted, once_done; /* host-driven steps: asked for, finished */
-    rt_u32 once_graph, once_tokens, once_rows;
-    rt_u32 live[RT_LIVES + 1]; /* live entries of axis 0, by kind; written before the step is published */
-    rt_u64 n_steps;            /* since the start, for statistics */
-    rt_fault fault;            /* valid once abort is RT_FAULTED */
+    rt_u32 once_graph, once_tokens, once_rows, once_running;
+    rt_u32 live[RT_LIVES]; /* live entries of axis 0, by kind; written before the step is published */
+    rt_u64 n_steps;        /* since the start, for statistics */
+    rt_fault fault;        /* valid once abort is RT_FAULTED */
 } rt_control;
 
 enum { RT_RUNNING, RT_STOPPING, RT_FAULTING, RT_FAULTED };
@@ -226,6 +226,7 @@ typedef struct rt_queue {
 typedef struct rt_pages {
     rt_word acquired, released;
     rt_u32 n;
+    rt_u32 at; /* the page that comes next; the acquiring side's */
 } rt_pages;
 
 /* A scheduler's own state (paper §6.1: decentralised, local state only). */
@@ -251,6 +252,8 @@ typedef struct rt_worker {
     rt_u32 epoch;      /* run number of the graph */
     rt_u32 next, last; /* what is left of the AOT list */
     rt_u32 spins;      /* fruitless polls since the last task */
+    rt_u32 announced;  /* 1: it has told that it is about to sleep */
+    rt_u32 doorbell;   /* the owner's: the host's bell before it last looked */
     rt_u32 beats_seen; /* sum over all workers when they last changed */
     rt_u64 still_ns;   /* how long they have not changed */
     rt_u64 looked_ns;  /* when that was last looked at; 0: not waiting */

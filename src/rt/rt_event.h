@@ -1,0 +1,83 @@
+/* rt_event.h - events and schedulers (paper §5.1, §5.2): tasks trigger, events are activated, schedulers launch.
+ *
+ * Counters never reset: in run `epoch` of its graph an event is activated when its counter has grown to needed * epoch,
+ * compared modulo 2^32, so that a machine may run for ever.  The one worker whose trigger reaches the number activates:
+ * it hands an event with JIT tasks to a scheduler, rings the workers whose AOT tasks it releases, and, for the end
+ * event, becomes the owner of the step task.
+ */
+#ifndef RT_EVENT_H
+#define RT_EVENT_H
+
+#include "rt/rt_queue.h"
+#include "rt/rt_wait.h"
+
+/* True once every trigger of this run has arrived; everything those tasks wrote is then visible (acquire; partner: the
+ * adds in rt_event_trigger, which form one release sequence). */
+RT_FN int rt_event_active(const rt_machine *m, rt_u32 event, rt_u32 epoch)
+{
+    return (rt_i32)(rt_load_acquire_device(&m->counters[event]) - m->events[event].needed * epoch) >= 0;
+}
+
+/* Hand the JIT tasks of an event to the worker's scheduler. */
+RT_FN void rt_event_submit(rt_machine *m, rt_worker *w, rt_u32 event)
+{
+    rt_u32 s = w->index % m->n_schedulers, mask = m->event_mask;
+    if (!rt_queue_push(&m->event[s], m->event_slots + (rt_u64)s * (mask + 1), mask, event))
+        rt_raise(m, w->index, RT_OVERFLOW, RT_NONE, event - m->graphs[w->graph].first_event);
+}
+
+/* Ring the workers whose AOT tasks depend on the event, if any worker sleeps. */
+RT_FN void rt_event_ring(rt_machine *m, const rt_graph *g, const rt_event *e)
+{
+    if (e->jit == e->last - e->first || !rt_any_sleeper(m))
+        return;
+    for (rt_u32 t = e->first; t < e->last; t++) {
+        rt_u32 worker = m->tasks[g->first_task + t].worker;
+        if (worker != RT_NONE)
+            rt_wake_worker(m, worker);
+    }
+}
+
+/* A task of the worker's step has ended: count it. */
+RT_FN void rt_event_trigger(rt_machine *m, rt_worker *w, rt_u32 event)
+{
+    const rt_graph *g = &m->graphs[w->graph];
+    rt_u32 at = g->first_event + event;
+    const rt_event *e = &m->events[at];
+    rt_u32 count = rt_add_acq_rel_device(&m->counters[at], 1) + 1;
+    if (count != e->needed * w->epoch)
+        return;
+    rt_delay(m, w->index);
+    if (event == RT_END) {
+        w->owner = 1;
+        return;
+    }
+    if (e->jit)
+        rt_event_submit(m, w, at);
+    rt_event_ring(m, g, e);
+}
+
+/* One round of a scheduler: take an activated event, deal its JIT tasks to the workers in turn.  1: it did something.
+ * The step cannot end before these tasks have run, so the step word names their graph. */
+RT_FN int rt_sched_poll(rt_machine *m, rt_scheduler *s)
+{
+    rt_u32 at, mask = m->event_mask;
+    if (!rt_queue_pop(&m->event[s->index], m->event_slots + (rt_u64)s->index * (mask + 1), mask, &at))
+        return 0;
+    const rt_graph *g = &m->graphs[rt_load_wide_acquire_device(&m->control->step) >> 32];
+    const rt_event *e = &m->events[at];
+    for (rt_u32 t = e->first; t < e->last; t++) {
+        if (m->tasks[g->first_task + t].worker != RT_NONE)
+            continue;
+        rt_u32 to = s->next_worker;
+        s->next_worker = to + 1 == m->n_workers ? 0 : to + 1;
+        rt_delay(m, s->index);
+        if (!rt_queue_push(&m->jit[to], m->jit_slots + (rt_u64)to * (m->jit_mask + 1), m->jit_mask, t))
+            rt_raise(m, to, RT_OVERFLOW, t, RT_NONE);
+        if (rt_any_sleeper(m))
+            rt_wake_worker(m, to);
+    }
+    return 1;
+}
+
+#endif

@@ -1,0 +1,478 @@
+/* rt_step.h - the step task (paper §6.1, "Supporting runtime dynamism"): requests in, tokens out, next step prepared.
+ *
+ * Input: what the last step left in the step area (logits, next), the host's rings.  Output: the token ring, the step
+ * inputs (model.h), the published step.  It runs inside the machine, on the worker that ended the last step; nobody
+ * else runs a task then, so everything here is plain memory except the rings.  In order: collect the tokens of the last
+ * step and retire requests, obey commands, admit in order of arrival, build the next step, publish.
+ *
+ * What a request is given never depends on the others: tokens of a request enter in order of position, and bodies
+ * reduce each token on its own; how a prompt is cut into chunks and who shares the step changes no bit. Memory: KV
+ * pages are promised at admission for all a request may ever hold, so a running request never waits for one. Running
+ * out is back-pressure: the oldest request waits, and all behind it.  The same holds for a full token ring. Cost:
+ * O(slots + tokens of the step).
+ */
+#ifndef RT_STEP_H
+#define RT_STEP_H
+
+#include "rt/rt_event.h"
+
+/* ---- publishing ---- */
+
+/* Begin the next run of a graph.  The release publishes the step inputs and live counts to every worker. */
+RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph)
+{
+    const rt_graph *g = &m->graphs[graph];
+    rt_u32 epoch = ++m->epochs[graph];
+    m->control->n_steps++;
+    w->owner = 0;
+    rt_store_relaxed_device(&m->control->idle, 0);
+    rt_delay(m, w->index);
+    rt_store_wide_release_device(&m->control->step, (rt_u64)graph << 32 | epoch);
+    if (m->events[g->first_event + RT_START].jit)
+        rt_event_submit(m, w, g->first_event + RT_START);
+    rt_wake_all(m);
+}
+
+/* A step that the host drives itself: it has written the inputs and waits for the end.  1: published. */
+RT_FN int rt_once_poll(rt_machine *m, rt_worker *w)
+{
+    rt_control *c = m->control;
+    rt_u32 wanted = rt_load_acquire_system(&c->once_wanted); /* partner: cpu_run_graph; its inputs are visible */
+    if (c->once_running) {
+        c->once_running = 0;
+        rt_store_release_system(&c->once_done, rt_load_relaxed_device(&c->once_done) + 1);
+        rt_ring_host(m);
+    }
+    if (wanted == rt_load_relaxed_device(&c->once_done))
+        return 0;
+    c->once_running = 1;
+    c->live[RT_TOKENS] = c->once_tokens;
+    c->live[RT_ROWS] = c->once_rows;
+    rt_step_publish(m, w, c->once_graph);
+    return 1;
+}
+
+/* ---- telling the host ---- */
+
+RT_FN rt_u32 rt_tokens_space(const rt_machine *m)
+{
+    return rt_ring_space(m->token_ring, m->token_mask + 1);
+}
+
+/* The caller has seen space for it. */
+RT_FN void rt_tell(rt_machine *m, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 rows, rt_u32 reason)
+{
+    rt_token *t = &m->tokens[rt_load_relaxed_device(&m->token_ring->written) & m->token_mask];
+    t->id = id;
+    t->token = token;
+    t->index = index;
+    t->rows = rows;
+    t->reason = reason;
+    rt_ring_wrote(m->token_ring, 1);
+}
+
+/* ---- requests ---- */
+
+/* Positions that a request may take in all, or 0 if it can never run here. */
+RT_FN rt_u32 rt_request_limit(const rt_serving *s, const rt_request *r)
+{
+    rt_u64 most = 0x7fffffff, want = (rt_u64)r->n_prompt + r->max_tokens;
+    if (s->n_pages) {
+        rt_u32 pages = s->n_pages < s->pages_per_slot ? s->n_pages : s->pages_per_slot;
+        most = (rt_u64)pages * s->page_tokens < most ? (rt_u64)pages * s->page_tokens : most;
+    }
+    if (r->n_prompt == 0 || r->n_prompt > most || r->n_eos > RT_MAX_EOS)
+        return 0;
+    if (r->max_tokens == 0)
+        want = r->flags & RT_PROMPT_ONLY ? r->n_prompt : most;
+    if (want > most)
+        return 0;
+    if (r->flags & (RT_ALL_LOGITS | RT_LAST_LOGITS) && (s->logits == RT_NOWHERE || !r->logits || !r->logits_rows))
+        return 0;
+    if (s->next == RT_NOWHERE && !(r->flags & (RT_HOST_SAMPLES | RT_PROMPT_ONLY)))
+        return 0;
+    return (rt_u32)want;
+}
+
+RT_FN rt_u32 rt_pages_for(const rt_serving *s, rt_u32 positions)
+{
+    return s->n_pages ? (positions + s->page_tokens - 1) / s->page_tokens : 0;
+}
+
+/* Give everything back; the host has been told. */
+RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
+{
+    rt_serving *s = m->serving;
+    rt_slot *slot = &m->slots[index];
+    const rt_i32 *row = (const rt_i32 *)(m->step_area + s->pages) + (rt_u64)index * s->pages_per_slot;
+    s->n_promised -= slot->reserved - slot->held;
+    while (slot->held)
+        m->free_pages[s->n_free++] = (rt_u32)row[--slot->held];
+    slot->state = RT_SLOT_FREE;
+    s->n_active--;
+}
+
+RT_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reason)
+{
+    rt_slot *slot = &m->slots[index];
+    rt_tell(m, slot->request.id, token, slot->generated, slot->rows, reason);
+    rt_slot_free(m, index);
+}
+
+/* ---- collect: what the last step has produced ---- */
+
+/* Copy the step's rows of logits of one request to the host. */
+RT_FN void rt_slot_deliver(rt_machine *m, rt_slot *slot)
+{
+    const rt_serving *s = m->serving;
+    if (!(slot->request.flags & (RT_ALL_LOGITS | RT_LAST_LOGITS)))
+        return;
+    for (rt_u32 i = 0; i < slot->step_rows; i++, slot->rows++) {
+        const float *from = (const float *)(m->step_area + s->logits) + (rt_u64)(slot->step_row + i) * s->n_vocab;
+        float *to = (float *)slot->request.logits + (rt_u64)(slot->rows % slot->request.logits_rows) * s->n_vocab;
+        for (rt_u32 v = 0; v < s->n_vocab; v++)
+            to[v] = from[v];
+    }
+}
+
+/* Why a request ends with this token, RT_GOING if it does not. */
+RT_FN rt_u32 rt_slot_reason(const rt_slot *slot, rt_i32 token)
+{
+    const rt_request *r = &slot->request;
+    for (rt_u32 i = 0; i < r->n_eos; i++)
+        if (r->eos[i] == token)
+            return RT_EOS;
+    if (r->max_tokens && slot->generated + 1 >= r->max_tokens)
+        return RT_LENGTH;
+    return slot->position >= slot->limit ? RT_CONTEXT : RT_GOING;
+}
+
+/* Everything that was to be fed is in, and the last row is there: the request's next token. */
+RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
+{
+    const rt_serving *s = m->serving;
+    rt_slot *slot = &m->slots[index];
+    if (slot->request.flags & RT_PROMPT_ONLY) {
+        rt_slot_finish(m, index, -1, RT_LENGTH);
+        return;
+    }
+    if (slot->request.flags & RT_HOST_SAMPLES) {
+        slot->state = RT_SLOT_WAITING;
+        rt_tell(m, slot->request.id, -1, slot->generated, slot->rows, RT_GOING);
+        return;
+    }
+    rt_i32 token = ((const rt_i32 *)(m->step_area + s->next))[slot->step_row + slot->step_rows - 1];
+    rt_u32 reason = rt_slot_reason(slot, token);
+    if (reason != RT_GOING) {
+        rt_slot_finish(m, index, token, reason);
+        return;
+    }
+    rt_tell(m, slot->request.id, token, slot->generated, slot->rows, RT_GOING);
+    slot->generated++;
+    slot->token = token;
+    slot->source = RT_NOWHERE;
+    slot->n_source = 1;
+    slot->n_fed = 0;
+}
+
+/* Account for the last step.  0: the token ring may be too full; nothing was done. */
+RT_FN int rt_step_collect(rt_machine *m)
+{
+    rt_serving *s = m->serving;
+    if (rt_tokens_space(m) < s->n_slots) /* each slot tells at most one thing */
+        return 0;
+    s->running = 0;
+    for (rt_u32 i = 0; i < s->n_slots; i++) {
+        rt_slot *slot = &m->slots[i];
+        if (slot->state != RT_SLOT_FEEDING || !slot->step_tokens)
+            continue;
+        slot->position += slot->step_tokens;
+        slot->n_fed += slot->step_tokens;
+        slot->step_tokens = 0;
+        rt_slot_deliver(m, slot);
+        if (slot->n_fed == slot->n_source)
+            rt_slot_next(m, i);
+        else if (slot->step_rows && slot->rows)
+            rt_tell(m, slot->request.id, -1, slot->generated, slot->rows, RT_GOING);
+    }
+    return 1;
+}
+
+/* ---- commands ---- */
+
+RT_FN rt_u32 rt_slot_of(const rt_machine *m, rt_u64 id)
+{
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++)
+        if (m->slots[i].state != RT_SLOT_FREE && m->slots[i].request.id == id)
+            return i;
+    return RT_NONE;
+}
+
+/* A request that still waits in the ring ends here; its entry is skipped when its turn comes. */
+RT_FN void rt_cancel_waiting(rt_machine *m, rt_u64 id)
+{
+    rt_u32 first = rt_load_relaxed_device(&m->request_ring->read), n = rt_ring_ready(m->request_ring);
+    for (rt_u32 i = 0; i < n; i++) {
+        rt_request *r = &m->requests[(first + i) & m->request_mask];
+        if (r->id == id && !r->dropped) {
+            r->dropped = 1;
+            rt_tell(m, id, -1, 0, 0, RT_CANCELLED);
+            return;
+        }
+    }
+}
+
+RT_FN void rt_slot_append(rt_machine *m, rt_u32 index, const rt_command *c)
+{
+    rt_slot *slot = &m->slots[index];
+    if (slot->state != RT_SLOT_WAITING)
+        return;
+    if (c->n == 0 || c->n > m->n_arena || c->tokens > m->n_arena - c->n) {
+        rt_slot_finish(m, index, -1, RT_REFUSED);
+        return;
+    }
+    if (c->n > slot->limit - slot->position) {
+        rt_slot_finish(m, index, -1, slot->request.max_tokens ? RT_LENGTH : RT_CONTEXT);
+        return;
+    }
+    slot->source = c->tokens;
+    slot->n_source = c->n;
+    slot->n_fed = 0;
+    slot->generated += c->n;
+    slot->state = RT_SLOT_FEEDING;
+}
+
+/* Obey the host, as long as there is room to answer. */
+RT_FN void rt_step_commands(rt_machine *m)
+{
+    rt_u32 mask = m->command_mask;
+    while (rt_ring_ready(m->command_ring) && rt_tokens_space(m)) {
+        const rt_command *c = &m->commands[rt_load_relaxed_device(&m->command_ring->read) & mask];
+        rt_u32 index = rt_slot_of(m, c->id);
+        if (c->kind == RT_CANCEL && index == RT_NONE)
+            rt_cancel_waiting(m, c->id);
+        else if (c->kind == RT_CANCEL)
+            rt_slot_finish(m, index, -1, RT_CANCELLED);
+        else if (c->kind == RT_APPEND && index != RT_NONE)
+            rt_slot_append(m, index, c);
+        else if (c->kind == RT_CONSUMED && index != RT_NONE)
+            m->slots[index].rows_consumed += c->n;
+        rt_ring_took(m->command_ring, 1);
+    }
+}
+
+/* ---- admission ---- */
+
+RT_FN rt_u32 rt_find_free(const rt_machine *m)
+{
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++)
+        if (m->slots[i].state == RT_SLOT_FREE)
+            return i;
+    return RT_NONE;
+}
+
+RT_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u32 limit)
+{
+    rt_serving *s = m->serving;
+    rt_slot *slot = &m->slots[index];
+    slot->request = *r;
+    slot->state = RT_SLOT_FEEDING;
+    slot->admitted = s->n_admitted++;
+    slot->position = slot->held = slot->n_fed = slot->generated = slot->rows = slot->rows_consumed = 0;
+    slot->step_tokens = slot->step_rows = slot->step_row = 0;
+    slot->limit = limit;
+    slot->reserved = rt_pages_for(s, limit);
+    slot->source = r->prompt;
+    slot->n_source = r->n_prompt;
+    s->n_promised += slot->reserved;
+    s->n_active++;
+}
+
+/* Admit in order of arrival until a slot or a page is missing. */
+RT_FN void rt_step_admit(rt_machine *m)
+{
+    rt_serving *s = m->serving;
+    while (rt_ring_ready(m->request_ring)) {
+        const rt_request *r = &m->requests[rt_load_relaxed_device(&m->request_ring->read) & m->request_mask];
+        rt_u32 limit = rt_request_limit(s, r), index = rt_find_free(m);
+        if (r->n_prompt > m->n_arena || r->prompt > m->n_arena - r->n_prompt)
+            limit = 0;
+        if (!r->dropped && !limit) {
+            if (!rt_tokens_space(m))
+                return;
+            rt_tell(m, r->id, -1, 0, 0, RT_REFUSED);
+        } else if (!r->dropped) {
+            if (index == RT_NONE || s->n_free - s->n_promised < rt_pages_for(s, limit))
+                return;
+            rt_slot_begin(m, index, r, limit);
+        }
+        rt_ring_took(m->request_ring, 1);
+    }
+}
+
+/* ---- building the step ---- */
+
+/* Make the page table reach as far as the next `n` tokens; admission has promised the pages. */
+RT_FN void rt_slot_extend(rt_machine *m, rt_u32 index, rt_u32 n)
+{
+    rt_serving *s = m->serving;
+    rt_slot *slot = &m->slots[index];
+    rt_i32 *row = (rt_i32 *)(m->step_area + s->pages) + (rt_u64)index * s->pages_per_slot;
+    rt_u32 needed = rt_pages_for(s, slot->position + n);
+    while (slot->held < needed) {
+        row[slot->held++] = (rt_i32)m->free_pages[--s->n_free];
+        s->n_promised--;
+    }
+}
+
+RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
+{
+    if (tensor != RT_NOWHERE)
+        ((rt_i32 *)(m->step_area + tensor))[i] = value;
+}
+
+/* One row of logits for token `token` of the step. */
+RT_FN void rt_put_row(const rt_machine *m, const rt_slot *slot, rt_u32 row, rt_u32 token)
+{
+    const rt_serving *s = m->serving;
+    rt_put(m, s->rows, row, (rt_i32)token);
+    rt_put(m, s->draws, row, (rt_i32)slot->generated);
+    if (s->seeds != RT_NOWHERE)
+        ((rt_i64 *)(m->step_area + s->seeds))[row] = (rt_i64)slot->request.seed;
+    if (s->sampling != RT_NOWHERE) {
+        float *p = (float *)(m->step_area + s->sampling) + 4 * (rt_u64)row;
+        p[0] = slot->request.temperature;
+        p[1] = slot->request.top_k;
+        p[2] = slot->request.top_p;
+        p[3] = slot->request.min_p;
+    }
+}
+
+/* Rows of logits that the host's buffer can still take. */
+RT_FN rt_u32 rt_slot_room(const rt_slot *slot)
+{
+    if (!(slot->request.flags & (RT_ALL_LOGITS | RT_LAST_LOGITS)))
+        return 0xffffffffu;
+    return slot->request.logits_rows - (slot->rows - slot->rows_consumed);
+}
+
+/* How many tokens of a request go into the step, and how many rows they need. */
+RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 tokens_left, rt_u32 rows_left, rt_u32 *rows)
+{
+    rt_u32 left = slot->n_source - slot->n_fed, room = rt_slot_room(slot);
+    rt_u32 n = left < tokens_left ? left : tokens_left;
+    room = room < rows_left ? room : rows_left;
+    if (slot->request.flags & RT_ALL_LOGITS) {
+        *rows = n < room ? n : room;
+        return *rows;
+    }
+    if (n == left && room == 0)
+        n--; /* the last token must come with its row: leave it for another step */
+    *rows = n == left;
+    return n;
+}
+
+/* Add what fits of a request to the step that is being built. */
+RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
+{
+    const rt_serving *s = m->serving;
+    rt_control *c = m->control;
+    rt_slot *slot = &m->slots[index];
+    rt_u32 rows, at = c->live[RT_TOKENS];
+    rt_u32 n = rt_slot_chunk(slot, s->max_tokens - at, s->max_rows - c->live[RT_ROWS], &rows);
+    if (!n)
+        return;
+    rt_slot_extend(m, index, n);
+    for (rt_u32 i = 0; i < n; i++) {
+        rt_i32 token = slot->source == RT_NOWHERE ? slot->token : m->token_arena[slot->source + slot->n_fed + i];
+        rt_put(m, s->tokens, at + i, token);
+        rt_put(m, s->positions, at + i, (rt_i32)(slot->position + i));
+        rt_put(m, s->slots, at + i, (rt_i32)index);
+    }
+    slot->step_tokens = n;
+    slot->step_row = c->live[RT_ROWS];
+    slot->step_rows = rows;
+    for (rt_u32 i = 0; i < rows; i++)
+        rt_put_row(m, slot, slot->step_row + i, at + n - rows + i);
+    c->live[RT_TOKENS] += n;
+    c->live[RT_ROWS] += rows;
+}
+
+/* The oldest prompt whose admission number is `after` or later. */
+RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
+{
+    rt_u32 best = RT_NONE, best_age = 0x80000000u; /* older than `after`: beyond */
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        const rt_slot *slot = &m->slots[i];
+        rt_u32 age = slot->admitted - after;
+        if (slot->state == RT_SLOT_FEEDING && slot->source != RT_NOWHERE && age < best_age) {
+            best = i;
+            best_age = age;
+        }
+    }
+    return best;
+}
+
+/* Fill the step inputs: decode tokens first, in an order that rotates in case they are too many, then prompts, oldest
+ * first.  Tokens in the step. */
+RT_FN rt_u32 rt_step_build(rt_machine *m)
+{
+    rt_serving *s = m->serving;
+    rt_control *c = m->control;
+    rt_u32 start = (rt_u32)(c->n_steps % s->n_slots), oldest = s->n_admitted - 0x80000000u;
+    c->live[RT_TOKENS] = c->live[RT_ROWS] = 0;
+    for (rt_u32 i = 0; i < s->n_slots; i++) {
+        rt_u32 index = start + i < s->n_slots ? start + i : start + i - s->n_slots;
+        rt_slot *slot = &m->slots[index];
+        slot->step_tokens = 0;
+        if (slot->state == RT_SLOT_FEEDING && slot->source == RT_NOWHERE)
+            rt_slot_feed(m, index);
+    }
+    for (;;) {
+        rt_u32 index = c->live[RT_TOKENS] < s->max_tokens ? rt_next_prompt(m, oldest) : RT_NONE;
+        if (index == RT_NONE)
+            break;
+        rt_slot_feed(m, index);
+        oldest = m->slots[index].admitted + 1;
+    }
+    return c->live[RT_TOKENS];
+}
+
+/* The smallest graph that holds the step. */
+RT_FN rt_u32 rt_step_graph(const rt_machine *m)
+{
+    const rt_u32 *live = m->control->live;
+    rt_u32 g = 0;
+    while (g + 1 < m->n_graphs && (m->graphs[g].n_tokens < live[RT_TOKENS] || m->graphs[g].n_rows < live[RT_ROWS]))
+        g++;
+    return g;
+}
+
+/* One look by the owner.  1: a step was published. */
+RT_LARGE_FN int rt_step_poll(rt_machine *m, rt_worker *w)
+{
+    rt_serving *s = m->serving;
+    w->doorbell =
+        rt_load_acquire_system(&m->control->doorbell); /* before looking: a later ring ends the sleep at once */
+    if (!s->running && rt_once_poll(m, w))
+        return 1;
+    if (!s->ready)
+        return 0;
+    rt_u32 told = rt_load_relaxed_device(&m->token_ring->written),
+           taken = rt_load_relaxed_device(&m->request_ring->read);
+    if (s->running && !rt_step_collect(m))
+        return 0;
+    rt_step_commands(m);
+    rt_step_admit(m);
+    rt_u32 n = rt_step_build(m);
+    if (n) {
+        s->running = 1;
+        rt_step_publish(m, w, rt_step_graph(m));
+    }
+    if (told != rt_load_relaxed_device(&m->token_ring->written) ||
+        taken != rt_load_relaxed_device(&m->request_ring->read))
+        rt_ring_host(m);
+    return n != 0;
+}
+
+#endif

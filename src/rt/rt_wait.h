@@ -1,0 +1,174 @@
+/* rt_wait.h - waiting, waking and giving up: every wait is bounded (paper §5 leaves this open; a hang is no answer).
+ *
+ * A worker that finds nothing polls, then yields its core, then sleeps on its bell.  Whoever changes something that a
+ * sleeper may wait for looks at `sleepers` and at the bells of those concerned.  Both sides use atomic
+ * read-modify-writes of the same word, so one of them comes second and sees the other (docs/runtime.md, "No lost
+ * wake"). A worker that waits also watches: if no worker anywhere has ended a task for the limit, it writes a fault
+ * record.
+ */
+#ifndef RT_WAIT_H
+#define RT_WAIT_H
+
+#include "rt/rt.h"
+
+#define RT_SLICE_NS 100000000ull /* a sleeper looks around this often while a step runs */
+
+/* Wake worker i if it sleeps or is about to. */
+RT_FN void rt_wake_worker(rt_machine *m, rt_u32 i)
+{
+    if (rt_exchange_acq_rel_device(&m->workers[i].bell, 0) == 1)
+        rt_wake(&m->workers[i].bell);
+}
+
+RT_FN int rt_any_sleeper(rt_machine *m)
+{
+    return RT_SLEEPS && rt_add_acq_rel_device(&m->control->sleepers, 0) != 0;
+}
+
+RT_FN void rt_wake_all(rt_machine *m)
+{
+    if (rt_any_sleeper(m))
+        for (rt_u32 i = 0; i < m->n_workers; i++)
+            rt_wake_worker(m, i);
+}
+
+/* Tell the host that there is something to read. */
+RT_FN void rt_ring_host(rt_machine *m)
+{
+    rt_add_acq_rel_system(&m->control->host_bell, 1);
+    rt_wake(&m->control->host_bell);
+}
+
+/* Everyone looks at the abort word. */
+RT_FN void rt_rouse(rt_machine *m)
+{
+    for (rt_u32 i = 0; i < m->n_workers; i++)
+        rt_wake_worker(m, i);
+    rt_add_acq_rel_system(&m->control->doorbell, 1);
+    rt_wake(&m->control->doorbell);
+    rt_ring_host(m);
+}
+
+/* Write the fault record, unless another was first or the host has asked to stop; then everyone leaves. */
+RT_LARGE_FN void rt_raise(rt_machine *m, rt_u32 worker, rt_u32 kind, rt_u32 task, rt_u32 event)
+{
+    rt_fault *f = &m->control->fault;
+    if (!rt_replace_acq_rel_device(&m->control->abort, RT_RUNNING, RT_FAULTING))
+        return;
+    rt_u64 step = rt_load_wide_acquire_device(&m->control->step);
+    f->kind = kind;
+    f->worker = worker;
+    f->graph = (rt_u32)(step >> 32);
+    f->epoch = (rt_u32)step;
+    f->task = task;
+    f->event = event;
+    f->seen = f->needed = 0;
+    if (event != RT_NONE) {
+        rt_u32 at = m->graphs[f->graph].first_event + event;
+        f->needed = m->events[at].needed;
+        f->seen = rt_load_acquire_device(&m->counters[at]) - f->needed * (f->epoch - 1);
+    }
+    rt_store_release_system(&m->control->abort, RT_FAULTED); /* publishes the record to the host */
+    rt_rouse(m);
+}
+
+/* Raise RT_STALL with the first task, in topological order, whose event is not activated: where the step hangs. */
+RT_LARGE_FN void rt_raise_stall(rt_machine *m, rt_u32 worker)
+{
+    rt_u64 step = rt_load_wide_acquire_device(&m->control->step);
+    const rt_graph *g = &m->graphs[step >> 32];
+    for (rt_u32 t = 0; t < g->n_tasks; t++) {
+        rt_u32 event = m->tasks[g->first_task + t].depends, at = g->first_event + event;
+        if ((rt_i32)(rt_load_acquire_device(&m->counters[at]) - m->events[at].needed * (rt_u32)step) < 0) {
+            rt_raise(m, worker, RT_STALL, t, event);
+            return;
+        }
+    }
+    rt_raise(m, worker, RT_STALL, RT_NONE, RT_END);
+}
+
+/* Called now and then by a worker that waits: raise RT_STALL if nobody has ended a task for too long. */
+RT_LARGE_FN void rt_watch(rt_machine *m, rt_worker *w)
+{
+    rt_u64 now = rt_clock_ns(), elapsed = now - w->looked_ns, limit = m->limits.stall_ns;
+    rt_u32 beats = 0, fresh = w->looked_ns == 0;
+    for (rt_u32 i = 0; i < m->n_workers; i++) {
+        beats += rt_load_relaxed_device(&m->workers[i].beats);
+        if (rt_load_relaxed_device(&m->workers[i].at) != RT_AT_WAIT)
+            limit = m->limits.body_ns;
+    }
+    w->looked_ns = now;
+    if (fresh || beats != w->beats_seen || rt_load_relaxed_device(&m->control->idle)) {
+        w->beats_seen = beats;
+        w->still_ns = 0;
+        return;
+    }
+    /* A process that was stopped finds much time gone by: it counts as one look. */
+    w->still_ns += elapsed < 2 * RT_SLICE_NS ? elapsed : 2 * RT_SLICE_NS;
+    if (w->still_ns < limit)
+        return;
+    rt_raise_stall(m, w->index);
+}
+
+/* The worker has found something: it no longer waits. */
+RT_FN void rt_worker_awake(rt_machine *m, rt_worker *w)
+{
+    if (w->announced) {
+        rt_exchange_acq_rel_device(&w->bell, 0);
+        rt_add_acq_rel_device(&m->control->sleepers, (rt_u32)-1);
+        w->announced = 0;
+    }
+    w->spins = 0;
+    w->looked_ns = 0;
+}
+
+/* Where the machine has no sleep: poll at a distance, and look at the clock every 1024 polls. */
+RT_FN void rt_worker_poll_on(rt_machine *m, rt_worker *w)
+{
+    rt_pause();
+    if (w->spins % 1024 == 0)
+        rt_watch(m, w);
+}
+
+/* The step task waits for the host: no step runs, nobody else has work. */
+RT_FN void rt_owner_sleep(rt_machine *m, rt_worker *w)
+{
+    rt_store_relaxed_device(&m->control->idle, 1);
+    rt_sleep(&m->control->doorbell, w->doorbell, RT_FOREVER);
+}
+
+/* Announce first, poll once more, and only then sleep: what changed in between is either seen or rings the bell. */
+RT_FN void rt_worker_sleep(rt_machine *m, rt_worker *w)
+{
+    if (!w->announced) {
+        w->announced = 1;
+        rt_add_acq_rel_device(&m->control->sleepers, 1);
+        rt_exchange_acq_rel_device(&w->bell, 1);
+        return;
+    }
+    int idle = w->next == w->last && rt_load_relaxed_device(&m->control->idle);
+    rt_sleep(&w->bell, 1, idle ? RT_FOREVER : RT_SLICE_NS);
+    rt_exchange_acq_rel_device(&w->bell, 0);
+    rt_add_acq_rel_device(&m->control->sleepers, (rt_u32)-1);
+    w->announced = 0;
+    if (!idle)
+        rt_watch(m, w);
+}
+
+/* After a poll that found nothing. */
+RT_FN void rt_worker_wait(rt_machine *m, rt_worker *w)
+{
+    rt_u64 polls = w->spins++;
+    if (polls < m->limits.spin_polls)
+        rt_pause();
+    else if (polls < m->limits.spin_polls + m->limits.yield_polls)
+        rt_yield();
+    else if (!RT_SLEEPS)
+        rt_worker_poll_on(m, w);
+    else if (w->owner)
+        rt_owner_sleep(m, w);
+    else
+        rt_worker_sleep(m, w);
+}
+
+#endif

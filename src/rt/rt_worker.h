@@ -1,0 +1,142 @@
+/* rt_worker.h - the worker's loop (paper §5): JIT tasks first, then the first AOT task if its event is activated.
+ *
+ * A worker blocks only when no ready work is available to it.  On a CPU worker i also polls scheduler i; on a GPU the
+ * schedulers are warps of their own.  The target that includes this header defines rt_run_body.
+ */
+#ifndef RT_WORKER_H
+#define RT_WORKER_H
+
+#include "rt/rt_event.h"
+#include "rt/rt_page.h"
+#include "rt/rt_step.h"
+
+/* Run the code of operator m->ops[op] on the task's box, whose axis 0 ends at hi0 <= task->hi[0], with scratch from
+ * the worker's pages `page` on. */
+RT_FN void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0, rt_u32 page);
+
+/* Follow the step word.  Fields of the worker change only when its list is empty: before that the step cannot end. */
+RT_FN void rt_worker_enter(rt_machine *m, rt_worker *w)
+{
+    rt_u64 step = rt_load_wide_acquire_device(&m->control->step); /* partner: rt_step_publish */
+    if (step == w->step)
+        return;
+    w->step = step;
+    w->graph = (rt_u32)(step >> 32);
+    w->epoch = (rt_u32)step;
+    const rt_range *r = &m->ranges[m->graphs[w->graph].first_range + w->index];
+    w->next = r->first;
+    w->last = r->last;
+}
+
+/* Clip the box to the entries that are alive; a task of which nothing is left still triggers. */
+RT_FN void rt_run_clipped(rt_machine *m, rt_worker *w, const rt_task *task)
+{
+    rt_u32 at = m->graphs[w->graph].first_op + task->op;
+    const rt_op *op = &m->ops[at];
+    rt_u32 live = m->control->live[op->live], hi0 = task->hi[0];
+    rt_hold hold;
+    if (op->live != RT_ALL && hi0 > live)
+        hi0 = live;
+    if (op->rank && task->lo[0] >= hi0)
+        return;
+    if (!rt_pages_acquire(&w->pages, op->pages, &hold)) {
+        rt_raise(m, w->index, RT_OVERFLOW, rt_load_relaxed_device(&w->task), RT_NONE);
+        return;
+    }
+    rt_store_relaxed_device(&w->at, RT_AT_BODY);
+    rt_run_body(m, w, task, at, hi0, hold.first);
+    rt_store_relaxed_device(&w->at, RT_AT_WAIT);
+    rt_pages_release(&w->pages, &hold);
+}
+
+RT_FN void rt_run_task(rt_machine *m, rt_worker *w, rt_u32 t)
+{
+    const rt_task *task = &m->tasks[m->graphs[w->graph].first_task + t];
+    rt_worker_awake(m, w);
+    rt_store_relaxed_device(&w->task, t);
+    rt_delay(m, w->index);
+    if (task->op != RT_NONE)
+        rt_run_clipped(m, w, task);
+    rt_store_relaxed_device(&w->beats, rt_load_relaxed_device(&w->beats) + 1);
+    rt_event_trigger(m, w, task->triggers);
+}
+
+/* A JIT task from the queue of worker `from`; it is of the step that runs now, which the worker may not have seen yet.
+ */
+RT_FN int rt_take_jit(rt_machine *m, rt_worker *w, rt_u32 from)
+{
+    rt_u32 t;
+    if (!rt_queue_pop(&m->jit[from], m->jit_slots + (rt_u64)from * (m->jit_mask + 1), m->jit_mask, &t))
+        return 0;
+    rt_worker_enter(m, w);
+    rt_run_task(m, w, t);
+    return 1;
+}
+
+/* The first task of the AOT list, if its event is activated. */
+RT_FN int rt_take_aot(rt_machine *m, rt_worker *w)
+{
+    if (w->next == w->last)
+        return 0;
+    const rt_graph *g = &m->graphs[w->graph];
+    rt_u32 t = m->lists[w->next];
+    if (!rt_event_active(m, g->first_event + m->tasks[g->first_task + t].depends, w->epoch))
+        return 0;
+    w->next++;
+    rt_run_task(m, w, t);
+    return 1;
+}
+
+/* Whoever would wait helps those who have too much. */
+RT_FN int rt_steal_jit(rt_machine *m, rt_worker *w)
+{
+    if (!m->steal || !m->graphs[w->graph].n_jit)
+        return 0;
+    for (rt_u32 i = w->index + 1; i < w->index + m->n_workers; i++)
+        if (rt_take_jit(m, w, i < m->n_workers ? i : i - m->n_workers))
+            return 1;
+    return 0;
+}
+
+/* As owner: prepare and publish the next step. */
+RT_FN int rt_own_step(rt_machine *m, rt_worker *w)
+{
+    rt_store_relaxed_device(&w->at, RT_AT_STEP);
+    int published = rt_step_poll(m, w);
+    rt_store_relaxed_device(&w->beats, rt_load_relaxed_device(&w->beats) + 1);
+    rt_store_relaxed_device(&w->at, RT_AT_WAIT);
+    if (published)
+        rt_worker_awake(m, w);
+    return published;
+}
+
+/* One round of a worker.  1: it did something. */
+RT_LARGE_FN int rt_worker_poll(rt_machine *m, rt_worker *w)
+{
+    if (w->owner)
+        return rt_own_step(m, w);
+    if (w->next == w->last)
+        rt_worker_enter(m, w);
+    return rt_take_jit(m, w, w->index) || rt_take_aot(m, w) || rt_steal_jit(m, w);
+}
+
+/* Work until the machine stops.  s: the scheduler that shares the thread, or NULL. */
+RT_LARGE_FN void rt_worker_loop(rt_machine *m, rt_worker *w, rt_scheduler *s)
+{
+    while (rt_load_acquire_system(&m->control->abort) == RT_RUNNING) {
+        int did = s && rt_sched_poll(m, s);
+        if (!rt_worker_poll(m, w) && !did)
+            rt_worker_wait(m, w);
+    }
+    rt_worker_awake(m, w);
+}
+
+/* A scheduler with a thread (a warp) of its own. */
+RT_LARGE_FN void rt_sched_loop(rt_machine *m, rt_scheduler *s)
+{
+    while (rt_load_acquire_system(&m->control->abort) == RT_RUNNING)
+        if (!rt_sched_poll(m, s))
+            rt_pause();
+}
+
+#endif

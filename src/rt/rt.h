@@ -130,36 +130,35 @@ typedef struct rt_ring {
 } rt_ring;
 
 enum {
-    RT_ALL_LOGITS = 1,   /* deliver the logits of every token, not only of the last one */
-    RT_LAST_LOGITS = 2,  /* deliver the logits of the last token of the prompt and of every later one */
-    RT_HOST_SAMPLES = 4, /* the host chooses the tokens: after each last row the request waits for RT_APPEND */
-    RT_PROMPT_ONLY = 8,  /* finish when the prompt is through */
+    RT_HOST_SAMPLES =
+        1, /* the host chooses the tokens: after each feed it gets logits, and the request waits for RT_APPEND */
+    RT_ALL_LOGITS = 2, /* with RT_HOST_SAMPLES: logits of every token fed, not only of the last */
 };
 
 /* Host -> machine: a request.  Law: each one accepted gets exactly one rt_token whose reason is not RT_GOING. */
 typedef struct rt_request {
     rt_u64 id;         /* the host's; unique among those not finished */
     rt_u64 prompt;     /* index of the first token in the token arena; the host keeps it until the request finishes */
-    rt_u64 logits;     /* address of f32[logits_rows, V]; 0: none.  Row number i goes to row i % logits_rows */
+    rt_u64 logits;     /* RT_HOST_SAMPLES: address of f32[1, V], or f32[n_prompt, V] for RT_ALL_LOGITS; else 0 */
     rt_u64 seed;       /* random stream */
     rt_u32 n_prompt;   /* at least 1 */
     rt_u32 max_tokens; /* tokens to generate; 0: until the context is full */
     rt_u32 flags;
-    rt_u32 logits_rows;
-    float temperature, top_k, top_p, min_p;
     rt_u32 n_eos; /* 0: never stop for a token */
+    float temperature, top_k, top_p, min_p;
     rt_i32 eos[RT_MAX_EOS];
     rt_u32 dropped; /* the machine's: cancelled while it waited */
 } rt_request;
 
-enum { RT_CANCEL = 1, RT_APPEND = 2, RT_CONSUMED = 3 };
+enum { RT_CANCEL = 1, RT_APPEND = 2 };
 
 /* Host -> machine, about a request that was sent before; ignored if it has finished. */
 typedef struct rt_command {
     rt_u32 kind;
-    rt_u32 n; /* RT_APPEND: how many tokens, at least 1; RT_CONSUMED: rows of logits that the host is done with */
+    rt_u32 n; /* RT_APPEND: how many tokens, at least 1 */
     rt_u64 id;
-    rt_u64 tokens; /* RT_APPEND: index in the token arena */
+    rt_u64 tokens; /* RT_APPEND: index in the token arena, kept until their logits are there */
+    rt_u64 logits; /* RT_APPEND: as rt_request.logits, for these tokens */
 } rt_command;
 
 enum { RT_GOING, RT_EOS, RT_LENGTH, RT_CONTEXT, RT_CANCELLED, RT_REFUSED, RT_REASONS };
@@ -169,7 +168,7 @@ typedef struct rt_token {
     rt_u64 id;
     rt_i32 token;  /* -1: none; this entry tells of logits or of the end */
     rt_u32 index;  /* of the token among those generated, from 0 */
-    rt_u32 rows;   /* rows of logits delivered for this request so far */
+    rt_u32 rows;   /* rows of logits delivered for the last feed */
     rt_u32 reason; /* RT_GOING, or why this is the last entry of the request */
 } rt_token;
 
@@ -277,7 +276,6 @@ typedef struct rt_slot {
     rt_u32 generated;                        /* tokens generated, or appended by the host */
     rt_u32 rows, rows_consumed;              /* rows of logits delivered, done with */
     rt_u32 step_tokens, step_rows, step_row; /* of the step that runs: tokens, rows, and its first row */
-    rt_u32 cancelled;
     rt_request request;
 } rt_slot;
 
@@ -347,7 +345,7 @@ typedef char rt_size_of_place[sizeof(rt_place) == 16 ? 1 : -1];
 typedef char rt_size_of_weight[sizeof(rt_weight) == 72 ? 1 : -1];
 typedef char rt_size_of_header[sizeof(rt_header) == 216 ? 1 : -1];
 typedef char rt_size_of_request[sizeof(rt_request) == 136 ? 1 : -1];
-typedef char rt_size_of_command[sizeof(rt_command) == 24 ? 1 : -1];
+typedef char rt_size_of_command[sizeof(rt_command) == 32 ? 1 : -1];
 typedef char rt_size_of_token[sizeof(rt_token) == 24 ? 1 : -1];
 
 #endif

@@ -84,12 +84,8 @@ RT_FN rt_u32 rt_request_limit(const rt_serving *s, const rt_request *r)
     if (r->n_prompt == 0 || r->n_prompt > most || r->n_eos > RT_MAX_EOS)
         return 0;
     if (r->max_tokens == 0)
-        want = r->flags & RT_PROMPT_ONLY ? r->n_prompt : most;
-    if (want > most)
-        return 0;
-    if (r->flags & (RT_ALL_LOGITS | RT_LAST_LOGITS) && (s->logits == RT_NOWHERE || !r->logits || !r->logits_rows))
-        return 0;
-    if (s->next == RT_NOWHERE && !(r->flags & (RT_HOST_SAMPLES | RT_PROMPT_ONLY)))
+        want = most;
+    if (want > most || (r->flags & RT_HOST_SAMPLES ? s->logits == RT_NOWHERE || !r->logits : s->next == RT_NOWHERE))
         return 0;
     return (rt_u32)want;
 }
@@ -125,14 +121,12 @@ RT_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reas
 RT_FN void rt_slot_deliver(rt_machine *m, rt_slot *slot)
 {
     const rt_serving *s = m->serving;
-    if (!(slot->request.flags & (RT_ALL_LOGITS | RT_LAST_LOGITS)))
-        return;
-    for (rt_u32 i = 0; i < slot->step_rows; i++, slot->rows++) {
-        const float *from = (const float *)(m->step_area + s->logits) + (rt_u64)(slot->step_row + i) * s->n_vocab;
-        float *to = (float *)slot->request.logits + (rt_u64)(slot->rows % slot->request.logits_rows) * s->n_vocab;
-        for (rt_u32 v = 0; v < s->n_vocab; v++)
-            to[v] = from[v];
-    }
+    const float *from = (const float *)(m->step_area + s->logits) + (rt_u64)slot->step_row * s->n_vocab;
+    float *to = (float *)slot->request.logits + (rt_u64)slot->rows * s->n_vocab;
+    rt_u64 n = (rt_u64)slot->step_rows * s->n_vocab;
+    for (rt_u64 i = 0; i < n; i++)
+        to[i] = from[i];
+    slot->rows += slot->step_rows;
 }
 
 /* Why a request ends with this token, RT_GOING if it does not. */
@@ -152,10 +146,6 @@ RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
-    if (slot->request.flags & RT_PROMPT_ONLY) {
-        rt_slot_finish(m, index, -1, RT_LENGTH);
-        return;
-    }
     if (slot->request.flags & RT_HOST_SAMPLES) {
         slot->state = RT_SLOT_WAITING;
         rt_tell(m, slot->request.id, -1, slot->generated, slot->rows, RT_GOING);
@@ -189,11 +179,10 @@ RT_FN int rt_step_collect(rt_machine *m)
         slot->position += slot->step_tokens;
         slot->n_fed += slot->step_tokens;
         slot->step_tokens = 0;
-        rt_slot_deliver(m, slot);
+        if (slot->request.flags & RT_HOST_SAMPLES)
+            rt_slot_deliver(m, slot);
         if (slot->n_fed == slot->n_source)
             rt_slot_next(m, i);
-        else if (slot->step_rows && slot->rows)
-            rt_tell(m, slot->request.id, -1, slot->generated, slot->rows, RT_GOING);
     }
     return 1;
 }
@@ -227,7 +216,7 @@ RT_FN void rt_slot_append(rt_machine *m, rt_u32 index, const rt_command *c)
     rt_slot *slot = &m->slots[index];
     if (slot->state != RT_SLOT_WAITING)
         return;
-    if (c->n == 0 || c->n > m->n_arena || c->tokens > m->n_arena - c->n) {
+    if (c->n == 0 || c->n > m->n_arena || c->tokens > m->n_arena - c->n || !c->logits) {
         rt_slot_finish(m, index, -1, RT_REFUSED);
         return;
     }
@@ -237,7 +226,8 @@ RT_FN void rt_slot_append(rt_machine *m, rt_u32 index, const rt_command *c)
     }
     slot->source = c->tokens;
     slot->n_source = c->n;
-    slot->n_fed = 0;
+    slot->n_fed = slot->rows = 0;
+    slot->request.logits = c->logits;
     slot->generated += c->n;
     slot->state = RT_SLOT_FEEDING;
 }
@@ -255,8 +245,6 @@ RT_FN void rt_step_commands(rt_machine *m)
             rt_slot_finish(m, index, -1, RT_CANCELLED);
         else if (c->kind == RT_APPEND && index != RT_NONE)
             rt_slot_append(m, index, c);
-        else if (c->kind == RT_CONSUMED && index != RT_NONE)
-            m->slots[index].rows_consumed += c->n;
         rt_ring_took(m->command_ring, 1);
     }
 }
@@ -278,7 +266,7 @@ RT_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u3
     slot->request = *r;
     slot->state = RT_SLOT_FEEDING;
     slot->admitted = s->n_admitted++;
-    slot->position = slot->held = slot->n_fed = slot->generated = slot->rows = slot->rows_consumed = 0;
+    slot->position = slot->held = slot->n_fed = slot->generated = slot->rows = 0;
     slot->step_tokens = slot->step_rows = slot->step_row = 0;
     slot->limit = limit;
     slot->reserved = rt_pages_for(s, limit);
@@ -348,25 +336,16 @@ RT_FN void rt_put_row(const rt_machine *m, const rt_slot *slot, rt_u32 row, rt_u
     }
 }
 
-/* Rows of logits that the host's buffer can still take. */
-RT_FN rt_u32 rt_slot_room(const rt_slot *slot)
-{
-    if (!(slot->request.flags & (RT_ALL_LOGITS | RT_LAST_LOGITS)))
-        return 0xffffffffu;
-    return slot->request.logits_rows - (slot->rows - slot->rows_consumed);
-}
-
 /* How many tokens of a request go into the step, and how many rows they need. */
 RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 tokens_left, rt_u32 rows_left, rt_u32 *rows)
 {
-    rt_u32 left = slot->n_source - slot->n_fed, room = rt_slot_room(slot);
+    rt_u32 left = slot->n_source - slot->n_fed;
     rt_u32 n = left < tokens_left ? left : tokens_left;
-    room = room < rows_left ? room : rows_left;
     if (slot->request.flags & RT_ALL_LOGITS) {
-        *rows = n < room ? n : room;
+        *rows = n < rows_left ? n : rows_left;
         return *rows;
     }
-    if (n == left && room == 0)
+    if (n == left && rows_left == 0)
         n--; /* the last token must come with its row: leave it for another step */
     *rows = n == left;
     return n;

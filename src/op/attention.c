@@ -1,0 +1,122 @@
+/* attention.c - attention of this step's tokens over the paged cache (paper §5.2: its time depends on data).
+ *
+ * q [T, H, K], k_cache, v_cache [n_pages, G, P, K], positions, slots i32[T], pages i32[B, N] -> [T, H K].  Token t sees
+ * the positions max(0, p - window + 1) .. p of its slot, query head h the KV head h / (H / G).
+ */
+#include "op/attend.h"
+
+enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
+enum { SCALE, WINDOW };
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, K_CACHE);
+    TRY(shape_expect(cx, g, op, Q, SHAPE_FLOAT, 3, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
+    TRY(pages_expect_caches(cx, g, op, K_CACHE, SHAPE_FREE, q->dims[2]));
+    CHECK(cx, q->dims[1] % k->dims[1] == 0, MPK_ESHAPE,
+          "attention: %lld query heads are not a multiple of %lld KV heads", (long long)q->dims[1],
+          (long long)k->dims[1]);
+    TRY(pages_expect(cx, g, op, POSITIONS, q->dims[0], q->live));
+    CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG, "attention: window is %lld, expected 0 (none) or more",
+          (long long)op->attributes[WINDOW].i);
+    shape_like(q, out);
+    out->rank = 2;
+    out->dims[1] = q->dims[1] * q->dims[2];
+    out->dims[2] = 0;
+    return MPK_OK;
+}
+
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    axes[0].grain = 1;
+    axes[1].grain = shape_input(g, op, Q)->dims[2];
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, K_CACHE);
+    int64_t lo = box->lo[1] / q->dims[2], hi = (box->hi[1] + q->dims[2] - 1) / q->dims[2],
+            group = q->dims[1] / k->dims[1];
+    *read = ir_box_whole(shape_input(g, op, input));
+    if (input == K_CACHE || input == V_CACHE) {
+        *read = pages_box(k, lo / group, (hi + group - 1) / group);
+    } else if (input != PAGES) {
+        read->lo[0] = box->lo[0];
+        read->hi[0] = box->hi[0];
+    }
+    if (input == Q) {
+        read->lo[1] = lo;
+        read->hi[1] = hi;
+    }
+}
+
+static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    (void)box;
+    return 3 * (size_t)shape_input(g, op, Q)->dims[2] * sizeof(float);
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    const op_view *in = call->in, *q = &in[Q], *out = &call->out[0];
+    int64_t size = q->dims[2], group = q->dims[1] / in[K_CACHE].dims[1];
+    attend_view view = {.k_cache = &in[K_CACHE], .v_cache = &in[V_CACHE], .pages = &in[PAGES]};
+    view.scale = attend_scale(call->attributes[SCALE].f, size);
+    view.window = call->attributes[WINDOW].i;
+    float *query = scratch, *row = query + size, *answer = row + size;
+    for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
+        int64_t position = walk_load_int(&in[POSITIONS], t * in[POSITIONS].stride[0]);
+        int64_t slot = walk_load_int(&in[SLOTS], t * in[SLOTS].stride[0]);
+        for (int64_t head = box->lo[1] / size; head < box->hi[1] / size; head++) {
+            walk_load_row(q, t * q->stride[0] + head * q->stride[1], 0, size, query);
+            attend_head(&view, slot, position, head / group, query, row, answer);
+            walk_store_row(out, t * out->stride[0], head * size, size, answer);
+        }
+    }
+}
+
+static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+{
+    if (shape_input(g, op, input)->dtype == IR_I32)
+        pages_fill(g, op, POSITIONS, K_CACHE, input, seed, data);
+}
+
+static const op_operand in[] = {{"q", 0}, {"k_cache", 0}, {"v_cache", 0}, {"positions", 0}, {"slots", 0}, {"pages", 0}};
+static const op_operand out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("window", 0)};
+
+#define CASE(tokens, q, pages, cache, rest)                                                                \
+    {                                                                                                      \
+        "input %q : " q " live=tokens\nstate %k : " cache "\nstate %v : " cache "\ninput %p : i32[" tokens \
+        "] live=tokens\n"                                                                                  \
+        "input %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n"                          \
+        "%y = attention(%q, %k, %v, %p, %s, %pages)" rest "\n"                                             \
+    }
+static const op_case cases[] = {
+    CASE("1", "f32[1, 9, 64]", "2, 4", "f32[9, 3, 16, 64]", ""),
+    CASE("7", "f32[7, 5, 48]", "3, 2", "bf16[7, 1, 8, 48]", " {window = 5}"),
+    CASE("7", "bf16[7, 4, 80]", "4, 3", "f16[12, 2, 4, 80]", " {scale = 0.25}"),
+    CASE("3", "f32[3, 2, 16]", "1, 5", "f32[5, 2, 4, 16]", ""),
+    CASE("3", "f32[3, 4, 96]", "2, 3", "bf16[6, 4, 16, 96]", " {window = 1}"),
+    CASE("7", "f32[7, 16, 128]", "7, 2", "bf16[14, 8, 16, 128]", ""),
+};
+
+const op_def op_attention = {
+    .name = "attention",
+    .summary = "softmax(scale q k^T) v over the paged cache, causal, with grouped heads and an optional window",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .flags = OP_DATA_DEPENDENT,
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .scratch_bytes = scratch_bytes,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+    .fill = fill,
+};

@@ -1,0 +1,105 @@
+/* embedding.c - rows of a table by token id.  tokens i32[T], table [V, D] -> x [T, D]; an id outside 0 .. V - 1 gives
+ * zeros. */
+#include "op/fill.h"
+#include "op/walk.h"
+
+enum { TOKENS, TABLE };
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    TRY(shape_expect(cx, g, op, TOKENS, SHAPE_I32, 1, (int64_t[]){SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, TABLE, SHAPE_WEIGHT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
+    const ir_tensor *tokens = shape_input(g, op, TOKENS);
+    CHECK(cx, ir_dtype_from_name(op->attributes[0].s, &out->dtype) && SHAPE_FLOAT >> out->dtype & 1, MPK_EUNSUPPORTED,
+          "embedding: dtype \"%.*s\" is not one of f32, f16, bf16", STR_ARG(op->attributes[0].s));
+    out->live = tokens->live;
+    out->rank = 2;
+    out->dims[0] = tokens->dims[0];
+    out->dims[1] = shape_input(g, op, TABLE)->dims[1];
+    return MPK_OK;
+}
+
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    axes[0].grain = 1;
+    axes[1].grain = ir_dtype_table[shape_input(g, op, TABLE)->dtype].block_elements;
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    *read = *box;
+    if (input == TABLE) {
+        read->lo[0] = 0;
+        read->hi[0] = shape_input(g, op, TABLE)->dims[0];
+    }
+}
+
+static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    (void)g, (void)op;
+    return (size_t)(box->hi[1] - box->lo[1]) * sizeof(float);
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    const op_view *tokens = &call->in[TOKENS], *table = &call->in[TABLE], *out = &call->out[0];
+    float *row = scratch;
+    int64_t n = box->hi[1] - box->lo[1];
+    for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
+        int64_t id = walk_load_int(tokens, t * tokens->stride[0]);
+        if (id >= 0 && id < table->dims[0])
+            walk_load_row(table, id * table->stride[0], box->lo[1], n, row);
+        else
+            memset(row, 0, (size_t)n * sizeof *row);
+        walk_store_row(out, t * out->stride[0], box->lo[1], n, row);
+    }
+}
+
+static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+{
+    if (input == TOKENS)
+        fill_indices(shape_input(g, op, TOKENS), shape_input(g, op, TABLE)->dims[0], seed, data);
+}
+
+static const op_operand in[] = {{"tokens", 0}, {"table", 0}}, out[] = {{"x", 0}};
+static const op_attribute attributes[] = {SHAPE_WORD("dtype", "f32")};
+
+#define CASE(tokens, table, width)                                                                          \
+    {                                                                                                       \
+        "input %t : i32[" tokens "] live=tokens\nconst %w : " table "[" width "]\n%x = embedding(%t, %w)\n" \
+    }
+static const op_case cases[] = {
+    CASE("1", "f32", "1003, 320"),
+    CASE("7", "f16", "1003, 320"),
+    CASE("7", "bf16", "1003, 320"),
+    CASE("7", "q4_0", "1003, 320"),
+    CASE("3", "q4_1", "1003, 320"),
+    CASE("3", "q5_0", "1003, 320"),
+    CASE("3", "q5_1", "1003, 320"),
+    CASE("3", "q8_0", "1003, 320"),
+    CASE("3", "q2_k", "17, 768"),
+    CASE("3", "q3_k", "17, 768"),
+    CASE("3", "q4_k", "17, 768"),
+    CASE("3", "q5_k", "17, 768"),
+    CASE("7", "q6_k", "17, 768"),
+    {"input %t : i32[5] live=tokens\nconst %w : q8_0[11, 64]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
+};
+
+const op_def op_embedding = {
+    .name = "embedding",
+    .summary = "rows of a table by token id; zeros for an id that the table does not have",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .scratch_bytes = scratch_bytes,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+    .fill = fill,
+};

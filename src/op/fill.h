@@ -1,0 +1,36 @@
+/* fill.h - random operands for the tests of a record: its `fill`.
+ *
+ * One integer in sixteen is out of range on purpose: what an operator does with it must be safe and the same
+ * everywhere.
+ */
+#ifndef OP_FILL_H
+#define OP_FILL_H
+
+#include "base/rng.h"
+#include "op/shape.h"
+
+/* Entry i becomes a random number under limit, or one that is out of range. */
+static inline int64_t fill_choose(uint64_t seed, uint64_t i, int64_t limit)
+{
+    static const int64_t bad[4] = {-1, INT32_MAX, INT32_MIN, 0};
+    uint64_t bits = rng_u64(seed, i);
+    if (bits % 16 == 0)
+        return bad[bits / 16 % 4] ? bad[bits / 16 % 4] : limit;
+    return (int64_t)(bits / 16 % (uint64_t)limit);
+}
+
+static inline void fill_store(const ir_tensor *t, int64_t i, int64_t value, void *data)
+{
+    if (t->dtype == IR_I64)
+        ((int64_t *)data)[i] = value;
+    else if (t->dtype == IR_I32)
+        ((int32_t *)data)[i] = (int32_t)value;
+}
+
+static inline void fill_indices(const ir_tensor *t, int64_t limit, uint64_t seed, void *data)
+{
+    for (int64_t i = 0; i < ir_elements(t); i++)
+        fill_store(t, i, fill_choose(seed, (uint64_t)i, limit), data);
+}
+
+#endif

@@ -1,0 +1,221 @@
+/* linear.c - products of activations with up to three weight matrices (paper §4.1: the operator that costs time).
+ *
+ * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the columns of y are those
+ * of the weights one after the other; with it w0 is the gate and w1 what it lets through.  norm: x is first normalised
+ * as rms_norm does.  Reference code takes eight tokens at a time: a weight row is unpacked once for them.
+ */
+#include "op/activate.h"
+#include "op/dot.h"
+#include "op/norm.h"
+#include "op/shape.h"
+#include "op/walk.h"
+
+enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
+enum { EPS, GLU };
+enum { TOKENS_AT_ONCE = 8 };
+
+static bool has_glu(const ir_op *op)
+{
+    return op->attributes[GLU].s.n > 0;
+}
+
+static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
+{
+    str glu = op->attributes[GLU].s;
+    CHECK(cx, str_is(glu, "silu") || str_is(glu, "gelu") || str_is(glu, "gelu_tanh"), MPK_EUNSUPPORTED,
+          "linear: glu \"%.*s\" is not one of \"\", silu, gelu, gelu_tanh", STR_ARG(glu));
+    CHECK(cx, shape_input(g, op, W1) && !shape_input(g, op, W2), MPK_ESHAPE,
+          "linear: with glu the inputs w0 and w1 are needed and w2 is not");
+    return shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 2, shape_input(g, op, W0)->dims);
+}
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *x = shape_input(g, op, X);
+    TRY(shape_expect(cx, g, op, X, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
+    CHECK(cx, shape_input(g, op, W1) || !shape_input(g, op, W2), MPK_ESHAPE, "linear: input w2 is given without w1");
+    out->dtype = x->dtype;
+    out->live = x->live;
+    out->rank = 2;
+    out->dims[0] = x->dims[0];
+    for (uint32_t i = 0; i < 3; i++) {
+        const ir_tensor *w = shape_input(g, op, W0 + i);
+        CHECK(cx, w || !shape_input(g, op, B0 + i), MPK_ESHAPE, "linear: bias b%u is given without w%u", i, i);
+        if (!w)
+            continue;
+        TRY(shape_expect(cx, g, op, W0 + i, SHAPE_WEIGHT, 2, (int64_t[]){SHAPE_FREE, x->dims[1]}));
+        TRY(shape_expect(cx, g, op, B0 + i, SHAPE_FLOAT, 1, &w->dims[0]));
+        if (i == 0 || !has_glu(op))
+            out->dims[1] += w->dims[0];
+    }
+    if (has_glu(op))
+        TRY(check_glu(cx, g, op));
+    TRY(shape_expect(cx, g, op, NORM, SHAPE_FLOAT, 1, &x->dims[1]));
+    TRY(shape_expect(cx, g, op, RESIDUAL, SHAPE_FLOAT, 2, out->dims));
+    return shape_expect_live(cx, g, op, RESIDUAL, x->live);
+}
+
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    (void)g, (void)op;
+    axes[0] = (op_axis){1, 0};
+    axes[1] = (op_axis){1, 8};
+}
+
+/* The rows lo .. hi - 1 of weight i that the columns of a box need. */
+static void weight_rows(const ir_graph *g, const ir_op *op, uint32_t i, const ir_box *box, int64_t *lo, int64_t *hi)
+{
+    int64_t first = 0, rows = shape_input(g, op, W0 + i)->dims[0];
+    for (uint32_t k = 0; k < i && !has_glu(op); k++)
+        first += shape_input(g, op, W0 + k)->dims[0];
+    *lo = box->lo[1] > first ? box->lo[1] - first : 0;
+    *hi = box->hi[1] - first < rows ? box->hi[1] - first : rows;
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    *read = ir_box_whole(shape_input(g, op, input));
+    if (input == X) {
+        read->lo[0] = box->lo[0];
+        read->hi[0] = box->hi[0];
+    } else if (input == RESIDUAL) {
+        *read = *box;
+    } else if (input != NORM) {
+        weight_rows(g, op, input < B0 ? input - W0 : input - B0, box, &read->lo[0], &read->hi[0]);
+    }
+}
+
+static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    int64_t tokens = box->hi[0] - box->lo[0];
+    tokens = tokens < TOKENS_AT_ONCE ? tokens : TOKENS_AT_ONCE;
+    return (size_t)((tokens + 1) * shape_input(g, op, X)->dims[1]) * sizeof(float);
+}
+
+/* y[t] = x[t] . w[row] + b[row] for n rows of x; unpacked: room for a row of w. */
+static void multiply_row(const op_call *call, uint32_t i, int64_t row, const float *x, int64_t n, float *unpacked,
+                         float *y)
+{
+    const op_view *w = &call->in[W0 + i], *b = &call->in[B0 + i];
+    int64_t width = w->dims[1];
+    float bias = b->data ? op_load(b, row * b->stride[0]) : 0;
+    walk_load_row(w, row * w->stride[0], 0, width, unpacked);
+    for (int64_t t = 0; t < n; t++)
+        y[t] = dot_rows(x + t * width, unpacked, width) + bias;
+}
+
+static float activate(str glu, float x)
+{
+    if (str_is(glu, "silu"))
+        return activate_silu(x);
+    return str_is(glu, "gelu") ? activate_gelu(x) : activate_gelu_tanh(x);
+}
+
+/* One column of y for n tokens from t0 on. */
+static void compute_column(const op_call *call, int64_t column, int64_t t0, const float *x, int64_t n, float *unpacked)
+{
+    const op_view *residual = &call->in[RESIDUAL], *out = &call->out[0];
+    float y[TOKENS_AT_ONCE], up[TOKENS_AT_ONCE];
+    str glu = call->attributes[GLU].s;
+    if (glu.n) {
+        multiply_row(call, 0, column, x, n, unpacked, y);
+        multiply_row(call, 1, column, x, n, unpacked, up);
+        for (int64_t t = 0; t < n; t++)
+            y[t] = activate(glu, y[t]) * up[t];
+    } else {
+        uint32_t i = 0;
+        int64_t row = column;
+        for (; row >= call->in[W0 + i].dims[0]; i++)
+            row -= call->in[W0 + i].dims[0];
+        multiply_row(call, i, row, x, n, unpacked, y);
+    }
+    for (int64_t t = 0; t < n; t++) {
+        int64_t at[2] = {t0 + t, column};
+        if (residual->data)
+            y[t] += op_load(residual, walk_offset(residual, at));
+        op_store(out, walk_offset(out, at), y[t]);
+    }
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    const op_view *x = &call->in[X];
+    int64_t width = x->dims[1];
+    float *unpacked = scratch, *rows = unpacked + width;
+    for (int64_t t0 = box->lo[0]; t0 < box->hi[0]; t0 += TOKENS_AT_ONCE) {
+        int64_t n = box->hi[0] - t0 < TOKENS_AT_ONCE ? box->hi[0] - t0 : TOKENS_AT_ONCE;
+        for (int64_t t = 0; t < n; t++) {
+            float *row = rows + t * width;
+            walk_load_row(x, (t0 + t) * x->stride[0], 0, width, row);
+            if (call->in[NORM].data)
+                norm_row(row, width, &call->in[NORM], call->attributes[EPS].f, row);
+        }
+        for (int64_t column = box->lo[1]; column < box->hi[1]; column++)
+            compute_column(call, column, t0, rows, n, unpacked);
+    }
+}
+
+static const op_operand in[] = {{"x", 0},
+                                {"w0", 0},
+                                {"w1", OP_OPTIONAL},
+                                {"w2", OP_OPTIONAL},
+                                {"b0", OP_OPTIONAL},
+                                {"b1", OP_OPTIONAL},
+                                {"b2", OP_OPTIONAL},
+                                {"norm", OP_OPTIONAL},
+                                {"residual", OP_OPTIONAL}};
+static const op_operand out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("glu", "")};
+
+#define PLAIN(tokens, dtype, rows, width)                                                          \
+    {                                                                                              \
+        "input %x : f32[" tokens ", " width "] live=tokens\nconst %w : " dtype "[" rows ", " width \
+        "]\n%y = linear(%x, %w)\n"                                                                 \
+    }
+static const op_case cases[] = {
+    PLAIN("1", "f32", "33", "320"),
+    PLAIN("7", "f16", "33", "320"),
+    PLAIN("17", "bf16", "33", "320"),
+    PLAIN("1", "bf16", "1003", "65"),
+    PLAIN("7", "q4_0", "33", "320"),
+    PLAIN("1", "q4_1", "33", "576"),
+    PLAIN("3", "q5_0", "33", "320"),
+    PLAIN("3", "q5_1", "33", "320"),
+    PLAIN("9", "q8_0", "33", "320"),
+    PLAIN("3", "q2_k", "19", "768"),
+    PLAIN("3", "q3_k", "19", "768"),
+    PLAIN("3", "q4_k", "19", "768"),
+    PLAIN("3", "q5_k", "19", "768"),
+    PLAIN("7", "q6_k", "19", "768"),
+    {"input %x : f32[7, 320] live=tokens\ninput %r : f32[7, 320] live=tokens\nconst %w : q4_1[320, 320]\nconst %b : "
+     "f32[320]\n"
+     "%y = linear(%x, %w, _, _, %b, _, _, _, %r)\n"},
+    {"input %x : f32[5, 320] live=tokens\nconst %q : bf16[80, 320]\nconst %k : q8_0[16, 320]\nconst %v : f32[16, 320]\n"
+     "const %bq : bf16[80]\nconst %bk : f32[16]\nconst %bv : f16[16]\nconst %n : f32[320]\n"
+     "%y = linear(%x, %q, %k, %v, %bq, %bk, %bv, %n) {eps = 1e-05}\n"},
+    {"input %x : f32[7, 64] live=tokens\nconst %g : q4_0[48, 64]\nconst %u : q8_0[48, 64]\nconst %n : bf16[64]\n"
+     "%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n"},
+    {"input %x : bf16[4, 64] live=tokens\nconst %g : bf16[48, 64]\nconst %u : bf16[48, 64]\nconst %b : f32[48]\nconst "
+     "%c : f32[48]\n"
+     "%y = linear(%x, %g, %u, _, %b, %c) {glu = \"gelu\"}\n"},
+    {"input %x : f32[2, 64] live=rows\nconst %g : f16[48, 64]\nconst %u : f16[48, 64]\n%y = linear(%x, %g, %u) {glu = "
+     "\"gelu_tanh\"}\n"},
+};
+
+const op_def op_linear = {
+    .name = "linear",
+    .summary = "x W^T + b for one to three weights, with optional rms_norm before, gating and residual after",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .scratch_bytes = scratch_bytes,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

@@ -1,0 +1,84 @@
+/* pages.h - the paged KV cache: where the keys and values of (slot, position) lie (paper §6.1).
+ *
+ * cache[n_pages, G, P, K]; pages i32[B, N] names the pages of a slot in the order of positions.  Whatever the integers
+ * hold at run time, nothing outside the cache is touched: a slot, position or page that does not exist has no place.
+ */
+#ifndef OP_PAGES_H
+#define OP_PAGES_H
+
+#include "op/fill.h"
+#include "op/walk.h"
+
+/* Offset in elements of cache[page, 0, position % P, 0], or -1. */
+static inline int64_t pages_find(const op_view *pages, const op_view *cache, int64_t slot, int64_t position)
+{
+    int64_t per_page = cache->dims[2];
+    if (slot < 0 || slot >= pages->dims[0] || position < 0 || position / per_page >= pages->dims[1])
+        return -1;
+    int64_t page = walk_load_int(pages, slot * pages->stride[0] + position / per_page * pages->stride[1]);
+    if (page < 0 || page >= cache->dims[0])
+        return -1;
+    return page * cache->stride[0] + position % per_page * cache->stride[2];
+}
+
+/* Shapes of positions i32[T], slots i32[T], pages i32[B, N], which are inputs first, first + 1, first + 2. */
+static inline mpk_status pages_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t first,
+                                      int64_t tokens, ir_live live)
+{
+    for (uint32_t i = first; i < first + 2; i++) {
+        TRY(shape_expect(cx, g, op, i, SHAPE_I32, 1, &tokens));
+        TRY(shape_expect_live(cx, g, op, i, live));
+    }
+    return shape_expect(cx, g, op, first + 2, SHAPE_I32, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE});
+}
+
+/* Shapes of k_cache and v_cache [n_pages, G, P, K], which are inputs first and first + 1. */
+static inline mpk_status pages_expect_caches(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t first,
+                                             int64_t kv_heads, int64_t head_size)
+{
+    TRY(shape_expect(cx, g, op, first, SHAPE_FLOAT, 4, (int64_t[]){SHAPE_FREE, kv_heads, SHAPE_FREE, head_size}));
+    const ir_tensor *k = shape_input(g, op, first);
+    return shape_expect(cx, g, op, first + 1, SHAPE_FLOAT, 4, k->dims);
+}
+
+/* The part of a cache that belongs to the KV heads lo .. hi - 1. */
+static inline ir_box pages_box(const ir_tensor *cache, int64_t lo, int64_t hi)
+{
+    ir_box b = ir_box_whole(cache);
+    b.lo[1] = lo;
+    b.hi[1] = hi;
+    return b;
+}
+
+/* Copy the keys (or values) of one token and head, n floats, into the cache; nothing if there is no place for them. */
+static inline void pages_store(const op_view *pages, const op_view *cache, int64_t slot, int64_t position,
+                               int64_t kv_head, const float *from)
+{
+    int64_t at = pages_find(pages, cache, slot, position);
+    if (at >= 0)
+        walk_store_row(cache, at + kv_head * cache->stride[1], 0, cache->dims[3], from);
+}
+
+/* Test data for positions, slots and pages (inputs first ...): tokens of a slot at consecutive positions, distinct
+ * pages. */
+static inline void pages_fill(const ir_graph *g, const ir_op *op, uint32_t first, uint32_t cache, uint32_t input,
+                              uint64_t seed, void *data)
+{
+    if (input < first || input > first + 2)
+        return;
+    const ir_tensor *t = shape_input(g, op, input), *pages = shape_input(g, op, first + 2),
+                    *k = shape_input(g, op, cache);
+    int64_t n = ir_elements(t), slots = pages->dims[0], room = pages->dims[1] * k->dims[2];
+    for (int64_t i = 0; i < n; i++) {
+        bool bad = rng_u64(seed, (uint64_t)i) % 16 == 0;
+        int64_t slot = i % slots, most = room - (n + slots - 1) / slots;
+        int64_t start = most > 0 ? (int64_t)(rng_u64(seed ^ 7, (uint64_t)slot) % (uint64_t)(most + 1)) : 0;
+        int64_t limit = input == first ? room : input == first + 1 ? slots : k->dims[0];
+        int64_t value = input == first       ? start + i / slots
+                        : input == first + 1 ? slot
+                                             : (i * 7 + (int64_t)(seed % 5)) % k->dims[0];
+        fill_store(t, i, bad ? fill_choose(seed ^ 3, (uint64_t)i, limit) : value, data);
+    }
+}
+
+#endif

@@ -1,0 +1,60 @@
+/* rms_norm.c - root-mean-square normalisation over the last axis.  x [.., N], weight [N] or absent -> x's shape and
+ * dtype. */
+#include "op/norm.h"
+#include "op/shape.h"
+#include "op/walk.h"
+
+enum { X, WEIGHT };
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *x = shape_input(g, op, X);
+    TRY(shape_expect_dtype(cx, g, op, X, SHAPE_FLOAT));
+    CHECK(cx, x->rank > 0, MPK_ESHAPE, "rms_norm: input x (%%%.*s) is a scalar", STR_ARG(x->name));
+    TRY(shape_expect(cx, g, op, WEIGHT, SHAPE_FLOAT, 1, &x->dims[x->rank - 1]));
+    CHECK(cx, op->attributes[0].f >= 0, MPK_EARG, "rms_norm: eps is %g, expected 0 or more", op->attributes[0].f);
+    CHECK(cx, x->rank > 1 || x->live == IR_ALL, MPK_ESHAPE, "rms_norm: the normalised axis may not be partly alive");
+    shape_like(x, out);
+    return MPK_OK;
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    const op_view *x = &call->in[X], *y = &call->out[0];
+    float *row = scratch;
+    int64_t at[IR_MAX_RANK], n = x->dims[x->rank - 1];
+    memcpy(at, box->lo, sizeof at);
+    do {
+        at[x->rank - 1] = 0;
+        walk_load_row(x, walk_offset(x, at), 0, n, row);
+        norm_row(row, n, &call->in[WEIGHT], call->attributes[0].f, row);
+        walk_store_row(y, walk_offset(y, at), 0, n, row);
+    } while (walk_next(box, x->rank - 1, at));
+}
+
+static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6)};
+static const op_case cases[] = {
+    {"input %x : f32[1, 576] live=tokens\nconst %w : f32[576]\n%y = rms_norm(%x, %w) {eps = 1e-05}\n"},
+    {"input %x : f32[7, 320] live=tokens\nconst %w : bf16[320]\n%y = rms_norm(%x, %w)\n"},
+    {"input %x : bf16[7, 5, 48] live=tokens\nconst %w : f16[48]\n%y = rms_norm(%x, %w)\n"},
+    {"input %x : f32[3, 1003]\n%y = rms_norm(%x, _)\n"},
+};
+
+const op_def op_rms_norm = {
+    .name = "rms_norm",
+    .summary = "x / sqrt(mean(x^2) + eps) * weight over the last axis",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = shape_axes_rows,
+    .reads = shape_reads_rows,
+    .scratch_bytes = shape_scratch_row,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

@@ -1,0 +1,151 @@
+/* rope.h - rotary position embedding: frequencies, angles, the rotation; the same bits wherever an operator has it
+ * built in.
+ *
+ * The scalings are those of Hugging Face's modeling_rope_utils (default, linear, llama3, yarn).  There a frequency and
+ * the angle (position times frequency) are fp32 numbers, and at large positions that rounding is part of what models
+ * were trained with; so we round at the same places, and compute what is between in double.
+ */
+#ifndef OP_ROPE_H
+#define OP_ROPE_H
+
+#include <math.h>
+
+#include "op/shape.h"
+
+/* The attributes of a rotation; a record that has them lists ROPE_ATTRIBUTE_ROWS first. */
+enum {
+    ROPE_SIZE,             /* entries of a head that are rotated, even */
+    ROPE_THETA,            /* base of the frequencies */
+    ROPE_SCALING,          /* "default", "linear", "llama3", "yarn" */
+    ROPE_FACTOR,           /* how many times the trained context is stretched */
+    ROPE_LOW_FREQ_FACTOR,  /* llama3 */
+    ROPE_HIGH_FREQ_FACTOR, /* llama3 */
+    ROPE_BETA_FAST,        /* yarn */
+    ROPE_BETA_SLOW,        /* yarn */
+    ROPE_ATTENTION_FACTOR, /* yarn: factor of cos and sin; 0: from factor, mscale, mscale_all_dim */
+    ROPE_MSCALE,           /* yarn; 0: absent */
+    ROPE_MSCALE_ALL_DIM,   /* yarn; 0: absent */
+    ROPE_ORIGINAL,         /* llama3, yarn: positions the model was first trained for */
+    ROPE_TRUNCATE,         /* yarn: whole numbers as bounds of the ramp */
+    ROPE_ATTRIBUTES
+};
+
+#define ROPE_ATTRIBUTE_ROWS                                                                                           \
+    SHAPE_NEEDED("size", INT), SHAPE_REAL("theta", 10000), SHAPE_WORD("scaling", "default"), SHAPE_REAL("factor", 1), \
+        SHAPE_REAL("low_freq_factor", 1), SHAPE_REAL("high_freq_factor", 4), SHAPE_REAL("beta_fast", 32),             \
+        SHAPE_REAL("beta_slow", 1), SHAPE_REAL("attention_factor", 0), SHAPE_REAL("mscale", 0),                       \
+        SHAPE_REAL("mscale_all_dim", 0), SHAPE_INT("original_positions", 8192), SHAPE_INT("truncate", 1)
+
+/* Every attribute in its range: MPK_EARG; an unknown scaling: MPK_EUNSUPPORTED. */
+static inline mpk_status rope_check(mpk_context *cx, const ir_op *op)
+{
+    const ir_attribute *a = op->attributes;
+    str s = a[ROPE_SCALING].s;
+    CHECK(cx, a[ROPE_SIZE].i >= 2 && a[ROPE_SIZE].i % 2 == 0 && a[ROPE_SIZE].i < 1 << 20, MPK_EARG,
+          "%s: size is %lld, expected an even number from 2", op->def->name, (long long)a[ROPE_SIZE].i);
+    CHECK(cx, a[ROPE_THETA].f > 1 && a[ROPE_THETA].f < 1e30, MPK_EARG, "%s: theta is %g, expected more than 1",
+          op->def->name, a[ROPE_THETA].f);
+    CHECK(cx, str_is(s, "default") || str_is(s, "linear") || str_is(s, "llama3") || str_is(s, "yarn"), MPK_EUNSUPPORTED,
+          "%s: scaling \"%.*s\" is not known; there are default, linear, llama3, yarn", op->def->name, STR_ARG(s));
+    CHECK(cx, a[ROPE_FACTOR].f > 0, MPK_EARG, "%s: factor is %g, expected more than 0", op->def->name,
+          a[ROPE_FACTOR].f);
+    CHECK(cx, a[ROPE_ORIGINAL].i > 0, MPK_EARG, "%s: original_positions is %lld, expected more than 0", op->def->name,
+          (long long)a[ROPE_ORIGINAL].i);
+    CHECK(cx, !str_is(s, "llama3") || a[ROPE_HIGH_FREQ_FACTOR].f > a[ROPE_LOW_FREQ_FACTOR].f, MPK_EARG,
+          "%s: high_freq_factor %g is not above low_freq_factor %g", op->def->name, a[ROPE_HIGH_FREQ_FACTOR].f,
+          a[ROPE_LOW_FREQ_FACTOR].f);
+    CHECK(cx, !str_is(s, "yarn") || (a[ROPE_BETA_FAST].f > 0 && a[ROPE_BETA_SLOW].f > 0), MPK_EARG,
+          "%s: beta_fast and beta_slow must be above 0", op->def->name);
+    return MPK_OK;
+}
+
+static inline float rope_llama3(const ir_attribute *a, float frequency)
+{
+    float original = (float)a[ROPE_ORIGINAL].i, low = (float)a[ROPE_LOW_FREQ_FACTOR].f;
+    float high = (float)a[ROPE_HIGH_FREQ_FACTOR].f, factor = (float)a[ROPE_FACTOR].f;
+    float wavelength = (float)(2 * 3.14159265358979323846) / frequency;
+    if (wavelength < original / high)
+        return frequency;
+    if (wavelength > original / low)
+        return frequency / factor;
+    float smooth = (original / wavelength - low) / (high - low);
+    return (1 - smooth) * frequency / factor + smooth * frequency;
+}
+
+/* The pair number at which a rotation turns `rotations` times over the original positions. */
+static inline double rope_correction(const ir_attribute *a, double rotations)
+{
+    double turns = (double)a[ROPE_ORIGINAL].i / (rotations * 2 * 3.14159265358979323846);
+    return (double)a[ROPE_SIZE].i * log(turns) / (2 * log(a[ROPE_THETA].f));
+}
+
+static inline float rope_yarn(const ir_attribute *a, int64_t pair, float period)
+{
+    double low = rope_correction(a, a[ROPE_BETA_FAST].f), high = rope_correction(a, a[ROPE_BETA_SLOW].f);
+    if (a[ROPE_TRUNCATE].i) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = low > 0 ? low : 0;
+    high = high < (double)(a[ROPE_SIZE].i - 1) ? high : (double)(a[ROPE_SIZE].i - 1);
+    if (low == high)
+        high += 0.001;
+    float ramp = ((float)pair - (float)low) / (float)(high - low);
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    float keep = 1 - ramp;
+    return 1.0f / ((float)a[ROPE_FACTOR].f * period) * (1 - keep) + 1.0f / period * keep;
+}
+
+/* Radians a position turns the pair number 0 .. size/2 - 1. */
+static inline float rope_frequency(const ir_attribute *a, int64_t pair)
+{
+    float exponent = (float)(2 * pair) / (float)a[ROPE_SIZE].i;
+    float period = (float)pow((double)(float)a[ROPE_THETA].f, (double)exponent);
+    str scaling = a[ROPE_SCALING].s;
+    if (str_is(scaling, "linear"))
+        return 1.0f / period / (float)a[ROPE_FACTOR].f;
+    if (str_is(scaling, "llama3"))
+        return rope_llama3(a, 1.0f / period);
+    if (str_is(scaling, "yarn"))
+        return rope_yarn(a, pair, period);
+    return 1.0f / period;
+}
+
+static inline double rope_mscale(double factor, double mscale)
+{
+    return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
+}
+
+/* What cos and sin are multiplied with. */
+static inline float rope_amplitude(const ir_attribute *a)
+{
+    if (!str_is(a[ROPE_SCALING].s, "yarn"))
+        return 1;
+    if (a[ROPE_ATTENTION_FACTOR].f != 0)
+        return (float)a[ROPE_ATTENTION_FACTOR].f;
+    double factor = a[ROPE_FACTOR].f, mscale = a[ROPE_MSCALE].f, all = a[ROPE_MSCALE_ALL_DIM].f;
+    if (mscale != 0 && all != 0)
+        return (float)(rope_mscale(factor, mscale) / rope_mscale(factor, all));
+    return (float)rope_mscale(factor, 1);
+}
+
+/* cos and sin of a position for one frequency. */
+static inline void rope_angle(float frequency, float amplitude, int64_t position, float *cosine, float *sine)
+{
+    float angle = (float)position * frequency;
+    *cosine = (float)cos((double)angle) * amplitude;
+    *sine = (float)sin((double)angle) * amplitude;
+}
+
+/* Rotate the first 2 * half entries of a head in place.  Pairs are (i, i + half), or (2 i, 2 i + 1) if interleaved. */
+static inline void rope_rotate(float *x, const float *cosine, const float *sine, int64_t half, bool interleaved)
+{
+    for (int64_t i = 0; i < half; i++) {
+        float *first = interleaved ? x + 2 * i : x + i, *second = interleaved ? first + 1 : first + half;
+        float a = *first, b = *second;
+        *first = a * cosine[i] - b * sine[i];
+        *second = b * cosine[i] + a * sine[i];
+    }
+}
+
+#endif

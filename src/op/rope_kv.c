@@ -1,0 +1,147 @@
+/* rope_kv.c - from the packed projection to rotated queries and a filled cache: split, per-head norm, rope, kv_write.
+ *
+ * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] ->
+ * q [T, H, K] and the caches in place.  The bits are those of the single operators one by one.  A task does all tokens
+ * of some KV heads and their query heads.
+ */
+#include "op/heads.h"
+
+enum { QKV, TABLE, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE, Q_NORM, K_NORM };
+enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, INTERLEAVED };
+
+static heads_split split_of(const ir_attribute *a)
+{
+    return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};
+}
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    heads_split n = split_of(op->attributes);
+    TRY(heads_check(cx, g, op, n, Q_NORM));
+    const ir_tensor *qkv = shape_input(g, op, QKV), *table = shape_input(g, op, TABLE);
+    TRY(shape_expect(cx, g, op, TABLE, 1 << IR_F32, 3, (int64_t[]){qkv->dims[0], 2, SHAPE_FREE}));
+    TRY(shape_expect_live(cx, g, op, TABLE, qkv->live));
+    CHECK(cx, 2 * table->dims[2] <= n.size, MPK_ESHAPE, "rope_kv: the table rotates %lld entries, heads have %lld",
+          (long long)(2 * table->dims[2]), (long long)n.size);
+    TRY(pages_expect(cx, g, op, POSITIONS, qkv->dims[0], qkv->live));
+    TRY(pages_expect_caches(cx, g, op, K_CACHE, n.kv, n.size));
+    shape_like(qkv, &out[0]);
+    out[0].rank = 3;
+    out[0].dims[1] = n.q;
+    out[0].dims[2] = n.size;
+    for (uint32_t i = 0; i < 2; i++) {
+        shape_like(shape_input(g, op, K_CACHE + i), &out[1 + i]);
+        out[1 + i].shares = op->in[K_CACHE + i];
+    }
+    return MPK_OK;
+}
+
+static int64_t group_size(const ir_op *op)
+{
+    return op->attributes[HEADS].i / op->attributes[KV_HEADS].i;
+}
+
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    (void)g;
+    axes[1].grain = group_size(op);
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    *read = ir_box_whole(shape_input(g, op, input));
+    if (input == QKV)
+        *read = heads_box(shape_input(g, op, QKV), split_of(op->attributes), box->lo[1] / group_size(op),
+                          box->hi[1] / group_size(op));
+    else if (input == K_CACHE || input == V_CACHE)
+        *read = (ir_box){0};
+}
+
+static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
+{
+    *written = pages_box(&g->tensors.at[op->out[output]], box->lo[1] / group_size(op), box->hi[1] / group_size(op));
+}
+
+static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    (void)box;
+    return (size_t)(op->attributes[HEAD_SIZE].i + 2 * shape_input(g, op, TABLE)->dims[2]) * sizeof(float);
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    const ir_attribute *a = call->attributes;
+    heads_split n = split_of(a);
+    const op_view *in = call->in, *qkv = &in[QKV], *table = &in[TABLE], *q = &call->out[0];
+    int64_t half = table->dims[2], group = n.q / n.kv;
+    float *row = scratch, *cosine = row + n.size, *sine = cosine + half;
+    for (int64_t t = 0; t < op_live_entries(call, qkv); t++) {
+        int64_t position = walk_load_int(&in[POSITIONS], t * in[POSITIONS].stride[0]);
+        int64_t slot = walk_load_int(&in[SLOTS], t * in[SLOTS].stride[0]);
+        walk_load_row(table, t * table->stride[0], 0, half, cosine);
+        walk_load_row(table, t * table->stride[0] + table->stride[1], 0, half, sine);
+        for (int64_t head = box->lo[1]; head < box->hi[1]; head++) {
+            heads_load(qkv, n, t, head, row);
+            heads_turn(qkv->dtype, row, n.size, &in[Q_NORM], a[EPS].f, cosine, sine, half, a[INTERLEAVED].i);
+            walk_store_row(q, t * q->stride[0] + head * q->stride[1], 0, n.size, row);
+        }
+        for (int64_t head = box->lo[1] / group; head < box->hi[1] / group; head++) {
+            heads_load(qkv, n, t, n.q + head, row);
+            heads_turn(qkv->dtype, row, n.size, &in[K_NORM], a[EPS].f, cosine, sine, half, a[INTERLEAVED].i);
+            pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
+            heads_load(qkv, n, t, n.q + n.kv + head, row);
+            pages_store(&in[PAGES], &call->out[2], slot, position, head, row);
+        }
+    }
+}
+
+static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+{
+    if (shape_input(g, op, input)->dtype == IR_I32)
+        pages_fill(g, op, POSITIONS, K_CACHE, input, seed, data);
+}
+
+static const op_operand in[] = {
+    {"qkv", 0},     {"table", 0},   {"positions", 0},        {"slots", 0},           {"pages", 0},
+    {"k_cache", 0}, {"v_cache", 0}, {"q_norm", OP_OPTIONAL}, {"k_norm", OP_OPTIONAL}};
+static const op_operand out[] = {{"q", 0}, {"k_cache", 0}, {"v_cache", 0}};
+static const op_attribute attributes[] = {SHAPE_NEEDED("heads", INT), SHAPE_NEEDED("kv_heads", INT),
+                                          SHAPE_NEEDED("head_size", INT), SHAPE_REAL("eps", 1e-6),
+                                          SHAPE_INT("interleaved", 0)};
+
+#define INPUTS(tokens, qkv, half, pages, cache)                                                                       \
+    "input %x : " qkv " live=tokens\ninput %t : f32[" tokens ", 2, " half "] live=tokens\n"                           \
+    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n" \
+    "state %kc : " cache "\nstate %vc : " cache "\n"
+static const op_case cases[] = {
+    {INPUTS("1", "f32[1, 960]", "32", "2, 4", "f32[9, 3, 16, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, "
+                                                                   "%vc) {heads = 9, kv_heads = 3, head_size = 64}\n"},
+    {INPUTS("7", "f32[7, 336]", "24", "3, 2",
+            "bf16[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
+                                 "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 5, "
+                                 "kv_heads = 1, head_size = 48, eps = 1e-05}\n"},
+    {INPUTS("7", "bf16[7, 640]", "32", "4, 3",
+            "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
+                                 "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = 4, kv_heads "
+                                 "= 2, head_size = 80, interleaved = 1}\n"},
+};
+
+const op_def op_rope_kv = {
+    .name = "rope_kv",
+    .summary = "split packed q, k, v; normalise and rotate heads; put keys and values into the cache",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .writes = writes,
+    .scratch_bytes = scratch_bytes,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+    .fill = fill,
+};

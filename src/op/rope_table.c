@@ -1,0 +1,88 @@
+/* rope_table.c - cos and sin of every rotation of a step, once for all layers.  positions i32[T] -> f32[T, 2, size/2].
+ */
+#include "op/rope.h"
+#include "op/fill.h"
+#include "op/walk.h"
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    TRY(shape_expect(cx, g, op, 0, SHAPE_I32, 1, (int64_t[]){SHAPE_FREE}));
+    TRY(rope_check(cx, op));
+    const ir_tensor *positions = shape_input(g, op, 0);
+    out->dtype = IR_F32;
+    out->live = positions->live;
+    out->rank = 3;
+    out->dims[0] = positions->dims[0];
+    out->dims[1] = 2;
+    out->dims[2] = op->attributes[ROPE_SIZE].i / 2;
+    return MPK_OK;
+}
+
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    (void)g, (void)op;
+    axes[0].grain = axes[2].grain = 1;
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    (void)g, (void)op, (void)input;
+    *read = (ir_box){.lo = {box->lo[0]}, .hi = {box->hi[0]}};
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    const op_view *positions = &call->in[0], *out = &call->out[0];
+    float amplitude = rope_amplitude(call->attributes);
+    for (int64_t pair = box->lo[2]; pair < box->hi[2]; pair++) {
+        float frequency = rope_frequency(call->attributes, pair), cosine, sine;
+        for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
+            int64_t at = t * out->stride[0] + pair * out->stride[2];
+            rope_angle(frequency, amplitude, walk_load_int(positions, t * positions->stride[0]), &cosine, &sine);
+            op_store(out, at, cosine);
+            op_store(out, at + out->stride[1], sine);
+        }
+    }
+}
+
+static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+{
+    fill_indices(shape_input(g, op, input), 1000000, seed, data);
+}
+
+static const op_operand in[] = {{"positions", 0}}, out[] = {{"table", 0}};
+static const op_attribute attributes[] = {ROPE_ATTRIBUTE_ROWS};
+
+#define CASE(tokens, rest)                                                         \
+    {                                                                              \
+        "input %p : i32[" tokens "] live=tokens\n%t = rope_table(%p) {" rest "}\n" \
+    }
+static const op_case cases[] = {
+    CASE("1", "size = 64, theta = 100000.0"),
+    CASE("7", "size = 48"),
+    CASE("7", "size = 128, theta = 500000.0, scaling = \"llama3\", factor = 32.0, original_positions = 8192"),
+    CASE("7", "size = 16, scaling = \"linear\", factor = 4.0"),
+    CASE("7", "size = 80, theta = 1000000.0, scaling = \"yarn\", factor = 4.0, original_positions = 32768"),
+    CASE("3",
+         "size = 64, scaling = \"yarn\", factor = 40.0, mscale = 0.7, mscale_all_dim = 1.0, original_positions = 4096, "
+         "truncate = 0"),
+};
+
+const op_def op_rope_table = {
+    .name = "rope_table",
+    .summary = "cos and sin of the rotary embedding at each position",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+    .fill = fill,
+};

@@ -1,0 +1,172 @@
+/* shape.c - what the infer, axes and reads of many records share (see shape.h). */
+#include "op/shape.h"
+
+#include <stdio.h>
+
+const ir_tensor *shape_input(const ir_graph *g, const ir_op *op, uint32_t input)
+{
+    return input < op->n_in && op->in[input] != IR_NONE ? &g->tensors.at[op->in[input]] : NULL;
+}
+
+static const char *input_name(const ir_op *op, uint32_t input)
+{
+    return op->def->in[input < op->def->n_in ? input : op->def->n_in - 1].name;
+}
+
+enum { SHAPE_TEXT_BYTES = 256 };
+
+/* "[4, ?, 64]" */
+static const char *dims_text(uint32_t rank, const int64_t *dims, char out[SHAPE_TEXT_BYTES])
+{
+    size_t n = 0;
+    n += (size_t)snprintf(out, SHAPE_TEXT_BYTES, "[");
+    for (uint32_t i = 0; i < rank; i++) {
+        const char *comma = i ? ", " : "";
+        if (dims[i] == SHAPE_FREE)
+            n += (size_t)snprintf(out + n, SHAPE_TEXT_BYTES - n, "%s?", comma);
+        else
+            n += (size_t)snprintf(out + n, SHAPE_TEXT_BYTES - n, "%s%lld", comma, (long long)dims[i]);
+    }
+    snprintf(out + n, SHAPE_TEXT_BYTES - n, "]");
+    return out;
+}
+
+mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, uint32_t dtypes)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    if (!t || dtypes >> t->dtype & 1)
+        return MPK_OK;
+    char wanted[SHAPE_TEXT_BYTES] = "";
+    size_t n = 0;
+    for (int i = 0; i < IR_DTYPES; i++)
+        if (dtypes >> i & 1)
+            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? ", " : "", ir_dtype_table[i].name);
+    FAIL(cx, MPK_ESHAPE, "%s: input %s (%%%.*s) has dtype %s, expected one of %s", op->def->name, input_name(op, input),
+         STR_ARG(t->name), ir_dtype_table[t->dtype].name, wanted);
+}
+
+mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, uint32_t dtypes,
+                        uint32_t rank, const int64_t *dims)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    if (!t)
+        return MPK_OK;
+    TRY(shape_expect_dtype(cx, g, op, input, dtypes));
+    bool same = t->rank == rank;
+    for (uint32_t i = 0; same && i < rank; i++)
+        same = dims[i] == SHAPE_FREE || dims[i] == t->dims[i];
+    char found[SHAPE_TEXT_BYTES], wanted[SHAPE_TEXT_BYTES];
+    CHECK(cx, same, MPK_ESHAPE, "%s: input %s (%%%.*s) has shape %s, expected %s", op->def->name, input_name(op, input),
+          STR_ARG(t->name), dims_text(t->rank, t->dims, found), dims_text(rank, dims, wanted));
+    return MPK_OK;
+}
+
+static const char *const live_names[IR_LIVES] = {"nothing that varies", "tokens", "rows"};
+
+mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, ir_live live)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    CHECK(cx, !t || t->live == live, MPK_ESHAPE, "%s: axis 0 of input %s (%%%.*s) counts %s, expected %s",
+          op->def->name, input_name(op, input), STR_ARG(t->name), live_names[t->live], live_names[live]);
+    return MPK_OK;
+}
+
+void shape_like(const ir_tensor *from, ir_tensor *out)
+{
+    out->dtype = from->dtype;
+    out->live = from->live;
+    out->rank = from->rank;
+    memcpy(out->dims, from->dims, sizeof out->dims);
+}
+
+/* Merge axis 0's meaning: it must be that of the result's axis 0, and the same for all inputs that have one. */
+static mpk_status merge_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, ir_tensor *out)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    if (t->live == IR_ALL)
+        return MPK_OK;
+    CHECK(cx, t->rank == out->rank && t->dims[0] == out->dims[0], MPK_ESHAPE,
+          "%s: input %s (%%%.*s) counts %s along axis 0 and cannot be broadcast there", op->def->name,
+          input_name(op, input), STR_ARG(t->name), live_names[t->live]);
+    CHECK(cx, out->live == IR_ALL || out->live == t->live, MPK_ESHAPE,
+          "%s: axis 0 of input %s (%%%.*s) counts %s, that of an earlier input %s", op->def->name,
+          input_name(op, input), STR_ARG(t->name), live_names[t->live], live_names[out->live]);
+    out->live = t->live;
+    return MPK_OK;
+}
+
+mpk_status shape_broadcast(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    out->rank = 0;
+    out->live = IR_ALL;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (shape_input(g, op, i)->rank > out->rank)
+            out->rank = shape_input(g, op, i)->rank;
+    for (uint32_t axis = 0; axis < out->rank; axis++)
+        out->dims[axis] = 1;
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        const ir_tensor *t = shape_input(g, op, i);
+        for (uint32_t axis = 0; axis < t->rank; axis++) {
+            int64_t *dim = &out->dims[axis + out->rank - t->rank];
+            CHECK(cx, t->dims[axis] == 1 || *dim == 1 || *dim == t->dims[axis], MPK_ESHAPE,
+                  "%s: axis %u of input %s (%%%.*s) has %lld entries, the other inputs %lld", op->def->name, axis,
+                  input_name(op, i), STR_ARG(t->name), (long long)t->dims[axis], (long long)*dim);
+            if (*dim == 1)
+                *dim = t->dims[axis];
+        }
+    }
+    for (uint32_t i = 0; i < op->n_in; i++)
+        TRY(merge_live(cx, g, op, i, out));
+    return MPK_OK;
+}
+
+void shape_broadcast_box(const ir_tensor *in, uint32_t out_rank, const ir_box *box, ir_box *read)
+{
+    *read = (ir_box){0};
+    for (uint32_t i = 0; i < in->rank; i++) {
+        uint32_t axis = i + out_rank - in->rank;
+        bool one = in->dims[i] == 1;
+        read->lo[i] = one ? 0 : box->lo[axis];
+        read->hi[i] = one ? 1 : box->hi[axis];
+    }
+}
+
+void shape_axes_all(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    for (uint32_t i = 0; i < g->tensors.at[op->out[0]].rank; i++)
+        axes[i].grain = 1;
+}
+
+void shape_axes_rows(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    for (uint32_t i = 0; i + 1 < g->tensors.at[op->out[0]].rank; i++)
+        axes[i].grain = 1;
+}
+
+void shape_axes_first(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    (void)g, (void)op;
+    axes[0].grain = 1;
+}
+
+void shape_reads_broadcast(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    shape_broadcast_box(shape_input(g, op, input), g->tensors.at[op->out[0]].rank, box, read);
+}
+
+void shape_reads_rows(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    *read = ir_box_whole(t);
+    for (uint32_t i = 0; input == 0 && i + 1 < t->rank; i++) {
+        read->lo[i] = box->lo[i];
+        read->hi[i] = box->hi[i];
+    }
+}
+
+size_t shape_scratch_row(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    (void)box;
+    const ir_tensor *t = shape_input(g, op, 0);
+    return t->rank ? (size_t)t->dims[t->rank - 1] * sizeof(float) : sizeof(float);
+}

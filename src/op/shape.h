@@ -1,0 +1,69 @@
+/* shape.h - what the infer, axes and reads of many records share. */
+#ifndef OP_SHAPE_H
+#define OP_SHAPE_H
+
+#include "ir/op.h"
+
+/* Sets of dtypes for shape_expect. */
+enum {
+    SHAPE_FLOAT = 1 << IR_F32 | 1 << IR_F16 | 1 << IR_BF16,
+    SHAPE_I32 = 1 << IR_I32,
+    SHAPE_I64 = 1 << IR_I64,
+    SHAPE_PLAIN = SHAPE_FLOAT | 1 << IR_F64 | SHAPE_I32 | SHAPE_I64 | 1 << IR_BOOL,
+    SHAPE_ANY = (1 << IR_DTYPES) - 1,
+    SHAPE_WEIGHT = SHAPE_ANY & ~(1 << IR_F64 | SHAPE_I32 | SHAPE_I64 | 1 << IR_BOOL)
+};
+
+/* A dimension that may be anything, for shape_expect. */
+enum { SHAPE_FREE = -1 };
+
+/* Constructors of the tables in a record. */
+#define SHAPE_INT(attribute_name, value)                                               \
+    {                                                                                  \
+        .name = attribute_name, .type = IR_ATTRIBUTE_INT, .otherwise = {.i = (value) } \
+    }
+#define SHAPE_REAL(attribute_name, value)                                                \
+    {                                                                                    \
+        .name = attribute_name, .type = IR_ATTRIBUTE_FLOAT, .otherwise = {.f = (value) } \
+    }
+#define SHAPE_WORD(attribute_name, value)                                                                 \
+    {                                                                                                     \
+        .name = attribute_name, .type = IR_ATTRIBUTE_STR, .otherwise = {.s = {value, sizeof(value) - 1} } \
+    }
+#define SHAPE_NEEDED(attribute_name, kind)                                    \
+    {                                                                         \
+        .name = attribute_name, .type = IR_ATTRIBUTE_##kind, .required = true \
+    }
+#define SHAPE_COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* The tensor of an input, or NULL if it is absent. */
+const ir_tensor *shape_input(const ir_graph *g, const ir_op *op, uint32_t input);
+
+/* MPK_ESHAPE unless the input has one of these dtypes and this shape (dims: SHAPE_FREE matches all).  Absent inputs
+ * pass. */
+mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, uint32_t dtypes,
+                        uint32_t rank, const int64_t *dims);
+/* MPK_ESHAPE unless the input has one of these dtypes, whatever its shape. */
+mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, uint32_t dtypes);
+/* MPK_ESHAPE unless axis 0 of both inputs counts the same (absent inputs pass). */
+mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, ir_live live);
+
+/* Dtype, live, rank and dims of a tensor that the result shall equal. */
+void shape_like(const ir_tensor *from, ir_tensor *out);
+/* The numpy broadcast of the inputs first .. n_in - 1: rank, dims and live of out. */
+mpk_status shape_broadcast(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out);
+/* What a box of the broadcast result needs of a tensor. */
+void shape_broadcast_box(const ir_tensor *in, uint32_t out_rank, const ir_box *box, ir_box *read);
+
+/* Records' `axes`: every axis may be cut anywhere; the same but for the last axis; only axis 0. */
+void shape_axes_all(const ir_graph *g, const ir_op *op, op_axis *axes);
+void shape_axes_rows(const ir_graph *g, const ir_op *op, op_axis *axes);
+void shape_axes_first(const ir_graph *g, const ir_op *op, op_axis *axes);
+/* Records' `reads` of element-wise operators. */
+void shape_reads_broadcast(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read);
+/* Records' `reads` of operators on rows: the whole of the last axis; inputs of rank 1 are read whole. */
+void shape_reads_rows(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read);
+/* Records' `scratch_bytes`: a row of input 0 as f32. */
+size_t shape_scratch_row(const ir_graph *g, const ir_op *op, const ir_box *box);
+
+#endif

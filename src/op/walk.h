@@ -1,0 +1,98 @@
+/* walk.h - how reference code goes over a box: an odometer, and rows of operands with any strides. */
+#ifndef OP_WALK_H
+#define OP_WALK_H
+
+#include "ir/op.h"
+
+/* Advance `at` over the first `axes` axes of the box, the last of them fastest; false after the end.  Start at box->lo.
+ */
+static inline bool walk_next(const ir_box *box, uint32_t axes, int64_t *at)
+{
+    for (uint32_t i = axes; i-- > 0;) {
+        if (++at[i] < box->hi[i])
+            return true;
+        at[i] = box->lo[i];
+    }
+    return false;
+}
+
+/* Offset in elements of the entry `at` of a tensor. */
+static inline int64_t walk_offset(const op_view *v, const int64_t *at)
+{
+    int64_t offset = 0;
+    for (uint32_t i = 0; i < v->rank; i++)
+        offset += at[i] * v->stride[i];
+    return offset;
+}
+
+/* The stride along an axis of the result of rank `rank` that v is broadcast to (0 where it repeats). */
+static inline int64_t walk_stride(const op_view *v, uint32_t rank, uint32_t axis)
+{
+    uint32_t skipped = rank - v->rank;
+    return axis < skipped || v->dims[axis - skipped] == 1 ? 0 : v->stride[axis - skipped];
+}
+
+/* Offset in elements of what entry `at` of the result of rank `rank` takes from v. */
+static inline int64_t walk_broadcast(const op_view *v, uint32_t rank, const int64_t *at)
+{
+    int64_t offset = 0;
+    for (uint32_t i = 0; i < rank; i++)
+        offset += at[i] * walk_stride(v, rank, i);
+    return offset;
+}
+
+/* n entries along the last axis from `first` on, as f32; offset: of entry 0 of the row. */
+static inline void walk_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n, float *to)
+{
+    int64_t stride = v->rank ? v->stride[v->rank - 1] : 1;
+    if (stride == 1) {
+        op_load_row(v, offset, first, n, to);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        to[i] = op_load(v, offset + (first + i) * stride);
+}
+
+static inline void walk_store_row(const op_view *v, int64_t offset, int64_t first, int64_t n, const float *from)
+{
+    int64_t stride = v->rank ? v->stride[v->rank - 1] : 1;
+    if (stride == 1 && v->dtype == IR_F32) {
+        memcpy((float *)v->data + offset + first, from, (size_t)n * sizeof *from);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        op_store(v, offset + (first + i) * stride, from[i]);
+}
+
+/* Copy n entries of the same dtype bit for bit; rows of blocks have stride 1 and whole blocks. */
+static inline void walk_copy(const op_view *to, int64_t to_offset, int64_t to_stride, const op_view *from,
+                             int64_t from_offset, int64_t from_stride, int64_t n)
+{
+    size_t size = ir_dtype_table[to->dtype].block_bytes;
+    bool blocks = ir_dtype_table[to->dtype].block_elements > 1;
+    char *d = (char *)to->data + ir_row_bytes(to->dtype, to_offset);
+    const char *s = (const char *)from->data + ir_row_bytes(to->dtype, from_offset);
+    if (blocks || (to_stride == 1 && from_stride == 1)) {
+        memcpy(d, s, (size_t)ir_row_bytes(to->dtype, n));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        memcpy(d + (size_t)(i * to_stride) * size, s + (size_t)(i * from_stride) * size, size);
+}
+
+/* An entry of an i32 or i64 tensor. */
+static inline int64_t walk_load_int(const op_view *v, int64_t offset)
+{
+    return v->dtype == IR_I32 ? ((const int32_t *)v->data)[offset] : ((const int64_t *)v->data)[offset];
+}
+
+/* x as it would come back from a tensor of this dtype. */
+static inline float walk_round(ir_dtype dtype, float x)
+{
+    float kept[1];
+    op_view v = {.data = kept, .dtype = dtype};
+    op_store(&v, 0, x);
+    return op_load(&v, 0);
+}
+
+#endif

@@ -1,4 +1,4 @@
-/* hf_config.c - config.json and generation_config.json of Hugging Face folders -> hyper-parameters.
+/* hf_config.c - config.json and generation_config.json of Hugging Face folders -> hyper-parameters; the chat template.
  *
  * Both spellings are read: rope_theta, rope_scaling, torch_dtype of older files; rope_parameters, dtype of those that
  * Transformers 5 writes.  What is absent takes the default that Transformers gives; what would change the
@@ -229,17 +229,6 @@ static mpk_status add_eos_tokens(mpk_context *cx, const json_t *value, model_con
     return MPK_OK;
 }
 
-mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id)
-{
-    for (uint32_t i = 0; i < c->n_eos_tokens; i++)
-        if (c->eos_tokens[i] == id)
-            return MPK_OK;
-    CHECK(cx, c->n_eos_tokens < sizeof c->eos_tokens / sizeof *c->eos_tokens, MPK_ELIMIT,
-          "the model names more than %zu end-of-text tokens", sizeof c->eos_tokens / sizeof *c->eos_tokens);
-    c->eos_tokens[c->n_eos_tokens++] = id;
-    return MPK_OK;
-}
-
 static mpk_status fill_config(mpk_context *cx, arena *a, const json_t *j, model_config *c)
 {
     str family = {0};
@@ -304,4 +293,18 @@ mpk_status load_hf_generation_config(mpk_context *cx, str json, load_model *m)
     mpk_status status = fill_generation(cx, j, m);
     json_decref(j);
     return status;
+}
+
+mpk_status load_hf_chat_template(mpk_context *cx, str json, load_model *m)
+{
+    json_t *j = NULL;
+    TRY(load_json_parse(cx, json, &j));
+    const json_t *value = load_json_get(j, "chat_template");
+    str template = {json_string_value(value), json_string_length(value)};
+    char *copy = template.at ? arena_copy(&m->arena, template.at, template.n) : NULL;
+    bool is_text = template.at;
+    json_decref(j);
+    CHECK(cx, copy || !is_text, MPK_ENOMEM, "out of memory for a chat template");
+    m->chat_template = (str){copy, copy ? template.n : 0};
+    return MPK_OK;
 }

@@ -37,20 +37,51 @@ typedef struct load_model {
     } suggested;
 } load_model;
 
-/* Open a Hugging Face folder (config.json, weights and tokenizer optional) or a GGUF file. */
+/* Open a Hugging Face folder (config.json, weights and tokenizer optional) or a GGUF file.  Of a model that has
+ * weights, all that its configuration needs are there, in the shapes that it needs.  MPK_EIO, MPK_EFORMAT,
+ * MPK_EUNSUPPORTED, MPK_ESHAPE, MPK_ELIMIT, MPK_ENOMEM. */
 mpk_status load_open(mpk_context *cx, const char *path, load_model *out);
 void load_close(load_model *m);
 const load_tensor *load_find(const load_model *m, const char *name);
+/* What model_build asks for: the dtypes of the weights in m, whose shapes it checks; config.weight_dtype for all
+ * if m has none. */
+model_weights load_weights(const load_model *m);
 
-/* One format each; they fill what their file has. */
+/* ---- random.c ---- */
+
+/* Elements first ... first + n - 1 of the random weight `name`, such that a model of them has finite and varied logits;
+ * each depends on the seed, the name, its index and nothing else.  Of a block dtype first and n are multiples of the
+ * block. */
+void load_random_fill(uint64_t seed, str name, ir_dtype dtype, int64_t first, int64_t n, void *to);
+
+/* ---- one format each: they add what their file has to a zeroed or partly filled model ---- */
+
 mpk_status load_safetensors(mpk_context *cx, const char *path, load_model *m);
+/* The bytes are borrowed until load_close. */
 mpk_status load_safetensors_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m);
+/* The shards that an index (model.safetensors.index.json) in the folder names. */
+mpk_status load_safetensors_index(mpk_context *cx, const char *folder, str json, load_model *m);
 mpk_status load_gguf(mpk_context *cx, const char *path, load_model *m);
 mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m);
 mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out);
 /* Fill suggested, and add the end-of-text tokens that config.json does not name. */
 mpk_status load_hf_generation_config(mpk_context *cx, str json, load_model *m);
+/* The chat template of a tokenizer_config.json, if it is one text. */
+mpk_status load_hf_chat_template(mpk_context *cx, str json, load_model *m);
+
+/* ---- load.c: what the formats share ---- */
+
 /* Add a token that ends a text, once.  MPK_ELIMIT. */
 mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id);
+/* Bytes of a tensor; MPK_EFORMAT: no elements, too many, or the last dimension is no multiple of the dtype's block. */
+mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_bytes);
+/* Append a tensor under a name of its own (borrowed). */
+mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t);
+/* MPK_EFORMAT if the bytes of two of the tensors from `first` on overlap. */
+mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first);
+/* Map a file for as long as the model lives. */
+mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out);
+/* A borrowed name for a message: not too long. */
+#define LOAD_NAME(s) (int)((s).n < 96 ? (s).n : 96), (s).at
 
 #endif

@@ -1,0 +1,398 @@
+/* gguf.c - GGUF files, versions 2 and 3, little-endian: key-value pairs and tensors.
+ *
+ * The file: "GGUF", u32 version, u64 tensors, u64 pairs; the pairs (string key, u32 type, value); the tensors (string
+ * name, u32 rank, u64 dims innermost first, u32 type, u64 offset); padding; data.  A string is u64 length, bytes; an
+ * array is u32 type, u64 count, items.  One pass checks that everything lies inside the file and indexes it; nothing is
+ * copied but the names of tensors, which become those of Hugging Face.
+ */
+#include "load/gguf.h"
+
+#include <stdio.h>
+
+/* ---- reading bytes ---- */
+
+typedef struct reader {
+    mpk_context *cx;
+    const unsigned char *bytes;
+    uint64_t n, at; /* at <= n */
+} reader;
+
+static mpk_status check_left(reader *r, uint64_t n, const char *what)
+{
+    CHECK(r->cx, n <= r->n - r->at, MPK_EFORMAT, "the file ends at byte %llu inside %s: damaged or incomplete",
+          (unsigned long long)r->n, what);
+    return MPK_OK;
+}
+
+static uint64_t get_unsigned(const unsigned char *at, unsigned n)
+{
+    uint64_t value = 0;
+    for (unsigned i = n; i-- > 0;)
+        value = value << 8 | at[i];
+    return value;
+}
+
+static mpk_status read_unsigned(reader *r, unsigned n, const char *what, uint64_t *out)
+{
+    TRY(check_left(r, n, what));
+    *out = get_unsigned(r->bytes + r->at, n);
+    r->at += n;
+    return MPK_OK;
+}
+
+static mpk_status read_str(reader *r, const char *what, str *out)
+{
+    uint64_t n = 0;
+    TRY(read_unsigned(r, 8, what, &n));
+    TRY(check_left(r, n, what));
+    *out = (str){(const char *)r->bytes + r->at, (size_t)n};
+    r->at += n;
+    return MPK_OK;
+}
+
+/* ---- key-value pairs ---- */
+
+static const uint8_t type_bytes[GGUF_TYPES] = {
+#define GGUF_TYPE_BYTES(name, bytes) bytes,
+    GGUF_TYPE_MAP(GGUF_TYPE_BYTES)
+#undef GGUF_TYPE_BYTES
+};
+
+static mpk_status skip_items(reader *r, const gguf_value *v)
+{
+    str skipped;
+    unsigned size = type_bytes[v->type];
+    if (size) {
+        CHECK(r->cx, v->n <= (r->n - r->at) / size, MPK_EFORMAT,
+              "the file ends inside the value of %.*s: damaged or incomplete", LOAD_NAME(v->key));
+        r->at += v->n * size;
+        return MPK_OK;
+    }
+    for (uint64_t i = 0; i < v->n; i++)
+        TRY(read_str(r, "a string", &skipped));
+    return MPK_OK;
+}
+
+static mpk_status read_type(reader *r, const gguf_value *v, gguf_type *out)
+{
+    uint64_t type = 0;
+    TRY(read_unsigned(r, 4, "the type of a value", &type));
+    CHECK(r->cx, type < GGUF_TYPES, MPK_EFORMAT, "the value of %.*s has the type %llu, which no GGUF has",
+          LOAD_NAME(v->key), (unsigned long long)type);
+    *out = (gguf_type)type;
+    return MPK_OK;
+}
+
+static mpk_status read_value(reader *r, arena *a, gguf *f)
+{
+    gguf_value v = {.n = 1};
+    TRY(read_str(r, "a key", &v.key));
+    CHECK(r->cx, v.key.n && !map_get(&f->keys, v.key, NULL), MPK_EFORMAT, "the key \"%.*s\" is empty or there twice",
+          LOAD_NAME(v.key));
+    TRY(read_type(r, &v, &v.type));
+    if (v.type == GGUF_ARRAY) {
+        v.is_array = true;
+        TRY(read_type(r, &v, &v.type));
+        TRY(read_unsigned(r, 8, "an array", &v.n));
+        CHECK(r->cx, v.type != GGUF_ARRAY, MPK_EUNSUPPORTED, "the value of %.*s is an array of arrays",
+              LOAD_NAME(v.key));
+    }
+    v.at = r->bytes + r->at;
+    TRY(skip_items(r, &v));
+    PUSH(r->cx, a, &f->values, v);
+    return map_put(r->cx, a, &f->keys, v.key, f->values.n - 1);
+}
+
+const gguf_value *gguf_find(const gguf *f, const char *key)
+{
+    uint64_t index;
+    return map_get(&f->keys, str_from(key), &index) ? &f->values.at[index] : NULL;
+}
+
+bool gguf_type_is_int(gguf_type type)
+{
+    return type != GGUF_F32 && type != GGUF_F64 && type_bytes[type] && type != GGUF_BOOL;
+}
+
+double gguf_item_double(const gguf_value *v, uint64_t i)
+{
+    const unsigned char *at = v->at + i * type_bytes[v->type];
+    float f32;
+    double f64;
+    if (v->type == GGUF_F32)
+        return memcpy(&f32, at, 4), f32;
+    if (v->type == GGUF_F64)
+        return memcpy(&f64, at, 8), f64;
+    return (double)gguf_item_int(v, i);
+}
+
+int64_t gguf_item_int(const gguf_value *v, uint64_t i)
+{
+    unsigned size = type_bytes[v->type];
+    uint64_t bits = get_unsigned(v->at + i * size, size);
+    bool is_signed = v->type == GGUF_I8 || v->type == GGUF_I16 || v->type == GGUF_I32 || v->type == GGUF_I64;
+    if (is_signed && size < 8 && bits >> (8 * size - 1))
+        bits |= ~UINT64_C(0) << (8 * size);
+    if (!is_signed && bits > INT64_MAX)
+        return INT64_MAX;
+    return (int64_t)bits;
+}
+
+mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_t *out)
+{
+    const gguf_value *v = gguf_find(f, key);
+    if (!v)
+        return MPK_OK;
+    CHECK(cx, gguf_type_is_int(v->type) && v->n >= 1, MPK_EFORMAT, "%s is not an integer", key);
+    int64_t value = gguf_item_int(v, 0);
+    for (uint64_t i = 1; i < v->n; i++) /* one for each layer */
+        CHECK(cx, gguf_item_int(v, i) == value, MPK_EUNSUPPORTED, "%s differs between layers: not supported", key);
+    CHECK(cx, value >= 0 && value <= UINT32_MAX, MPK_EFORMAT, "%s is %lld, expected 0 to %u", key, (long long)value,
+          UINT32_MAX);
+    *out = (uint32_t)value;
+    return MPK_OK;
+}
+
+mpk_status gguf_get_double(mpk_context *cx, const gguf *f, const char *key, double *out)
+{
+    const gguf_value *v = gguf_find(f, key);
+    if (!v)
+        return MPK_OK;
+    CHECK(cx, !v->is_array && type_bytes[v->type] && v->type != GGUF_BOOL, MPK_EFORMAT, "%s is not a number", key);
+    *out = gguf_item_double(v, 0);
+    return MPK_OK;
+}
+
+mpk_status gguf_get_bool(mpk_context *cx, const gguf *f, const char *key, bool *out)
+{
+    const gguf_value *v = gguf_find(f, key);
+    if (!v)
+        return MPK_OK;
+    CHECK(cx, !v->is_array && v->type == GGUF_BOOL && v->at[0] <= 1, MPK_EFORMAT, "%s is neither true nor false", key);
+    *out = v->at[0];
+    return MPK_OK;
+}
+
+/* The string at *at; the pass over the file has checked that it lies inside.  *at moves behind it. */
+static str take_str(const unsigned char **at)
+{
+    str s = {(const char *)*at + 8, (size_t)get_unsigned(*at, 8)};
+    *at += 8 + s.n;
+    return s;
+}
+
+mpk_status gguf_get_str(mpk_context *cx, const gguf *f, const char *key, str *out)
+{
+    const gguf_value *v = gguf_find(f, key);
+    if (!v)
+        return MPK_OK;
+    CHECK(cx, !v->is_array && v->type == GGUF_STRING, MPK_EFORMAT, "%s is not a string", key);
+    const unsigned char *at = v->at;
+    *out = take_str(&at);
+    return MPK_OK;
+}
+
+mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, const str **out)
+{
+    CHECK(cx, v->is_array && v->type == GGUF_STRING, MPK_EFORMAT, "%.*s is not a list of strings", LOAD_NAME(v->key));
+    str *list;
+    NEW(cx, a, list, v->n);
+    const unsigned char *at = v->at;
+    for (uint64_t i = 0; i < v->n; i++)
+        list[i] = take_str(&at);
+    *out = list;
+    return MPK_OK;
+}
+
+/* ---- tensors ---- */
+
+/* Numbers of tensor types; those without a dtype of ours are known by name to be refused by it. */
+static const struct tensor_type {
+    const char *name;
+    int dtype; /* -1: not supported */
+} tensor_types[] = {
+    [0] = {"F32", IR_F32},    [1] = {"F16", IR_F16},    [2] = {"Q4_0", IR_Q4_0},  [3] = {"Q4_1", IR_Q4_1},
+    [6] = {"Q5_0", IR_Q5_0},  [7] = {"Q5_1", IR_Q5_1},  [8] = {"Q8_0", IR_Q8_0},  [9] = {"Q8_1", -1},
+    [10] = {"Q2_K", IR_Q2_K}, [11] = {"Q3_K", IR_Q3_K}, [12] = {"Q4_K", IR_Q4_K}, [13] = {"Q5_K", IR_Q5_K},
+    [14] = {"Q6_K", IR_Q6_K}, [15] = {"Q8_K", -1},      [16] = {"IQ2_XXS", -1},   [17] = {"IQ2_XS", -1},
+    [18] = {"IQ3_XXS", -1},   [19] = {"IQ1_S", -1},     [20] = {"IQ4_NL", -1},    [21] = {"IQ3_S", -1},
+    [22] = {"IQ2_S", -1},     [23] = {"IQ4_XS", -1},    [24] = {"I8", -1},        [25] = {"I16", -1},
+    [26] = {"I32", -1},       [27] = {"I64", -1},       [28] = {"F64", -1},       [29] = {"IQ1_M", -1},
+    [30] = {"BF16", IR_BF16}, [34] = {"TQ1_0", -1},     [35] = {"TQ2_0", -1},     [39] = {"MXFP4", -1},
+};
+
+static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype *out)
+{
+    const struct tensor_type *t =
+        type < sizeof tensor_types / sizeof *tensor_types ? &tensor_types[type] : &(struct tensor_type){NULL, -1};
+    CHECK(cx, t->name, MPK_EUNSUPPORTED, "tensor %.*s has the type number %llu, which is not known here",
+          LOAD_NAME(name), (unsigned long long)type);
+    CHECK(cx, t->dtype >= 0, MPK_EUNSUPPORTED,
+          "tensor %.*s has the type %s; F32, F16, BF16, Q4_0 to Q8_0 and Q2_K to Q6_K are supported", LOAD_NAME(name),
+          t->name);
+    *out = (ir_dtype)t->dtype;
+    return MPK_OK;
+}
+
+/* Parts of names in GGUF and in Hugging Face checkpoints. */
+static const char *const names[][2] = {
+    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+static const char *const layer_names[][2] = {
+    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"}};
+
+static const char *find_name(const char *const (*table)[2], size_t n, str name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (str_is(name, table[i][0]))
+            return table[i][1];
+    return NULL;
+}
+
+/* blk.7.attn_q.weight -> model.layers.7.self_attn.q_proj.weight; a name that is not known stays as it is. */
+static mpk_status rename_tensor(mpk_context *cx, arena *a, str *name)
+{
+    char renamed[160];
+    int n = 0;
+    size_t stem = name->n, digits = 4;
+    while (stem && name->at[stem - 1] != '.')
+        stem--; /* behind the last dot: weight, bias */
+    if (!stem || name->n > 96)
+        return MPK_OK;
+    str last = {name->at + stem, name->n - stem}, whole = {name->at, stem - 1};
+    const char *other = find_name(names, sizeof names / sizeof *names, whole);
+    if (other)
+        n = snprintf(renamed, sizeof renamed, "%s.%.*s", other, STR_ARG(last));
+    if (whole.n > 5 && memcmp(whole.at, "blk.", 4) == 0) {
+        while (digits < whole.n && whole.at[digits] >= '0' && whole.at[digits] <= '9')
+            digits++;
+        str part = {whole.at + digits + 1, digits < whole.n ? whole.n - digits - 1 : 0};
+        other = digits > 4 && digits < whole.n && whole.at[digits] == '.'
+                    ? find_name(layer_names, sizeof layer_names / sizeof *layer_names, part)
+                    : NULL;
+        if (other)
+            n = snprintf(renamed, sizeof renamed, "model.layers.%.*s.%s.%.*s", (int)(digits - 4), whole.at + 4, other,
+                         STR_ARG(last));
+    }
+    if (!n)
+        return MPK_OK;
+    *name = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
+    CHECK(cx, name->at, MPK_ENOMEM, "out of memory for a tensor's name");
+    return MPK_OK;
+}
+
+/* One entry of the table of tensors; data is its offset until the start of the data is known. */
+static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
+{
+    load_tensor t = {0};
+    uint64_t rank = 0, size = 0, type = 0;
+    TRY(read_str(r, "a tensor's name", &t.name));
+    TRY(read_unsigned(r, 4, "a tensor's rank", &rank));
+    CHECK(r->cx, rank >= 1 && rank <= 4, MPK_EFORMAT, "tensor %.*s has %llu dimensions, expected 1 to 4",
+          LOAD_NAME(t.name), (unsigned long long)rank);
+    t.rank = (uint32_t)rank;
+    for (uint32_t i = 0; i < t.rank; i++) {
+        TRY(read_unsigned(r, 8, "a tensor's dimensions", &size));
+        CHECK(r->cx, size <= INT64_MAX, MPK_EFORMAT, "tensor %.*s has a dimension of %llu", LOAD_NAME(t.name),
+              (unsigned long long)size);
+        t.dims[t.rank - 1 - i] = (int64_t)size;
+    }
+    TRY(read_unsigned(r, 4, "a tensor's type", &type));
+    TRY(read_unsigned(r, 8, "a tensor's offset", offset));
+    TRY(find_dtype(r->cx, t.name, type, &t.dtype));
+    TRY(load_tensor_bytes(r->cx, &t, &t.n_bytes));
+    TRY(rename_tensor(r->cx, &m->arena, &t.name));
+    return load_add_tensor(r->cx, m, &t);
+}
+
+/* Give the tensors from `first` on their addresses. */
+static mpk_status place_tensors(reader *r, load_model *m, size_t first, const uint64_t *offsets, uint64_t alignment)
+{
+    uint64_t start = (r->at + alignment - 1) / alignment * alignment;
+    uint64_t n_data = start < r->n ? r->n - start : 0;
+    for (size_t i = first; i < m->tensors.n; i++) {
+        load_tensor *t = &m->tensors.at[i];
+        uint64_t offset = offsets[i - first];
+        CHECK(r->cx, offset % alignment == 0, MPK_EFORMAT,
+              "tensor %.*s lies at %llu, no multiple of the alignment %llu", LOAD_NAME(t->name),
+              (unsigned long long)offset, (unsigned long long)alignment);
+        CHECK(r->cx, offset <= n_data && t->n_bytes <= n_data - offset, MPK_EFORMAT,
+              "tensor %.*s: %llu bytes at %llu of %llu: the file is damaged or incomplete", LOAD_NAME(t->name),
+              (unsigned long long)t->n_bytes, (unsigned long long)offset, (unsigned long long)n_data);
+        t->data = r->bytes + start + offset;
+    }
+    return load_check_overlap(r->cx, m, first);
+}
+
+static mpk_status read_tensors(reader *r, const gguf *f, uint64_t n_tensors, load_model *m)
+{
+    size_t first = m->tensors.n;
+    uint32_t alignment = 32;
+    uint64_t *offsets;
+    TRY(gguf_get_u32(r->cx, f, "general.alignment", &alignment));
+    CHECK(r->cx, alignment && (alignment & (alignment - 1)) == 0, MPK_EFORMAT,
+          "general.alignment is %u, expected a power of two", alignment);
+    NEW(r->cx, &m->arena, offsets, n_tensors);
+    for (uint64_t i = 0; i < n_tensors; i++)
+        NOTE(r->cx, read_tensor(r, m, &offsets[i]), "reading tensor %llu of %llu", (unsigned long long)i + 1,
+             (unsigned long long)n_tensors);
+    return place_tensors(r, m, first, offsets, alignment);
+}
+
+/* ---- the file ---- */
+
+static mpk_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_values)
+{
+    uint64_t version = 0;
+    CHECK(r->cx, r->n >= 4 && memcmp(r->bytes, "GGUF", 4) == 0, MPK_EFORMAT,
+          "not a GGUF file (a model is a GGUF file, or a folder with config.json)");
+    r->at = 4;
+    TRY(read_unsigned(r, 4, "the header", &version));
+    CHECK(r->cx, (version & 0xffff) || !version, MPK_EUNSUPPORTED, "big-endian GGUF files are not supported");
+    CHECK(r->cx, version == 2 || version == 3, MPK_EUNSUPPORTED, "GGUF version %llu is not supported; 2 and 3 are",
+          (unsigned long long)version);
+    TRY(read_unsigned(r, 8, "the header", n_tensors));
+    TRY(read_unsigned(r, 8, "the header", n_values));
+    /* the smallest tensor entry has 33 bytes, the smallest pair 14: no count may ask for more memory than the file has
+     */
+    CHECK(r->cx, *n_tensors <= r->n / 33 && *n_values <= r->n / 14, MPK_EFORMAT,
+          "%llu tensors and %llu values do not fit into %llu bytes", (unsigned long long)*n_tensors,
+          (unsigned long long)*n_values, (unsigned long long)r->n);
+    return MPK_OK;
+}
+
+static mpk_status fill_model(mpk_context *cx, const gguf *f, load_model *m)
+{
+    mpk_status status = gguf_fill_config(cx, f, m);
+    /* a file of a vocabulary alone may be of any architecture */
+    if (status != MPK_OK && (m->tensors.n || status == MPK_ENOMEM))
+        return status;
+    m->has_config = status == MPK_OK;
+    status_clear(cx);
+    return gguf_fill_vocab(cx, f, m);
+}
+
+mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m)
+{
+    reader r = {.cx = cx, .bytes = bytes, .n = n};
+    gguf f = {0};
+    uint64_t n_tensors = 0, n_values = 0;
+    TRY(read_header(&r, &n_tensors, &n_values));
+    for (uint64_t i = 0; i < n_values; i++)
+        NOTE(cx, read_value(&r, &m->arena, &f), "reading value %llu of %llu", (unsigned long long)i + 1,
+             (unsigned long long)n_values);
+    TRY(read_tensors(&r, &f, n_tensors, m));
+    return fill_model(cx, &f, m);
+}
+
+mpk_status load_gguf(mpk_context *cx, const char *path, load_model *m)
+{
+    file_map file = {0};
+    TRY(load_map(cx, path, m, &file));
+    NOTE(cx, load_gguf_bytes(cx, file.bytes, file.n_bytes, m), "reading %s", path);
+    return MPK_OK;
+}

@@ -1,0 +1,69 @@
+/* gguf.h - a GGUF file's key-value pairs, checked and indexed; shared by gguf.c and gguf_config.c. */
+#ifndef LOAD_GGUF_H
+#define LOAD_GGUF_H
+
+#include "load/load.h"
+
+/* The types of values, with their bytes (0: variable). */
+#define GGUF_TYPE_MAP(X) \
+    X(U8, 1)             \
+    X(I8, 1)             \
+    X(U16, 2)            \
+    X(I16, 2)            \
+    X(U32, 4)            \
+    X(I32, 4)            \
+    X(F32, 4)            \
+    X(BOOL, 1)           \
+    X(STRING, 0)         \
+    X(ARRAY, 0)          \
+    X(U64, 8)            \
+    X(I64, 8)            \
+    X(F64, 8)
+
+typedef enum gguf_type {
+#define GGUF_TYPE_ENUM(name, bytes) GGUF_##name,
+    GGUF_TYPE_MAP(GGUF_TYPE_ENUM)
+#undef GGUF_TYPE_ENUM
+        GGUF_TYPES
+} gguf_type;
+
+/* A value inside the mapping; all of it lies inside the file. */
+typedef struct gguf_value {
+    str key;
+    gguf_type type;          /* of the value, or of the items of an array */
+    bool is_array;           /* arrays of arrays are refused */
+    uint64_t n;              /* items; 1 if no array */
+    const unsigned char *at; /* the first item, unaligned; a string is u64 length, bytes */
+} gguf_value;
+
+typedef struct gguf {
+    VEC(gguf_value) values;
+    map keys; /* -> index of values */
+} gguf;
+
+/* The value of a key, or NULL. */
+const gguf_value *gguf_find(const gguf *f, const char *key);
+
+/* Read a value into *out, or leave *out as it is if there is none.  MPK_EFORMAT: another type, an array, out of range.
+ */
+mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_t *out);
+mpk_status gguf_get_double(mpk_context *cx, const gguf *f, const char *key, double *out);
+mpk_status gguf_get_bool(mpk_context *cx, const gguf *f, const char *key, bool *out);
+/* The text is borrowed from the mapping. */
+mpk_status gguf_get_str(mpk_context *cx, const gguf *f, const char *key, str *out);
+
+/* Items i of a number type as an integer (floats truncated, all ones of a u64 saturated) or a double. */
+int64_t gguf_item_int(const gguf_value *v, uint64_t i);
+double gguf_item_double(const gguf_value *v, uint64_t i);
+bool gguf_type_is_int(gguf_type type);
+/* The items of an array of strings, borrowed from the mapping; *out is n items in arena a. */
+mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, const str **out);
+
+/* ---- gguf_config.c ---- */
+
+/* Fill config from <architecture>.* and the tensors that are there. */
+mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m);
+/* Make the tokenizer from tokenizer.ggml.*, if there is one; end-of-text tokens and chat template. */
+mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m);
+
+#endif

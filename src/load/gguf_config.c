@@ -1,0 +1,317 @@
+/* gguf_config.c - hyper-parameters and vocabulary of a GGUF file.
+ *
+ * Architectures llama (also of Mistral models), qwen2, qwen3.  GGUF writes no biases and no tied head as
+ * hyper-parameters: the tensors tell.  It writes Llama 3's rope scaling as divisors of the frequencies
+ * (rope_freqs.weight); they are recomputed from the formula's parameters and compared.
+ */
+#include "load/gguf.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* <architecture>.<key> as a string of its own. */
+typedef struct scope {
+    mpk_context *cx;
+    const gguf *f;
+    str architecture;
+    char key[160];
+} scope;
+
+static const char *scoped(scope *s, const char *key)
+{
+    snprintf(s->key, sizeof s->key, "%.*s.%s", LOAD_NAME(s->architecture), key);
+    return s->key;
+}
+
+static mpk_status get_u32(scope *s, const char *key, uint32_t *out)
+{
+    return gguf_get_u32(s->cx, s->f, scoped(s, key), out);
+}
+
+static mpk_status get_double(scope *s, const char *key, double *out)
+{
+    return gguf_get_double(s->cx, s->f, scoped(s, key), out);
+}
+
+static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
+{
+    const struct {
+        const char *key;
+        uint32_t *out;
+    } sizes[] = {{"block_count", &c->n_layers},
+                 {"context_length", &c->max_positions},
+                 {"embedding_length", &c->hidden_size},
+                 {"feed_forward_length", &c->ffn_size},
+                 {"attention.head_count", &c->n_heads}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        CHECK(s->cx, gguf_find(s->f, scoped(s, sizes[i].key)), MPK_EFORMAT, "%s is missing", s->key);
+        TRY(get_u32(s, sizes[i].key, sizes[i].out));
+    }
+    c->n_kv_heads = c->n_heads;
+    TRY(get_u32(s, "attention.head_count_kv", &c->n_kv_heads));
+    uint32_t value_size = c->head_size = c->n_heads ? c->hidden_size / c->n_heads : 0;
+    TRY(get_u32(s, "attention.key_length", &c->head_size));
+    TRY(get_u32(s, "attention.value_length", &value_size));
+    CHECK(s->cx, value_size == c->head_size, MPK_EUNSUPPORTED, "heads of keys have %u elements, of values %u",
+          c->head_size, value_size);
+
+    const gguf_value *tokens = gguf_find(s->f, "tokenizer.ggml.tokens");
+    const load_tensor *embedding = load_find(m, "model.embed_tokens.weight");
+    c->vocab_size = tokens && tokens->n <= UINT32_MAX ? (uint32_t)tokens->n : 0;
+    TRY(get_u32(s, "vocab_size", &c->vocab_size));
+    if (embedding && embedding->rank == 2 && embedding->dims[0] <= UINT32_MAX)
+        c->vocab_size = (uint32_t)embedding->dims[0];
+    return MPK_OK;
+}
+
+/* Values that, if set, mean a computation that these architectures do not have here. */
+static mpk_status refuse_unsupported(scope *s)
+{
+    static const char *const refused[] = {"attn_logit_softcapping", "final_logit_softcapping",
+                                          "attention.clamp_kqv",    "attention.max_alibi_bias",
+                                          "attention.scale",        "attention.sliding_window_pattern",
+                                          "expert_count",           "logit_scale",
+                                          "residual_scale",         "embedding_scale"};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const gguf_value *v = gguf_find(s->f, scoped(s, refused[i]));
+        bool is_off = !v || (!v->is_array && v->type != GGUF_STRING && gguf_item_double(v, 0) == 0);
+        CHECK(s->cx, is_off, MPK_EUNSUPPORTED, "%s is not supported", s->key);
+    }
+    bool causal = true;
+    TRY(gguf_get_bool(s->cx, s->f, scoped(s, "attention.causal"), &causal));
+    CHECK(s->cx, causal, MPK_EUNSUPPORTED, "models without causal attention are not supported");
+    return MPK_OK;
+}
+
+static mpk_status fill_window(scope *s, model_config *c)
+{
+    uint32_t window = 0;
+    TRY(get_u32(s, "attention.sliding_window", &window));
+    CHECK(s->cx, !window || str_is(s->architecture, "llama"), MPK_EUNSUPPORTED,
+          "%s: a window of %u tokens is not supported in this architecture (which layers have it is not said)", s->key,
+          window);
+    c->window = window;
+    return MPK_OK;
+}
+
+static mpk_status fill_rope_scaling(scope *s, model_config *c)
+{
+    str type = STR("none");
+    TRY(get_double(s, "rope.scale_linear", &c->rope_factor)); /* of old files */
+    TRY(get_double(s, "rope.scaling.factor", &c->rope_factor));
+    if (c->rope_factor != 0 && c->rope_factor != 1)
+        type = STR("linear"); /* unless the type is said */
+    TRY(gguf_get_str(s->cx, s->f, scoped(s, "rope.scaling.type"), &type));
+    c->rope_original_positions = c->max_positions;
+    TRY(get_u32(s, "rope.scaling.original_context_length", &c->rope_original_positions));
+    TRY(get_double(s, "rope.scaling.attn_factor", &c->rope_attention_factor));
+    c->rope_beta_fast = 32, c->rope_beta_slow = 1, c->rope_truncate = true;
+    TRY(get_double(s, "rope.scaling.yarn_attn_factor", &c->rope_attention_factor));
+    TRY(get_double(s, "rope.scaling.yarn_beta_fast", &c->rope_beta_fast));
+    TRY(get_double(s, "rope.scaling.yarn_beta_slow", &c->rope_beta_slow));
+    if (str_is(type, "linear"))
+        c->rope_scaling = MODEL_ROPE_LINEAR;
+    else if (str_is(type, "yarn"))
+        c->rope_scaling = MODEL_ROPE_YARN;
+    else
+        CHECK(s->cx, str_is(type, "none"), MPK_EUNSUPPORTED,
+              "the rope scaling \"%.*s\" is not supported; none, linear and yarn are", LOAD_NAME(type));
+    return MPK_OK;
+}
+
+/* Llama 3's divisor of frequency i: 1 for short waves, factor for long ones, between them by 1 / wavelength. */
+static double llama3_divisor(const model_config *c, uint32_t i)
+{
+    double wavelength = 2 * acos(-1) * pow(c->rope_theta, 2.0 * i / c->rope_size);
+    double smooth = (c->rope_original_positions / wavelength - c->rope_low_freq_factor) /
+                    (c->rope_high_freq_factor - c->rope_low_freq_factor);
+    smooth = fmin(fmax(smooth, 0), 1);
+    return 1 / ((1 - smooth) / c->rope_factor + smooth);
+}
+
+/* The tensor holds what the formula gives, but for the rounding of fp32 (which the writer's intermediate values had).
+ */
+static bool matches_llama3(const load_tensor *t, const model_config *c)
+{
+    for (uint32_t i = 0; i < c->rope_size / 2; i++) {
+        float divisor;
+        memcpy(&divisor, (const char *)t->data + 4 * (size_t)i, sizeof divisor);
+        double expected = llama3_divisor(c, i);
+        if (!(fabs(divisor - expected) <= 2e-5 * expected))
+            return false;
+    }
+    return true;
+}
+
+/* All models with divisors so far took one of these. */
+static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_config *c)
+{
+    static const struct {
+        double low, high;
+        uint32_t positions;
+    } known[] = {{1, 4, 8192}, {1, 4, 4096}, {1, 4, 16384}, {1, 4, 32768}};
+    CHECK(s->cx, t->dtype == IR_F32 && t->rank == 1 && t->dims[0] == c->rope_size / 2 && c->rope_size >= 2, MPK_ESHAPE,
+          "rope_freqs.weight is no f32[%u]", c->rope_size / 2);
+    CHECK(s->cx, c->rope_scaling == MODEL_ROPE_DEFAULT, MPK_EUNSUPPORTED,
+          "rope_freqs.weight together with rope.scaling is not supported");
+    float largest;
+    memcpy(&largest, (const char *)t->data + 4 * (size_t)(t->dims[0] - 1), sizeof largest);
+    c->rope_factor = largest; /* of the longest wave */
+    if (largest == 1)
+        return MPK_OK;
+    c->rope_scaling = MODEL_ROPE_LLAMA3;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        c->rope_low_freq_factor = known[i].low;
+        c->rope_high_freq_factor = known[i].high;
+        c->rope_original_positions = known[i].positions;
+        if (matches_llama3(t, c))
+            return MPK_OK;
+    }
+    FAIL(s->cx, MPK_EUNSUPPORTED, "rope_freqs.weight is not Llama 3's scaling as it is known here");
+}
+
+static mpk_status fill_rope(scope *s, const load_model *m, model_config *c)
+{
+    c->rope_interleaved = str_is(s->architecture, "llama"); /* its q and k rows are stored for neighbours as pairs */
+    c->rope_size = c->head_size;
+    c->rope_theta = 10000;
+    TRY(get_u32(s, "rope.dimension_count", &c->rope_size));
+    TRY(get_double(s, "rope.freq_base", &c->rope_theta));
+    TRY(fill_rope_scaling(s, c));
+    const load_tensor *divisors = load_find(m, "rope_freqs.weight");
+    return divisors ? fill_rope_divisors(s, divisors, c) : MPK_OK;
+}
+
+static mpk_status fill_token(scope *s, const char *key, int32_t *out)
+{
+    uint32_t id = UINT32_MAX;
+    TRY(gguf_get_u32(s->cx, s->f, key, &id));
+    *out = id <= INT32_MAX ? (int32_t)id : -1;
+    return MPK_OK;
+}
+
+static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
+{
+    TRY(model_check_family(s->cx, s->architecture));
+    c->family = s->architecture;
+    TRY(refuse_unsupported(s));
+    TRY(fill_sizes(s, m, c));
+    c->norm_eps = 1e-5;
+    TRY(get_double(s, "attention.layer_norm_rms_epsilon", &c->norm_eps));
+    TRY(fill_window(s, c));
+    TRY(fill_rope(s, m, c));
+    c->activation = STR("silu");
+    c->weight_dtype = IR_BF16;
+    c->tied_embeddings = !load_find(m, "lm_head.weight");
+    c->attention_bias = load_find(m, "model.layers.0.self_attn.q_proj.bias");
+    c->attention_out_bias = load_find(m, "model.layers.0.self_attn.o_proj.bias");
+    c->mlp_bias = load_find(m, "model.layers.0.mlp.gate_proj.bias");
+    int32_t eos = -1, eot = -1;
+    TRY(fill_token(s, "tokenizer.ggml.bos_token_id", &c->bos_token));
+    TRY(fill_token(s, "tokenizer.ggml.eos_token_id", &eos));
+    TRY(fill_token(s, "tokenizer.ggml.eot_token_id", &eot));
+    if (eos >= 0)
+        TRY(load_add_eos(s->cx, c, eos));
+    if (eot >= 0)
+        TRY(load_add_eos(s->cx, c, eot));
+    return model_check(s->cx, c);
+}
+
+mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m)
+{
+    scope s = {.cx = cx, .f = f};
+    model_config c = {0};
+    TRY(gguf_get_str(cx, f, "general.architecture", &s.architecture));
+    CHECK(cx, s.architecture.n, MPK_EFORMAT, "general.architecture is missing");
+    TRY(fill_config(&s, m, &c));
+    m->config = c;
+    return MPK_OK;
+}
+
+/* ---- vocabulary ---- */
+
+/* An array of numbers as n floats or int32 in the arena; *out stays NULL if there is none. */
+static mpk_status list_floats(mpk_context *cx, arena *a, const gguf *f, const char *key, size_t n, const float **out)
+{
+    const gguf_value *v = gguf_find(f, key);
+    float *list;
+    if (!v)
+        return MPK_OK;
+    CHECK(cx, v->is_array && (v->type == GGUF_F32 || v->type == GGUF_F64) && v->n == n, MPK_EFORMAT,
+          "%s is not a list of %zu floats", key, n);
+    NEW(cx, a, list, n);
+    for (size_t i = 0; i < n; i++)
+        list[i] = (float)gguf_item_double(v, i);
+    *out = list;
+    return MPK_OK;
+}
+
+static mpk_status list_ints(mpk_context *cx, arena *a, const gguf *f, const char *key, size_t n, const int32_t **out)
+{
+    const gguf_value *v = gguf_find(f, key);
+    int32_t *list;
+    if (!v)
+        return MPK_OK;
+    CHECK(cx, v->is_array && gguf_type_is_int(v->type) && v->n == n, MPK_EFORMAT, "%s is not a list of %zu integers",
+          key, n);
+    NEW(cx, a, list, n);
+    for (size_t i = 0; i < n; i++)
+        list[i] = (int32_t)gguf_item_int(v, i);
+    *out = list;
+    return MPK_OK;
+}
+
+static mpk_status fill_flag(mpk_context *cx, const gguf *f, const char *key, int32_t *out)
+{
+    bool value = false;
+    if (gguf_find(f, key)) {
+        TRY(gguf_get_bool(cx, f, key, &value));
+        *out = value;
+    }
+    return MPK_OK;
+}
+
+static mpk_status fill_vocab_ids(mpk_context *cx, const gguf *f, tokenizer_vocab *v)
+{
+    scope s = {.cx = cx, .f = f};
+    TRY(fill_token(&s, "tokenizer.ggml.bos_token_id", &v->bos_id));
+    TRY(fill_token(&s, "tokenizer.ggml.eos_token_id", &v->eos_id));
+    TRY(fill_token(&s, "tokenizer.ggml.eot_token_id", &v->eot_id));
+    TRY(fill_token(&s, "tokenizer.ggml.unknown_token_id", &v->unk_id));
+    TRY(fill_token(&s, "tokenizer.ggml.padding_token_id", &v->pad_id));
+    TRY(fill_flag(cx, f, "tokenizer.ggml.add_bos_token", &v->add_bos));
+    TRY(fill_flag(cx, f, "tokenizer.ggml.add_eos_token", &v->add_eos));
+    return fill_flag(cx, f, "tokenizer.ggml.add_space_prefix", &v->add_space_prefix);
+}
+
+static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f, str model, tokenizer **out)
+{
+    tokenizer_vocab v = TOKENIZER_VOCAB_EMPTY;
+    v.model = model;
+    TRY(gguf_get_str(cx, f, "tokenizer.ggml.pre", &v.pre));
+    const gguf_value *tokens = gguf_find(f, "tokenizer.ggml.tokens"), *merges = gguf_find(f, "tokenizer.ggml.merges");
+    CHECK(cx, tokens, MPK_EFORMAT, "tokenizer.ggml.tokens is missing");
+    TRY(gguf_list_strings(cx, scratch, tokens, &v.tokens));
+    v.n_tokens = tokens->n;
+    if (merges) {
+        TRY(gguf_list_strings(cx, scratch, merges, &v.merges));
+        v.n_merges = merges->n;
+    }
+    TRY(list_floats(cx, scratch, f, "tokenizer.ggml.scores", v.n_tokens, &v.scores));
+    TRY(list_ints(cx, scratch, f, "tokenizer.ggml.token_type", v.n_tokens, &v.types));
+    TRY(fill_vocab_ids(cx, f, &v));
+    return tokenizer_from_vocab(cx, &v, out);
+}
+
+mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m)
+{
+    str model = {0};
+    arena scratch = {0};
+    TRY(gguf_get_str(cx, f, "tokenizer.chat_template", &m->chat_template));
+    TRY(gguf_get_str(cx, f, "tokenizer.ggml.model", &model));
+    if (!model.n || str_is(model, "no_vocab") || str_is(model, "none"))
+        return MPK_OK;
+    mpk_status status = make_tokenizer(cx, &scratch, f, model, &m->tokenizer);
+    arena_free(&scratch);
+    return status;
+}

@@ -1,0 +1,269 @@
+/* load.c - open a model: a Hugging Face folder or a GGUF file; what the formats share.
+ *
+ * Nothing of the weights is read here: a tensor is an address in a mapping.  When everything is found, the model's
+ * program is built once for one token, which asks for each weight in its shape: so what is missing or does not fit is
+ * said now, and so are weights of a layer that the program would not use (a different architecture under a known name).
+ */
+#include "load/load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { JSON_BYTES_LIMIT = 1 << 28 };
+
+mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id)
+{
+    for (uint32_t i = 0; i < c->n_eos_tokens; i++)
+        if (c->eos_tokens[i] == id)
+            return MPK_OK;
+    CHECK(cx, c->n_eos_tokens < sizeof c->eos_tokens / sizeof *c->eos_tokens, MPK_ELIMIT,
+          "the model names more than %zu end-of-text tokens", sizeof c->eos_tokens / sizeof *c->eos_tokens);
+    c->eos_tokens[c->n_eos_tokens++] = id;
+    return MPK_OK;
+}
+
+mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_bytes)
+{
+    const ir_dtype_info *info = &ir_dtype_table[t->dtype];
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < t->rank; i++) {
+        CHECK(cx, t->dims[i] >= 1, MPK_EFORMAT, "tensor %.*s: dimension %u is %lld", LOAD_NAME(t->name), i,
+              (long long)t->dims[i]);
+        CHECK(cx, !__builtin_mul_overflow(elements, (uint64_t)t->dims[i], &elements) && elements < UINT64_C(1) << 48,
+              MPK_EFORMAT, "tensor %.*s: its dimensions multiply to more than 2^48", LOAD_NAME(t->name));
+    }
+    uint64_t row = t->rank ? (uint64_t)t->dims[t->rank - 1] : 1;
+    CHECK(cx, row % info->block_elements == 0, MPK_EFORMAT, "tensor %.*s: rows of %llu are no multiple of %u (%s)",
+          LOAD_NAME(t->name), (unsigned long long)row, info->block_elements, info->name);
+    *n_bytes = elements / info->block_elements * info->block_bytes;
+    return MPK_OK;
+}
+
+mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t)
+{
+    CHECK(cx, t->name.n, MPK_EFORMAT, "a tensor has an empty name");
+    for (size_t i = 0; i < t->name.n; i++)
+        CHECK(cx, (unsigned char)t->name.at[i] >= ' ' && t->name.at[i] != 127, MPK_EFORMAT,
+              "the name of tensor number %zu has a control character", m->tensors.n);
+    CHECK(cx, !map_get(&m->names, t->name, NULL), MPK_EFORMAT, "tensor %.*s is there twice", LOAD_NAME(t->name));
+    PUSH(cx, &m->arena, &m->tensors, *t);
+    return map_put(cx, &m->arena, &m->names, t->name, m->tensors.n - 1);
+}
+
+static int compare_addresses(const void *left, const void *right)
+{
+    const load_tensor *a = *(const load_tensor *const *)left, *b = *(const load_tensor *const *)right;
+    return (a->data > b->data) - (a->data < b->data);
+}
+
+mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
+{
+    size_t n = m->tensors.n - first;
+    arena_mark mark = arena_get_mark(&m->arena);
+    const load_tensor **sorted;
+    NEW(cx, &m->arena, sorted, n);
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = &m->tensors.at[first + i];
+    qsort(sorted, n, sizeof *sorted, compare_addresses);
+    for (size_t i = 1; i < n; i++)
+        CHECK(cx, (const char *)sorted[i - 1]->data + sorted[i - 1]->n_bytes <= (const char *)sorted[i]->data,
+              MPK_EFORMAT, "the bytes of tensors %.*s and %.*s overlap", LOAD_NAME(sorted[i - 1]->name),
+              LOAD_NAME(sorted[i]->name));
+    arena_reset(&m->arena, mark);
+    return MPK_OK;
+}
+
+mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out)
+{
+    file_map file = {0};
+    PUSH(cx, &m->arena, &m->files, file); /* the place first: a mapping must not be lost */
+    TRY(file_map_open(cx, path, &file));
+    m->files.at[m->files.n - 1] = file;
+    *out = file;
+    return MPK_OK;
+}
+
+const load_tensor *load_find(const load_model *m, const char *name)
+{
+    uint64_t index;
+    return map_get(&m->names, str_from(name), &index) ? &m->tensors.at[index] : NULL;
+}
+
+/* Print dims as "[576, 64]". */
+static const char *print_dims(char to[128], uint32_t rank, const int64_t *dims)
+{
+    int n = snprintf(to, 128, "[");
+    for (uint32_t i = 0; i < rank; i++)
+        n += snprintf(to + n, (size_t)(128 - n), "%s%lld", i ? ", " : "", (long long)dims[i]);
+    snprintf(to + n, (size_t)(128 - n), "]");
+    return to;
+}
+
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
+                               ir_dtype *dtype)
+{
+    const load_model *m = self;
+    char found[128], expected[128];
+    if (m->tensors.n == 0) {
+        *dtype = m->config.weight_dtype;
+        return MPK_OK;
+    }
+    const load_tensor *t = load_find(m, name);
+    CHECK(cx, t, MPK_EFORMAT, "the weight %s is missing", name);
+    CHECK(cx, t->rank == rank && memcmp(t->dims, dims, rank * sizeof *dims) == 0, MPK_ESHAPE,
+          "the weight %s has shape %s, expected %s", name, print_dims(found, t->rank, t->dims),
+          print_dims(expected, rank, dims));
+    *dtype = t->dtype;
+    return MPK_OK;
+}
+
+model_weights load_weights(const load_model *m)
+{
+    return (model_weights){.dtype = weight_dtype, .self = m};
+}
+
+/* What checkpoints carry beside the weights, known to be derived from the configuration. */
+static bool is_derived(str name)
+{
+    static const char *const ends[] = {".rotary_emb.inv_freq", ".attn_rot_embd.weight", ".self_attn.masked_bias"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        size_t n = strlen(ends[i]);
+        if (name.n >= n && memcmp(name.at + name.n - n, ends[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* True for tensors of the stack of layers, under either spelling. */
+static bool is_of_layers(str name)
+{
+    return (name.n > 13 && memcmp(name.at, "model.layers.", 13) == 0) ||
+           (name.n > 4 && memcmp(name.at, "blk.", 4) == 0);
+}
+
+static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load_model *m)
+{
+    model_shape shape = {.n_tokens = 1,
+                         .n_rows = 1,
+                         .n_slots = 1,
+                         .n_pages = 1,
+                         .page_tokens = 1,
+                         .max_pages_per_slot = 1,
+                         .kv_dtype = IR_F32,
+                         .activation_dtype = IR_F32};
+    model_weights weights = load_weights(m);
+    ir_graph *g;
+    TRY(model_build(cx, scratch, &m->config, &shape, &weights, &g));
+    for (size_t i = 0; i < m->tensors.n; i++) {
+        str name = m->tensors.at[i].name;
+        CHECK(cx, map_get(&g->names, name, NULL) || is_derived(name) || !is_of_layers(name), MPK_EUNSUPPORTED,
+              "the weight %.*s is no part of a %.*s model as it is known here", LOAD_NAME(name),
+              LOAD_NAME(m->config.family));
+    }
+    return MPK_OK;
+}
+
+static mpk_status check_weights(mpk_context *cx, const load_model *m)
+{
+    arena scratch = {0};
+    mpk_status status = check_weights_with(cx, &scratch, m);
+    arena_free(&scratch);
+    return status;
+}
+
+/* The file `name` of the folder, whole; *out is empty if there is none. */
+static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder, const char *name, str *out)
+{
+    const char *path;
+    *out = (str){0};
+    TRY(file_join(cx, &m->arena, folder, name, &path));
+    return file_exists(path) ? file_read(cx, &m->arena, path, JSON_BYTES_LIMIT, out) : MPK_OK;
+}
+
+static mpk_status open_weights(mpk_context *cx, load_model *m, const char *folder)
+{
+    const char *path;
+    str index;
+    TRY(file_join(cx, &m->arena, folder, "model.safetensors", &path));
+    if (file_exists(path))
+        return load_safetensors(cx, path, m);
+    TRY(read_member(cx, m, folder, "model.safetensors.index.json", &index));
+    if (index.at) {
+        NOTE(cx, load_safetensors_index(cx, folder, index, m), "reading %s/model.safetensors.index.json", folder);
+        return MPK_OK;
+    }
+    TRY(file_join(cx, &m->arena, folder, "pytorch_model.bin", &path));
+    CHECK(cx, !file_exists(path), MPK_EUNSUPPORTED,
+          "%s holds pickled weights; save the model as safetensors (save_pretrained does)", path);
+    return MPK_OK;
+}
+
+/* The template stands in a file of its own or in tokenizer_config.json (a list of several is left aside). */
+static mpk_status open_chat_template(mpk_context *cx, load_model *m, const char *folder)
+{
+    str source;
+    TRY(read_member(cx, m, folder, "chat_template.jinja", &m->chat_template));
+    if (m->chat_template.at)
+        return MPK_OK;
+    TRY(read_member(cx, m, folder, "tokenizer_config.json", &source));
+    if (source.at)
+        NOTE(cx, load_hf_chat_template(cx, source, m), "reading %s/tokenizer_config.json", folder);
+    return MPK_OK;
+}
+
+static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder)
+{
+    str config, generation;
+    const char *tokenizer_path;
+    TRY(read_member(cx, m, folder, "config.json", &config));
+    TRY(read_member(cx, m, folder, "generation_config.json", &generation));
+    TRY(file_join(cx, &m->arena, folder, "tokenizer.json", &tokenizer_path));
+    CHECK(cx, config.at || file_exists(tokenizer_path), MPK_EIO, "%s has neither a config.json nor a tokenizer.json",
+          folder);
+    if (file_exists(tokenizer_path))
+        NOTE(cx, tokenizer_from_json(cx, tokenizer_path, &m->tokenizer), "reading %s", tokenizer_path);
+    TRY(open_chat_template(cx, m, folder));
+    if (!config.at)
+        return MPK_OK;
+    NOTE(cx, load_hf_config(cx, &m->arena, config, &m->config), "reading %s/config.json", folder);
+    m->has_config = true;
+    if (generation.at)
+        NOTE(cx, load_hf_generation_config(cx, generation, m), "reading %s/generation_config.json", folder);
+    return open_weights(cx, m, folder);
+}
+
+static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
+{
+    size_t n = strlen(path);
+    char *copy = arena_copy(&m->arena, path, n);
+    CHECK(cx, copy, MPK_ENOMEM, "out of memory opening %s", path);
+    m->path = (str){copy, n};
+    if (file_is_folder(path))
+        TRY(open_folder(cx, m, path));
+    else
+        TRY(load_gguf(cx, path, m));
+    if (m->has_config && m->tensors.n)
+        NOTE(cx, check_weights(cx, m), "opening %s", path);
+    return MPK_OK;
+}
+
+mpk_status load_open(mpk_context *cx, const char *path, load_model *out)
+{
+    load_model m = {0};
+    mpk_status status = open_any(cx, &m, path);
+    if (status != MPK_OK) {
+        load_close(&m);
+        return status;
+    }
+    *out = m;
+    return MPK_OK;
+}
+
+void load_close(load_model *m)
+{
+    tokenizer_free(m->tokenizer);
+    for (size_t i = 0; i < m->files.n; i++)
+        file_map_close(&m->files.at[i]);
+    arena_free(&m->arena);
+    *m = (load_model){0};
+}

@@ -1,0 +1,42 @@
+/* random.c - random weights: a model's shape without its file.
+ *
+ * A value depends on the seed, the weight's name and the element's index and on nothing else, so threads may fill the
+ * parts of a weight in any order.  Norm weights lie near 1; everything else has a standard deviation of 0.02, as models
+ * have before training: the sums of all layers stay finite and the logits vary.  Blocks of quantised formats have
+ * random bits and moderate scales.
+ */
+#include "base/num.h"
+#include "base/rng.h"
+#include "ir/blocks.h"
+#include "load/load.h"
+
+static bool ends_with(str name, str end)
+{
+    return name.n >= end.n && memcmp(name.at + name.n - end.n, end.at, end.n) == 0;
+}
+
+static void fill_blocks(uint64_t stream, ir_dtype dtype, int64_t first, int64_t n, unsigned char *to)
+{
+    const ir_dtype_info *info = &ir_dtype_table[dtype];
+    for (int64_t i = 0; i < n; i += info->block_elements, to += info->block_bytes)
+        blocks_fill_random(dtype, info->block_elements, rng_u64(stream, (uint64_t)(first + i)), to);
+}
+
+void load_random_fill(uint64_t seed, str name, ir_dtype dtype, int64_t first, int64_t n, void *to)
+{
+    uint64_t stream = rng_u64(seed, hash_bytes(name.at, name.n, 0)), index = (uint64_t)first;
+    bool is_norm = ends_with(name, STR("norm.weight"));
+    float mean = is_norm ? 1.0f : 0.0f, deviation = is_norm ? 0.1f : 0.02f;
+    /* a loop for each format, so that the choice is not made for each element */
+    if (dtype == IR_F32)
+        for (int64_t i = 0; i < n; i++)
+            ((float *)to)[i] = mean + deviation * rng_normal(stream, index + (uint64_t)i);
+    else if (dtype == IR_BF16)
+        for (int64_t i = 0; i < n; i++)
+            ((bf16 *)to)[i] = num_to_bf16(mean + deviation * rng_normal(stream, index + (uint64_t)i));
+    else if (dtype == IR_F16)
+        for (int64_t i = 0; i < n; i++)
+            ((f16 *)to)[i] = num_to_f16(mean + deviation * rng_normal(stream, index + (uint64_t)i));
+    else
+        fill_blocks(stream, dtype, first, n, to);
+}

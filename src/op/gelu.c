@@ -1,0 +1,35 @@
+/* gelu.c - the Gaussian error linear unit, element by element.  x float [..] -> the same. */
+#include "op/activate.h"
+#include "op/elementwise.h"
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    elementwise_unary(call, box, call->attributes[0].i ? activate_gelu_tanh : activate_gelu);
+}
+
+static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_INT("tanh", 0)};
+static const op_case cases[] = {
+    {"input %x : f32[7, 320] live=tokens\n%y = gelu(%x)\n"},
+    {"input %x : bf16[3, 5, 17]\n%y = gelu(%x) {tanh = 1}\n"},
+    {"input %x : f16[1]\n%y = gelu(%x)\n"},
+};
+
+const op_def op_gelu = {
+    .name = "gelu",
+    .summary = "x times the normal distribution function, or its tanh approximation",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .flags = OP_ELEMENTWISE,
+    .infer = elementwise_infer_unary,
+    .axes = shape_axes_all,
+    .reads = shape_reads_broadcast,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

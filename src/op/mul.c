@@ -1,0 +1,57 @@
+/* mul.c - the product, element by element, with numpy broadcasting.  a, b of one dtype -> the broadcast shape; integers
+ * wrap around. */
+#include "op/elementwise.h"
+#include "op/fill.h"
+
+static float in_f32(float a, float b)
+{
+    return a * b;
+}
+static double in_f64(double a, double b)
+{
+    return a * b;
+}
+static uint64_t in_integers(uint64_t a, uint64_t b)
+{
+    return a * b;
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    elementwise_binary(call, box, in_f32, in_f64, in_integers);
+}
+
+static const op_operand in[] = {{"a", 0}, {"b", 0}}, out[] = {{"y", 0}};
+static const op_case cases[] = {
+    {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 320] live=tokens\n%y = mul(%a, %b)\n"},
+    {"input %a : bf16[7, 320] live=tokens\nconst %b : bf16[320]\n%y = mul(%a, %b)\n"},
+    {"input %a : f32[3, 1, 17]\ninput %b : f32[5, 1]\n%y = mul(%a, %b)\n"},
+    {"input %a : i64[3, 4]\ninput %b : i64[]\n%y = mul(%a, %b)\n"},
+    {"input %a : i32[3, 4]\ninput %b : i32[3, 1]\n%y = mul(%a, %b)\n"},
+    {"input %a : f64[2, 3]\ninput %b : f64[2, 3]\n%y = mul(%a, %b)\n"},
+};
+
+static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    for (int64_t i = 0; t->dtype != IR_F32 && i < ir_elements(t); i++)
+        fill_store(t, i, (int64_t)rng_u64(seed, (uint64_t)i), data);
+}
+
+const op_def op_mul = {
+    .name = "mul",
+    .summary = "a * b with broadcasting",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .flags = OP_ELEMENTWISE,
+    .infer = elementwise_infer_binary,
+    .axes = shape_axes_all,
+    .reads = shape_reads_broadcast,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+    .fill = fill,
+};

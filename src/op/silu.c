@@ -1,0 +1,32 @@
+/* silu.c - the sigmoid-weighted activation, element by element.  x float [..] -> the same. */
+#include "op/activate.h"
+#include "op/elementwise.h"
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    elementwise_unary(call, box, activate_silu);
+}
+
+static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
+static const op_case cases[] = {
+    {"input %x : f32[7, 320] live=tokens\n%y = silu(%x)\n"},
+    {"input %x : bf16[3, 5, 17]\n%y = silu(%x)\n"},
+    {"input %x : f16[1]\n%y = silu(%x)\n"},
+};
+
+const op_def op_silu = {
+    .name = "silu",
+    .summary = "x / (1 + exp(-x))",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .flags = OP_ELEMENTWISE,
+    .infer = elementwise_infer_unary,
+    .axes = shape_axes_all,
+    .reads = shape_reads_broadcast,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

@@ -89,7 +89,8 @@ typedef struct op_def {
     bool (*view)(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset);
     /* Scratch that ref needs for a box.  NULL: none. */
     size_t (*scratch_bytes)(const ir_graph *g, const ir_op *op, const ir_box *box);
-    /* The meaning, in plain C with fp32 (integers: exact) accumulation. */
+    /* The meaning, in plain C with fp32 (integers: exact) accumulation.  NULL: a view that strides can always say; a view
+     * is work only if its result has storage of its own (ir_tensor.shares is IR_NONE). */
     op_body *ref;
 
     const op_case *cases; /* at least one */

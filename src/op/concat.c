@@ -1,0 +1,101 @@
+/* concat.c - tensors one after the other along an axis.  x0, x1, ... of one dtype, equal but for that axis -> their
+ * union. */
+#include "op/shape.h"
+#include "op/walk.h"
+
+static uint32_t axis_of(const ir_op *op)
+{
+    return (uint32_t)op->attributes[0].i;
+}
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *first = shape_input(g, op, 0);
+    int64_t axis = op->attributes[0].i;
+    CHECK(cx, axis >= 0 && axis < first->rank, MPK_ESHAPE, "concat: axis is %lld, x0 has rank %u", (long long)axis,
+          first->rank);
+    CHECK(cx, axis != 0 || first->live == IR_ALL, MPK_ESHAPE, "concat: axis 0 of %%%.*s is partly alive",
+          STR_ARG(first->name));
+    shape_like(first, out);
+    for (uint32_t i = 1; i < op->n_in; i++) {
+        int64_t dims[IR_MAX_RANK];
+        memcpy(dims, first->dims, sizeof dims);
+        dims[axis] = SHAPE_FREE;
+        TRY(shape_expect(cx, g, op, i, 1u << first->dtype, first->rank, dims));
+        TRY(shape_expect_live(cx, g, op, i, first->live));
+        out->dims[axis] += shape_input(g, op, i)->dims[axis];
+    }
+    return MPK_OK;
+}
+
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    const ir_tensor *x = shape_input(g, op, 0);
+    shape_axes_all(g, op, axes);
+    axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    uint32_t axis = axis_of(op);
+    int64_t first = 0, n = shape_input(g, op, input)->dims[axis];
+    for (uint32_t i = 0; i < input; i++)
+        first += shape_input(g, op, i)->dims[axis];
+    *read = *box;
+    read->lo[axis] = box->lo[axis] > first ? box->lo[axis] - first : 0;
+    read->hi[axis] = box->hi[axis] - first < n ? box->hi[axis] - first : n;
+}
+
+/* Copy the part of a box that comes from x, whose entry 0 along the axis is entry `first` of y. */
+static void copy_part(const op_view *y, const op_view *x, uint32_t axis, int64_t first, const ir_box *box)
+{
+    uint32_t last = y->rank - 1;
+    ir_box part = *box;
+    part.lo[axis] = box->lo[axis] > first ? box->lo[axis] : first;
+    part.hi[axis] = box->hi[axis] < first + x->dims[axis] ? box->hi[axis] : first + x->dims[axis];
+    if (ir_box_is_empty(&part, y->rank))
+        return;
+    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK];
+    memcpy(at, part.lo, sizeof at);
+    do {
+        memcpy(from, at, sizeof from);
+        from[axis] -= first;
+        walk_copy(y, walk_offset(y, at), y->stride[last], x, walk_offset(x, from), x->stride[last],
+                  part.hi[last] - part.lo[last]);
+    } while (walk_next(&part, last, at));
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    uint32_t axis = axis_of(call->op);
+    int64_t first = 0;
+    for (uint32_t i = 0; i < call->n_in; first += call->in[i++].dims[axis])
+        copy_part(&call->out[0], &call->in[i], axis, first, box);
+}
+
+static const op_operand in[] = {{"x", OP_VARIADIC}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT)};
+static const op_case cases[] = {
+    {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 17] live=tokens\n%y = concat(%a, %b) {axis = 1}\n"},
+    {"input %a : i32[2, 3]\ninput %b : i32[1, 3]\ninput %c : i32[4, 3]\n%y = concat(%a, %b, %c) {axis = 0}\n"},
+    {"const %a : q4_0[2, 64]\nconst %b : q4_0[2, 32]\n%y = concat(%a, %b) {axis = 1}\n"},
+    {"input %a : f16[2, 3]\n%y = concat(%a) {axis = 1}\n"},
+};
+
+const op_def op_concat = {
+    .name = "concat",
+    .summary = "tensors one after the other along an axis",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

@@ -1,0 +1,53 @@
+/* copy.c - a dense copy, bit for bit.  x [..] of any dtype -> the same. */
+#include "op/shape.h"
+#include "op/walk.h"
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    (void)cx;
+    shape_like(shape_input(g, op, 0), out);
+    return MPK_OK;
+}
+
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    const ir_tensor *x = shape_input(g, op, 0);
+    shape_axes_all(g, op, axes);
+    if (x->rank)
+        axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    const op_view *x = &call->in[0], *y = &call->out[0];
+    uint32_t last = y->rank ? y->rank - 1 : 0;
+    int64_t at[IR_MAX_RANK], n = y->rank ? box->hi[last] - box->lo[last] : 1;
+    memcpy(at, box->lo, sizeof at);
+    do
+        walk_copy(y, walk_offset(y, at), y->stride[last], x, walk_offset(x, at), x->stride[last], n);
+    while (walk_next(box, last, at));
+}
+
+static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
+static const op_case cases[] = {
+    {"input %x : f32[7, 320] live=tokens\n%y = copy(%x)\n"},
+    {"input %x : bool[3, 4]\n%y = copy(%x)\n"},
+    {"const %x : q6_k[3, 512]\n%y = copy(%x)\n"},
+};
+
+const op_def op_copy = {
+    .name = "copy",
+    .summary = "a dense copy",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .flags = OP_ELEMENTWISE,
+    .infer = infer,
+    .axes = axes,
+    .reads = shape_reads_broadcast,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

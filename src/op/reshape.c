@@ -1,0 +1,187 @@
+/* reshape.c - the same elements in row-major order under another shape; a view where strides can say it, else a copy.
+ *
+ * x [..] -> shape (one -1 is worked out).  Idea: the axes of both shapes fall into groups of equal product, and a group
+ * of either side speaks of the same elements: [T][H K] and [T][H, K].  So strides and boxes are mapped group by group.
+ */
+#include "op/shape.h"
+#include "op/walk.h"
+
+/* Axes i0 .. i1 - 1 of the input and o0 .. o1 - 1 of the result; one side is empty if the other's are all 1. */
+typedef struct group {
+    uint32_t i0, i1, o0, o1;
+} group;
+
+/* Cut both shapes into groups; returns how many. */
+static uint32_t find_groups(const ir_tensor *in, const ir_tensor *out, group groups[2 * IR_MAX_RANK])
+{
+    uint32_t n = 0, i = 0, o = 0;
+    while (i < in->rank || o < out->rank) {
+        group *k = &groups[n++];
+        *k = (group){i, i, o, o};
+        int64_t a = i < in->rank ? in->dims[i++] : 1, b = o < out->rank ? out->dims[o++] : 1;
+        while (a != b) {
+            if (a < b)
+                a *= in->dims[i++];
+            else
+                b *= out->dims[o++];
+        }
+        k->i1 = i;
+        k->o1 = o;
+    }
+    return n;
+}
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *x = shape_input(g, op, 0);
+    const int64_t *shape = op->attributes[0].ints.at;
+    uint32_t rank = op->attributes[0].ints.n, open = rank;
+    CHECK(cx, rank <= IR_MAX_RANK, MPK_ESHAPE, "reshape: shape has %u axes, at most %d are possible", rank,
+          IR_MAX_RANK);
+    int64_t total = ir_elements(x), product = 1;
+    shape_like(x, out);
+    out->rank = rank;
+    for (uint32_t i = 0; i < rank; i++) {
+        out->dims[i] = shape[i];
+        if (shape[i] == -1 && open == rank) {
+            open = i;
+            continue;
+        }
+        CHECK(cx, shape[i] > 0 && shape[i] <= total / product, MPK_ESHAPE,
+              "reshape: %%%.*s has %lld elements, axis %u of the shape is %lld", STR_ARG(x->name), (long long)total, i,
+              (long long)shape[i]);
+        product *= shape[i];
+    }
+    if (open < rank)
+        out->dims[open] = total / product;
+    CHECK(cx, (open < rank ? out->dims[open] : 1) * product == total, MPK_ESHAPE,
+          "reshape: %%%.*s has %lld elements, the shape asks for %s%lld", STR_ARG(x->name), (long long)total,
+          open < rank ? "a multiple of " : "", (long long)product);
+    CHECK(cx, x->live == IR_ALL || (rank && out->dims[0] == x->dims[0]), MPK_ESHAPE,
+          "reshape: axis 0 of %%%.*s is partly alive and must stay as it is", STR_ARG(x->name));
+    return MPK_OK;
+}
+
+/* The box of axes a0 .. a1 - 1 of `to` around what the box of axes b0 .. b1 - 1 of `from` covers. */
+static void map_box(const ir_tensor *from, uint32_t b0, uint32_t b1, const ir_box *box, const ir_tensor *to,
+                    uint32_t a0, uint32_t a1, ir_box *read)
+{
+    int64_t first = 0, last = 0, step = 1; /* numbers of the outermost elements within the group */
+    for (uint32_t i = b1; i-- > b0; step *= from->dims[i]) {
+        first += box->lo[i] * step;
+        last += (box->hi[i] - 1) * step;
+    }
+    bool same = true; /* the axes before have one entry, so this one's range is between the two ends */
+    step = 1;
+    for (uint32_t i = a0; i < a1; i++)
+        step *= to->dims[i];
+    for (uint32_t i = a0; i < a1; i++) {
+        step /= to->dims[i];
+        read->lo[i] = same ? first / step % to->dims[i] : 0;
+        read->hi[i] = same ? last / step % to->dims[i] + 1 : to->dims[i];
+        same = same && read->hi[i] == read->lo[i] + 1;
+    }
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    const ir_tensor *x = shape_input(g, op, input), *y = &g->tensors.at[op->out[0]];
+    group groups[2 * IR_MAX_RANK];
+    uint32_t n = find_groups(x, y, groups);
+    *read = ir_box_whole(x);
+    for (uint32_t k = 0; k < n; k++)
+        map_box(y, groups[k].o0, groups[k].o1, box, x, groups[k].i0, groups[k].i1, read);
+}
+
+/* Strides of a group of the result, if the input's axes of the group lie like one axis. */
+static bool view_group(const ir_tensor *in, const int64_t *in_stride, const ir_tensor *out, int64_t *stride, group k)
+{
+    int64_t step = 0; /* of the innermost element; 0: all axes so far are 1 */
+    int64_t expected = 0;
+    for (uint32_t i = k.i1; i-- > k.i0;) {
+        if (in->dims[i] == 1)
+            continue;
+        if (step == 0)
+            step = expected = in_stride[i];
+        if (in_stride[i] != expected || step == 0)
+            return false;
+        expected *= in->dims[i];
+    }
+    step = step ? step : 1;
+    for (uint32_t o = k.o1; o-- > k.o0; step *= out->dims[o])
+        stride[o] = step;
+    return true;
+}
+
+/* The shape of the result, which may not be in the graph yet: infer has accepted it. */
+static ir_tensor result_of(const ir_tensor *x, const ir_op *op)
+{
+    ir_tensor y = *x;
+    int64_t product = 1;
+    y.rank = op->attributes[0].ints.n;
+    for (uint32_t i = 0; i < y.rank; i++) {
+        y.dims[i] = op->attributes[0].ints.at[i];
+        product *= y.dims[i] == -1 ? 1 : y.dims[i];
+    }
+    for (uint32_t i = 0; i < y.rank; i++)
+        if (y.dims[i] == -1)
+            y.dims[i] = ir_elements(x) / product;
+    return y;
+}
+
+static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
+{
+    const ir_tensor *x = shape_input(g, op, 0);
+    ir_tensor y = result_of(x, op);
+    group groups[2 * IR_MAX_RANK];
+    uint32_t n = find_groups(x, &y, groups);
+    *offset = 0;
+    for (uint32_t k = 0; k < n; k++)
+        if (!view_group(x, in_stride, &y, stride, groups[k]))
+            return false;
+    return true;
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    const op_view *x = &call->in[0], *y = &call->out[0];
+    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK] = {0};
+    memcpy(at, box->lo, sizeof at);
+    do {
+        int64_t number = 0;
+        for (uint32_t i = 0; i < y->rank; i++)
+            number = number * y->dims[i] + at[i];
+        for (uint32_t i = x->rank; i-- > 0; number /= x->dims[i])
+            from[i] = number % x->dims[i];
+        walk_copy(y, walk_offset(y, at), 1, x, walk_offset(x, from), 1, 1);
+    } while (walk_next(box, y->rank, at));
+}
+
+static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_NEEDED("shape", INTS)};
+static const op_case cases[] = {
+    {"input %x : f32[7, 320] live=tokens\n%y = reshape(%x) {shape = [7, 5, -1]}\n"},
+    {"input %x : i32[4, 6]\n%t = transpose(%x) {perm = [1, 0]}\n%y = reshape(%t) {shape = [3, 8]}\n"},
+    {"input %x : f32[1, 6, 1, 4]\n%y = reshape(%x) {shape = [2, 1, 12]}\n"},
+    {"input %x : bf16[1]\n%y = reshape(%x) {shape = []}\n"},
+};
+
+const op_def op_reshape = {
+    .name = "reshape",
+    .summary = "the same elements under another shape; a view where strides can say it",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .flags = OP_VIEW,
+    .infer = infer,
+    .axes = shape_axes_all,
+    .reads = reads,
+    .view = view,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

@@ -1,0 +1,67 @@
+/* slice.c - a box of a tensor, seen in place.  x [..] -> dims stops[i] - starts[i]. */
+#include "op/shape.h"
+
+enum { STARTS, STOPS };
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *x = shape_input(g, op, 0);
+    const ir_attribute *a = op->attributes;
+    CHECK(cx, a[STARTS].ints.n == x->rank && a[STOPS].ints.n == x->rank, MPK_ESHAPE,
+          "slice: %u starts and %u stops for rank %u", a[STARTS].ints.n, a[STOPS].ints.n, x->rank);
+    shape_like(x, out);
+    for (uint32_t i = 0; i < x->rank; i++) {
+        int64_t start = a[STARTS].ints.at[i], stop = a[STOPS].ints.at[i];
+        CHECK(cx, 0 <= start && start < stop && stop <= x->dims[i], MPK_ESHAPE,
+              "slice: %lld to %lld along axis %u, which has %lld entries", (long long)start, (long long)stop, i,
+              (long long)x->dims[i]);
+        out->dims[i] = stop - start;
+    }
+    CHECK(cx, x->live == IR_ALL || out->dims[0] == x->dims[0], MPK_ESHAPE,
+          "slice: axis 0 of %%%.*s is partly alive and can only be taken whole", STR_ARG(x->name));
+    return MPK_OK;
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    *read = *box;
+    for (uint32_t i = 0; i < shape_input(g, op, input)->rank; i++) {
+        read->lo[i] += op->attributes[STARTS].ints.at[i];
+        read->hi[i] += op->attributes[STARTS].ints.at[i];
+    }
+}
+
+static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
+{
+    *offset = 0;
+    for (uint32_t i = 0; i < shape_input(g, op, 0)->rank; i++) {
+        stride[i] = in_stride[i];
+        *offset += op->attributes[STARTS].ints.at[i] * in_stride[i];
+    }
+    return true;
+}
+
+static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_NEEDED("starts", INTS), SHAPE_NEEDED("stops", INTS)};
+static const op_case cases[] = {
+    {"input %x : f32[7, 320] live=tokens\n%y = slice(%x) {starts = [0, 64], stops = [7, 80]}\n"},
+    {"input %x : i32[5, 4, 3]\n%y = slice(%x) {starts = [1, 0, 2], stops = [4, 4, 3]}\n"},
+    {"const %x : q8_0[9, 96]\n%y = slice(%x) {starts = [2, 32], stops = [5, 96]}\n"},
+};
+
+const op_def op_slice = {
+    .name = "slice",
+    .summary = "a box of a tensor, as a view",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .flags = OP_VIEW,
+    .infer = infer,
+    .reads = reads,
+    .view = view,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

@@ -1,0 +1,62 @@
+/* transpose.c - axes in another order, seen in place.  x [..] -> axis i is axis perm[i] of x. */
+#include "op/shape.h"
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *x = shape_input(g, op, 0);
+    const int64_t *perm = op->attributes[0].ints.at;
+    CHECK(cx, op->attributes[0].ints.n == x->rank, MPK_ESHAPE, "transpose: perm has %u entries for rank %u",
+          op->attributes[0].ints.n, x->rank);
+    shape_like(x, out);
+    uint32_t seen = 0;
+    for (uint32_t i = 0; i < x->rank; i++) {
+        CHECK(cx, perm[i] >= 0 && perm[i] < x->rank && !(seen >> perm[i] & 1), MPK_ESHAPE,
+              "transpose: perm does not name each axis of %%%.*s once", STR_ARG(x->name));
+        seen |= 1u << perm[i];
+        out->dims[i] = x->dims[perm[i]];
+    }
+    CHECK(cx, x->live == IR_ALL || perm[0] == 0, MPK_ESHAPE,
+          "transpose: axis 0 of %%%.*s is partly alive and must stay first", STR_ARG(x->name));
+    return MPK_OK;
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    *read = (ir_box){0};
+    for (uint32_t i = 0; i < shape_input(g, op, input)->rank; i++) {
+        read->lo[op->attributes[0].ints.at[i]] = box->lo[i];
+        read->hi[op->attributes[0].ints.at[i]] = box->hi[i];
+    }
+}
+
+static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
+{
+    for (uint32_t i = 0; i < shape_input(g, op, 0)->rank; i++)
+        stride[i] = in_stride[op->attributes[0].ints.at[i]];
+    *offset = 0;
+    return true;
+}
+
+static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_NEEDED("perm", INTS)};
+static const op_case cases[] = {
+    {"input %x : f32[7, 5, 48] live=tokens\n%y = transpose(%x) {perm = [0, 2, 1]}\n"},
+    {"input %x : i64[3, 4]\n%y = transpose(%x) {perm = [1, 0]}\n"},
+};
+
+const op_def op_transpose = {
+    .name = "transpose",
+    .summary = "axes in another order, as a view",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .flags = OP_VIEW,
+    .infer = infer,
+    .reads = reads,
+    .view = view,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

@@ -31,6 +31,7 @@ SOUND = {
     "src/rt/rt_port.h": "/* rt_port.h - types. */\n#include <stdint.h>\n",
     "src/cli/main.c": '/* main.c - the command. */\n#include <stdio.h>\n\n#include "base/text.h"\n'
                       '#include "mpk/mpk.h"\n\nint main(void)\n{\n    printf("x");\n    return 0;\n}\n',
+    "tools/nvrtc_unit.cu": '/* nvrtc_unit.cu - a kernel. */\nextern "C" __global__ void rt_all(void) {}\n',
     "include/mpk/mpk.h": "/* mpk.h - the public face. */\n",
     "tests/test_one.py": '"""One test."""\n\n\ndef test_one():\n    assert 1 == 1\n',
     "README.md": "# A\n\n[rules](CONTRIBUTING.md#the-rules), `src/base/text.c`, `src/op/NAME.c`\n\n"

@@ -2,9 +2,9 @@
 """Compile the in-kernel runtime (src/rt) with NVRTC, as the CUDA target will, on a machine that has no GPU.
 
 Input: every header of src/rt, given to NVRTC by name, and one translation unit that includes them all, but for the
-implementations of the atomics (rt_atomic*.h), among which rt_port.h chooses; output: one line for each architecture,
-the compiler's log where it fails, exit code 1 if any failed.  NVRTC comes from the PyPI package nvidia-cuda-nvrtc of
-tests/requirements.txt.
+implementations of the atomics (rt_atomic*.h), among which rt_port.h chooses, and ends in tools/nvrtc_unit.cu; output:
+one line for each architecture, the compiler's log where it fails, exit code 1 if any failed.  NVRTC comes from the
+PyPI package nvidia-cuda-nvrtc of tests/requirements.txt.
 """
 import argparse
 import ctypes
@@ -40,7 +40,7 @@ def check(nvrtc, code, doing):
 
 
 def compile_unit(nvrtc, source, headers, architecture):
-    """(compiled?, log) of a translation unit; headers is {name: text}."""
+    """(bytes of the cubin, 0 if it failed; log) of a translation unit; headers is {name: text}."""
     program = ctypes.c_void_p()
     names = sorted(headers)
     check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"rt_all.cu", len(names),
@@ -51,8 +51,10 @@ def compile_unit(nvrtc, source, headers, architecture):
     check(nvrtc, nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)), "nvrtcGetProgramLogSize")
     log = ctypes.create_string_buffer(size.value)
     check(nvrtc, nvrtc.nvrtcGetProgramLog(program, log), "nvrtcGetProgramLog")
+    if code == 0:
+        check(nvrtc, nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)), "nvrtcGetCUBINSize")
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return code == 0, log.value.decode(errors="replace")
+    return size.value if code == 0 else 0, log.value.decode(errors="replace")
 
 
 def headers_of(folder):
@@ -66,19 +68,20 @@ def headers_of(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=pathlib.Path, default=tree.ROOT)
-    folder = parser.parse_args().root / "src" / "rt"
+    args = parser.parse_args()
+    folder = args.root / "src" / "rt"
     headers = headers_of(folder)
     if not headers:
         print(f"{folder}: no headers to compile")
         return 1
-    # A kernel, so that device functions are generated as well as parsed.
     source = "".join(f'#include "{name}"\n' for name in headers if re.match(r"rt/(?!rt_atomic)", name))
-    source += 'extern "C" __global__ void rt_all(void) {}\n'
+    source += tree.read(args.root, "tools/nvrtc_unit.cu")
     nvrtc, failed = open_nvrtc(), 0
     for architecture in ARCHITECTURES:
-        compiled, log = compile_unit(nvrtc, source, headers, architecture)
-        print(f"{architecture}: {source.count('#include')} headers {'compiled' if compiled else 'FAILED'}")
-        if not compiled:
+        n_bytes, log = compile_unit(nvrtc, source, headers, architecture)
+        outcome = f"compiled, cubin of {n_bytes} bytes" if n_bytes else "FAILED"
+        print(f"{architecture}: {source.count('#include')} headers {outcome}")
+        if not n_bytes:
             print(log)
             failed += 1
     print(f"NVRTC: {len(ARCHITECTURES) - failed} of {len(ARCHITECTURES)} architectures")

@@ -1,0 +1,208 @@
+/* hf_config_test.c - both spellings of config.json, what is refused and how. */
+#include "check.h"
+#include "load/load.h"
+
+#define SIZES                                                                                                 \
+    "\"num_hidden_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+    "\"intermediate_size\": 96, \"vocab_size\": 100, \"max_position_embeddings\": 2048"
+#define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
+#define QWEN2(more) "{\"model_type\": \"qwen2\", " SIZES ", " more "}"
+
+/* The configuration of this text; its strings are literals or in *a. */
+static model_config parse(arena *a, const char *json)
+{
+    mpk_context cx = {0};
+    model_config c;
+    check_ok(&cx, load_hf_config(&cx, a, str_from(json), &c));
+    return c;
+}
+
+static void test_old_spelling(void **state)
+{
+    (void)state;
+    arena a = {0};
+    model_config c =
+        parse(&a, LLAMA("\"rope_theta\": 500000.0, \"torch_dtype\": \"bfloat16\", \"rms_norm_eps\": 1e-05, "
+                        "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.5}, \"eos_token_id\": [7, 8, "
+                        "7], \"bos_token_id\": 1, \"hidden_act\": \"gelu_new\", \"attention_bias\": true, "
+                        "\"mlp_bias\": true, \"tie_word_embeddings\": true, \"sliding_window\": 9"));
+    assert_true(str_is(c.family, "llama"));
+    assert_int_equal(c.n_layers, 2);
+    assert_int_equal(c.n_kv_heads, 2);
+    assert_int_equal(c.head_size, 16);
+    assert_int_equal(c.rope_size, 16);
+    assert_true(c.rope_theta == 500000 && c.norm_eps == 1e-5 && c.rope_factor == 2.5);
+    assert_int_equal(c.rope_scaling, MODEL_ROPE_LINEAR);
+    assert_int_equal(c.weight_dtype, IR_BF16);
+    assert_true(str_is(c.activation, "gelu_tanh"));
+    assert_true(c.attention_bias && c.attention_out_bias && c.mlp_bias && c.tied_embeddings && !c.rope_interleaved);
+    assert_int_equal(c.n_eos_tokens, 2);
+    assert_int_equal(c.eos_tokens[1], 8);
+    assert_int_equal(c.bos_token, 1);
+    assert_int_equal(c.window, 0); /* Llama has none, whatever the file says */
+    arena_free(&a);
+}
+
+static void test_new_spelling(void **state)
+{
+    (void)state;
+    arena a = {0};
+    model_config c =
+        parse(&a, LLAMA("\"dtype\": \"float16\", \"head_dim\": 48, \"rope_scaling\": null, \"rope_parameters\": "
+                        "{\"rope_type\": \"yarn\", \"rope_theta\": 1000000.0, \"factor\": 4.0, \"beta_fast\": 30, "
+                        "\"original_max_position_embeddings\": 512, \"mscale\": 0.7, \"mscale_all_dim\": 0.9, "
+                        "\"truncate\": false, \"partial_rotary_factor\": 0.5}, \"eos_token_id\": 3"));
+    assert_int_equal(c.weight_dtype, IR_F16);
+    assert_int_equal(c.head_size, 48);
+    assert_int_equal(c.rope_size, 24);
+    assert_int_equal(c.rope_scaling, MODEL_ROPE_YARN);
+    assert_int_equal(c.rope_original_positions, 512);
+    assert_true(c.rope_theta == 1e6 && c.rope_factor == 4 && c.rope_beta_fast == 30 && c.rope_beta_slow == 1);
+    assert_true(c.rope_mscale == 0.7 && c.rope_mscale_all_dim == 0.9 && !c.rope_truncate);
+    assert_true(c.rope_attention_factor == 0 && c.norm_eps == 1e-6 && !c.tied_embeddings && c.bos_token == -1);
+
+    c = parse(&a, LLAMA("\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 77.0}, "
+                        "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 77.0}}"));
+    assert_true(c.rope_theta == 77);
+    c = parse(&a, LLAMA("\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+                        "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 256}"));
+    assert_int_equal(c.rope_scaling, MODEL_ROPE_LLAMA3);
+    assert_true(c.rope_low_freq_factor == 1 && c.rope_high_freq_factor == 4 && c.rope_theta == 10000);
+    arena_free(&a);
+}
+
+static void test_windows_and_biases(void **state)
+{
+    (void)state;
+    arena a = {0};
+    model_config c = parse(&a, "{\"model_type\": \"mistral\", " SIZES ", \"sliding_window\": 9}");
+    assert_int_equal(c.window, 9);
+    assert_int_equal(c.first_window_layer, 0);
+    assert_false(c.attention_bias);
+    c = parse(&a, QWEN2("\"sliding_window\": 9"));
+    assert_int_equal(c.window, 0);
+    assert_true(c.attention_bias && !c.attention_out_bias);
+    c = parse(&a, QWEN2("\"sliding_window\": 9, \"use_sliding_window\": true, \"max_window_layers\": 1"));
+    assert_int_equal(c.window, 9);
+    assert_int_equal(c.first_window_layer, 1);
+    c = parse(&a, QWEN2("\"sliding_window\": 9, \"use_sliding_window\": true, "
+                        "\"layer_types\": [\"full_attention\", \"sliding_attention\"]"));
+    assert_int_equal(c.first_window_layer, 1);
+    c = parse(&a, "{\"model_type\": \"qwen3\", " SIZES ", \"attention_bias\": true}");
+    assert_true(c.attention_bias && c.attention_out_bias && !c.mlp_bias);
+    arena_free(&a);
+}
+
+static void test_each_fault(void **state)
+{
+    (void)state;
+    static const struct {
+        mpk_status status;
+        const char *needle, *json;
+    } cases[] = {
+        {MPK_EFORMAT, "not valid JSON: line 1", "{\"model_type\" 7}"},
+        {MPK_EFORMAT, "\"model_type\" is missing", "{}"},
+        {MPK_EFORMAT, "\"model_type\" is not a string", "{\"model_type\": 7}"},
+        {MPK_EUNSUPPORTED, "\"gemma3\" are not supported; these are: llama", "{\"model_type\": \"gemma3\"}"},
+        {MPK_EFORMAT, "\"num_hidden_layers\" is missing", "{\"model_type\": \"llama\"}"},
+        {MPK_EUNSUPPORTED, "\"quantization_config\"", LLAMA("\"quantization_config\": {\"quant_method\": \"awq\"}")},
+        {MPK_EUNSUPPORTED, "\"attn_logit_softcapping\"", LLAMA("\"attn_logit_softcapping\": 50.0")},
+        {MPK_EUNSUPPORTED, "mixtures of experts", LLAMA("\"num_local_experts\": 8")},
+        {MPK_EUNSUPPORTED, "\"relu\" is not supported", LLAMA("\"hidden_act\": \"relu\"")},
+        {MPK_EUNSUPPORTED, "\"dynamic\" is not supported",
+         LLAMA("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}")},
+        {MPK_EUNSUPPORTED, "\"longrope\" is not supported",
+         LLAMA("\"rope_parameters\": {\"rope_type\": \"longrope\"}")},
+        {MPK_EUNSUPPORTED, "differ between types",
+         LLAMA("\"rope_parameters\": {\"a\": {\"x\": 1}, \"b\": {\"x\": 2}}")},
+        {MPK_EFORMAT, "\"rope_parameters\" is not an object", LLAMA("\"rope_scaling\": 7")},
+        {MPK_EFORMAT, "rope scaling factor is 0", LLAMA("\"rope_scaling\": {\"type\": \"linear\"}")},
+        {MPK_EFORMAT, "high_freq_factor 1 is not above",
+         LLAMA("\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 1, \"high_freq_factor\": "
+               "1}")},
+        {MPK_EFORMAT, "rope theta is -1", LLAMA("\"rope_theta\": -1")},
+        {MPK_EFORMAT, "\"rope_theta\" is not a number", LLAMA("\"rope_theta\": \"1\"")},
+        {MPK_EFORMAT, "\"partial_rotary_factor\" is 2", LLAMA("\"partial_rotary_factor\": 2")},
+        {MPK_EFORMAT, "rotates 5 of the 16", LLAMA("\"partial_rotary_factor\": 0.33")},
+        {MPK_EFORMAT, "\"tie_word_embeddings\" is neither", LLAMA("\"tie_word_embeddings\": 1")},
+        {MPK_EFORMAT, "\"eos_token_id\" is not a token id", LLAMA("\"eos_token_id\": [1, \"x\"]")},
+        {MPK_ELIMIT, "more than 16 end-of-text",
+         LLAMA("\"eos_token_id\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]")},
+        {MPK_EFORMAT, "norm epsilon is -1", LLAMA("\"rms_norm_eps\": -1")},
+        {MPK_EFORMAT, "head size is 0", LLAMA("\"head_dim\": 0")},
+        {MPK_EFORMAT, "\"head_dim\" is not a whole number", LLAMA("\"head_dim\": 16.5")},
+        {MPK_EFORMAT, "\"layer_types\" is not a list of 2",
+         QWEN2("\"use_sliding_window\": true, \"sliding_window\": 4, \"layer_types\": []")},
+        {MPK_EUNSUPPORTED, "layer 0 is \"chunked_attention\"",
+         QWEN2("\"use_sliding_window\": true, \"sliding_window\": 4, "
+               "\"layer_types\": [\"chunked_attention\", \"full_attention\"]")},
+        {MPK_EUNSUPPORTED, "full attention in layer 1 above",
+         QWEN2("\"use_sliding_window\": true, \"sliding_window\": 4, "
+               "\"layer_types\": [\"sliding_attention\", \"full_attention\"]")},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        model_config c = {.n_layers = 77};
+        check_fails(&cx, cases[i].status, cases[i].needle, load_hf_config(&cx, &a, str_from(cases[i].json), &c));
+        assert_int_equal(c.n_layers, 77); /* written on success only */
+        arena_free(&a);
+    }
+}
+
+/* A configuration whose member `key` is replaced by this value. */
+static void test_absurd_sizes(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"num_hidden_layers",      "hidden_size",       "num_attention_heads",
+                                       "num_key_value_heads",    "intermediate_size", "vocab_size",
+                                       "max_position_embeddings"};
+    static const char *const values[] = {"0", "4294967295", "-1", "1e300", "99999999999999999999999", "\"2\"", "[2]"};
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+        for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+            mpk_context cx = {0};
+            arena a = {0};
+            model_config c;
+            text t = {0};
+            text_print(&t, "{\"model_type\": \"llama\"");
+            for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+                text_print(&t, ", \"%s\": %s", keys[i], i == k ? values[v] : "64");
+            text_print(&t, "}");
+            mpk_status status = load_hf_config(&cx, &a, (str){t.at, t.n}, &c);
+            if (status != MPK_EFORMAT)
+                fail_msg("%s: %s", t.at, cx.text);
+            text_free(&t);
+            arena_free(&a);
+        }
+}
+
+static void test_generation_config(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    load_model m = {0};
+    check_ok(&cx, load_hf_generation_config(&cx,
+                                            STR("{\"do_sample\": true, \"temperature\": 0.6, \"top_k\": 20, "
+                                                "\"top_p\": 0.95, \"eos_token_id\": [5, 6]}"),
+                                            &m));
+    assert_true(m.suggested.temperature == 0.6f && m.suggested.top_p == 0.95f && m.suggested.top_k == 20);
+    assert_true(m.suggested.min_p <= 0);
+    assert_int_equal(m.config.n_eos_tokens, 2);
+    check_ok(&cx, load_hf_chat_template(&cx, STR("{\"chat_template\": \"{{ x }}\"}"), &m));
+    assert_true(str_is(m.chat_template, "{{ x }}"));
+    load_close(&m);
+    check_ok(&cx, load_hf_generation_config(&cx, STR("{\"temperature\": 0.6, \"eos_token_id\": null}"), &m));
+    assert_true(m.suggested.temperature <= 0); /* without do_sample the model is meant to be greedy */
+    check_fails(&cx, MPK_EFORMAT, "\"top_k\"", load_hf_generation_config(&cx, STR("{\"top_k\": \"all\"}"), &m));
+    load_close(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_old_spelling),       cmocka_unit_test(test_new_spelling),
+        cmocka_unit_test(test_windows_and_biases), cmocka_unit_test(test_each_fault),
+        cmocka_unit_test(test_absurd_sizes),       cmocka_unit_test(test_generation_config),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

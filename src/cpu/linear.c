@@ -1,0 +1,260 @@
+/* linear.c - the fast linear operator: its loops, for any instruction set.
+ *
+ * A box of y[T, F] -> blocks of tokens (so many that their rows of x stay in the second cache) -> the weights whose
+ * columns the box touches -> LINEAR_COLUMNS columns at a time: sums of products, then finish (bias, activation,
+ * residual, store). Few tokens: the kernels unpack weights in registers.  Many: a panel of rows is unpacked into
+ * scratch, chunk by chunk of K, and used for all tokens of the block.  The arithmetic (linear.h) is the same in both.
+ *
+ * Scratch: x as f32 if it is normed, narrow or ragged; one panel; two blocks of sums.
+ */
+#include "cpu/linear.h"
+
+#include "ir/blocks.h"
+
+enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
+enum { EPS, GLU };                                  /* attributes */
+enum { X_BYTES = 256 * 1024 };                      /* of x in a block of tokens */
+
+/* What one task works on. */
+typedef struct linear_task {
+    const op_call *call;
+    const linear_kernels *kernels;
+    linear_activation activation;
+    int64_t k;      /* K */
+    int64_t padded; /* K rounded up to 16, the length of a row in scratch */
+    bool direct;    /* few tokens, and no weight that must be unpacked first */
+    linear_rows x;  /* of the block, f32, `padded` long */
+    int64_t t0;     /* its first token */
+    float *x_scratch, *panel, *sums[2];
+} linear_task;
+
+static const op_view *present(const op_call *call, uint32_t input)
+{
+    return input < call->n_in && call->in[input].data ? &call->in[input] : 0;
+}
+
+static bool is_float(ir_dtype dtype)
+{
+    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
+}
+
+static bool takes_dtype(const op_view *v)
+{
+    return !v || (is_float(v->dtype) && v->stride[v->rank - 1] == 1);
+}
+
+/* Any dtype that ref takes, as long as rows are dense: blocks without a kernel are unpacked by blocks.h. */
+bool linear_accepts(const op_call *call)
+{
+    for (uint32_t i = 0; i < call->n_in; i++) {
+        const op_view *v = present(call, i);
+        bool weight = i == W0 || i == W1 || i == W2;
+        if (weight && v && v->stride[1] != 1)
+            return false;
+        if (!weight && !takes_dtype(v))
+            return false;
+    }
+    return takes_dtype(&call->out[0]);
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Tokens whose rows of x are worked on together. */
+static int64_t block_tokens(int64_t padded, int64_t n)
+{
+    int64_t fit = X_BYTES / (4 * padded) / 4 * 4;
+    fit = fit < 16 ? 16 : fit;
+    return fit < n ? fit : n;
+}
+
+/* Is x used where it lies? */
+static bool x_in_place(const op_call *call)
+{
+    return call->in[X].dtype == IR_F32 && call->in[X].dims[1] % 16 == 0 && !present(call, NORM);
+}
+
+static bool is_direct(const op_call *call, const linear_kernels *k, int64_t tokens)
+{
+    bool all = tokens <= LINEAR_DIRECT_TOKENS && call->in[X].dims[1] % 32 == 0;
+    for (uint32_t i = W0; i <= W2; i++)
+        all = all && (!present(call, i) || k->direct[call->in[i].dtype]);
+    return all;
+}
+
+/* Where the parts of scratch begin; returns the end. */
+static size_t lay_out(const op_call *call, const ir_box *box, const linear_kernels *k, char *scratch, linear_task *task)
+{
+    int64_t n = box->hi[0] - box->lo[0];
+    task->k = call->in[X].dims[1];
+    task->padded = round_up(task->k, 16);
+    task->direct = is_direct(call, k, n);
+    task->x.n = block_tokens(task->padded, n);
+    size_t x_bytes = x_in_place(call) ? 0 : (size_t)(task->x.n * task->padded) * 4;
+    int64_t chunk = task->padded < LINEAR_CHUNK ? task->padded : LINEAR_CHUNK;
+    size_t panel_bytes = task->direct ? 0 : (size_t)(k->panel_rows * chunk) * 4;
+    size_t sums_bytes = (size_t)task->x.n * LINEAR_COLUMNS * 4;
+    if (scratch) {
+        task->x_scratch = (float *)(void *)scratch;
+        task->panel = (float *)(void *)(scratch + x_bytes);
+        for (int i = 0; i < 2; i++)
+            task->sums[i] = (float *)(void *)(scratch + x_bytes + panel_bytes + (size_t)i * sums_bytes);
+    }
+    return x_bytes + panel_bytes + 2 * sums_bytes;
+}
+
+size_t linear_scratch_bytes(const op_call *call, const ir_box *box, const linear_kernels *k)
+{
+    linear_task task;
+    return lay_out(call, box, k, 0, &task);
+}
+
+static char *element(const op_view *v, int64_t row, int64_t column)
+{
+    const ir_dtype_info *info = &ir_dtype_table[v->dtype];
+    int64_t n = v->rank == 1 ? column : row * v->stride[0] + column;
+    return (char *)v->data + n / info->block_elements * info->block_bytes;
+}
+
+/* The block's rows of x as padded f32. */
+static void prepare_x(linear_task *task, int64_t t0, int64_t n)
+{
+    const op_call *call = task->call;
+    const op_view *x = &call->in[X], *norm = present(call, NORM);
+    task->t0 = t0;
+    if (x_in_place(call)) {
+        task->x = (linear_rows){(const float *)(const void *)element(x, t0, 0), x->stride[0], n};
+        return;
+    }
+    task->x = (linear_rows){task->x_scratch, task->padded, n};
+    for (int64_t t = 0; t < n; t++) {
+        float *to = task->x_scratch + t * task->padded;
+        const void *from = element(x, t0 + t, 0);
+        if (norm)
+            task->kernels->norm(from, x->dtype, task->k, norm->data, norm->dtype, (float)call->attributes[EPS].f, to);
+        else
+            task->kernels->widen(from, x->dtype, task->k, to);
+        memset(to + task->k, 0, (size_t)(task->padded - task->k) * sizeof *to);
+    }
+}
+
+static int64_t chunk_end(int64_t k0, int64_t end)
+{
+    return k0 + LINEAR_CHUNK < end ? k0 + LINEAR_CHUNK : end;
+}
+
+/* Sums of n columns from row `row` of a weight, straight from its packed rows. */
+static void sum_direct(const linear_task *task, const op_view *w, int64_t row, int64_t n, float *sums)
+{
+    int64_t row_bytes = element(w, 1, 0) - element(w, 0, 0);
+    for (int64_t k0 = 0, k1; k0 < task->k; k0 = k1) {
+        k1 = chunk_end(k0, task->k);
+        task->kernels->direct[w->dtype](task->x, element(w, row, 0), row_bytes, n, k0, k1, k0 > 0, sums,
+                                        LINEAR_COLUMNS);
+    }
+}
+
+/* Elements [k0, k1) of a row as f32, zeros after the end of the row; in `to`, or where they lie. */
+static const float *unpacked(const linear_task *task, const op_view *w, int64_t row, int64_t k0, int64_t k1, float *to)
+{
+    const void *from = element(w, row, k0);
+    int64_t end = k1 < task->k ? k1 : task->k, n = end - k0;
+    if (w->dtype == IR_F32 && end == k1)
+        return from;
+    if (!task->kernels->unpack(w->dtype, from, n, to))
+        blocks_unpack_row(w->dtype, from, n, to);
+    memset(to + n, 0, (size_t)(k1 - end) * sizeof *to);
+    return to;
+}
+
+static void sum_panel(const linear_task *task, const op_view *w, int64_t row, int64_t n, float *sums)
+{
+    int64_t rows = task->kernels->panel_rows;
+    const float *at[8];
+    for (int64_t r0 = 0; r0 < n; r0 += rows)
+        for (int64_t k0 = 0, k1; k0 < task->padded; k0 = k1) {
+            k1 = chunk_end(k0, task->padded);
+            for (int64_t r = 0; r < rows; r++) /* past the end the last row stands in; its sums are not read */
+                at[r] = r0 + r < n ? unpacked(task, w, row + r0 + r, k0, k1, task->panel + r * (k1 - k0)) : at[r - 1];
+            linear_rows x = {task->x.at + k0, task->x.stride, task->x.n};
+            task->kernels->panel(x, at, k1 - k0, k0 > 0, sums + r0, LINEAR_COLUMNS);
+        }
+}
+
+static void sum(const linear_task *task, uint32_t weight, int64_t row, int64_t n, float *sums)
+{
+    const op_view *w = &task->call->in[weight];
+    if (task->direct)
+        sum_direct(task, w, row, n, sums);
+    else
+        sum_panel(task, w, row, n, sums);
+}
+
+/* From here: columns [row, row + n) of weight `weight`, which are columns [column, column + n) of y. */
+static void finish_rows(const linear_task *task, uint32_t weight, int64_t row, int64_t column, int64_t n, bool glu)
+{
+    const op_call *call = task->call;
+    const op_view *a = present(call, weight - W0 + B0), *b = glu ? present(call, B1) : 0;
+    const op_view *residual = present(call, RESIDUAL), *out = &call->out[0];
+    linear_finish f = {.activation = task->activation, .n = n, .out_dtype = out->dtype};
+    if (a)
+        f.bias_a = element(a, 0, row), f.bias_a_dtype = a->dtype;
+    if (b)
+        f.bias_b = element(b, 0, row), f.bias_b_dtype = b->dtype;
+    if (residual)
+        f.residual_dtype = residual->dtype;
+    for (int64_t t = 0; t < task->x.n; t++) {
+        f.a = task->sums[0] + t * LINEAR_COLUMNS;
+        f.b = glu ? task->sums[1] + t * LINEAR_COLUMNS : 0;
+        f.out = element(out, task->t0 + t, column);
+        f.residual = residual ? element(residual, task->t0 + t, column) : 0;
+        task->kernels->finish(&f);
+    }
+}
+
+/* Columns [lo, hi) of y, which the rows of `weight` from first_column on give. */
+static void run_columns(const linear_task *task, uint32_t weight, int64_t first_column, int64_t lo, int64_t hi)
+{
+    bool glu = task->activation != LINEAR_PLAIN;
+    for (int64_t c = lo; c < hi; c += LINEAR_COLUMNS) {
+        int64_t n = hi - c < LINEAR_COLUMNS ? hi - c : LINEAR_COLUMNS, row = c - first_column;
+        sum(task, weight, row, n, task->sums[0]);
+        if (glu)
+            sum(task, W1, row, n, task->sums[1]);
+        finish_rows(task, weight, row, c, n, glu);
+    }
+}
+
+static void run_block(const linear_task *task, const ir_box *box)
+{
+    int64_t first = 0;
+    uint32_t last = task->activation != LINEAR_PLAIN ? W0 : W2;
+    for (uint32_t i = W0; i <= last && present(task->call, i); i++) {
+        int64_t end = first + task->call->in[i].dims[0];
+        int64_t lo = box->lo[1] > first ? box->lo[1] : first, hi = box->hi[1] < end ? box->hi[1] : end;
+        run_columns(task, i, first, lo, hi);
+        first = end;
+    }
+}
+
+static linear_activation activation_of(str glu)
+{
+    if (str_is(glu, "silu"))
+        return LINEAR_SILU;
+    if (str_is(glu, "gelu"))
+        return LINEAR_GELU;
+    return str_is(glu, "gelu_tanh") ? LINEAR_GELU_TANH : LINEAR_PLAIN;
+}
+
+void linear_run(const op_call *call, const ir_box *box, void *scratch, const linear_kernels *k)
+{
+    linear_task task = {.call = call, .kernels = k, .activation = activation_of(call->attributes[GLU].s)};
+    lay_out(call, box, k, scratch, &task);
+    int64_t tokens = task.x.n;
+    for (int64_t t = box->lo[0]; t < box->hi[0]; t += tokens) {
+        prepare_x(&task, t, box->hi[0] - t < tokens ? box->hi[0] - t : tokens);
+        run_block(&task, box);
+    }
+}

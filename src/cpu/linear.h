@@ -1,0 +1,62 @@
+/* linear.h - the fast linear operator: what the loops (linear.c) ask of an instruction set (linear_kernels.h).
+ *
+ * Arithmetic, the same in every kernel, for every number of tokens and on every instruction set:
+ *   - a weight is its fp32 value: widened, or unpacked as blocks.h defines it (then exact up to one rounding);
+ *   - K is taken in chunks of LINEAR_CHUNK; in a chunk lane k mod 16 adds w x by FMA in rising k; the lanes are added
+ * as v_sum does; the sums of the chunks are added in rising order;
+ *   - then the bias, the activation, the product of gate and up, the residual, each rounded to fp32.
+ */
+#ifndef CPU_LINEAR_H
+#define CPU_LINEAR_H
+
+#include "cpu/body.h"
+
+enum {
+    LINEAR_CHUNK = 768,  /* elements of K; a multiple of every block; a panel's rows of it stay in the first cache */
+    LINEAR_COLUMNS = 48, /* columns whose sums are kept before they are finished; a multiple of every V_*_ROWS */
+    LINEAR_DIRECT_TOKENS = 4 /* up to here weights are unpacked in registers; above, once into scratch for all tokens */
+};
+
+typedef enum linear_activation { LINEAR_PLAIN, LINEAR_SILU, LINEAR_GELU, LINEAR_GELU_TANH } linear_activation;
+
+/* f32 rows: n rows, `stride` floats apart. */
+typedef struct linear_rows {
+    const float *at;
+    int64_t stride, n;
+} linear_rows;
+
+/* What one row of n finished columns is made of.  b: the sums of the second weight, or NULL; biases and residual may be
+ * NULL. */
+typedef struct linear_finish {
+    linear_activation activation;
+    const float *a, *b;
+    const void *bias_a, *bias_b, *residual;
+    ir_dtype bias_a_dtype, bias_b_dtype, residual_dtype, out_dtype;
+    void *out;
+    int64_t n;
+} linear_finish;
+
+/* sums[t * ld + r] = (add ? itself : 0) + w_r . x_t over elements [k0, k1) of K, multiples of 32, for
+ * x.n <= LINEAR_DIRECT_TOKENS tokens and n rows of packed weights, row_bytes apart. */
+typedef void linear_direct(linear_rows x, const void *w, int64_t row_bytes, int64_t n, int64_t k0, int64_t k1, bool add,
+                           float *sums, int64_t ld);
+
+typedef struct linear_kernels {
+    int64_t panel_rows;
+    linear_direct *direct[IR_DTYPES]; /* NULL: this dtype is always unpacked first */
+    /* n elements of a row of weights, as f32; false if there is no kernel for the dtype. */
+    bool (*unpack)(ir_dtype dtype, const void *from, int64_t n, float *to);
+    /* The same sums as linear_direct for any number of tokens, panel_rows rows of n elements (a multiple of 16). */
+    void (*panel)(linear_rows x, const float *const *w, int64_t n, bool add, float *sums, int64_t ld);
+    /* rms_norm of a row into f32; weight NULL: none; the row itself if dtype is not normed (`norm` false). */
+    void (*norm)(const void *x, ir_dtype dtype, int64_t n, const void *weight, ir_dtype weight_dtype, float eps,
+                 float *to);
+    void (*widen)(const void *x, ir_dtype dtype, int64_t n, float *to);
+    void (*finish)(const linear_finish *f);
+} linear_kernels;
+
+bool linear_accepts(const op_call *call);
+size_t linear_scratch_bytes(const op_call *call, const ir_box *box, const linear_kernels *k);
+void linear_run(const op_call *call, const ir_box *box, void *scratch, const linear_kernels *k);
+
+#endif

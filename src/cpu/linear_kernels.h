@@ -1,0 +1,348 @@
+/* linear_kernels.h - the inner loops of linear over the vectors of vec_*.h; linear.h states their arithmetic.
+ *
+ * Included by one .c file for each instruction set.  Two kernels do the products:
+ *   direct: few tokens; each weight is unpacked in registers and used at once, so memory is the only limit;
+ *   panel: many tokens; rows were unpacked into scratch, V_PANEL_TOKENS x V_PANEL_ROWS accumulators in registers.
+ */
+#ifndef CPU_LINEAR_KERNELS_H
+#define CPU_LINEAR_KERNELS_H
+
+#include "cpu/linear.h"
+#include "cpu/norm_kernels.h"
+
+V_INLINE float half_at(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return _cvtsh_ss(h);
+}
+
+/* ---- 32 weights of a row, the group-th, as two vectors ---- */
+
+V_INLINE void load_q8_0(const uint8_t *row, int64_t group, vf w[2])
+{
+    const uint8_t *block = row + group * 34;
+    vf d = v_set(half_at(block));
+    w[0] = v_mul(vi_float(vi_load_i8(block + 2)), d);
+    w[1] = v_mul(vi_float(vi_load_i8(block + 18)), d);
+}
+
+V_INLINE void load_levels(v_levels levels, const uint8_t *q, vf w[2])
+{
+    vi bytes = vi_load_u8(q);
+    w[0] = v_level(levels, bytes);
+    w[1] = v_level(levels, vi_shr(bytes, 4));
+}
+
+V_INLINE void load_q4_0(const uint8_t *row, int64_t group, vf w[2])
+{
+    const uint8_t *block = row + group * 18;
+    float d = half_at(block);
+    load_levels(v_make_levels(v_set(d), v_set(-8 * d)), block + 2, w);
+}
+
+V_INLINE void load_q4_1(const uint8_t *row, int64_t group, vf w[2])
+{
+    const uint8_t *block = row + group * 20;
+    __m128 scale = _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)block)); /* d, m */
+    float d = _mm_cvtss_f32(scale), m = _mm_cvtss_f32(_mm_movehdup_ps(scale));
+    load_levels(v_make_levels(v_set(d), v_set(m)), block + 4, w);
+}
+
+/* The 6-bit scale and minimum of group j of a Q4_K block, out of 12 bytes. */
+V_INLINE void q4_k_scales(const uint8_t *s, int64_t j, float *scale, float *min)
+{
+    if (j < 4) {
+        *scale = (float)(s[j] & 63);
+        *min = (float)(s[j + 4] & 63);
+    } else {
+        *scale = (float)((s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
+        *min = (float)((s[j + 4] >> 4) | (s[j] >> 6) << 4);
+    }
+}
+
+V_INLINE void load_q4_k(const uint8_t *row, int64_t group, vf w[2])
+{
+    const uint8_t *block = row + (group >> 3) * 144;
+    int64_t j = group & 7;
+    float scale, min;
+    q4_k_scales(block + 4, j, &scale, &min);
+    v_levels levels = v_make_levels(v_set(half_at(block) * scale), v_set(-(half_at(block + 2) * min)));
+    const uint8_t *q = block + 16 + (j >> 1) * 32;
+    int shift = (int)(j & 1) * 4;
+    w[0] = v_level(levels, vi_shr(vi_load_u8(q), shift));
+    w[1] = v_level(levels, vi_shr(vi_load_u8(q + 16), shift));
+}
+
+V_INLINE void load_q6_k(const uint8_t *row, int64_t group, vf w[2])
+{
+    const uint8_t *block = row + (group >> 3) * 210;
+    int64_t half = group >> 2 & 1, j = group & 3;
+    const uint8_t *low = block + half * 64 + (j & 1) * 32, *high = block + 128 + half * 32;
+    const int8_t *scale = (const int8_t *)block + 192 + half * 8 + j * 2;
+    float d = half_at(block + 208);
+    for (int i = 0; i < 2; i++) {
+        vi q = vi_and(vi_shr(vi_load_u8(low + 16 * i), (int)(j >> 1) * 4), vi_set(15));
+        vi top = vi_and(vi_shr(vi_load_u8(high + 16 * i), (int)j * 2), vi_set(3));
+        q = vi_sub(vi_or(q, vi_shl(top, 4)), vi_set(32));
+        w[i] = v_mul(vi_float(q), v_set(d * (float)scale[i]));
+    }
+}
+
+/* dtype is a constant wherever this is used: one case remains. */
+V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, vf w[2])
+{
+    if (dtype == IR_Q4_0)
+        load_q4_0(row, group, w);
+    else if (dtype == IR_Q4_1)
+        load_q4_1(row, group, w);
+    else if (dtype == IR_Q8_0)
+        load_q8_0(row, group, w);
+    else if (dtype == IR_Q4_K)
+        load_q4_k(row, group, w);
+    else if (dtype == IR_Q6_K)
+        load_q6_k(row, group, w);
+    else
+        for (int i = 0; i < 2; i++)
+            w[i] = row_load(row, dtype, group * 32 + 16 * i, 16);
+}
+
+/* ---- direct ---- */
+
+enum { AHEAD_BYTES = 4096 }; /* how far before their use weights are asked for */
+
+/* Ask for the next rows of weights: the rows of a box follow each other, so what this loop will need lies ahead. */
+V_INLINE void ask_ahead(const uint8_t *at, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)at + AHEAD_BYTES + i, _MM_HINT_T0);
+}
+
+/* nt tokens x nr rows, groups [g0, g1) of 32. */
+V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x, const uint8_t *const *row, int64_t g0,
+                           int64_t g1, float *out)
+{
+    vf acc[16], w[2];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        acc[i] = v_zero();
+    const uint8_t *ahead = row[0];
+    int64_t group_bytes = ir_dtype_table[dtype].block_bytes * 32 / ir_dtype_table[dtype].block_elements;
+    for (int64_t g = g0; g < g1; g++) {
+        ask_ahead(ahead + g * group_bytes * nr, group_bytes * nr);
+#pragma GCC unroll 8
+        for (int r = 0; r < nr; r++) {
+            load_weights(dtype, row[r], g, w);
+#pragma GCC unroll 4
+            for (int t = 0; t < nt; t++) {
+                acc[t * nr + r] = v_fma(w[0], v_load(x[t] + 32 * g), acc[t * nr + r]);
+                acc[t * nr + r] = v_fma(w[1], v_load(x[t] + 32 * g + 16), acc[t * nr + r]);
+            }
+        }
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < nt * nr; i += 8)
+        v_sum8(acc + i, out + i);
+}
+
+V_INLINE void sums_put(float *sums, const float *from, int64_t n, bool add)
+{
+    for (int64_t i = 0; i < n; i++)
+        sums[i] = add ? sums[i] + from[i] : from[i];
+}
+
+/* All rows, nr at a time; past the end the last row and the last token stand in, and their sums are dropped. */
+V_INLINE void direct_rows(ir_dtype dtype, int nt, int nr, linear_rows x, const uint8_t *w, int64_t row_bytes, int64_t n,
+                          int64_t k0, int64_t k1, bool add, float *sums, int64_t ld)
+{
+    const float *token[4];
+    const uint8_t *row[8];
+    float out[16];
+    for (int64_t t = 0; t < nt; t++)
+        token[t] = x.at + (t < x.n ? t : x.n - 1) * x.stride;
+    for (int64_t r0 = 0; r0 < n; r0 += nr) {
+        for (int64_t r = 0; r < nr; r++)
+            row[r] = w + (r0 + r < n ? r0 + r : n - 1) * row_bytes;
+        direct_block(dtype, nt, nr, token, row, k0 / 32, k1 / 32, out);
+        for (int64_t t = 0; t < x.n; t++)
+            sums_put(sums + t * ld + r0, out + t * nr, n - r0 < nr ? n - r0 : nr, add);
+    }
+}
+
+#define LINEAR_DIRECT(name, dtype)                                                                                \
+    static void direct_##name(linear_rows x, const void *w, int64_t row_bytes, int64_t n, int64_t k0, int64_t k1, \
+                              bool add, float *sums, int64_t ld)                                                  \
+    {                                                                                                             \
+        if (x.n == 1)                                                                                             \
+            direct_rows(dtype, 1, V_DIRECT_ROWS_1, x, w, row_bytes, n, k0, k1, add, sums, ld);                    \
+        else if (x.n == 2)                                                                                        \
+            direct_rows(dtype, 2, V_DIRECT_ROWS_2, x, w, row_bytes, n, k0, k1, add, sums, ld);                    \
+        else                                                                                                      \
+            direct_rows(dtype, 4, V_DIRECT_ROWS_4, x, w, row_bytes, n, k0, k1, add, sums, ld);                    \
+    }
+LINEAR_DIRECT(f32, IR_F32)
+LINEAR_DIRECT(f16, IR_F16)
+LINEAR_DIRECT(bf16, IR_BF16)
+LINEAR_DIRECT(q8_0, IR_Q8_0)
+LINEAR_DIRECT(q4_0, IR_Q4_0)
+LINEAR_DIRECT(q4_1, IR_Q4_1)
+LINEAR_DIRECT(q4_k, IR_Q4_K)
+LINEAR_DIRECT(q6_k, IR_Q6_K)
+
+/* ---- unpack ---- */
+
+V_INLINE void unpack_groups(ir_dtype dtype, const void *from, int64_t n, float *to)
+{
+    vf w[2];
+    for (int64_t g = 0; g < n / 32; g++) {
+        load_weights(dtype, from, g, w);
+        v_store(to + 32 * g, w[0]);
+        v_store(to + 32 * g + 16, w[1]);
+    }
+}
+
+static void widen_row(const void *from, ir_dtype dtype, int64_t n, float *to)
+{
+    for (int64_t i = 0; i < n; i += 16)
+        v_store_n(to + i, n - i, row_load(from, dtype, i, n - i));
+}
+
+static bool unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
+{
+    switch (dtype) {
+    case IR_Q8_0:
+        unpack_groups(IR_Q8_0, from, n, to);
+        return true;
+    case IR_Q4_0:
+        unpack_groups(IR_Q4_0, from, n, to);
+        return true;
+    case IR_Q4_1:
+        unpack_groups(IR_Q4_1, from, n, to);
+        return true;
+    case IR_Q4_K:
+        unpack_groups(IR_Q4_K, from, n, to);
+        return true;
+    case IR_Q6_K:
+        unpack_groups(IR_Q6_K, from, n, to);
+        return true;
+    case IR_F32:
+    case IR_F16:
+    case IR_BF16:
+        widen_row(from, dtype, n, to);
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* ---- panel ---- */
+
+enum { PANEL_SUMS = (V_PANEL_TOKENS * V_PANEL_ROWS + 7) / 8 * 8 };
+
+V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t n, float out[PANEL_SUMS])
+{
+    vf acc[PANEL_SUMS];
+#pragma GCC unroll 32
+    for (int i = 0; i < PANEL_SUMS; i++)
+        acc[i] = v_zero();
+    for (int64_t k = 0; k < n; k += 16) {
+        vf token[V_PANEL_TOKENS];
+#pragma GCC unroll 4
+        for (int t = 0; t < V_PANEL_TOKENS; t++)
+            token[t] = v_load(x[t] + k);
+#pragma GCC unroll 8
+        for (int r = 0; r < V_PANEL_ROWS; r++) {
+            vf row = v_load(w[r] + k);
+#pragma GCC unroll 4
+            for (int t = 0; t < V_PANEL_TOKENS; t++)
+                acc[t * V_PANEL_ROWS + r] = v_fma(row, token[t], acc[t * V_PANEL_ROWS + r]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < PANEL_SUMS; i += 8)
+        v_sum8(acc + i, out + i);
+}
+
+static void panel(linear_rows x, const float *const *w, int64_t n, bool add, float *sums, int64_t ld)
+{
+    const float *token[V_PANEL_TOKENS];
+    float out[PANEL_SUMS];
+    for (int64_t t0 = 0; t0 < x.n; t0 += V_PANEL_TOKENS) {
+        int64_t nt = x.n - t0 < V_PANEL_TOKENS ? x.n - t0 : V_PANEL_TOKENS;
+        for (int64_t t = 0; t < V_PANEL_TOKENS; t++)
+            token[t] = x.at + (t0 + (t < nt ? t : nt - 1)) * x.stride;
+        panel_block(token, w, n, out);
+        for (int64_t t = 0; t < nt; t++)
+            sums_put(sums + (t0 + t) * ld, out + t * V_PANEL_ROWS, V_PANEL_ROWS, add);
+    }
+}
+
+/* ---- finish ---- */
+
+V_INLINE vf add_row(vf a, const void *row, ir_dtype dtype, int64_t i, int64_t n)
+{
+    return row ? v_add(a, row_load(row, dtype, i, n)) : a;
+}
+
+V_INLINE vf activate(linear_activation activation, vf a)
+{
+    switch (activation) {
+    case LINEAR_SILU:
+        return v_silu(a);
+    case LINEAR_GELU:
+        return v_gelu(a);
+    case LINEAR_GELU_TANH:
+        return v_gelu_tanh(a);
+    default:
+        return a;
+    }
+}
+
+static void finish(const linear_finish *f)
+{
+    for (int64_t i = 0; i < f->n; i += 16) {
+        int64_t n = f->n - i;
+        vf v = add_row(v_load_n(f->a + i, n), f->bias_a, f->bias_a_dtype, i, n);
+        if (f->b) {
+            vf up = add_row(v_load_n(f->b + i, n), f->bias_b, f->bias_b_dtype, i, n);
+            v = v_mul(activate(f->activation, v), up);
+        }
+        v = add_row(v, f->residual, f->residual_dtype, i, n);
+        row_store(f->out, f->out_dtype, i, n, v);
+    }
+}
+
+static void norm_to_f32(const void *x, ir_dtype dtype, int64_t n, const void *weight, ir_dtype weight_dtype, float eps,
+                        float *to)
+{
+    norm_rms_row(x, dtype, n, weight, weight_dtype, eps, to, IR_F32);
+}
+
+static const linear_kernels linear_set = {
+    .panel_rows = V_PANEL_ROWS,
+    .direct = {[IR_F32] = direct_f32,
+               [IR_F16] = direct_f16,
+               [IR_BF16] = direct_bf16,
+               [IR_Q8_0] = direct_q8_0,
+               [IR_Q4_0] = direct_q4_0,
+               [IR_Q4_1] = direct_q4_1,
+               [IR_Q4_K] = direct_q4_k,
+               [IR_Q6_K] = direct_q6_k},
+    .unpack = unpack_row,
+    .panel = panel,
+    .norm = norm_to_f32,
+    .widen = widen_row,
+    .finish = finish,
+};
+
+static size_t linear_set_scratch_bytes(const op_call *call, const ir_box *box)
+{
+    return linear_scratch_bytes(call, box, &linear_set);
+}
+
+static void linear_set_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    linear_run(call, box, scratch, &linear_set);
+}
+
+#endif

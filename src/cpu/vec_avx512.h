@@ -1,0 +1,194 @@
+/* vec_avx512.h - sixteen floats at a time, AVX-512: the vocabulary in which the fast bodies are written.
+ *
+ * The bodies are headers of plain code over the names below; one .c file per instruction set includes this file or
+ * vec_avx2.h and then the bodies.  Both files promise the same bits: a vector has sixteen lanes whatever the registers
+ * are, each operation rounds once as IEEE 754 says, and v_sum adds lanes in one tree (l and l+8, then +4, +2, +1).
+ */
+#ifndef CPU_VEC_AVX512_H
+#define CPU_VEC_AVX512_H
+
+#include <immintrin.h>
+
+#include "ir/ir.h"
+
+#define V_INLINE static inline __attribute__((always_inline))
+
+/* Tokens and rows of a register block: a panel's accumulators, and what is left for operands, fill 32 registers. */
+enum { V_PANEL_TOKENS = 4, V_PANEL_ROWS = 6, V_DIRECT_ROWS_1 = 8, V_DIRECT_ROWS_2 = 8, V_DIRECT_ROWS_4 = 4 };
+enum { V_QUERIES = 8 }; /* queries whose scores are computed together */
+
+typedef __m512 vf;
+typedef __m512i vi;
+
+V_INLINE vf v_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+V_INLINE vf v_set(float x)
+{
+    return _mm512_set1_ps(x);
+}
+V_INLINE vf v_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+V_INLINE void v_store(float *p, vf a)
+{
+    _mm512_storeu_ps(p, a);
+}
+V_INLINE vf v_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+V_INLINE vf v_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+V_INLINE vf v_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+V_INLINE vf v_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+V_INLINE vf v_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+V_INLINE vf v_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+V_INLINE vf v_round(vf a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+V_INLINE vf v_select_less(vf x, vf bound, vf yes, vf no)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, bound, _CMP_LT_OQ), no, yes);
+}
+/* Bit l: x[l] > bound[l]; NaN is never greater. */
+V_INLINE uint32_t v_greater(vf x, vf bound)
+{
+    return _mm512_cmp_ps_mask(x, bound, _CMP_GT_OQ);
+}
+/* a * 2^n for n a whole number with a * 2^n normal. */
+V_INLINE vf v_scale(vf a, vf n)
+{
+    vi e = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), e));
+}
+
+/* The first n lanes (0 to 16); the others are zero, and are not touched in memory. */
+V_INLINE __mmask16 v_mask(int64_t n)
+{
+    return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+}
+V_INLINE vf v_load_n(const float *p, int64_t n)
+{
+    return _mm512_maskz_loadu_ps(v_mask(n), p);
+}
+V_INLINE void v_store_n(float *p, int64_t n, vf a)
+{
+    _mm512_mask_storeu_ps(p, v_mask(n), a);
+}
+V_INLINE vf v_keep(vf a, int64_t first, int64_t end, vf other)
+{
+    return _mm512_mask_blend_ps((__mmask16)(v_mask(end) & ~v_mask(first)), other, a);
+}
+
+V_INLINE vf v_load_bf16(const void *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
+}
+V_INLINE vf v_load_f16(const void *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+
+/* Integers in 32-bit lanes. */
+V_INLINE vi vi_load_u8(const void *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(p));
+}
+V_INLINE vi vi_load_i8(const void *p)
+{
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(p));
+}
+V_INLINE vi vi_set(int32_t x)
+{
+    return _mm512_set1_epi32(x);
+}
+V_INLINE vi vi_and(vi a, vi b)
+{
+    return _mm512_and_si512(a, b);
+}
+V_INLINE vi vi_or(vi a, vi b)
+{
+    return _mm512_or_si512(a, b);
+}
+V_INLINE vi vi_sub(vi a, vi b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+V_INLINE vi vi_shr(vi a, int n)
+{
+    return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n));
+}
+V_INLINE vi vi_shl(vi a, int n)
+{
+    return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n));
+}
+V_INLINE vf vi_float(vi a)
+{
+    return _mm512_cvtepi32_ps(a);
+}
+
+/* The sixteen levels q * scale + bias, q = 0 to 15, of a block of 4-bit weights: then one permutation unpacks sixteen
+ * weights. */
+typedef __m512 v_levels;
+V_INLINE v_levels v_make_levels(vf scale, vf bias)
+{
+    vf q = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return v_fma(q, scale, bias);
+}
+/* Lane l: the level of the low four bits of q[l]. */
+V_INLINE vf v_level(v_levels levels, vi q)
+{
+    return _mm512_permutexvar_ps(q, levels);
+}
+
+/* Sixteen lanes to eight: the first step of every sum. */
+V_INLINE __m256 v_half(vf a)
+{
+    return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+}
+
+/* Columns become rows: out[j][i] = in[i][j] for 16 x 16 floats. */
+V_INLINE void v_transpose(const vf in[16], vf out[16])
+{
+    vf a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(in[i], in[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(in[i], in[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            __m512d low = _mm512_castps_pd(a[i + j]), high = _mm512_castps_pd(a[i + j + 2]);
+            b[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+            b[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+        }
+    /* b[4 i + j]: of each 4-lane part p, the column 4 p + j of rows 4 i to 4 i + 3. */
+    for (int j = 0; j < 4; j++) {
+        vf low0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0x88), high0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0xdd);
+        vf low1 = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0x88),
+           high1 = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0xdd);
+        out[j] = _mm512_shuffle_f32x4(low0, low1, 0x88);
+        out[8 + j] = _mm512_shuffle_f32x4(low0, low1, 0xdd);
+        out[4 + j] = _mm512_shuffle_f32x4(high0, high1, 0x88);
+        out[12 + j] = _mm512_shuffle_f32x4(high0, high1, 0xdd);
+    }
+}
+
+#endif

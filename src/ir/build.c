@@ -177,9 +177,6 @@ mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *n
 mpk_status ir_add_output(mpk_context *cx, ir_graph *g, ir_tensor_id tensor)
 {
     CHECK(cx, tensor < g->tensors.n, MPK_EARG, "output is tensor number %u of %zu", tensor, g->tensors.n);
-    for (size_t i = 0; i < g->outputs.n; i++)
-        CHECK(cx, g->outputs.at[i] != tensor, MPK_EARG, "tensor %%%.*s is an output already",
-              STR_ARG(g->tensors.at[tensor].name));
     PUSH(cx, g->arena, &g->outputs, tensor);
     return MPK_OK;
 }

@@ -333,8 +333,16 @@ typedef struct rt_machine {
     rt_u64 n_arena;
     rt_u32 request_mask, command_mask, token_mask;
 
+    rt_u64 delay; /* for tests: not 0: lose time at random in the protocol's steps */
     void *target; /* the target's own; the runtime does not look */
 } rt_machine;
+
+/* A place where the order of things between threads matters: a test may stretch it. */
+RT_FN void rt_point(const rt_machine *m, rt_u32 who)
+{
+    if (m->delay)
+        rt_delay(m->delay, who);
+}
 
 /* The sizes that host and device must agree on, checked by both compilers. */
 typedef char rt_size_of_task[sizeof(rt_task) == 64 ? 1 : -1];

@@ -47,7 +47,7 @@ RT_FN void rt_event_trigger(rt_machine *m, rt_worker *w, rt_u32 event)
     rt_u32 count = rt_add_acq_rel_device(&m->counters[at], 1) + 1;
     if (count != e->needed * w->epoch)
         return;
-    rt_delay(m, w->index);
+    rt_point(m, w->index);
     if (event == RT_END) {
         w->owner = 1;
         return;
@@ -71,7 +71,7 @@ RT_FN int rt_sched_poll(rt_machine *m, rt_scheduler *s)
             continue;
         rt_u32 to = s->next_worker;
         s->next_worker = to + 1 == m->n_workers ? 0 : to + 1;
-        rt_delay(m, s->index);
+        rt_point(m, s->index);
         if (!rt_queue_push(&m->jit[to], m->jit_slots + (rt_u64)to * (m->jit_mask + 1), m->jit_mask, t))
             rt_raise(m, to, RT_OVERFLOW, t, RT_NONE);
         if (rt_any_sleeper(m))

@@ -8,7 +8,7 @@
  *     rt_yield      let another worker have this core
  *     rt_sleep      sleep while *word == value, at most timeout_ns (RT_FOREVER: no limit); may return early
  *     rt_wake       wake whoever sleeps on word
- *     rt_delay      a place where a test may lose time on purpose
+ *     rt_delay      lose time at random, for tests
  *     rt_run_body   the code of one task: see rt_worker.h
  */
 #ifndef RT_PORT_H
@@ -30,8 +30,6 @@ typedef struct rt_word {
 typedef struct rt_wide {
     rt_u64 value;
 } rt_wide;
-
-struct rt_machine;
 
 #if defined(__CUDACC_RTC__) || defined(__CUDACC__)
 
@@ -65,9 +63,9 @@ RT_FN void rt_wake(rt_word *word)
 {
     (void)word;
 }
-RT_FN void rt_delay(struct rt_machine *m, rt_u32 who)
+RT_FN void rt_delay(rt_u64 seed, rt_u32 who)
 {
-    (void)m;
+    (void)seed;
     (void)who;
 }
 
@@ -75,14 +73,14 @@ RT_FN void rt_delay(struct rt_machine *m, rt_u32 who)
 
 /* The model checker: atomics, clock and sleeping are the explorer's. */
 #define RT_FN static inline
-#define RT_LARGE_FN static
+#define RT_LARGE_FN static inline
 enum { RT_SLEEPS = 1 };
 #include RT_ATOMIC_HEADER
 
 #else
 
 #define RT_FN static inline
-#define RT_LARGE_FN static
+#define RT_LARGE_FN static inline
 enum { RT_SLEEPS = 1 };
 #include "rt/rt_atomic.h"
 
@@ -91,7 +89,7 @@ rt_u64 rt_clock_ns(void);
 void rt_yield(void);
 void rt_sleep(rt_word *word, rt_u32 value, rt_u64 timeout_ns);
 void rt_wake(rt_word *word);
-void rt_delay(struct rt_machine *m, rt_u32 who);
+void rt_delay(rt_u64 seed, rt_u32 who);
 RT_FN void rt_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -26,7 +26,7 @@ RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph)
     m->control->n_steps++;
     w->owner = 0;
     rt_store_relaxed_device(&m->control->idle, 0);
-    rt_delay(m, w->index);
+    rt_point(m, w->index);
     rt_store_wide_release_device(&m->control->step, (rt_u64)graph << 32 | epoch);
     if (m->events[g->first_event + RT_START].jit)
         rt_event_submit(m, w, g->first_event + RT_START);
@@ -95,15 +95,22 @@ RT_FN rt_u32 rt_pages_for(const rt_serving *s, rt_u32 positions)
     return s->n_pages ? (positions + s->page_tokens - 1) / s->page_tokens : 0;
 }
 
+/* Entry i of a slot's row of the page table. */
+RT_FN rt_i32 *rt_page_entry(const rt_machine *m, rt_u32 slot, rt_u32 i)
+{
+    return (rt_i32 *)(m->step_area + m->serving->pages) + (rt_u64)slot * m->serving->pages_per_slot + i;
+}
+
 /* Give everything back; the host has been told. */
 RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
-    const rt_i32 *row = (const rt_i32 *)(m->step_area + s->pages) + (rt_u64)index * s->pages_per_slot;
     s->n_promised -= slot->reserved - slot->held;
-    while (slot->held)
-        m->free_pages[s->n_free++] = (rt_u32)row[--slot->held];
+    while (slot->held) {
+        slot->held--;
+        m->free_pages[s->n_free++] = (rt_u32)*rt_page_entry(m, index, slot->held);
+    }
     slot->state = RT_SLOT_FREE;
     s->n_active--;
 }
@@ -305,10 +312,9 @@ RT_FN void rt_slot_extend(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
-    rt_i32 *row = (rt_i32 *)(m->step_area + s->pages) + (rt_u64)index * s->pages_per_slot;
     rt_u32 needed = rt_pages_for(s, slot->position + n);
     while (slot->held < needed) {
-        row[slot->held++] = (rt_i32)m->free_pages[--s->n_free];
+        *rt_page_entry(m, index, slot->held++) = (rt_i32)m->free_pages[--s->n_free];
         s->n_promised--;
     }
 }

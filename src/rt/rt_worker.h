@@ -54,7 +54,7 @@ RT_FN void rt_run_task(rt_machine *m, rt_worker *w, rt_u32 t)
     const rt_task *task = &m->tasks[m->graphs[w->graph].first_task + t];
     rt_worker_awake(m, w);
     rt_store_relaxed_device(&w->task, t);
-    rt_delay(m, w->index);
+    rt_point(m, w->index);
     if (task->op != RT_NONE)
         rt_run_clipped(m, w, task);
     rt_store_relaxed_device(&w->beats, rt_load_relaxed_device(&w->beats) + 1);

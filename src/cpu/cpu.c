@@ -1,0 +1,411 @@
+/* cpu.c - the in-kernel runtime on threads (paper §5): worker i and scheduler i are thread i.
+ *
+ * Input: an image and the weights' addresses.  Starting allocates the four areas (base, tensors that live across steps,
+ * step inputs and outputs, temporaries), binds every operator of every graph once (op_call) and chooses its code: the
+ * best fast body that accepts it, else the record's reference.  Scratch of a task is pages of its worker.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cpu/cpu_machine.h"
+#include "rt/rt_worker.h"
+
+enum { PAGE_BYTES = 4096, SPIN_POLLS = 2000, YIELD_POLLS = 20 };
+
+/* ---- bodies ---- */
+
+/* One task: the box from the descriptor, its end clipped by the worker, the code that was chosen at start. */
+RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0, rt_u32 page)
+{
+    cpu_machine *m = rt->target;
+    const cpu_call *c = &m->calls[op];
+    ir_box box;
+    for (int i = 0; i < RT_MAX_RANK; i++) {
+        box.lo[i] = task->lo[i];
+        box.hi[i] = task->hi[i];
+    }
+    box.hi[0] = hi0;
+    c->run(&c->call, &box, m->scratch + w->index * m->scratch_bytes + (uint64_t)page * m->page_bytes);
+}
+
+static size_t scratch_of(const ir_graph *g, const cpu_call *c, const ir_box *box)
+{
+    const op_call *call = &c->call;
+    if (c->body)
+        return c->body->scratch_bytes ? c->body->scratch_bytes(call, box) : 0;
+    return call->op->def->scratch_bytes ? call->op->def->scratch_bytes(g, call->op, box) : 0;
+}
+
+/* The most scratch that a task may ask for: its box may be clipped to any number of live entries, and fewer entries may
+ * take another road and need more, so every power of two is asked. */
+static size_t scratch_of_task(const ir_graph *g, const cpu_call *c, const rt_task *task, const rt_op *op)
+{
+    ir_box box;
+    for (int i = 0; i < RT_MAX_RANK; i++) {
+        box.lo[i] = task->lo[i];
+        box.hi[i] = task->hi[i];
+    }
+    size_t most = scratch_of(g, c, &box);
+    for (int64_t n = 1; op->live != RT_ALL && n < task->hi[0] - task->lo[0]; n *= 2) {
+        box.hi[0] = box.lo[0] + n;
+        size_t bytes = scratch_of(g, c, &box);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* Pages for each operator, and with that the scratch of a worker. */
+static mpk_status plan_scratch(mpk_context *cx, cpu_machine *m)
+{
+    uint64_t most = 1;
+    m->page_bytes = PAGE_BYTES;
+    for (uint32_t i = 0; i < m->rt.n_graphs; i++) {
+        const rt_graph *g = &m->rt.graphs[i];
+        for (uint32_t t = 0; t < g->n_tasks; t++) {
+            const rt_task *task = &m->rt.tasks[g->first_task + t];
+            if (task->op == RT_NONE)
+                continue;
+            rt_op *op = &m->ops[g->first_op + task->op];
+            uint64_t pages =
+                (scratch_of_task(m->image.ir[i], &m->calls[g->first_op + task->op], task, op) + PAGE_BYTES - 1) /
+                PAGE_BYTES;
+            CHECK(cx, pages <= INT32_MAX, MPK_ELIMIT, "a task of operator %.*s asks for %llu pages of scratch",
+                  STR_ARG(m->image.ir[i]->ops.at[task->op].name), (unsigned long long)pages);
+            op->pages = pages > op->pages ? (rt_u32)pages : op->pages;
+            most = op->pages > most ? op->pages : most;
+        }
+    }
+    m->scratch_bytes = most * PAGE_BYTES;
+    for (uint32_t i = 0; i < m->rt.n_workers; i++)
+        m->rt.workers[i].pages.n = (rt_u32)most;
+    return MPK_OK;
+}
+
+/* ---- memory ---- */
+
+/* n zeroed bytes at a multiple of 64 in *at; *block is what to free. */
+static mpk_status allocate(mpk_context *cx, uint64_t n, const char *what, void **block, void **at)
+{
+    *block = n < SIZE_MAX - 128 ? calloc(1, (size_t)n + 128) : NULL;
+    CHECK(cx, *block, MPK_ENOMEM, "out of memory for %llu bytes of %s", (unsigned long long)n, what);
+    *at = (void *)(((uintptr_t)*block + 63) / 64 * 64);
+    return MPK_OK;
+}
+
+static mpk_status allocate_areas(mpk_context *cx, cpu_machine *m)
+{
+    static const char *const names[RT_AREAS] = {"weights", "state (KV cache)", "step inputs and outputs",
+                                                "temporaries"};
+    for (int i = RT_STATE; i < RT_AREAS; i++)
+        TRY(allocate(cx, m->image.block->area_bytes[i], names[i], &m->blocks[i], &m->areas[i]));
+    m->rt.step_area = m->areas[RT_STEP];
+    return MPK_OK;
+}
+
+/* Where every tensor of a graph begins. */
+static mpk_status place_tensors(mpk_context *cx, cpu_machine *m, uint32_t graph, void *const *weights)
+{
+    const ir_graph *g = m->image.ir[graph];
+    NEW(cx, &m->arena, m->data[graph], g->tensors.n);
+    for (uint32_t t = 0; t < g->tensors.n; t++) {
+        const tg_place *p = &m->image.places[graph][t];
+        int64_t stride[IR_MAX_RANK], offset;
+        ir_strides(g, t, stride, &offset);
+        char *base = p->area == TG_WEIGHTS ? weights[p->offset] : (char *)m->areas[p->area] + p->offset;
+        m->data[graph][t] = base + ir_row_bytes(g->tensors.at[t].dtype, offset);
+    }
+    return MPK_OK;
+}
+
+static mpk_status bind_graphs(mpk_context *cx, cpu_machine *m, void *const *weights, bool fast)
+{
+    uint32_t features = cpu_features();
+    NEW(cx, &m->arena, m->data, m->rt.n_graphs);
+    for (uint32_t i = 0; i < m->rt.n_graphs; i++) {
+        const ir_graph *g = m->image.ir[i];
+        TRY(place_tensors(cx, m, i, weights));
+        for (uint32_t k = 0; k < g->ops.n; k++) {
+            cpu_call *c = &m->calls[m->rt.graphs[i].first_op + k];
+            op_bind(g, &g->ops.at[k], m->data[i], m->control.live, &c->call);
+            c->body = fast ? cpu_body_choose(&c->call, features) : NULL;
+            c->run = c->body ? c->body->run : g->ops.at[k].def->ref;
+        }
+    }
+    return MPK_OK;
+}
+
+/* ---- the runtime's own memory ---- */
+
+static uint32_t power_of_two(uint64_t n)
+{
+    uint32_t p = 1;
+    while (p < n)
+        p *= 2;
+    return p;
+}
+
+/* Queues as long as one step can fill them (rt_queue.h): so they never overflow. */
+static mpk_status make_queues(mpk_context *cx, cpu_machine *m, uint32_t entries)
+{
+    rt_machine *rt = &m->rt;
+    uint64_t jit = 1, event = 1;
+    for (uint32_t i = 0; i < rt->n_graphs; i++) {
+        uint64_t j = rt_jit_bound(&rt->graphs[i], rt->events, rt->n_workers),
+                 e = rt_event_bound(&rt->graphs[i], rt->events);
+        jit = j > jit ? j : jit;
+        event = e > event ? e : event;
+    }
+    rt->jit_mask = power_of_two(entries ? entries : jit) - 1;
+    rt->event_mask = power_of_two(event) - 1;
+    NEW(cx, &m->arena, rt->jit, rt->n_workers);
+    NEW(cx, &m->arena, rt->event, rt->n_schedulers);
+    NEW(cx, &m->arena, rt->jit_slots, (size_t)rt->n_workers * (rt->jit_mask + 1));
+    NEW(cx, &m->arena, rt->event_slots, (size_t)rt->n_schedulers * (rt->event_mask + 1));
+    for (uint32_t i = 0; i < rt->n_workers; i++)
+        rt_queue_reset(&rt->jit[i], rt->jit_slots + (size_t)i * (rt->jit_mask + 1), rt->jit_mask);
+    for (uint32_t i = 0; i < rt->n_schedulers; i++)
+        rt_queue_reset(&rt->event[i], rt->event_slots + (size_t)i * (rt->event_mask + 1), rt->event_mask);
+    return MPK_OK;
+}
+
+static mpk_status make_workers(mpk_context *cx, cpu_machine *m)
+{
+    rt_machine *rt = &m->rt;
+    NEW(cx, &m->arena, rt->counters, gen_image_count(m->image.block, RT_EVENTS));
+    NEW(cx, &m->arena, rt->epochs, rt->n_graphs);
+    NEW(cx, &m->arena, rt->workers, rt->n_workers);
+    NEW(cx, &m->arena, rt->schedulers, rt->n_schedulers);
+    for (uint32_t i = 0; i < rt->n_workers; i++)
+        rt->workers[i].index = rt->schedulers[i].index = rt->schedulers[i].next_worker = i;
+    rt->workers[0].owner = 1;
+    return MPK_OK;
+}
+
+static void set_limits(cpu_machine *m, const cpu_options *o)
+{
+    bool crowded = m->rt.n_workers > thread_processors();
+    m->rt.limits = (rt_limits){.stall_ns = o->stall_ns ? o->stall_ns : 10000000000u,
+                               .body_ns = o->body_ns ? o->body_ns : 600000000000u,
+                               .spin_polls = crowded ? 0 : SPIN_POLLS,
+                               .yield_polls = crowded ? 2 : YIELD_POLLS};
+    m->rt.delay = o->delay_seed;
+    m->rt.steal = 1;
+    m->control.live[RT_ALL] = UINT32_MAX;
+    m->control.idle.value = 1;
+}
+
+/* Point the runtime at the image's tables. */
+static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
+{
+    const rt_header *h = m->image.block;
+    rt_machine *rt = &m->rt;
+    rt->graphs = gen_image_table(h, RT_GRAPHS);
+    rt->tasks = gen_image_table(h, RT_TASKS);
+    rt->events = gen_image_table(h, RT_EVENTS);
+    rt->ranges = gen_image_table(h, RT_RANGES);
+    rt->lists = gen_image_table(h, RT_LISTS);
+    rt->n_graphs = m->image.n_graphs;
+    rt->n_workers = rt->n_schedulers = h->n_workers;
+    rt->control = &m->control;
+    rt->serving = &m->serving;
+    rt->target = m;
+    size_t n_ops = gen_image_count(h, RT_OPS);
+    NEW(cx, &m->arena, m->ops, n_ops);
+    NEW(cx, &m->arena, m->calls, n_ops);
+    for (size_t i = 0; i < n_ops; i++) {
+        m->ops[i] = ((const rt_op *)gen_image_table(h, RT_OPS))[i];
+        m->ops[i].pages = 0; /* this target's code has its own needs */
+    }
+    rt->ops = m->ops;
+    return MPK_OK;
+}
+
+static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights, const cpu_options *o)
+{
+    TRY(open_tables(cx, m));
+    TRY(make_workers(cx, m));
+    TRY(make_queues(cx, m, o->queue_entries));
+    TRY(allocate_areas(cx, m));
+    set_limits(m, o);
+    TRY(bind_graphs(cx, m, weights, !o->no_fast_bodies));
+    TRY(plan_scratch(cx, m));
+    void *scratch = NULL;
+    TRY(allocate(cx, m->scratch_bytes * m->rt.n_workers, "scratch", &m->scratch_block, &scratch));
+    m->scratch = scratch;
+    return cpu_host_prepare(cx, m, o);
+}
+
+/* ---- threads ---- */
+
+typedef struct start {
+    cpu_machine *m;
+    uint32_t index;
+} start;
+
+static void *run_worker(void *argument)
+{
+    start s = *(start *)argument;
+    rt_machine *rt = &s.m->rt;
+    rt_worker_loop(rt, &rt->workers[s.index], &rt->schedulers[s.index]);
+    return NULL;
+}
+
+static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
+{
+    start *starts;
+    NEW(cx, &m->arena, m->threads, m->rt.n_workers);
+    NEW(cx, &m->arena, starts, m->rt.n_workers);
+    for (uint32_t i = 0; i < m->rt.n_workers; i++) {
+        starts[i] = (start){m, i};
+        NOTE(cx, thread_start(cx, &m->threads[i], run_worker, &starts[i]), "starting worker %u of %u", i,
+             m->rt.n_workers);
+        m->n_threads++;
+    }
+    return MPK_OK;
+}
+
+mpk_status cpu_start(mpk_context *cx, const gen_image *image, void *const *weights, const cpu_options *options,
+                     cpu_machine **out)
+{
+    static const cpu_options none = {0};
+    cpu_machine *m = NULL;
+    void *block = NULL;
+    /* By hand, not from the arena inside it; the words of different writers should not share lines with the heap's. */
+    if (posix_memalign(&block, RT_LINE, sizeof *m))
+        FAIL(cx, MPK_ENOMEM, "out of memory for a machine");
+    m = block;
+    memset(m, 0, sizeof *m);
+    pthread_mutex_init(&m->lock, NULL);
+    m->image = *image;
+    mpk_status status = prepare(cx, m, weights, options ? options : &none);
+    if (status == MPK_OK)
+        status = start_threads(cx, m);
+    if (status != MPK_OK) {
+        cpu_stop(m);
+        return status;
+    }
+    *out = m;
+    return MPK_OK;
+}
+
+void cpu_stop(cpu_machine *m)
+{
+    if (!m)
+        return;
+    if (rt_replace_acq_rel_device(&m->control.abort, RT_RUNNING, RT_STOPPING) && m->n_threads)
+        rt_rouse(&m->rt);
+    for (uint32_t i = 0; i < m->n_threads; i++)
+        pthread_join(m->threads[i], NULL);
+    cpu_host_free(m);
+    for (int i = 0; i < RT_AREAS; i++)
+        free(m->blocks[i]);
+    free(m->scratch_block);
+    pthread_mutex_destroy(&m->lock);
+    arena_free(&m->arena);
+    free(m);
+}
+
+/* ---- faults ---- */
+
+/* "task 17 (linear_3)", in words for the message. */
+static const char *name_of(const cpu_machine *m, const rt_fault *f, char words[128])
+{
+    const rt_graph *g = &m->rt.graphs[f->graph];
+    if (f->task >= g->n_tasks)
+        return "nothing in particular";
+    rt_u32 op = m->rt.tasks[g->first_task + f->task].op;
+    str name = op == RT_NONE ? STR("an empty task") : m->image.ir[f->graph]->ops.at[op].name;
+    snprintf(words, 128, "task %u (%.*s)", f->task, STR_ARG(name));
+    return words;
+}
+
+mpk_status cpu_check(mpk_context *cx, cpu_machine *m)
+{
+    rt_u32 word = rt_load_acquire_system(&m->control.abort);
+    const rt_fault *f = &m->control.fault;
+    char words[128];
+    if (word != RT_FAULTED)
+        return MPK_OK;
+    if (f->kind == RT_STALL)
+        FAIL(cx, MPK_ESTALLED,
+             "the machine made no progress: worker %u, graph for %u tokens, run %u: %s waits for event %u, which was "
+             "triggered %u of %u times",
+             f->worker, m->rt.graphs[f->graph].n_tokens, f->epoch, name_of(m, f, words), f->event, f->seen, f->needed);
+    FAIL(cx, MPK_EDEVICE, "a queue of the runtime overflowed: worker %u, graph for %u tokens, run %u, %s", f->worker,
+         m->rt.graphs[f->graph].n_tokens, f->epoch, name_of(m, f, words));
+}
+
+/* ---- host-driven steps ---- */
+
+void cpu_ring(cpu_machine *m)
+{
+    rt_add_acq_rel_system(&m->control.doorbell, 1);
+    rt_wake(&m->control.doorbell);
+}
+
+void *cpu_tensor(cpu_machine *m, uint32_t graph, ir_tensor_id tensor)
+{
+    return m->data[graph][tensor];
+}
+
+void cpu_clear_state(cpu_machine *m)
+{
+    memset(m->areas[RT_STATE], 0, m->image.block->area_bytes[RT_STATE]);
+}
+
+/* Wait until the machine has run what was asked for, or has failed. */
+static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
+{
+    rt_control *c = &m->control;
+    for (int spins = 0;; spins++) {
+        rt_u32 bell = rt_load_acquire_system(&c->host_bell); /* before looking: a later ring ends the sleep at once */
+        if (rt_load_acquire_system(&c->once_done) == wanted)
+            return MPK_OK;
+        TRY(cpu_check(cx, m));
+        if (spins >= 1000 || m->rt.limits.spin_polls == 0)
+            rt_sleep(&c->host_bell, bell, RT_FOREVER);
+        else
+            rt_pause();
+    }
+}
+
+mpk_status cpu_run_graph(mpk_context *cx, cpu_machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
+{
+    rt_control *c = &m->control;
+    CHECK(cx, graph < m->rt.n_graphs, MPK_EARG, "graph %u of %u", graph, m->rt.n_graphs);
+    CHECK(cx, !cpu_host_is_busy(m), MPK_EARG, "a graph cannot be run by hand while requests are under way");
+    TRY(cpu_check(cx, m));
+    rt_u32 wanted = rt_load_relaxed_device(&c->once_wanted) + 1;
+    c->once_graph = graph;
+    c->once_tokens = n_tokens;
+    c->once_rows = n_rows;
+    rt_store_release_system(&c->once_wanted, wanted); /* publishes the inputs; partner: rt_once_poll */
+    cpu_ring(m);
+    return wait_once(cx, m, wanted);
+}
+
+/* ---- facts ---- */
+
+void cpu_describe(cpu_machine *m, cpu_facts *out)
+{
+    const rt_serving *s = &m->serving;
+    *out = (cpu_facts){.n_workers = m->rt.n_workers,
+                       .n_slots = s->n_slots,
+                       .max_tokens = s->max_tokens,
+                       .n_vocab = s->n_vocab,
+                       .n_pages = s->n_pages,
+                       .free_pages = s->n_free,
+                       .n_steps = m->control.n_steps,
+                       .state_bytes = m->image.block->area_bytes[RT_STATE],
+                       .area_bytes = m->image.block->area_bytes[RT_STEP] + m->image.block->area_bytes[RT_TEMPS],
+                       .scratch_bytes = m->scratch_bytes * m->rt.n_workers};
+    if (s->ready)
+        out->max_context = rt_request_limit(
+            s, &(rt_request){.n_prompt = 1, .flags = s->next == RT_NOWHERE ? RT_HOST_SAMPLES : 0, .logits = 1});
+}
+
+const char *cpu_body_of(const cpu_machine *m, uint32_t graph, ir_op_id op)
+{
+    const cpu_body *b = m->calls[m->rt.graphs[graph].first_op + op].body;
+    return b ? b->name : "ref";
+}

@@ -1,0 +1,541 @@
+/* image.c - lay out a compiled program as one block, and take such a block apart without trusting it.
+ *
+ * Writing: count the entries of every section, allocate once, fill.  Reading: every number is checked against the
+ * table that it points into; then the task graphs are built again from the tables and proved by the compiler's own
+ * verifiers.  Cost: linear, plus the proofs.
+ */
+#include "gen/image.h"
+
+#include "ir/op.h"
+
+static const uint64_t entry_bytes[RT_SECTIONS] = {
+    [RT_GRAPHS] = sizeof(rt_graph), [RT_TASKS] = sizeof(rt_task),   [RT_EVENTS] = sizeof(rt_event),
+    [RT_OPS] = sizeof(rt_op),       [RT_RANGES] = sizeof(rt_range), [RT_LISTS] = sizeof(rt_u32),
+    [RT_PLACES] = sizeof(rt_place), [RT_NAMES] = sizeof(rt_weight), [RT_TEXT] = 1,
+};
+
+/* What the checksum covers starts here. */
+enum { CHECKED_FROM = offsetof(rt_header, checksum) + sizeof(rt_u64) };
+
+static rt_u64 checksum(const rt_header *h)
+{
+    return hash_bytes((const char *)h + CHECKED_FROM, h->n_bytes - CHECKED_FROM, 0);
+}
+
+/* ---- writing ---- */
+
+/* The tables of a block under construction, and how much of each is filled. */
+typedef struct writer {
+    rt_header *header;
+    void *at[RT_SECTIONS];
+    uint64_t n[RT_SECTIONS];
+} writer;
+
+/* The next entry of a section. */
+static void *next(writer *w, unsigned section)
+{
+    return (char *)w->at[section] + entry_bytes[section] * w->n[section]++;
+}
+
+static uint64_t add_text(writer *w, str s)
+{
+    uint64_t at = w->n[RT_TEXT];
+    if (s.n)
+        memcpy((char *)w->at[RT_TEXT] + at, s.at, s.n);
+    w->n[RT_TEXT] += s.n;
+    return at;
+}
+
+static uint32_t count_rows(const ir_graph *ir)
+{
+    int64_t rows = 0;
+    for (size_t i = 0; i < ir->tensors.n; i++)
+        if (ir->tensors.at[i].live == IR_ROWS && ir->tensors.at[i].dims[0] > rows)
+            rows = ir->tensors.at[i].dims[0];
+    return (uint32_t)rows;
+}
+
+static uint32_t table_index(const op_def *def)
+{
+    uint32_t i = 0;
+    while (op_table[i] && op_table[i] != def)
+        i++;
+    return i;
+}
+
+static void add_ops(writer *w, const tg_compiled *c)
+{
+    for (size_t i = 0; i < c->ir->ops.n; i++) {
+        const ir_op *op = &c->ir->ops.at[i];
+        const ir_tensor *t = &c->ir->tensors.at[op->out[0]];
+        *(rt_op *)next(w, RT_OPS) = (rt_op){table_index(op->def), t->rank, (rt_u32)t->live, c->pages ? c->pages[i] : 0};
+    }
+}
+
+static void add_places(writer *w, const tg_compiled *c)
+{
+    for (size_t i = 0; i < c->ir->tensors.n; i++)
+        *(rt_place *)next(w, RT_PLACES) = (rt_place){(rt_u32)c->places[i].area, 0, c->places[i].offset};
+}
+
+static void add_tasks(writer *w, const tg_compiled *c)
+{
+    for (uint32_t t = 0; t < c->tg->n_tasks; t++) {
+        const tg_task *from = &c->tg->tasks[t];
+        rt_task *to = next(w, RT_TASKS);
+        uint32_t rank = from->op == IR_NONE ? 0 : c->ir->tensors.at[c->ir->ops.at[from->op].out[0]].rank;
+        to->op = from->op;
+        to->depends = from->depends;
+        to->triggers = from->triggers;
+        to->worker = from->launch == TG_JIT ? RT_NONE : from->worker;
+        for (uint32_t i = 0; i < rank; i++) {
+            to->lo[i] = (rt_u32)from->box.lo[i];
+            to->hi[i] = (rt_u32)from->box.hi[i];
+        }
+    }
+}
+
+static void add_events(writer *w, const tg_compiled *c, rt_graph *g)
+{
+    for (uint32_t e = 0; e < c->tg->n_events; e++) {
+        const tg_event *from = &c->tg->events[e];
+        rt_event *to = next(w, RT_EVENTS);
+        to->needed = from->n_in;
+        to->first = from->n_out ? from->first_out : 0;
+        to->last = to->first + from->n_out;
+        for (uint32_t t = to->first; t < to->last; t++)
+            to->jit += c->tg->tasks[t].launch == TG_JIT;
+        g->n_jit += to->jit;
+    }
+}
+
+/* The AOT tasks of each worker, by counting: tasks come in rising order, so the lists rise. */
+static mpk_status add_lists(mpk_context *cx, arena *a, writer *w, const tg_compiled *c, uint32_t n_workers)
+{
+    uint32_t *at;
+    NEW(cx, a, at, n_workers + 1);
+    for (uint32_t t = 0; t < c->tg->n_tasks; t++)
+        if (c->tg->tasks[t].launch == TG_AOT)
+            at[c->tg->tasks[t].worker]++;
+    uint32_t first = (uint32_t)w->n[RT_LISTS];
+    for (uint32_t i = 0; i < n_workers; i++) {
+        *(rt_range *)next(w, RT_RANGES) = (rt_range){first, first + at[i]};
+        first += at[i];
+        at[i] = first - at[i];
+    }
+    w->n[RT_LISTS] = first;
+    for (uint32_t t = 0; t < c->tg->n_tasks; t++)
+        if (c->tg->tasks[t].launch == TG_AOT)
+            ((rt_u32 *)w->at[RT_LISTS])[at[c->tg->tasks[t].worker]++] = t;
+    return MPK_OK;
+}
+
+static mpk_status add_graph(mpk_context *cx, arena *a, writer *w, const tg_compiled *c, uint32_t n_workers, str source)
+{
+    rt_graph *g = next(w, RT_GRAPHS);
+    *g = (rt_graph){.n_tokens = c->n_tokens,
+                    .n_rows = count_rows(c->ir),
+                    .first_task = (rt_u32)w->n[RT_TASKS],
+                    .n_tasks = c->tg->n_tasks,
+                    .first_event = (rt_u32)w->n[RT_EVENTS],
+                    .n_events = c->tg->n_events,
+                    .first_op = (rt_u32)w->n[RT_OPS],
+                    .n_ops = (rt_u32)c->ir->ops.n,
+                    .first_range = (rt_u32)w->n[RT_RANGES],
+                    .first_place = (rt_u32)w->n[RT_PLACES],
+                    .n_places = (rt_u32)c->ir->tensors.n,
+                    .text_bytes = source.n};
+    g->text = add_text(w, source);
+    add_ops(w, c);
+    add_places(w, c);
+    add_tasks(w, c);
+    add_events(w, c, g);
+    return add_lists(cx, a, w, c, n_workers);
+}
+
+/* Refuse what a descriptor cannot number, and graphs that are not ready to run. */
+static mpk_status check_graph(mpk_context *cx, const tg_program *p, const tg_compiled *c)
+{
+    CHECK(cx, c->tg->level == TG_LINEAR, MPK_EVERIFY, "a task graph for %u tokens is not linear: it cannot be laid out",
+          c->n_tokens);
+    for (size_t i = 0; i < c->ir->tensors.n; i++)
+        for (uint32_t d = 0; d < c->ir->tensors.at[i].rank; d++)
+            CHECK(cx, c->ir->tensors.at[i].dims[d] <= INT32_MAX, MPK_ELIMIT,
+                  "tensor %.*s has %lld elements along axis %u, at most 2147483647 can be numbered",
+                  STR_ARG(c->ir->tensors.at[i].name), (long long)c->ir->tensors.at[i].dims[d], d);
+    for (uint32_t t = 0; t < c->tg->n_tasks; t++)
+        CHECK(cx, c->tg->tasks[t].launch == TG_JIT || c->tg->tasks[t].worker < p->n_workers, MPK_EVERIFY,
+              "task %u has no worker: the graph was not assigned", t);
+    return MPK_OK;
+}
+
+/* Entries of each section. */
+static void count_entries(const tg_program *p, const text *sources, uint64_t n[RT_SECTIONS])
+{
+    n[RT_GRAPHS] = p->n_graphs;
+    n[RT_RANGES] = (uint64_t)p->n_graphs * p->n_workers;
+    n[RT_NAMES] = p->n_weights;
+    for (uint32_t i = 0; i < p->n_graphs; i++) {
+        const tg_compiled *c = &p->graphs[i];
+        n[RT_TASKS] += c->tg->n_tasks;
+        n[RT_EVENTS] += c->tg->n_events;
+        n[RT_OPS] += c->ir->ops.n;
+        n[RT_PLACES] += c->ir->tensors.n;
+        n[RT_TEXT] += sources[i].n;
+        for (uint32_t t = 0; t < c->tg->n_tasks; t++)
+            n[RT_LISTS] += c->tg->tasks[t].launch == TG_AOT;
+    }
+    for (uint32_t i = 0; i < p->n_weights; i++)
+        n[RT_TEXT] += p->weights[i].name.n;
+}
+
+static uint64_t round_up(uint64_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+/* Allocate the block and point the writer into it. */
+static mpk_status begin(mpk_context *cx, arena *a, const tg_program *p, const uint64_t n[RT_SECTIONS], writer *w)
+{
+    uint64_t bytes = round_up(sizeof(rt_header));
+    rt_header h = {.magic = RT_MAGIC,
+                   .version = RT_VERSION,
+                   .n_workers = p->n_workers,
+                   .page_bytes = p->page_bytes,
+                   .pages_per_worker = p->pages_per_worker};
+    for (unsigned s = 0; s < RT_SECTIONS; s++) {
+        CHECK(cx, s == RT_TEXT || n[s] < INT32_MAX, MPK_ELIMIT,
+              "the program has too many entries in table %u of its image", s);
+        h.sections[s] = (rt_section){bytes, n[s]};
+        bytes += round_up(n[s] * entry_bytes[s]);
+    }
+    h.n_bytes = bytes;
+    memcpy(h.area_bytes, p->area_bytes, sizeof h.area_bytes);
+    char *block;
+    NEW(cx, a, block, bytes);
+    w->header = (rt_header *)block;
+    *w->header = h;
+    for (unsigned s = 0; s < RT_SECTIONS; s++)
+        w->at[s] = block + h.sections[s].offset;
+    return MPK_OK;
+}
+
+static void add_weight(writer *w, const tg_weight *from)
+{
+    rt_weight *to = next(w, RT_NAMES);
+    to->dtype = (rt_u32)from->dtype;
+    to->rank = from->rank;
+    to->name_bytes = from->name.n;
+    to->name = add_text(w, from->name);
+    for (uint32_t d = 0; d < from->rank; d++)
+        to->dims[d] = (rt_u64)from->dims[d];
+}
+
+static mpk_status write_block(mpk_context *cx, arena *a, const tg_program *p, const text *sources, writer *w)
+{
+    uint64_t n[RT_SECTIONS] = {0};
+    for (uint32_t i = 0; i < p->n_graphs; i++) {
+        CHECK(cx, !sources[i].failed, MPK_ENOMEM, "out of memory for the text of a tensor program");
+        TRY(check_graph(cx, p, &p->graphs[i]));
+    }
+    count_entries(p, sources, n);
+    TRY(begin(cx, a, p, n, w));
+    for (uint32_t i = 0; i < p->n_graphs; i++)
+        TRY(add_graph(cx, a, w, &p->graphs[i], p->n_workers, (str){sources[i].at, sources[i].n}));
+    for (uint32_t i = 0; i < p->n_weights; i++)
+        add_weight(w, &p->weights[i]);
+    w->header->checksum = checksum(w->header);
+    return MPK_OK;
+}
+
+mpk_status gen_image_make(mpk_context *cx, arena *a, const tg_program *p, gen_image *out)
+{
+    CHECK(cx, p->n_graphs && p->n_graphs <= RT_MAX_GRAPHS && p->n_workers && p->n_workers <= RT_MAX_WORKERS, MPK_ELIMIT,
+          "a program of %u graphs for %u workers; at most %d graphs and %d workers", p->n_graphs, p->n_workers,
+          RT_MAX_GRAPHS, RT_MAX_WORKERS);
+    gen_image image = {.n_graphs = p->n_graphs, .n_weights = p->n_weights, .weights = p->weights};
+    writer w = {0};
+    text *sources;
+    NEW(cx, a, sources, p->n_graphs);
+    NEW(cx, a, image.ir, p->n_graphs);
+    NEW(cx, a, image.places, p->n_graphs);
+    for (uint32_t i = 0; i < p->n_graphs; i++) {
+        ir_print(p->graphs[i].ir, &sources[i]);
+        image.ir[i] = p->graphs[i].ir;
+        image.places[i] = p->graphs[i].places;
+    }
+    mpk_status status = write_block(cx, a, p, sources, &w);
+    for (uint32_t i = 0; i < p->n_graphs; i++)
+        text_free(&sources[i]);
+    TRY(status);
+    image.block = w.header;
+    *out = image;
+    return MPK_OK;
+}
+
+/* ---- reading ---- */
+
+static mpk_status check_header(mpk_context *cx, const rt_header *h, size_t n)
+{
+    CHECK(cx, h->magic == RT_MAGIC, MPK_EFORMAT, "this is no image of a compiled program");
+    CHECK(cx, h->version == RT_VERSION, MPK_EUNSUPPORTED,
+          "the image has version %u, this build reads version %d: compile it again", h->version, RT_VERSION);
+    CHECK(cx, h->n_bytes == n, MPK_EFORMAT, "the image says that it has %llu bytes, but %zu are there",
+          (unsigned long long)h->n_bytes, n);
+    CHECK(cx, h->checksum == checksum(h), MPK_EFORMAT, "the image is damaged: its checksum does not match");
+    CHECK(cx, h->n_workers && h->n_workers <= RT_MAX_WORKERS, MPK_EFORMAT,
+          "the image is for %u workers, expected 1 to %d", h->n_workers, RT_MAX_WORKERS);
+    CHECK(cx, h->page_bytes % 64 == 0 && h->page_bytes <= 1u << 24 && h->pages_per_worker <= 1u << 16, MPK_EFORMAT,
+          "the image asks for %u pages of %u bytes", h->pages_per_worker, h->page_bytes);
+    for (unsigned s = 0; s < RT_SECTIONS; s++) {
+        const rt_section *x = &h->sections[s];
+        CHECK(cx,
+              x->offset % 64 == 0 && x->offset <= n && x->count <= (n - x->offset) / entry_bytes[s] &&
+                  x->count < INT32_MAX,
+              MPK_EFORMAT, "table %u of the image lies outside of it", s);
+    }
+    for (unsigned i = 0; i < RT_AREAS; i++)
+        CHECK(cx, h->area_bytes[i] <= UINT64_C(1) << 46, MPK_EFORMAT, "the image asks for %llu bytes of memory",
+              (unsigned long long)h->area_bytes[i]);
+    uint64_t graphs = gen_image_count(h, RT_GRAPHS);
+    CHECK(cx, graphs && graphs <= RT_MAX_GRAPHS, MPK_EFORMAT, "the image has %llu graphs", (unsigned long long)graphs);
+    return MPK_OK;
+}
+
+static bool inside(const rt_header *h, unsigned section, uint64_t first, uint64_t n)
+{
+    uint64_t count = gen_image_count(h, section);
+    return first <= count && n <= count - first;
+}
+
+static mpk_status check_ranges(mpk_context *cx, const rt_header *h, const rt_graph *g, uint32_t index)
+{
+    CHECK(cx,
+          inside(h, RT_TASKS, g->first_task, g->n_tasks) && inside(h, RT_EVENTS, g->first_event, g->n_events) &&
+              inside(h, RT_OPS, g->first_op, g->n_ops) && inside(h, RT_RANGES, g->first_range, h->n_workers) &&
+              inside(h, RT_PLACES, g->first_place, g->n_places) && inside(h, RT_TEXT, g->text, g->text_bytes) &&
+              g->n_events >= 2 && g->n_tasks,
+          MPK_EFORMAT, "graph %u of the image points outside of its tables", index);
+    return MPK_OK;
+}
+
+/* The weights' table as the compiler gave it. */
+static mpk_status read_weights(mpk_context *cx, arena *a, const rt_header *h, gen_image *image)
+{
+    const rt_weight *from = gen_image_table(h, RT_NAMES);
+    const char *names = gen_image_table(h, RT_TEXT);
+    tg_weight *to;
+    image->n_weights = (uint32_t)gen_image_count(h, RT_NAMES);
+    NEW(cx, a, to, image->n_weights);
+    for (uint32_t i = 0; i < image->n_weights; i++) {
+        CHECK(cx,
+              inside(h, RT_TEXT, from[i].name, from[i].name_bytes) && from[i].dtype < IR_DTYPES &&
+                  from[i].rank <= IR_MAX_RANK,
+              MPK_EFORMAT, "weight %u of the image is damaged", i);
+        to[i].name = (str){names + from[i].name, from[i].name_bytes};
+        to[i].dtype = (ir_dtype)from[i].dtype;
+        to[i].rank = from[i].rank;
+        for (uint32_t d = 0; d < from[i].rank; d++)
+            to[i].dims[d] = (int64_t)from[i].dims[d];
+    }
+    image->weights = to;
+    return MPK_OK;
+}
+
+static bool same_shape(const tg_weight *w, const ir_tensor *t)
+{
+    return str_equal(w->name, t->name) && w->dtype == t->dtype && w->rank == t->rank &&
+           memcmp(w->dims, t->dims, t->rank * sizeof *t->dims) == 0;
+}
+
+static mpk_status read_places(mpk_context *cx, arena *a, const rt_header *h, const rt_graph *g, gen_image *image,
+                              uint32_t index)
+{
+    const rt_place *from = (const rt_place *)gen_image_table(h, RT_PLACES) + g->first_place;
+    const ir_graph *ir = image->ir[index];
+    tg_place *to;
+    CHECK(cx, g->n_places == ir->tensors.n && g->n_ops == ir->ops.n, MPK_EFORMAT,
+          "graph %u of the image has tables for %u tensors and %u operators, its text says %zu and %zu", index,
+          g->n_places, g->n_ops, ir->tensors.n, ir->ops.n);
+    NEW(cx, a, to, g->n_places);
+    for (uint32_t i = 0; i < g->n_places; i++) {
+        const ir_tensor *t = &ir->tensors.at[i];
+        ir_tensor_id root = i;
+        ir_box box = ir_box_whole(t), root_box;
+        CHECK(cx, from[i].area < RT_AREAS, MPK_EFORMAT, "tensor %.*s lies in no area", STR_ARG(t->name));
+        to[i] = (tg_place){(tg_area)from[i].area, from[i].offset};
+        ir_root(ir, i, &box, &root, &root_box);
+        const ir_tensor *r = &ir->tensors.at[root];
+        CHECK(cx, from[i].area == from[root].area && from[i].offset == from[root].offset, MPK_EFORMAT,
+              "tensor %.*s does not lie where %.*s lies, whose storage it shares", STR_ARG(t->name), STR_ARG(r->name));
+        CHECK(cx, (r->kind == IR_CONST) == (from[i].area == RT_WEIGHTS), MPK_EFORMAT,
+              "tensor %.*s lies in the wrong area", STR_ARG(t->name));
+        if (r->kind == IR_CONST)
+            CHECK(cx, from[i].offset < image->n_weights && same_shape(&image->weights[from[i].offset], r), MPK_EFORMAT,
+                  "tensor %.*s is bound to another weight", STR_ARG(r->name));
+    }
+    image->places[index] = to;
+    return MPK_OK;
+}
+
+/* Does a box keep the rules by which the operator may be cut? */
+static bool fits_axes(const ir_graph *ir, const ir_op *op, const rt_task *task)
+{
+    const ir_tensor *t = &ir->tensors.at[op->out[0]];
+    op_axis axes[IR_MAX_RANK] = {0};
+    if (op->def->axes)
+        op->def->axes(ir, op, axes);
+    for (uint32_t i = 0; i < t->rank; i++) {
+        int64_t lo = task->lo[i], hi = task->hi[i], grain = axes[i].grain ? axes[i].grain : t->dims[i];
+        if (lo >= hi || hi > t->dims[i] || lo % grain || (hi % grain && hi != t->dims[i]))
+            return false;
+    }
+    return true;
+}
+
+static mpk_status read_task(mpk_context *cx, const rt_header *h, const rt_graph *g, const ir_graph *ir, uint32_t t,
+                            tg_task *to)
+{
+    const rt_task *from = (const rt_task *)gen_image_table(h, RT_TASKS) + g->first_task + t;
+    CHECK(cx,
+          from->depends < g->n_events && from->triggers < g->n_events &&
+              (from->worker == RT_NONE || from->worker < h->n_workers),
+          MPK_EFORMAT, "task %u of the image names events %u and %u of %u, worker %u of %u", t, from->depends,
+          from->triggers, g->n_events, from->worker, h->n_workers);
+    CHECK(cx,
+          from->op == RT_NONE || (from->op < ir->ops.n && tg_op_has_tasks(ir, &ir->ops.at[from->op]) &&
+                                  fits_axes(ir, &ir->ops.at[from->op], from)),
+          MPK_EFORMAT, "task %u of the image has a box that its operator does not allow", t);
+    to->op = from->op;
+    to->depends = from->depends;
+    to->triggers = from->triggers;
+    to->launch = from->worker == RT_NONE ? TG_JIT : TG_AOT;
+    to->worker = from->worker;
+    for (uint32_t i = 0; i < RT_MAX_RANK; i++) {
+        to->box.lo[i] = from->lo[i];
+        to->box.hi[i] = from->hi[i];
+    }
+    return MPK_OK;
+}
+
+static mpk_status check_ops(mpk_context *cx, const rt_header *h, const rt_graph *g, const ir_graph *ir)
+{
+    const rt_op *ops = (const rt_op *)gen_image_table(h, RT_OPS) + g->first_op;
+    for (uint32_t i = 0; i < g->n_ops; i++) {
+        const ir_tensor *t = &ir->tensors.at[ir->ops.at[i].out[0]];
+        CHECK(cx, ops[i].rank == t->rank && ops[i].live == (rt_u32)t->live, MPK_EFORMAT,
+              "operator %.*s has another rank in the image's table than in its text", STR_ARG(ir->ops.at[i].name));
+    }
+    return MPK_OK;
+}
+
+/* The event table must say what follows from the tasks. */
+static mpk_status check_events(mpk_context *cx, const rt_header *h, const rt_graph *g, const tg_graph *tg)
+{
+    const rt_event *events = (const rt_event *)gen_image_table(h, RT_EVENTS) + g->first_event;
+    uint32_t n_jit = 0;
+    for (uint32_t e = 0; e < g->n_events; e++) {
+        const rt_event *x = &events[e];
+        uint32_t jit = 0;
+        CHECK(cx,
+              x->needed == tg->events[e].n_in && x->first <= x->last && x->last <= g->n_tasks &&
+                  x->last - x->first == tg->events[e].n_out,
+              MPK_EFORMAT, "event %u of the image does not count its tasks", e);
+        for (uint32_t t = x->first; t < x->last; t++) {
+            CHECK(cx, tg->tasks[t].depends == e, MPK_EFORMAT, "event %u of the image launches task %u of event %u", e,
+                  t, tg->tasks[t].depends);
+            jit += tg->tasks[t].launch == TG_JIT;
+        }
+        CHECK(cx, x->jit == jit, MPK_EFORMAT, "event %u of the image does not count its JIT tasks", e);
+        n_jit += jit;
+    }
+    CHECK(cx, g->n_jit == n_jit, MPK_EFORMAT, "the image does not count its JIT tasks");
+    return MPK_OK;
+}
+
+/* Each AOT task stands once in the list of its worker, in rising order. */
+static mpk_status check_lists(mpk_context *cx, const rt_header *h, const rt_graph *g, const tg_graph *tg)
+{
+    const rt_range *ranges = (const rt_range *)gen_image_table(h, RT_RANGES) + g->first_range;
+    const rt_u32 *lists = gen_image_table(h, RT_LISTS);
+    uint64_t listed = 0, aot = 0;
+    for (uint32_t w = 0; w < h->n_workers; w++) {
+        CHECK(cx, ranges[w].first <= ranges[w].last && ranges[w].last <= gen_image_count(h, RT_LISTS), MPK_EFORMAT,
+              "the list of worker %u lies outside of the image", w);
+        for (uint32_t i = ranges[w].first; i < ranges[w].last; i++, listed++)
+            CHECK(cx,
+                  lists[i] < g->n_tasks && tg->tasks[lists[i]].worker == w &&
+                      (i == ranges[w].first || lists[i - 1] < lists[i]),
+                  MPK_EFORMAT, "the list of worker %u holds a task that is not its own or out of order", w);
+    }
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        aot += tg->tasks[t].launch == TG_AOT;
+    CHECK(cx, listed == aot, MPK_EFORMAT, "%llu of %llu AOT tasks are in the lists of the workers",
+          (unsigned long long)listed, (unsigned long long)aot);
+    return MPK_OK;
+}
+
+/* Build the task graph again from the tables. */
+static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, const rt_graph *g, const ir_graph *ir,
+                             tg_graph **out)
+{
+    tg_graph *tg;
+    TRY(check_ops(cx, h, g, ir));
+    TRY(tg_create(cx, a, ir, h->n_workers, &tg));
+    NEW(cx, a, tg->tasks, g->n_tasks);
+    NEW(cx, a, tg->events, g->n_events);
+    tg->n_tasks = g->n_tasks;
+    tg->n_events = g->n_events;
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        TRY(read_task(cx, h, g, ir, t, &tg->tasks[t]));
+    TRY(tg_fill_events(cx, tg));
+    TRY(check_events(cx, h, g, tg));
+    TRY(check_lists(cx, h, g, tg));
+    const rt_event *events = (const rt_event *)gen_image_table(h, RT_EVENTS) + g->first_event;
+    for (uint32_t e = 0; e < g->n_events; e++)
+        tg->events[e].first_out = events[e].first;
+    tg->out_tasks = NULL;
+    tg->level = TG_LINEAR;
+    *out = tg;
+    return MPK_OK;
+}
+
+static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, gen_image *image, uint32_t index)
+{
+    const rt_graph *g = (const rt_graph *)gen_image_table(h, RT_GRAPHS) + index;
+    const char *texts = gen_image_table(h, RT_TEXT);
+    ir_graph *ir = NULL;
+    tg_graph *tg = NULL;
+    TRY(check_ranges(cx, h, g, index));
+    TRY(ir_parse(cx, a, (str){texts + g->text, g->text_bytes}, &ir));
+    image->ir[index] = ir;
+    TRY(read_places(cx, a, h, g, image, index));
+    TRY(read_tasks(cx, a, h, g, ir, &tg));
+    CHECK(cx, g->n_rows == count_rows(ir), MPK_EFORMAT, "graph %u of the image says %u rows, its text %u", index,
+          g->n_rows, count_rows(ir));
+    TRY(tg_verify(cx, a, tg));
+    tg_compiled c = {.n_tokens = g->n_tokens, .ir = ir, .tg = tg, .places = image->places[index]};
+    uint64_t area_bytes[TG_AREAS];
+    for (unsigned i = 0; i < TG_AREAS; i++)
+        area_bytes[i] = h->area_bytes[i];
+    return tg_verify_memory(cx, a, &c, area_bytes);
+}
+
+mpk_status gen_image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, gen_image *out)
+{
+    CHECK(cx, n >= sizeof(rt_header), MPK_EFORMAT, "the image has %zu bytes, not even a header", n);
+    char *block;
+    gen_image image = {0};
+    NEW(cx, a, block, n);
+    memcpy(block, bytes, n);
+    image.block = (const rt_header *)block;
+    TRY(check_header(cx, image.block, n));
+    image.n_graphs = (uint32_t)gen_image_count(image.block, RT_GRAPHS);
+    NEW(cx, a, image.ir, image.n_graphs);
+    NEW(cx, a, image.places, image.n_graphs);
+    TRY(read_weights(cx, a, image.block, &image));
+    for (uint32_t i = 0; i < image.n_graphs; i++)
+        NOTE(cx, read_graph(cx, a, image.block, &image, i), "checking graph %u of the image", i);
+    *out = image;
+    return MPK_OK;
+}

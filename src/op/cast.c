@@ -37,6 +37,8 @@ static bool is_integer(ir_dtype dtype)
 /* One element between dtypes for which fp32 would lose digits; false if fp32 is exact enough. */
 static bool convert_wide(const op_view *x, int64_t i, const op_view *y, int64_t o)
 {
+    if (ir_dtype_table[x->dtype].block_elements > 1)
+        return false;
     if (is_integer(x->dtype) && is_integer(y->dtype)) {
         int64_t value = walk_load_int(x, i);
         if (y->dtype == IR_I64)

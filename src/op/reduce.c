@@ -127,7 +127,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     int64_t at[IR_MAX_RANK], alive = op_live_entries(call, x);
     memcpy(at, box->lo, sizeof at);
     do {
-        ir_box one, part;
+        ir_box one = {0}, part;
         for (uint32_t i = 0; i < y->rank; i++) {
             one.lo[i] = at[i];
             one.hi[i] = at[i] + 1;

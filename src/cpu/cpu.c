@@ -148,7 +148,7 @@ static uint32_t power_of_two(uint64_t n)
 static mpk_status make_queues(mpk_context *cx, cpu_machine *m, uint32_t entries)
 {
     rt_machine *rt = &m->rt;
-    uint64_t jit = 1, event = 1;
+    uint64_t jit = 2, event = 2; /* of one slot, the turn words of `taken` and `free again` would be the same */
     for (uint32_t i = 0; i < rt->n_graphs; i++) {
         uint64_t j = rt_jit_bound(&rt->graphs[i], rt->events, rt->n_workers),
                  e = rt_event_bound(&rt->graphs[i], rt->events);

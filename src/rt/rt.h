@@ -207,8 +207,8 @@ typedef struct rt_control {
 enum { RT_RUNNING, RT_STOPPING, RT_FAULTING, RT_FAULTED };
 
 /* A bounded queue with many writers and many readers.  Slot i % capacity is free for ticket i when its turn is i and
- * holds the item of ticket i when its turn is i + 1.  Law: 0 <= written - read <= capacity, by the count of
- * rt_jit_capacity and rt_event_capacity; a writer that finds its slot taken raises RT_OVERFLOW. */
+ * holds the item of ticket i when its turn is i + 1; the capacity is at least 2.  Law: 0 <= written - read <= capacity,
+ * by the count of rt_jit_capacity and rt_event_capacity; a writer that finds its slot taken raises RT_OVERFLOW. */
 typedef struct rt_slot_word {
     rt_word turn;
     rt_u32 item;

@@ -318,6 +318,18 @@ static mpk_status touches_word(encoder *e, str s, size_t start, size_t end, bool
     return MPK_OK;
 }
 
+/* Where the white space begins that ends at byte end of s, not before byte from. */
+static size_t strip_end(str s, size_t from, size_t end)
+{
+    while (end > from) {
+        size_t last = last_char((str){s.at, end});
+        if (last < from || !char_is_space(utf8_get(s.at + last)))
+            break;
+        end = last;
+    }
+    return end;
+}
+
 typedef mpk_status (*section_action)(encoder *e, str section, bool at_start);
 
 /* Find the added tokens of a tree in s; what lies between goes to act, in order.  at_start: s begins the input. */
@@ -337,14 +349,12 @@ static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_s
             TRY(touches_word(e, s, start, end, &touched));
         if (touched || (a->special && !e->parse_special))
             continue;
-        while (a->lstrip && start > before) {
-            size_t last = last_char((str){s.at, start});
-            if (last < before || !char_is_space(utf8_get(s.at + last)))
-                break;
-            start = last;
-        }
+        if (a->lstrip)
+            start = start < before ? before : strip_end(s, before, start);
         while (a->rstrip && end < s.n && char_is_space(utf8_get(s.at + end)))
             end += utf8_length(s.at + end);
+        if (start >= end) /* nothing but white space that another token took */
+            continue;
         if (before < start)
             TRY(act(e, (str){s.at + before, start - before}, at_start && before == 0));
         PUSH(e->cx, e->out_arena, e->out, a->id);

@@ -647,8 +647,8 @@ static mpk_status read_added_tokens(reader *r, const json_t *list)
     }
     TRY(grow_tokens(r, (size_t)(most + 1 > 0 ? most : 0)));
     NEW(r->cx, &t->arena, t->special, t->n_tokens);
-    for (i = 0; i < t->added.n; i++) {
-        t->tokens[t->added.at[i].id] = t->added.at[i].content;
+    for (i = 0; i < t->added.n; i++) { /* decoded as they are searched for: so does the library */
+        t->tokens[t->added.at[i].id] = t->added.at[i].text;
         t->special[t->added.at[i].id] |= t->added.at[i].special;
     }
     return MPK_OK;

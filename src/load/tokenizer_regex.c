@@ -31,7 +31,9 @@ struct regex_match {
 #define NOT_SPACE_SET                                                                               \
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}" \
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
-#define WORD_SET "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+/* Alone, \w also takes six superscripts and fractions of Latin-1; in brackets it does not. */
+#define WORD_IN_BRACKETS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD_SET WORD_IN_BRACKETS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 typedef struct translator {
     mpk_context *cx;
@@ -181,7 +183,7 @@ static const char *escape_set(char c, bool inside)
     case 'S':
         return inside ? NOT_SPACE_SET : "[^" SPACE_SET "]";
     case 'w':
-        return inside ? WORD_SET : "[" WORD_SET "]";
+        return inside ? WORD_IN_BRACKETS : "[" WORD_SET "]";
     case 'W':
         return inside ? NULL : "[^" WORD_SET "]";
     case 'd':

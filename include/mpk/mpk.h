@@ -276,8 +276,8 @@ MPK_API mpk_status mpk_print_program(mpk_context *cx, const char *model, const m
  * Of the options only threads and those of the compiler count. */
 MPK_API mpk_status mpk_opt(mpk_context *cx, const char *passes, const char *source, size_t n,
                            const mpk_engine_options *options, char **result);
-/* The names that mpk_opt takes, one a line with a tab and what it does; static. */
-MPK_API const char *mpk_opt_passes(void);
+/* The names that mpk_opt takes, one a line with a tab and what it does; yours (mpk_free). */
+MPK_API mpk_status mpk_opt_passes(mpk_context *cx, char **lines);
 /* What this machine has, as JSON: processors, instruction sets, memory. */
 MPK_API mpk_status mpk_machine(mpk_context *cx, char **json);
 

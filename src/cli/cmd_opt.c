@@ -35,10 +35,10 @@ static const cli_option options[] = {
      offsetof(opt_arguments, engine.coarse_events), 0, 0},
 };
 
-static int print_operators(const cli_command *command, mpk_context *cx)
+static int print_list(const cli_command *command, mpk_context *cx, mpk_status (*list)(mpk_context *, char **))
 {
     char *lines;
-    if (mpk_operators(cx, &lines) != MPK_OK)
+    if (list(cx, &lines) != MPK_OK)
         return cli_report(command, cx);
     cli_write(lines, strlen(lines));
     mpk_free(lines);
@@ -55,9 +55,9 @@ static int opt(const cli_command *command, mpk_context *cx, arena *a, opt_argume
     if (code != CLI_DONE)
         return code;
     if (args->list)
-        return cli_write(mpk_opt_passes(), strlen(mpk_opt_passes())), CLI_DONE;
+        return print_list(command, cx, mpk_opt_passes);
     if (args->operators)
-        return print_operators(command, cx);
+        return print_list(command, cx, mpk_operators);
     if (!args->passes)
         return cli_misuse(command, "--pass=NAME is missing; mpk opt --list shows the names");
     if (file_read(cx, a, args->file ? args->file : "-", MAX_SOURCE_BYTES, &source) != MPK_OK ||

@@ -1,0 +1,95 @@
+/* engine.c - open a model, compile it, start the machine; and the reverse. */
+#include <stdlib.h>
+
+#include "base/thread.h"
+#include "engine/engine.h"
+
+/* The image may be anybody's: what the engine relies on must be so. */
+static mpk_status check_machine(mpk_context *cx, mpk_engine *e)
+{
+    cpu_facts facts;
+    cpu_describe(e->cpu, &facts);
+    const engine_plan *p = &e->build.plan;
+    CHECK(cx,
+          facts.n_slots == p->max_batch && facts.n_pages == p->n_pages &&
+              facts.n_vocab == e->build.model.config.vocab_size,
+          MPK_EFORMAT, "the program is not of this model: it has %u slots, %u pages and %u logits", facts.n_slots,
+          facts.n_pages, facts.n_vocab);
+    return MPK_OK;
+}
+
+static mpk_status start(mpk_context *cx, mpk_engine *e)
+{
+    int error = pthread_mutex_init(&e->mutex, NULL);
+    CHECK(cx, !error, MPK_ENOMEM, "no mutex: %s", strerror(error));
+    e->has_mutex = true;
+    e->tokens.tokenizer = e->build.model.tokenizer;
+    TRY(cpu_start(cx, &e->build.image, e->weights, &(cpu_options){0}, &e->cpu));
+    TRY(check_machine(cx, e));
+    return engine_start_collector(cx, e);
+}
+
+static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engine_options *options, mpk_engine *e)
+{
+    TRY(engine_build_open(cx, model, options, true, 0, &e->build));
+    uint64_t begin = clock_ns();
+    TRY(engine_bind_weights(cx, e));
+    e->build.load_ns += clock_ns() - begin;
+    NOTE(cx, start(cx, e), "starting %s on %u threads", model, e->build.plan.threads);
+    return MPK_OK;
+}
+
+mpk_status mpk_engine_open(mpk_context *cx, const char *model, const mpk_engine_options *options, mpk_engine **out)
+{
+    mpk_engine *e = calloc(1, sizeof *e);
+    CHECK(cx, e, MPK_ENOMEM, "out of memory for an engine");
+    mpk_status status = open_engine(cx, model, options, e);
+    if (status == MPK_OK)
+        *out = e;
+    else
+        mpk_engine_close(e);
+    return status;
+}
+
+void mpk_engine_close(mpk_engine *e)
+{
+    if (!e)
+        return;
+    engine_stop_collector(e);
+    cpu_stop(e->cpu);
+    if (e->has_mutex)
+        pthread_mutex_destroy(&e->mutex);
+    engine_free_weights(e);
+    engine_build_free(&e->build);
+    free(e);
+}
+
+void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
+{
+    const rt_header *h = e->build.image.block;
+    const engine_plan *p = &e->build.plan;
+    cpu_facts cpu;
+    cpu_describe(e->cpu, &cpu);
+    mpk_engine_facts all = {
+        .size = facts->size < sizeof all ? facts->size : sizeof all,
+        .vocab_size = e->build.model.config.vocab_size,
+        .context_tokens = p->context_tokens,
+        .max_batch = p->max_batch,
+        .step_tokens = p->n_tokens[p->n_graphs - 1],
+        .threads = p->threads,
+        .weight_bytes = h->area_bytes[RT_WEIGHTS],
+        .kv_bytes = p->kv_bytes,
+        .other_bytes = h->area_bytes[RT_STEP] + h->area_bytes[RT_TEMPS] + cpu.scratch_bytes,
+        .load_ns = e->build.load_ns,
+        .compile_ns = e->build.compile_ns,
+        .graphs = p->n_graphs,
+        .tasks = (uint32_t)gen_image_count(h, RT_TASKS),
+        .events = (uint32_t)gen_image_count(h, RT_EVENTS),
+    };
+    memcpy(facts, &all, all.size);
+}
+
+const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *e)
+{
+    return e->tokens.tokenizer ? &e->tokens : NULL;
+}

@@ -1,0 +1,142 @@
+/* engine.h - what the files behind mpk.h share: a model, its compiled program, the machine that runs it, its requests.
+ *
+ *   engine_options.c   options of the caller -> complete ones      engine_model.c    MODEL -> loaded model and shapes
+ *   engine_compile.c   shapes -> compiled program, weights bound   engine_image.c    the file of mpk_compile_to_file
+ *   engine.c           open, close, describe                       engine_request.c  requests and the collector's
+ * thread engine_stop.c      stop texts in a stream of text              engine_sequence.c timelines that the caller
+ * drives engine_tokens.c    tokenizers                                  engine_inspect.c  inspect, draw, print, opt,
+ * machine engine_graph.c     graph.h                                     engine_context.c  contexts, memory of the
+ * caller
+ */
+#ifndef ENGINE_H
+#define ENGINE_H
+
+#include <pthread.h>
+
+#include "cpu/cpu.h"
+#include "load/load.h"
+#include "mpk/graph.h"
+#include "mpk/mpk.h"
+#include "pass/pass.h"
+
+enum {
+    ENGINE_DEFAULT_BATCH = 16,
+    ENGINE_DEFAULT_STEP = 512,
+    ENGINE_DEFAULT_CONTEXT = 4096,
+    ENGINE_MAX_BATCH = 1024,
+    ENGINE_MAX_STEP = 8192,
+    ENGINE_MAX_GRAPHS = 14,  /* powers of two up to ENGINE_MAX_STEP */
+    ENGINE_PAGE_TOKENS = 64, /* P: whole cache lines of every head, and at most 63 positions of a request wasted */
+    ENGINE_DRAWN_OPS = 12,   /* of a drawing that names no part: about one layer */
+    ENGINE_ROWS = 64,        /* rows of logits that a step makes at most, unless the batch is larger */
+};
+
+struct mpk_tokenizer {
+    const tokenizer *tokenizer; /* of `model`, or borrowed from an engine's */
+    load_model model;           /* of mpk_tokenizer_open; otherwise empty */
+};
+
+/* What a model is compiled for.  Counts are final: no zero stands for a default. */
+typedef struct engine_plan {
+    uint32_t threads, max_batch, context_tokens, max_rows;
+    uint32_t n_graphs, n_tokens[ENGINE_MAX_GRAPHS]; /* rising powers of two; the last is the step's maximum */
+    uint32_t n_pages, pages_per_slot;
+    ir_dtype kv_dtype;
+    uint64_t kv_bytes, kv_token_bytes; /* of all pages; of one position */
+} engine_plan;
+
+/* A compiled model and everything that it was made from. */
+typedef struct engine_build {
+    arena arena; /* options, graphs, program, image */
+    load_model model;
+    bool is_loaded;
+    mpk_engine_options options; /* complete; of an image: those it was made with */
+    engine_plan plan;
+    tg_program program; /* n_graphs 0: the image was read from a file */
+    gen_image image;
+    uint64_t load_ns, compile_ns;
+} engine_build;
+
+enum { ENGINE_BUCKETS = 1024 };
+
+struct mpk_engine {
+    engine_build build;
+    void **weights;     /* heap, [image.n_weights] addresses */
+    void **own_weights; /* heap, [image.n_weights]: those that are not in a file, or not aligned there; heap each */
+    cpu_machine *cpu;
+    mpk_tokenizer tokens; /* tokenizer NULL: the model brings none */
+
+    pthread_mutex_t mutex;                        /* guards everything below, and every request's fields that say so */
+    struct mpk_request *requests[ENGINE_BUCKETS]; /* in the machine, by id */
+    uint32_t n_sequences;
+    bool closing;
+    mpk_status failure; /* the machine failed: nothing runs any more */
+    char failure_words[512];
+    pthread_t collector;
+    bool has_mutex, has_collector;
+};
+
+/* ---- engine_options.c ---- */
+
+/* Complete the caller's options (NULL: defaults) with zeros; degrees are copied into a.  MPK_EARG, MPK_EUNSUPPORTED. */
+mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from, mpk_engine_options *to);
+mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from, mpk_request_options *to);
+/* Tell the caller how far it is; MPK_ECANCELLED if he has had enough. */
+mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage, double done);
+
+/* ---- engine_model.c ---- */
+
+/* Decide sizes from options and model.  for_running: refuse what does not fit into memory.  MPK_EARG, MPK_ELIMIT. */
+mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o, bool for_running,
+                            engine_plan *out);
+/* Free memory in bytes, that of a control group counted; total may be NULL. */
+uint64_t engine_free_memory(uint64_t *total);
+/* The tensor program for n_tokens tokens. */
+mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model, const engine_plan *plan,
+                              uint32_t n_tokens, ir_graph **out);
+
+/* ---- engine_compile.c ---- */
+
+/* Load, plan and compile; an image is read instead.  only_tokens: one graph, the smallest that holds so many tokens,
+ * and no image; 0: all.  *b is zeroed by the caller and freed by him with engine_build_free whatever the status. */
+mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options, bool for_running,
+                             uint32_t only_tokens, engine_build *b);
+void engine_build_free(engine_build *b);
+/* Addresses of all weights of the program: in the files, or made up. */
+mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e);
+void engine_free_weights(mpk_engine *e);
+/* The compiler's options for this target. */
+mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, pass_options *to);
+
+/* ---- engine_image.c ---- */
+
+bool engine_is_image(const char *path);
+/* Read an image in place of loading and planning, with_block: and of compiling.  b->options, which the caller has
+ * given, become those of the image; he must not have asked for more.  MPK_EIO, MPK_EFORMAT; MPK_EARG: the model's files
+ * are not those it was made from, or the options do not fit. */
+mpk_status engine_read_image(mpk_context *cx, const char *path, bool with_block, engine_build *b);
+/* The path of its model alone. */
+mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, const char **model);
+
+/* ---- engine_stop.c ---- */
+
+/* Text that grows, of which what could be the beginning of a stop text is held back. */
+typedef struct engine_stream {
+    text text;      /* all of it; cut where a stop text began */
+    size_t n_shown; /* bytes that no stop text can reach any more */
+    bool stopped;
+    const str *stops; /* borrowed */
+    uint32_t n_stops;
+} engine_stream;
+
+/* Add a piece of whole characters; sets stopped.  False: out of memory. */
+bool engine_stream_put(engine_stream *s, str piece);
+/* The end has come: nothing is held back any more. */
+void engine_stream_end(engine_stream *s);
+
+/* ---- engine_request.c ---- */
+
+mpk_status engine_start_collector(mpk_context *cx, mpk_engine *e);
+void engine_stop_collector(mpk_engine *e);
+
+#endif

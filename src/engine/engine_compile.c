@@ -1,0 +1,181 @@
+/* engine_compile.c - from MODEL to a compiled program with its weights.
+ *
+ * Input: a path and options; output: an image and an address for each weight.  Weights stay in the file's mapping; only
+ * what is not aligned there, or is made up, gets memory of its own.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/thread.h"
+#include "engine/engine.h"
+
+enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
+
+mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, pass_options *to)
+{
+    static const pass_fusion fusions[] = {PASS_FUSE_FULL, PASS_FUSE_PAPER, PASS_FUSE_NONE};
+    static const pass_launch launches[] = {PASS_LAUNCH_AUTO, PASS_LAUNCH_PAPER, PASS_LAUNCH_AOT, PASS_LAUNCH_JIT};
+    pass_degree *degrees;
+    NEW(cx, a, degrees, from->n_degrees);
+    for (uint32_t i = 0; i < from->n_degrees; i++)
+        degrees[i] = (pass_degree){str_from(from->degrees[i].match), from->degrees[i].axis, from->degrees[i].degree};
+    *to = (pass_options){
+        .n_workers = from->threads ? from->threads : thread_processors(),
+        .page_bytes = PAGE_BYTES, /* the CPU target counts its own scratch when it binds bodies */
+        .pages_per_worker = PAGES_PER_WORKER,
+        .fusion = fusions[from->fusion],
+        .launch = launches[from->launch],
+        .coarse_events = from->coarse_events,
+        .verify = from->verify,
+        .degrees = degrees,
+        .n_degrees = from->n_degrees,
+    };
+    return MPK_OK;
+}
+
+/* ---- compile ---- */
+
+static mpk_status load(mpk_context *cx, const char *path, engine_build *b)
+{
+    TRY(engine_progress(cx, &b->options, "loading", 0));
+    TRY(load_open(cx, path, &b->model));
+    b->is_loaded = true;
+    CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED, "%s is a vocabulary alone: it serves mpk tokenize, nothing else",
+          path);
+    return engine_progress(cx, &b->options, "loading", 1);
+}
+
+static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b)
+{
+    ir_graph *graphs[ENGINE_MAX_GRAPHS];
+    uint32_t tokens[ENGINE_MAX_GRAPHS], n = 0;
+    const engine_plan *p = &b->plan;
+    pass_options options;
+    TRY(engine_pass_options(cx, &b->arena, &b->options, &options));
+    for (uint32_t i = 0; i < p->n_graphs; i++) {
+        bool last = i + 1 == p->n_graphs;
+        if (only_tokens && p->n_tokens[i] < only_tokens && !last)
+            continue;
+        TRY(engine_progress(cx, &b->options, "compiling", (double)i / p->n_graphs));
+        TRY(engine_build_graph(cx, &b->arena, &b->model, p, p->n_tokens[i], &graphs[n]));
+        tokens[n++] = p->n_tokens[i];
+        if (only_tokens)
+            break;
+    }
+    TRY(pass_compile(cx, &b->arena, &options, n, graphs, tokens, &b->program));
+    TRY(gen_image_make(cx, &b->arena, &b->program, &b->image));
+    return engine_progress(cx, &b->options, "compiling", 1);
+}
+
+mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options, bool for_running,
+                             uint32_t only_tokens, engine_build *b)
+{
+    uint64_t start = clock_ns();
+    TRY(engine_read_options(cx, &b->arena, options, &b->options));
+    if (engine_is_image(model)) {
+        NOTE(cx, engine_read_image(cx, model, for_running, b), "opening the image %s", model);
+        b->load_ns = clock_ns() - start;
+    } else {
+        NOTE(cx, load(cx, model, b), "loading %s", model);
+        b->load_ns = clock_ns() - start;
+        TRY(engine_make_plan(cx, &b->model, &b->options, for_running, &b->plan));
+    }
+    if (b->image.block)
+        return MPK_OK;
+    NOTE(cx, compile(cx, only_tokens, b), "compiling %s", model);
+    b->compile_ns = clock_ns() - start - b->load_ns;
+    return MPK_OK;
+}
+
+void engine_build_free(engine_build *b)
+{
+    if (b->is_loaded)
+        load_close(&b->model);
+    arena_free(&b->arena);
+    *b = (engine_build){0};
+}
+
+/* ---- weights ---- */
+
+static uint64_t weight_bytes(const tg_weight *w)
+{
+    uint64_t rows = 1;
+    for (uint32_t i = 0; i + 1 < w->rank; i++)
+        rows *= (uint64_t)w->dims[i];
+    return rows * (uint64_t)ir_row_bytes(w->dtype, w->rank ? w->dims[w->rank - 1] : 1);
+}
+
+static mpk_status own_bytes(mpk_context *cx, const tg_weight *w, void **out)
+{
+    uint64_t n = weight_bytes(w);
+    void *p = NULL;
+    CHECK(cx, n <= SIZE_MAX - 64 && posix_memalign(&p, 64, n ? n : 1) == 0, MPK_ENOMEM,
+          "out of memory for the %llu bytes of weight %.*s", (unsigned long long)n, LOAD_NAME(w->name));
+    *out = p;
+    return MPK_OK;
+}
+
+static mpk_status make_up_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
+{
+    const tg_weight *w = &e->build.image.weights[i];
+    int64_t elements = 1;
+    for (uint32_t d = 0; d < w->rank; d++)
+        elements *= w->dims[d];
+    TRY(own_bytes(cx, w, &e->own_weights[i]));
+    load_random_fill(e->build.options.random_seed, w->name, w->dtype, 0, elements, e->own_weights[i]);
+    e->weights[i] = e->own_weights[i];
+    return MPK_OK;
+}
+
+/* What the machine's loads of a dtype want; wider vectors are loaded without. */
+static uintptr_t alignment_of(ir_dtype dtype)
+{
+    const ir_dtype_info *info = &ir_dtype_table[dtype];
+    return info->block_elements > 1 ? 2 : info->block_bytes;
+}
+
+static mpk_status bind_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
+{
+    const tg_weight *w = &e->build.image.weights[i];
+    char name[256];
+    CHECK(cx, w->name.n < sizeof name, MPK_EFORMAT, "a weight's name has %zu bytes", w->name.n);
+    snprintf(name, sizeof name, "%.*s", STR_ARG(w->name));
+    const load_tensor *t = load_find(&e->build.model, name);
+    CHECK(cx, t, MPK_EFORMAT, "the model has no weight %s", name);
+    bool same = t->dtype == w->dtype && t->rank == w->rank && t->n_bytes == weight_bytes(w);
+    for (uint32_t d = 0; same && d < w->rank; d++)
+        same = t->dims[d] == w->dims[d];
+    CHECK(cx, same, MPK_ESHAPE, "weight %s is not of the shape and dtype that the program was compiled for", name);
+    e->weights[i] = (void *)(uintptr_t)t->data; /* only read */
+    if ((uintptr_t)t->data % alignment_of(w->dtype)) {
+        TRY(own_bytes(cx, w, &e->own_weights[i]));
+        memcpy(e->own_weights[i], t->data, t->n_bytes);
+        e->weights[i] = e->own_weights[i];
+    }
+    return MPK_OK;
+}
+
+mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
+{
+    uint32_t n = e->build.image.n_weights;
+    const mpk_engine_options *o = &e->build.options;
+    e->weights = calloc(n + 1, sizeof *e->weights);
+    e->own_weights = calloc(n + 1, sizeof *e->own_weights);
+    CHECK(cx, e->weights && e->own_weights, MPK_ENOMEM, "out of memory for %u weights", n);
+    CHECK(cx, o->random_weights || e->build.model.tensors.n, MPK_EARG,
+          "%.*s has a configuration but no weights: put them beside it, or have them made up (--random-weights=SEED)",
+          STR_ARG(e->build.model.path));
+    for (uint32_t i = 0; i < n; i++) {
+        TRY(engine_progress(cx, o, o->random_weights ? "making up weights" : "finding weights", (double)i / n));
+        TRY(o->random_weights ? make_up_weight(cx, e, i) : bind_weight(cx, e, i));
+    }
+    return MPK_OK;
+}
+
+void engine_free_weights(mpk_engine *e)
+{
+    for (uint32_t i = 0; e->own_weights && i < e->build.image.n_weights; i++)
+        free(e->own_weights[i]);
+    free(e->own_weights);
+    free(e->weights);
+}

@@ -1,0 +1,295 @@
+/* engine_graph.c - tensor programs by hand: build, compile, run.
+ *
+ * A program is compiled from the text form of its graph, so that the graph may go or grow afterwards.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/engine.h"
+
+struct mpk_graph {
+    arena arena;
+    ir_graph *ir;
+};
+
+struct mpk_program {
+    arena arena;
+    ir_graph *source; /* as the caller wrote it: his names */
+    tg_program program;
+    gen_image image;
+    void **weights; /* [image.n_weights] */
+    cpu_machine *cpu;
+};
+
+/* ---- building ---- */
+
+static mpk_status new_graph(mpk_context *cx, mpk_graph **out)
+{
+    *out = calloc(1, sizeof **out);
+    CHECK(cx, *out, MPK_ENOMEM, "out of memory for a graph");
+    return MPK_OK;
+}
+
+mpk_status mpk_graph_create(mpk_context *cx, const char *name, mpk_graph **out)
+{
+    mpk_graph *g;
+    TRY(new_graph(cx, &g));
+    mpk_status status = ir_create(cx, &g->arena, name, &g->ir);
+    if (status == MPK_OK)
+        *out = g;
+    else
+        mpk_graph_free(g);
+    return status;
+}
+
+void mpk_graph_free(mpk_graph *g)
+{
+    if (!g)
+        return;
+    arena_free(&g->arena);
+    free(g);
+}
+
+mpk_status mpk_graph_tensor(mpk_context *cx, mpk_graph *g, mpk_tensor_kind kind, const char *name, mpk_dtype dtype,
+                            uint32_t rank, const int64_t *dims, mpk_tensor *out)
+{
+    static const ir_kind kinds[] = {IR_INPUT, IR_CONST, IR_STATE};
+    CHECK(cx, (unsigned)kind <= MPK_TENSOR_STATE, MPK_EARG, "tensor %s: kind %d does not exist", name, (int)kind);
+    CHECK(cx, (unsigned)dtype < IR_DTYPES, MPK_EARG, "tensor %s: dtype %d does not exist", name, (int)dtype);
+    CHECK(cx, rank <= IR_MAX_RANK, MPK_EARG, "tensor %s: rank %u, at most %d", name, rank, IR_MAX_RANK);
+    return ir_add_tensor(cx, g->ir, kinds[kind], IR_ALL, name, (ir_dtype)dtype, rank, dims, &out->id);
+}
+
+static mpk_status check_tensor(mpk_context *cx, const mpk_graph *g, mpk_tensor t)
+{
+    CHECK(cx, t.id < g->ir->tensors.n, MPK_EARG, "tensor %u is not of this graph, which has %zu", t.id,
+          g->ir->tensors.n);
+    return MPK_OK;
+}
+
+mpk_status mpk_graph_operator(mpk_context *cx, mpk_graph *g, const char *op, const char *name, uint32_t n_in,
+                              const mpk_tensor *in, uint32_t n_attributes, const mpk_attribute *attributes,
+                              mpk_tensor *out)
+{
+    ir_tensor_id inputs[IR_MAX_INPUTS], outputs[IR_MAX_OUTPUTS];
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    const op_def *def = op_find(str_from(op));
+    CHECK(cx, def, MPK_EARG, "there is no operator '%s'; mpk opt --operators lists them", op);
+    CHECK(cx, n_in <= IR_MAX_INPUTS && n_attributes <= IR_MAX_ATTRIBUTES, MPK_EARG,
+          "operator %s: %u operands and %u attributes, at most %d and %d", op, n_in, n_attributes, IR_MAX_INPUTS,
+          IR_MAX_ATTRIBUTES);
+    for (uint32_t i = 0; i < n_in; i++) {
+        inputs[i] = in[i].id;
+        if (in[i].id != IR_NONE)
+            TRY(check_tensor(cx, g, in[i]));
+    }
+    for (uint32_t i = 0; i < n_attributes; i++) {
+        const mpk_attribute *a = &attributes[i];
+        CHECK(cx, a->name, MPK_EARG, "operator %s: attribute %u has no name", op, i);
+        sets[i] = (ir_set){a->name, a->i, a->f, a->s, a->ints, a->n_ints};
+    }
+    sets[n_attributes] = (ir_set){0};
+    TRY(ir_add_op(cx, g->ir, op, name, n_in, inputs, sets, outputs));
+    for (uint32_t i = 0; i < def->n_out; i++)
+        out[i].id = outputs[i];
+    return MPK_OK;
+}
+
+mpk_status mpk_graph_output(mpk_context *cx, mpk_graph *g, mpk_tensor tensor)
+{
+    TRY(check_tensor(cx, g, tensor));
+    return ir_add_output(cx, g->ir, tensor.id);
+}
+
+mpk_status mpk_graph_describe(mpk_context *cx, const mpk_graph *g, mpk_tensor tensor, mpk_dtype *dtype, uint32_t *rank,
+                              int64_t *dims)
+{
+    TRY(check_tensor(cx, g, tensor));
+    const ir_tensor *t = &g->ir->tensors.at[tensor.id];
+    *dtype = (mpk_dtype)t->dtype;
+    *rank = t->rank;
+    memcpy(dims, t->dims, sizeof t->dims);
+    return MPK_OK;
+}
+
+mpk_status mpk_graph_print(mpk_context *cx, const mpk_graph *g, char **source)
+{
+    text t = {0};
+    ir_print(g->ir, &t);
+    if (t.failed || !t.at) {
+        text_free(&t);
+        FAIL(cx, MPK_ENOMEM, "out of memory for the text of a graph");
+    }
+    *source = t.at;
+    return MPK_OK;
+}
+
+mpk_status mpk_graph_parse(mpk_context *cx, const char *source, size_t n, mpk_graph **out)
+{
+    mpk_graph *g;
+    TRY(new_graph(cx, &g));
+    mpk_status status = ir_parse(cx, &g->arena, (str){source, n}, &g->ir);
+    if (status == MPK_OK)
+        *out = g;
+    else
+        mpk_graph_free(g);
+    return status;
+}
+
+/* ---- compiling ---- */
+
+static const mpk_binding *find_binding(uint32_t n, const mpk_binding *bindings, str name)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (bindings[i].name && str_is(name, bindings[i].name))
+            return &bindings[i];
+    return NULL;
+}
+
+static mpk_status check_size(mpk_context *cx, const ir_tensor *t, const mpk_binding *b)
+{
+    const ir_dtype_info *info = &ir_dtype_table[t->dtype];
+    uintptr_t alignment = info->block_elements > 1 ? 2 : info->block_bytes;
+    CHECK(cx, b->data && b->n_bytes == (size_t)ir_bytes(t), MPK_EARG, "%s is bound to %zu bytes, but has %lld", b->name,
+          b->data ? b->n_bytes : 0, (long long)ir_bytes(t));
+    CHECK(cx, (uintptr_t)b->data % alignment == 0, MPK_EARG, "the bytes of %s are not aligned to its elements",
+          b->name);
+    return MPK_OK;
+}
+
+/* Every constant is bound, and everything bound is a constant. */
+static mpk_status check_constants(mpk_context *cx, const ir_graph *g, uint32_t n, const mpk_binding *constants)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        ir_tensor_id id = constants[i].name ? ir_find(g, constants[i].name) : IR_NONE;
+        CHECK(cx, id != IR_NONE && g->tensors.at[id].kind == IR_CONST, MPK_EARG, "the graph has no constant '%s'",
+              constants[i].name ? constants[i].name : "");
+        TRY(check_size(cx, &g->tensors.at[id], &constants[i]));
+    }
+    for (size_t i = 0; i < g->tensors.n; i++) {
+        const ir_tensor *t = &g->tensors.at[i];
+        CHECK(cx, t->kind != IR_CONST || find_binding(n, constants, t->name), MPK_EARG,
+              "the constant '%.*s' is bound to nothing", STR_ARG(t->name));
+    }
+    return MPK_OK;
+}
+
+/* The program's own copy of the graph. */
+static mpk_status copy_graph(mpk_context *cx, arena *a, const ir_graph *g, ir_graph **out)
+{
+    text t = {0};
+    ir_print(g, &t);
+    char *source = t.failed ? NULL : arena_copy(a, t.at ? t.at : "", t.n);
+    size_t n = t.n;
+    text_free(&t);
+    CHECK(cx, source, MPK_ENOMEM, "out of memory for a copy of the graph");
+    return ir_parse(cx, a, (str){source, n}, out);
+}
+
+static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
+                          const mpk_engine_options *options, mpk_program *p)
+{
+    mpk_engine_options o;
+    pass_options passes;
+    uint32_t n_tokens = 1; /* one graph, whatever its axes count */
+    TRY(check_constants(cx, g->ir, n_constants, constants));
+    TRY(engine_read_options(cx, &p->arena, options, &o));
+    TRY(engine_pass_options(cx, &p->arena, &o, &passes));
+    TRY(copy_graph(cx, &p->arena, g->ir, &p->source));
+    TRY(pass_compile(cx, &p->arena, &passes, 1, &p->source, &n_tokens, &p->program));
+    TRY(gen_image_make(cx, &p->arena, &p->program, &p->image));
+    NEW(cx, &p->arena, p->weights, p->image.n_weights + 1);
+    for (uint32_t i = 0; i < p->image.n_weights; i++)
+        p->weights[i] = find_binding(n_constants, constants, p->image.weights[i].name)->data;
+    return cpu_start(cx, &p->image, p->weights, &(cpu_options){0}, &p->cpu);
+}
+
+mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
+                               const mpk_engine_options *options, mpk_program **out)
+{
+    mpk_program *p = calloc(1, sizeof *p);
+    CHECK(cx, p, MPK_ENOMEM, "out of memory for a program");
+    mpk_status status = compile(cx, g, n_constants, constants, options, p);
+    if (status == MPK_OK)
+        *out = p;
+    else
+        mpk_program_close(p);
+    return status;
+}
+
+void mpk_program_close(mpk_program *p)
+{
+    if (!p)
+        return;
+    cpu_stop(p->cpu);
+    arena_free(&p->arena);
+    free(p);
+}
+
+/* ---- running ---- */
+
+static bool is_output(const ir_graph *g, ir_tensor_id id)
+{
+    for (size_t i = 0; i < g->outputs.n; i++)
+        if (g->outputs.at[i] == id)
+            return true;
+    return false;
+}
+
+static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t n, const mpk_binding *bindings)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        ir_tensor_id id = bindings[i].name ? ir_find(p->source, bindings[i].name) : IR_NONE;
+        CHECK(cx, id != IR_NONE, MPK_EARG, "the program has no tensor '%s'", bindings[i].name ? bindings[i].name : "");
+        const ir_tensor *t = &p->source->tensors.at[id];
+        CHECK(cx, t->kind == IR_INPUT || t->kind == IR_STATE || is_output(p->source, id), MPK_EARG,
+              "'%s' is neither an input, nor a state, nor an output", bindings[i].name);
+        TRY(check_size(cx, t, &bindings[i]));
+    }
+    return MPK_OK;
+}
+
+/* Gather a tensor that may be a view into dense bytes, axis by axis. */
+static char *copy_axis(const char *from, const ir_tensor *t, const int64_t *stride, uint32_t axis, size_t bytes,
+                       char *to)
+{
+    if (axis == t->rank) {
+        memcpy(to, from, bytes);
+        return to + bytes;
+    }
+    for (int64_t i = 0; i < t->dims[axis]; i++)
+        to = copy_axis(from + i * stride[axis] * (int64_t)bytes, t, stride, axis + 1, bytes, to);
+    return to;
+}
+
+static void copy_out(const mpk_program *p, ir_tensor_id id, const mpk_binding *b)
+{
+    const ir_graph *g = p->image.ir[0];
+    const ir_tensor *t = &g->tensors.at[id];
+    const char *from = cpu_tensor(p->cpu, 0, id);
+    int64_t stride[IR_MAX_RANK], offset;
+    if (t->shares == IR_NONE) {
+        memcpy(b->data, from, b->n_bytes);
+        return;
+    }
+    ir_strides(g, id, stride, &offset);
+    copy_axis(from, t, stride, 0, ir_dtype_table[t->dtype].block_bytes, b->data);
+}
+
+mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings, const mpk_binding *bindings)
+{
+    const ir_graph *g = p->image.ir[0];
+    TRY(check_bindings(cx, p, n_bindings, bindings));
+    for (uint32_t i = 0; i < n_bindings; i++) {
+        ir_tensor_id id = ir_find(g, bindings[i].name); /* none if the compiler found it unused */
+        if (id != IR_NONE && g->tensors.at[id].kind == IR_INPUT)
+            memcpy(cpu_tensor(p->cpu, 0, id), bindings[i].data, bindings[i].n_bytes);
+    }
+    TRY(cpu_run_graph(cx, p->cpu, 0, UINT32_MAX, UINT32_MAX));
+    for (uint32_t i = 0; i < n_bindings; i++) {
+        ir_tensor_id id = ir_find(g, bindings[i].name);
+        if (id != IR_NONE && (g->tensors.at[id].kind != IR_INPUT || is_output(g, id)))
+            copy_out(p, id, &bindings[i]);
+    }
+    return MPK_OK;
+}

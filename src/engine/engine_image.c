@@ -1,0 +1,216 @@
+/* engine_image.c - the file that mpk_compile_to_file writes: a header, the model's path, the program's block.
+ *
+ * The image holds no weights.  It names the model's files and holds a fingerprint of them, so that a program never runs
+ * with weights it was not compiled for.  Opening costs the checks of the block; nothing is compiled.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+
+enum { IMAGE_VERSION = 1, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
+
+/* Little-endian, followed by the path, zeros up to a multiple of 64, and the block. */
+typedef struct image_header {
+    char magic[8];
+    uint32_t version, path_bytes;
+    uint64_t checksum; /* of the path and of everything behind this field */
+    uint64_t block_bytes, fingerprint, random_seed;
+    uint32_t random_weights, fusion, launch, coarse_events, kv_dtype, reserved;
+    engine_plan plan;
+} image_header;
+
+static const char MAGIC[8] = {'m', 'p', 'k', 'i', 'm', 'a', 'g', 'e'};
+
+static uint64_t padded(uint64_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+bool engine_is_image(const char *path)
+{
+    char start[sizeof MAGIC] = {0};
+    FILE *f = file_is_folder(path) ? NULL : fopen(path, "rb");
+    bool found = f && fread(start, 1, sizeof start, f) == sizeof start && memcmp(start, MAGIC, sizeof MAGIC) == 0;
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* The files' sizes, beginnings and ends, where formats keep their tables. */
+static uint64_t fingerprint(const load_model *m)
+{
+    uint64_t h = 0;
+    for (size_t i = 0; i < m->files.n; i++) {
+        const file_map *f = &m->files.at[i];
+        size_t n = f->n_bytes < FINGERPRINT_BYTES ? f->n_bytes : FINGERPRINT_BYTES;
+        h = hash_bytes(&f->n_bytes, sizeof f->n_bytes, h);
+        h = hash_bytes(f->bytes, n, h);
+        h = hash_bytes(f->bytes + f->n_bytes - n, n, h);
+    }
+    const model_config *c = &m->config;
+    uint32_t sizes[] = {c->n_layers,  c->hidden_size, c->n_heads,    c->n_kv_heads,
+                        c->head_size, c->ffn_size,    c->vocab_size, c->window};
+    return hash_bytes(sizes, sizeof sizes, h);
+}
+
+static uint64_t checksum(const image_header *h, const char *path)
+{
+    const char *rest = (const char *)&h->block_bytes;
+    uint64_t sum = hash_bytes(rest, (size_t)((const char *)(h + 1) - rest), h->version);
+    return hash_bytes(path, h->path_bytes, sum);
+}
+
+/* ---- writing ---- */
+
+static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char *path, image_header *h)
+{
+    const mpk_engine_options *o = &b->options;
+    size_t n = strlen(path);
+    CHECK(cx, n < MAX_PATH_BYTES, MPK_ELIMIT, "the model's path has %zu bytes, at most %d", n, MAX_PATH_BYTES);
+    memset(h, 0, sizeof *h);
+    memcpy(h->magic, MAGIC, sizeof MAGIC);
+    h->version = IMAGE_VERSION;
+    h->path_bytes = (uint32_t)n;
+    h->block_bytes = b->image.block->n_bytes;
+    h->fingerprint = fingerprint(&b->model);
+    h->random_seed = o->random_seed;
+    h->random_weights = o->random_weights;
+    h->fusion = o->fusion;
+    h->launch = o->launch;
+    h->coarse_events = o->coarse_events;
+    h->kv_dtype = o->kv_dtype;
+    h->plan = b->plan;
+    h->checksum = checksum(h, path);
+    return MPK_OK;
+}
+
+static mpk_status write_image(mpk_context *cx, engine_build *b, const char *model, const char *out)
+{
+    image_header h;
+    char *bytes, *path = realpath(model, NULL);
+    CHECK(cx, path, MPK_EIO, "cannot find the full path of %s", model);
+    mpk_status status = fill_header(cx, b, path, &h);
+    uint64_t first = padded(sizeof h + h.path_bytes);
+    bytes = status == MPK_OK ? arena_alloc(&b->arena, 1, first + h.block_bytes) : NULL;
+    if (bytes) {
+        memcpy(bytes, &h, sizeof h);
+        memcpy(bytes + sizeof h, path, h.path_bytes);
+        memcpy(bytes + first, b->image.block, h.block_bytes);
+    }
+    free(path);
+    TRY(status);
+    CHECK(cx, bytes, MPK_ENOMEM, "out of memory for an image of %llu bytes", (unsigned long long)h.block_bytes);
+    return file_write(cx, out, bytes, first + h.block_bytes);
+}
+
+mpk_status mpk_compile_to_file(mpk_context *cx, const char *model, const mpk_engine_options *options, const char *path)
+{
+    engine_build b = {0};
+    mpk_status status = MPK_OK;
+    if (engine_is_image(model))
+        status = status_fail(cx, MPK_EARG, "%s is an image already", model);
+    if (status == MPK_OK)
+        status = engine_build_open(cx, model, options, false, 0, &b);
+    if (status == MPK_OK)
+        status = write_image(cx, &b, model, path);
+    engine_build_free(&b);
+    return status;
+}
+
+/* ---- reading ---- */
+
+static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
+{
+    bool good = p->threads && p->threads <= RT_MAX_WORKERS && p->max_batch && p->max_batch <= ENGINE_MAX_BATCH &&
+                p->n_graphs && p->n_graphs <= ENGINE_MAX_GRAPHS && p->context_tokens && p->n_pages &&
+                p->kv_dtype < IR_DTYPES;
+    for (uint32_t i = 0; good && i < p->n_graphs; i++)
+        good = p->n_tokens[i] == 1u << i;
+    CHECK(cx, good, MPK_EFORMAT, "the image's plan is damaged: compile the model again");
+    return MPK_OK;
+}
+
+static mpk_status read_header(mpk_context *cx, arena *a, str bytes, image_header *h, const char **model)
+{
+    CHECK(cx, bytes.n >= sizeof *h, MPK_EFORMAT, "the image is cut short: it has %zu bytes", bytes.n);
+    memcpy(h, bytes.at, sizeof *h);
+    CHECK(cx, h->version == IMAGE_VERSION, MPK_EUNSUPPORTED,
+          "the image is of version %u, this mpk reads version %d: compile the model again", h->version, IMAGE_VERSION);
+    CHECK(cx, h->path_bytes && h->path_bytes < MAX_PATH_BYTES && bytes.n >= padded(sizeof *h + h->path_bytes),
+          MPK_EFORMAT, "the image is cut short or damaged: compile the model again");
+    const char *path = bytes.at + sizeof *h;
+    CHECK(cx, h->checksum == checksum(h, path) && h->block_bytes == bytes.n - padded(sizeof *h + h->path_bytes),
+          MPK_EFORMAT, "the image is cut short or damaged: compile the model again");
+    TRY(check_plan(cx, &h->plan));
+    *model = arena_copy(a, path, h->path_bytes);
+    CHECK(cx, *model, MPK_ENOMEM, "out of memory for the model's path");
+    return MPK_OK;
+}
+
+mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, const char **model)
+{
+    file_map file;
+    image_header h;
+    TRY(file_map_open(cx, path, &file));
+    mpk_status status = read_header(cx, a, (str){(const char *)file.bytes, file.n_bytes}, &h, model);
+    file_map_close(&file);
+    return status;
+}
+
+static mpk_status check_given(mpk_context *cx, const char *what, uint32_t given, uint32_t made, bool exact)
+{
+    CHECK(cx, !given || given == made || (!exact && given < made), MPK_EARG,
+          "the image was compiled for %s %u, not %u: leave that away, or compile the model again", what, made, given);
+    return MPK_OK;
+}
+
+/* The image's options in place of the caller's, who may ask for less but not for more. */
+static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engine_options *o)
+{
+    const engine_plan *p = &h->plan;
+    TRY(check_given(cx, "threads", o->threads, p->threads, true));
+    TRY(check_given(cx, "max_batch", o->max_batch, p->max_batch, false));
+    TRY(check_given(cx, "context", o->context_tokens, p->context_tokens, false));
+    TRY(check_given(cx, "step_tokens", o->step_tokens, p->n_tokens[p->n_graphs - 1], false));
+    o->threads = p->threads;
+    o->max_batch = p->max_batch;
+    o->context_tokens = p->context_tokens;
+    o->fusion = (mpk_fusion)h->fusion <= MPK_FUSION_NONE ? (mpk_fusion)h->fusion : MPK_FUSION_FULL;
+    o->launch = (mpk_launch)h->launch <= MPK_LAUNCH_JIT ? (mpk_launch)h->launch : MPK_LAUNCH_AUTO;
+    o->coarse_events = h->coarse_events;
+    o->kv_dtype = (mpk_dtype)h->kv_dtype;
+    if (!o->random_weights && h->random_weights) {
+        o->random_weights = true;
+        o->random_seed = h->random_seed;
+    }
+    return MPK_OK;
+}
+
+static mpk_status read_image(mpk_context *cx, str bytes, bool with_block, engine_build *b)
+{
+    image_header h;
+    const char *model;
+    TRY(read_header(cx, &b->arena, bytes, &h, &model));
+    TRY(merge_options(cx, &h, &b->options));
+    TRY(engine_progress(cx, &b->options, "loading", 0));
+    NOTE(cx, load_open(cx, model, &b->model), "loading %s", model);
+    b->is_loaded = true;
+    CHECK(cx, fingerprint(&b->model) == h.fingerprint, MPK_EARG,
+          "%s has changed since the image was made: compile it again", model);
+    b->plan = h.plan;
+    if (!with_block)
+        return MPK_OK;
+    uint64_t first = padded(sizeof h + h.path_bytes);
+    return gen_image_open(cx, &b->arena, bytes.at + first, h.block_bytes, &b->image);
+}
+
+mpk_status engine_read_image(mpk_context *cx, const char *path, bool with_block, engine_build *b)
+{
+    file_map file;
+    TRY(file_map_open(cx, path, &file));
+    mpk_status status = read_image(cx, (str){(const char *)file.bytes, file.n_bytes}, with_block, b);
+    file_map_close(&file);
+    return status;
+}

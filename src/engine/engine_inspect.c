@@ -1,0 +1,273 @@
+/* engine_inspect.c - a look at a compiled model without running it; passes on text; what the machine is. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <jansson.h>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <utf8proc.h>
+
+#include "base/thread.h"
+#include "cpu/body.h"
+#include "engine/engine.h"
+
+/* Hand a text over to the caller, who frees it; it is NUL-terminated. */
+static mpk_status give_text(mpk_context *cx, text *t, char **out)
+{
+    text_add(t, "", 0);
+    char *at = t->at ? t->at : calloc(1, 1);
+    bool failed = t->failed || !at;
+    if (failed) {
+        text_free(t);
+        FAIL(cx, MPK_ENOMEM, "out of memory for a text");
+    }
+    *t = (text){0};
+    *out = at;
+    return MPK_OK;
+}
+
+/* ---- JSON ---- */
+
+/* A string of JSON: what a file says may hold anything. */
+static void add_string(text *t, str s)
+{
+    text_add(t, "\"", 1);
+    for (size_t i = 0; i < s.n; i++) {
+        unsigned char c = (unsigned char)s.at[i];
+        if (c == '"' || c == '\\')
+            text_print(t, "\\%c", c);
+        else if (c < ' ' || c >= 0x7f)
+            text_print(t, "\\u%04x", c < ' ' || c == 0x7f ? c : 0xfffd);
+        else
+            text_add(t, (const char *)&s.at[i], 1);
+    }
+    text_add(t, "\"", 1);
+}
+
+static void add_model(text *t, const engine_build *b)
+{
+    const model_config *c = &b->model.config;
+    text_print(t, "\"model\": {\"path\": ");
+    add_string(t, b->model.path);
+    text_print(t, ", \"family\": ");
+    add_string(t, c->family);
+    text_print(t,
+               ", \"layers\": %u, \"hidden_size\": %u, \"heads\": %u, \"kv_heads\": %u, \"head_size\": %u, "
+               "\"ffn_size\": %u, \"vocab_size\": %u, \"trained_context\": %u, \"tied_embeddings\": %s, "
+               "\"weights_present\": %s, \"tokenizer_present\": %s}",
+               c->n_layers, c->hidden_size, c->n_heads, c->n_kv_heads, c->head_size, c->ffn_size, c->vocab_size,
+               c->max_positions, c->tied_embeddings ? "true" : "false", b->model.tensors.n ? "true" : "false",
+               b->model.tokenizer ? "true" : "false");
+}
+
+static void add_memory(text *t, const engine_build *b)
+{
+    const engine_plan *p = &b->plan;
+    const uint64_t *area = b->program.area_bytes;
+    text_print(t,
+               ", \"memory\": {\"weights_bytes\": %llu, \"kv_bytes\": %llu, \"kv_per_token_bytes\": %llu, "
+               "\"kv_dtype\": \"%s\", \"kv_tokens\": %llu, \"kv_page_tokens\": %d, \"kv_pages\": %u, "
+               "\"context_tokens\": %u, \"max_batch\": %u, \"step_tokens\": %u, \"inputs_and_outputs_bytes\": %llu, "
+               "\"activations_bytes\": %llu, \"free_bytes\": %llu}",
+               (unsigned long long)area[TG_WEIGHTS], (unsigned long long)p->kv_bytes,
+               (unsigned long long)p->kv_token_bytes, ir_dtype_table[p->kv_dtype].name,
+               (unsigned long long)p->n_pages * ENGINE_PAGE_TOKENS, ENGINE_PAGE_TOKENS, p->n_pages, p->context_tokens,
+               p->max_batch, p->n_tokens[p->n_graphs - 1], (unsigned long long)area[TG_STEP],
+               (unsigned long long)area[TG_TEMPS], (unsigned long long)engine_free_memory(NULL));
+}
+
+static void add_graphs(text *t, const engine_build *b)
+{
+    text_print(t, ", \"graphs\": [");
+    for (uint32_t i = 0; i < b->program.n_graphs; i++) {
+        const tg_compiled *g = &b->program.graphs[i];
+        text_print(t, "%s{\"tokens\": %u, \"workers\": %u, ", i ? ", " : "", g->n_tokens, b->program.n_workers);
+        tg_print_stats(&g->stats, t);
+        text_print(t, "}");
+    }
+    text_print(t, "], \"compile_ms\": %.3f", (double)b->compile_ns * 1e-6);
+}
+
+static mpk_status inspect(mpk_context *cx, engine_build *b, const char *model, const mpk_engine_options *options,
+                          uint32_t tokens, char **json)
+{
+    text t = {0};
+    TRY(engine_build_open(cx, model, options, false, tokens, b));
+    text_print(&t, "{");
+    add_model(&t, b);
+    add_memory(&t, b);
+    add_graphs(&t, b);
+    text_print(&t, "}");
+    return give_text(cx, &t, json);
+}
+
+mpk_status mpk_inspect(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
+                       char **json)
+{
+    engine_build b = {0};
+    mpk_status status = inspect(cx, &b, model, options, tokens, json);
+    engine_build_free(&b);
+    return status;
+}
+
+/* ---- drawing and printing ---- */
+
+static bool contains(str s, const char *part)
+{
+    return memmem(s.at, s.n, part, strlen(part)) != NULL;
+}
+
+/* The operators with tasks are counted: the first and how many of the neighbours have a name with `part` in it. */
+static bool find_part(const ir_graph *ir, const char *part, uint32_t *first, uint32_t *n)
+{
+    uint32_t at = 0;
+    bool found = false;
+    for (uint32_t i = 0; i < ir->ops.n; i++) {
+        const ir_op *op = &ir->ops.at[i];
+        if (!tg_op_has_tasks(ir, op))
+            continue;
+        bool match = contains(op->name, part) || contains(str_from(op->def->name), part);
+        if (match && !found)
+            *first = at;
+        if (match)
+            *n = at - *first + 1;
+        found |= match;
+        at++;
+    }
+    return found;
+}
+
+static mpk_status draw(mpk_context *cx, engine_build *b, const char *model, const mpk_engine_options *options,
+                       uint32_t tokens, const char *part, char **dot)
+{
+    text t = {0};
+    uint32_t first = 0, n = ENGINE_DRAWN_OPS;
+    TRY(engine_build_open(cx, model, options, false, tokens ? tokens : 1, b));
+    const tg_compiled *g = &b->program.graphs[0];
+    CHECK(cx, !part || find_part(g->ir, part, &first, &n), MPK_EARG, "no operator's name contains '%s'", part);
+    mpk_status status = tg_dot(cx, &b->arena, g->tg, first, n, &t);
+    if (status == MPK_OK)
+        return give_text(cx, &t, dot);
+    text_free(&t);
+    return status;
+}
+
+mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
+                    const char *part, char **dot)
+{
+    engine_build b = {0};
+    mpk_status status = draw(cx, &b, model, options, tokens, part, dot);
+    engine_build_free(&b);
+    return status;
+}
+
+static mpk_status print_program(mpk_context *cx, engine_build *b, const char *model, const mpk_engine_options *options,
+                                uint32_t tokens, char **source)
+{
+    text t = {0};
+    ir_graph *g;
+    TRY(engine_read_options(cx, &b->arena, options, &b->options));
+    TRY(load_open(cx, model, &b->model));
+    b->is_loaded = true;
+    CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED, "%s is a vocabulary alone", model);
+    TRY(engine_make_plan(cx, &b->model, &b->options, false, &b->plan));
+    TRY(engine_build_graph(cx, &b->arena, &b->model, &b->plan, tokens ? tokens : 1, &g));
+    ir_print(g, &t);
+    return give_text(cx, &t, source);
+}
+
+mpk_status mpk_print_program(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
+                             char **source)
+{
+    engine_build b = {0};
+    mpk_status status = print_program(cx, &b, model, options, tokens, source);
+    engine_build_free(&b);
+    return status;
+}
+
+/* ---- passes on text ---- */
+
+static mpk_status opt(mpk_context *cx, arena *a, const char *passes, str source, const mpk_engine_options *options,
+                      char **result)
+{
+    mpk_engine_options o;
+    pass_options p;
+    text t = {0};
+    TRY(engine_read_options(cx, a, options, &o));
+    TRY(engine_pass_options(cx, a, &o, &p));
+    mpk_status status = pass_run_text(cx, &p, str_from(passes), source, &t);
+    if (status == MPK_OK)
+        return give_text(cx, &t, result);
+    text_free(&t);
+    return status;
+}
+
+mpk_status mpk_opt(mpk_context *cx, const char *passes, const char *source, size_t n, const mpk_engine_options *options,
+                   char **result)
+{
+    arena a = {0};
+    mpk_status status = opt(cx, &a, passes, (str){source, n}, options, result);
+    arena_free(&a);
+    return status;
+}
+
+mpk_status mpk_opt_passes(mpk_context *cx, char **lines)
+{
+    text t = {0};
+    for (const pass_entry *p = pass_table; p->name; p++)
+        text_print(&t, "%s\t%s\n", p->name, p->summary);
+    return give_text(cx, &t, lines);
+}
+
+/* ---- operators ---- */
+
+static void add_operands(text *t, const op_operand *operands, uint32_t n)
+{
+    static const char *const marks[] = {[OP_REQUIRED] = "", [OP_OPTIONAL] = "?", [OP_VARIADIC] = "..."};
+    for (uint32_t i = 0; i < n; i++)
+        text_print(t, "%s%s%s", i ? ", " : "", operands[i].name, marks[operands[i].presence]);
+}
+
+mpk_status mpk_operators(mpk_context *cx, char **lines)
+{
+    static const char *const types[] = {"int", "float", "text", "ints"};
+    text t = {0};
+    for (const op_def *const *d = op_table; *d; d++) {
+        text_print(&t, "%s(", (*d)->name);
+        add_operands(&t, (*d)->in, (*d)->n_in);
+        text_print(&t, ") -> ");
+        add_operands(&t, (*d)->out, (*d)->n_out);
+        for (uint32_t i = 0; i < (*d)->n_attributes; i++)
+            text_print(&t, "%s%s: %s", i ? ", " : " {", (*d)->attributes[i].name, types[(*d)->attributes[i].type]);
+        text_print(&t, "%s\t%s\n", (*d)->n_attributes ? "}" : "", (*d)->summary);
+    }
+    return give_text(cx, &t, lines);
+}
+
+/* ---- the machine ---- */
+
+mpk_status mpk_machine(mpk_context *cx, char **json)
+{
+    static const struct {
+        uint32_t bit;
+        const char *name;
+    } sets[] = {{CPU_AVX2, "AVX2 with FMA and F16C"},
+                {CPU_AVX512, "AVX-512"},
+                {CPU_AVX512_VNNI, "AVX-512 VNNI"},
+                {CPU_AVX512_BF16, "AVX-512 BF16"}};
+    uint32_t features = cpu_features();
+    uint64_t total, available = engine_free_memory(&total);
+    char pcre[64] = "";
+    text t = {0};
+    pcre2_config(PCRE2_CONFIG_VERSION, pcre);
+    pcre[strcspn(pcre, " ")] = 0;
+    text_print(&t, "{\"processors\": %u, \"features\": \"", thread_processors());
+    for (size_t i = 0, n = 0; i < sizeof sets / sizeof *sets; i++)
+        if (features & sets[i].bit)
+            text_print(&t, "%s%s", n++ ? ", " : "", sets[i].name);
+    text_print(&t,
+               "\", \"memory_bytes\": %llu, \"free_memory_bytes\": %llu, \"libraries\": {\"jansson\": \"%s\", "
+               "\"pcre2\": \"%s\", \"utf8proc\": \"%s\"}}",
+               (unsigned long long)total, (unsigned long long)available, JANSSON_VERSION, pcre, utf8proc_version());
+    return give_text(cx, &t, json);
+}

@@ -1,0 +1,77 @@
+/* engine_options.c - options of the caller, whatever version of the header he was built with, become complete ones. */
+#include "engine/engine.h"
+
+/* Copy a struct that begins with its own size: fields that the caller does not know are zero, the default; fields that
+ * we do not know must be. */
+static mpk_status copy_sized(mpk_context *cx, const char *what, const void *from, size_t least, void *to, size_t n)
+{
+    size_t size = 0;
+    memset(to, 0, n);
+    if (from) {
+        memcpy(&size, from, sizeof size);
+        CHECK(cx, size >= least && size <= 1 << 16, MPK_EARG, "%s.size is %zu: set it to sizeof(%s)", what, size, what);
+        memcpy(to, from, size < n ? size : n);
+        for (size_t i = n; i < size; i++)
+            CHECK(cx, !((const char *)from)[i], MPK_EUNSUPPORTED,
+                  "%s asks for something that this version of mpk (%s) does not know: build against its headers", what,
+                  mpk_version());
+    }
+    memcpy(to, &n, sizeof n);
+    return MPK_OK;
+}
+
+static mpk_status copy_degrees(mpk_context *cx, arena *a, mpk_engine_options *o)
+{
+    mpk_degree *degrees;
+    NEW(cx, a, degrees, o->n_degrees);
+    for (uint32_t i = 0; i < o->n_degrees; i++) {
+        CHECK(cx, o->degrees[i].match && o->degrees[i].degree, MPK_EARG, "degree %u has no operator or is 0", i);
+        degrees[i] = o->degrees[i];
+        degrees[i].match = arena_copy(a, o->degrees[i].match, strlen(o->degrees[i].match));
+        CHECK(cx, degrees[i].match, MPK_ENOMEM, "out of memory for the options");
+    }
+    o->degrees = degrees;
+    return MPK_OK;
+}
+
+mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from, mpk_engine_options *to)
+{
+    TRY(copy_sized(cx, "mpk_engine_options", from, offsetof(mpk_engine_options, context_tokens), to, sizeof *to));
+    CHECK(cx, to->threads <= RT_MAX_WORKERS, MPK_EARG, "%u threads, at most %d", to->threads, RT_MAX_WORKERS);
+    CHECK(cx, to->max_batch <= ENGINE_MAX_BATCH, MPK_EARG, "max_batch is %u, at most %d", to->max_batch,
+          ENGINE_MAX_BATCH);
+    CHECK(cx, !(to->step_tokens & (to->step_tokens - 1)) && to->step_tokens <= ENGINE_MAX_STEP, MPK_EARG,
+          "step_tokens is %u, expected a power of two up to %d", to->step_tokens, ENGINE_MAX_STEP);
+    CHECK(cx, to->kv_dtype == MPK_F32 || to->kv_dtype == MPK_F16 || to->kv_dtype == MPK_BF16, MPK_EARG,
+          "the dtype of the KV cache is f32, f16 or bf16");
+    CHECK(cx, (unsigned)to->fusion <= MPK_FUSION_NONE && (unsigned)to->launch <= MPK_LAUNCH_JIT, MPK_EARG,
+          "fusion is %d and launch %d: no such choice", (int)to->fusion, (int)to->launch);
+    return copy_degrees(cx, a, to);
+}
+
+static bool is_in(float x, float low, float high)
+{
+    return x >= low && x <= high; /* not for NaN */
+}
+
+mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from, mpk_request_options *to)
+{
+    TRY(copy_sized(cx, "mpk_request_options", from, offsetof(mpk_request_options, temperature), to, sizeof *to));
+    CHECK(cx, is_in(to->temperature, 0, 1e6f), MPK_EARG, "temperature is %g, expected 0 or more", to->temperature);
+    CHECK(cx, is_in(to->top_p, 0, 1), MPK_EARG, "top_p is %g, expected 0 to 1", to->top_p);
+    CHECK(cx, is_in(to->min_p, 0, 1), MPK_EARG, "min_p is %g, expected 0 to 1", to->min_p);
+    CHECK(cx, to->top_k <= INT32_MAX, MPK_EARG, "top_k is %u, expected up to %d", to->top_k, INT32_MAX);
+    for (uint32_t i = 0; i < to->n_stop; i++) {
+        /* A stop text that began inside a character would cut one in half. */
+        bool good = to->stop[i] && *to->stop[i] && ((unsigned char)*to->stop[i] & 0xc0) != 0x80;
+        CHECK(cx, good, MPK_EARG, "stop text %u is empty or begins inside a UTF-8 character", i + 1);
+    }
+    return MPK_OK;
+}
+
+mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage, double done)
+{
+    if (o->progress && !o->progress(o->progress_user, stage, done))
+        FAIL(cx, MPK_ECANCELLED, "given up while %s", stage);
+    return MPK_OK;
+}

@@ -1,0 +1,432 @@
+/* engine_request.c - requests: into the machine, tokens out of it, text and ends.
+ *
+ * The machine queues requests and admits them in order.  One thread, the collector, drains its tokens, makes text of
+ * them, looks for stop texts, and wakes who waits.  It sleeps when nothing comes.  What the machine says of a request
+ * that is no longer in the table (its owner has freed it) is dropped.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/thread.h"
+#include "engine/engine_request.h"
+
+enum { BURST_TOKENS = 256 };
+
+/* ---- the table of requests in the machine; the mutex is held ---- */
+
+static mpk_request **find_link(mpk_engine *e, uint64_t id)
+{
+    mpk_request **link = &e->requests[id % ENGINE_BUCKETS];
+    while (*link && (*link)->id != id)
+        link = &(*link)->next;
+    return link;
+}
+
+static void enter(mpk_request *r)
+{
+    mpk_request **bucket = &r->engine->requests[r->id % ENGINE_BUCKETS];
+    r->next = *bucket;
+    *bucket = r;
+    r->is_inside = true;
+}
+
+static void leave(mpk_request *r)
+{
+    if (r->is_inside)
+        *find_link(r->engine, r->id) = r->next;
+    r->is_inside = false;
+}
+
+/* ---- out of the machine ---- */
+
+static void finish(mpk_request *r, mpk_finish how)
+{
+    if (r->finish != MPK_RUNNING)
+        return;
+    str rest = {0};
+    if (r->decoder && !r->stream.stopped && tokenizer_stream_end(&r->words, r->decoder, &rest) == MPK_OK)
+        engine_stream_put(&r->stream, rest);
+    if (r->stream.stopped && how != MPK_FINISH_ERROR)
+        how = MPK_FINISH_STOP;
+    engine_stream_end(&r->stream);
+    r->finish = how;
+    pthread_cond_broadcast(&r->changed);
+}
+
+static void fail_request(mpk_request *r, mpk_status status, const char *words)
+{
+    if (r->finish == MPK_RUNNING) {
+        status_fail(&r->words, status, "%s", words);
+        finish(r, MPK_FINISH_ERROR);
+    }
+}
+
+/* A request ends before the machine says so. */
+static void end_early(mpk_request *r, mpk_finish how)
+{
+    if (r->is_inside && !r->cancelled)
+        cpu_cancel(r->engine->cpu, r->id);
+    r->cancelled = true;
+    if (!r->is_inside || how != MPK_FINISH_CANCELLED)
+        finish(r, how);
+}
+
+/* The text of a token; a token that ends the text has none. */
+static void add_text(mpk_request *r, int32_t token)
+{
+    str piece = {0};
+    if (!r->decoder)
+        return;
+    if (tokenizer_stream_put(&r->words, r->decoder, token, &piece) != MPK_OK || !engine_stream_put(&r->stream, piece)) {
+        status_fail(&r->words, MPK_ENOMEM, "out of memory for the text of an answer");
+        end_early(r, MPK_FINISH_ERROR);
+    } else if (r->stream.stopped)
+        end_early(r, MPK_FINISH_STOP);
+}
+
+static void add_token(mpk_request *r, const rt_token *t, uint64_t now)
+{
+    if (r->finish != MPK_RUNNING || r->n_tokens == r->limit)
+        return;
+    r->tokens[r->n_tokens] = t->token;
+    r->token_ns[r->n_tokens++] = now - r->submitted_ns;
+    if (t->reason != RT_EOS)
+        add_text(r, t->token);
+    pthread_cond_broadcast(&r->changed);
+}
+
+static void end_request(mpk_request *r, uint32_t reason)
+{
+    static const mpk_finish finishes[RT_REASONS] = {
+        [RT_EOS] = MPK_FINISH_STOP,       [RT_LENGTH] = MPK_FINISH_LENGTH,
+        [RT_CONTEXT] = MPK_FINISH_LENGTH, [RT_CANCELLED] = MPK_FINISH_CANCELLED,
+        [RT_REFUSED] = MPK_FINISH_ERROR,
+    };
+    if (reason == RT_REFUSED)
+        fail_request(r, MPK_ELIMIT, "the machine refused a request that can never fit");
+    finish(r, finishes[reason]);
+    leave(r);
+}
+
+static void take_token(mpk_engine *e, const rt_token *t, uint64_t now)
+{
+    mpk_request *r = *find_link(e, t->id);
+    if (!r)
+        return;
+    if (t->token >= 0)
+        add_token(r, t, now);
+    else if (r->is_sequence) { /* its logits have come */
+        r->fed = true;
+        pthread_cond_broadcast(&r->changed);
+    }
+    if (t->reason != RT_GOING)
+        end_request(r, t->reason);
+}
+
+/* The machine has stopped: nothing that was submitted will ever end by itself. */
+static void fail_all(mpk_engine *e, mpk_status status, const char *words)
+{
+    e->failure = status;
+    snprintf(e->failure_words, sizeof e->failure_words, "%.400s", words);
+    for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
+        while (e->requests[i]) {
+            fail_request(e->requests[i], status, words);
+            leave(e->requests[i]);
+        }
+}
+
+static void *collect(void *argument)
+{
+    mpk_engine *e = argument;
+    mpk_context cx = {0};
+    rt_token burst[BURST_TOKENS];
+    for (;;) {
+        uint32_t n = 0;
+        mpk_status status = cpu_drain(&cx, e->cpu, burst, BURST_TOKENS, UINT64_MAX, &n);
+        uint64_t now = clock_ns();
+        pthread_mutex_lock(&e->mutex);
+        for (uint32_t i = 0; i < n; i++)
+            take_token(e, &burst[i], now);
+        if (status != MPK_OK)
+            fail_all(e, status, cx.text);
+        bool over = e->closing || status != MPK_OK;
+        pthread_mutex_unlock(&e->mutex);
+        if (over)
+            return NULL;
+    }
+}
+
+mpk_status engine_start_collector(mpk_context *cx, mpk_engine *e)
+{
+    TRY(thread_start(cx, &e->collector, collect, e));
+    e->has_collector = true;
+    return MPK_OK;
+}
+
+void engine_stop_collector(mpk_engine *e)
+{
+    if (!e->has_collector)
+        return;
+    pthread_mutex_lock(&e->mutex);
+    e->closing = true;
+    pthread_mutex_unlock(&e->mutex);
+    cpu_nudge(e->cpu);
+    pthread_join(e->collector, NULL);
+    e->has_collector = false;
+}
+
+/* ---- submission ---- */
+
+static mpk_status copy_stops(mpk_context *cx, mpk_request *r)
+{
+    str *stops;
+    NEW(cx, &r->arena, stops, r->options.n_stop);
+    for (uint32_t i = 0; i < r->options.n_stop; i++) {
+        size_t n = strlen(r->options.stop[i]);
+        stops[i] = (str){arena_copy(&r->arena, r->options.stop[i], n), n};
+        CHECK(cx, stops[i].at, MPK_ENOMEM, "out of memory for the stop texts");
+    }
+    r->stream.stops = stops;
+    r->stream.n_stops = r->options.n_stop;
+    return MPK_OK;
+}
+
+uint32_t engine_capacity(const mpk_engine *e)
+{
+    uint64_t pages = (uint64_t)e->build.plan.n_pages * ENGINE_PAGE_TOKENS;
+    return pages < e->build.plan.context_tokens ? (uint32_t)pages : e->build.plan.context_tokens;
+}
+
+mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens, size_t n)
+{
+    uint32_t vocab_size = e->build.model.config.vocab_size;
+    for (size_t i = 0; i < n; i++)
+        CHECK(cx, tokens[i] >= 0 && (uint32_t)tokens[i] < vocab_size, MPK_EARG,
+              "token %zu is %d, but the model's vocabulary has ids 0 to %u", i, tokens[i], vocab_size - 1);
+    return MPK_OK;
+}
+
+static mpk_status check_length(mpk_context *cx, mpk_request *r)
+{
+    uint32_t capacity = engine_capacity(r->engine);
+    CHECK(cx, r->n_prompt, MPK_EARG, "the prompt is empty");
+    CHECK(cx, r->n_prompt < capacity, MPK_ELIMIT,
+          "the prompt has %zu tokens, which leaves no room for an answer in the context of %u: shorten it, or open the "
+          "model with a larger context",
+          r->n_prompt, capacity);
+    r->limit = capacity - (uint32_t)r->n_prompt;
+    CHECK(
+        cx, r->options.max_tokens <= r->limit, MPK_ELIMIT,
+        "%zu tokens of prompt and %u of answer are more than the context of %u: ask for less, or open the model with a "
+        "larger context",
+        r->n_prompt, r->options.max_tokens, capacity);
+    if (r->options.max_tokens)
+        r->limit = r->options.max_tokens;
+    return MPK_OK;
+}
+
+static mpk_status prepare(mpk_context *cx, mpk_request *r, const int32_t *tokens)
+{
+    mpk_engine *e = r->engine;
+    TRY(check_length(cx, r));
+    TRY(engine_check_tokens(cx, e, tokens, r->n_prompt));
+    NEW(cx, &r->arena, r->tokens, r->limit);
+    NEW(cx, &r->arena, r->token_ns, r->limit);
+    TRY(copy_stops(cx, r));
+    if (e->tokens.tokenizer)
+        return tokenizer_stream_open(cx, e->tokens.tokenizer, TOKENIZER_SKIP_SPECIAL, &r->decoder);
+    CHECK(cx, !r->options.n_stop, MPK_EUNSUPPORTED, "stop texts need a tokenizer, which this model has not");
+    return MPK_OK;
+}
+
+mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out)
+{
+    mpk_request *r = calloc(1, sizeof *r);
+    CHECK(cx, r, MPK_ENOMEM, "out of memory for a request");
+    r->engine = e;
+    int error = pthread_cond_init(&r->changed, NULL);
+    if (error) {
+        free(r);
+        FAIL(cx, MPK_ENOMEM, "no condition variable: %s", strerror(error));
+    }
+    *out = r;
+    return MPK_OK;
+}
+
+/* Tokens into the machine, under the mutex so that the collector finds the request in the table. */
+static mpk_status submit_locked(mpk_context *cx, mpk_request *r, const cpu_request *wire)
+{
+    mpk_engine *e = r->engine;
+    CHECK(cx, !e->failure, e->failure, "the engine has failed: %s", e->failure_words);
+    r->submitted_ns = clock_ns();
+    TRY(cpu_submit(cx, e->cpu, wire, &r->id));
+    enter(r);
+    return MPK_OK;
+}
+
+mpk_status engine_submit(mpk_context *cx, mpk_request *r, const cpu_request *wire)
+{
+    pthread_mutex_lock(&r->engine->mutex);
+    mpk_status status = submit_locked(cx, r, wire);
+    pthread_mutex_unlock(&r->engine->mutex);
+    return status;
+}
+
+static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
+{
+    const model_config *c = &r->engine->build.model.config;
+    const mpk_request_options *o = &r->options;
+    cpu_request wire = {
+        .tokens = tokens,
+        .n_tokens = (uint32_t)r->n_prompt,
+        .max_tokens = r->limit,
+        .temperature = o->temperature,
+        .top_k = (float)o->top_k,
+        .top_p = o->top_p > 0 ? o->top_p : 1,
+        .min_p = o->min_p,
+        .seed = o->seed,
+        .eos = c->eos_tokens,
+        .n_eos = o->ignore_eos ? 0 : c->n_eos_tokens,
+    };
+    return engine_submit(cx, r, &wire);
+}
+
+mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t *tokens, size_t n,
+                             const mpk_request_options *options, mpk_request **out)
+{
+    mpk_request *r;
+    mpk_request_options o;
+    TRY(engine_read_request_options(cx, options, &o));
+    TRY(engine_new_request(cx, engine, &r));
+    r->options = o;
+    r->n_prompt = n;
+    mpk_status status = prepare(cx, r, tokens);
+    if (status == MPK_OK)
+        status = submit(cx, r, tokens);
+    if (status == MPK_OK)
+        *out = r;
+    else
+        mpk_request_free(r);
+    return status;
+}
+
+mpk_status mpk_submit_text(mpk_context *cx, mpk_engine *engine, const char *bytes, size_t n,
+                           const mpk_request_options *options, mpk_request **out)
+{
+    mpk_request_options o;
+    arena scratch = {0};
+    tokenizer_ids ids = {0};
+    TRY(engine_read_request_options(cx, options, &o));
+    CHECK(cx, engine->tokens.tokenizer, MPK_EUNSUPPORTED,
+          "the model brings no tokenizer: give token ids, or put its tokenizer.json beside the weights");
+    unsigned flags = TOKENIZER_PARSE_SPECIAL | (o.raw_prompt ? 0 : TOKENIZER_ADD_SPECIAL);
+    mpk_status status = tokenizer_encode(cx, engine->tokens.tokenizer, &scratch, bytes, n, flags, &ids);
+    if (status == MPK_OK)
+        status = mpk_submit_tokens(cx, engine, ids.at, ids.n, options, out);
+    arena_free(&scratch);
+    return status;
+}
+
+/* ---- reading ---- */
+
+/* Until something has come, the end, or the deadline; the mutex is held. */
+static void wait_change(mpk_request *r, int64_t timeout_ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    if (timeout_ms > 0) {
+        until.tv_sec += timeout_ms / 1000;
+        until.tv_nsec += timeout_ms % 1000 * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+    }
+    while (timeout_ms && r->finish == MPK_RUNNING && r->n_read == r->n_tokens) {
+        int error = timeout_ms < 0 ? pthread_cond_wait(&r->changed, &r->engine->mutex)
+                                   : pthread_cond_timedwait(&r->changed, &r->engine->mutex, &until);
+        if (error == ETIMEDOUT)
+            return;
+    }
+}
+
+/* The collector may move the text while the caller looks at the piece: he gets a copy. */
+static bool take_text(mpk_request *r, mpk_piece *piece)
+{
+    text_free(&r->piece);
+    r->piece = (text){0};
+    text_add(&r->piece, r->stream.text.at + r->n_text_read, r->stream.n_shown - r->n_text_read);
+    if (r->piece.failed)
+        return false;
+    r->n_text_read = r->stream.n_shown;
+    piece->text = r->piece.at ? r->piece.at : "";
+    piece->n_bytes = r->piece.n;
+    return true;
+}
+
+mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms, mpk_piece *piece)
+{
+    mpk_piece p = {.text = ""};
+    pthread_mutex_lock(&r->engine->mutex);
+    wait_change(r, timeout_ms);
+    bool good = r->stream.n_shown == r->n_text_read || take_text(r, &p);
+    if (good) {
+        p.tokens = r->tokens + r->n_read;
+        p.n_tokens = r->n_tokens - r->n_read;
+        r->n_read = r->n_tokens;
+        p.finish = r->finish;
+    }
+    pthread_mutex_unlock(&r->engine->mutex);
+    CHECK(cx, good, MPK_ENOMEM, "out of memory for a piece of text");
+    *piece = p;
+    return MPK_OK;
+}
+
+mpk_status mpk_request_wait(mpk_context *cx, mpk_request *r, mpk_answer *answer)
+{
+    pthread_mutex_lock(&r->engine->mutex);
+    while (r->finish == MPK_RUNNING)
+        pthread_cond_wait(&r->changed, &r->engine->mutex);
+    pthread_mutex_unlock(&r->engine->mutex);
+    CHECK(cx, r->finish != MPK_FINISH_ERROR, r->words.status, "%s", r->words.text);
+    *answer = (mpk_answer){
+        .text = r->stream.text.at ? r->stream.text.at : "",
+        .n_bytes = r->stream.text.n,
+        .tokens = r->tokens,
+        .token_ns = r->token_ns,
+        .n_tokens = r->n_tokens,
+        .n_prompt_tokens = r->n_prompt,
+        .finish = r->finish,
+    };
+    return MPK_OK;
+}
+
+void mpk_request_cancel(mpk_request *r)
+{
+    pthread_mutex_lock(&r->engine->mutex);
+    end_early(r, MPK_FINISH_CANCELLED);
+    pthread_mutex_unlock(&r->engine->mutex);
+}
+
+void mpk_request_free(mpk_request *r)
+{
+    if (!r)
+        return;
+    mpk_engine *e = r->engine;
+    pthread_mutex_lock(&e->mutex);
+    if (r->is_inside)
+        end_early(r, MPK_FINISH_CANCELLED);
+    leave(r);
+    pthread_mutex_unlock(&e->mutex);
+    tokenizer_stream_close(r->decoder);
+    text_free(&r->stream.text);
+    text_free(&r->piece);
+    pthread_cond_destroy(&r->changed);
+    arena_free(&r->arena);
+    free(r);
+}
+
+const char *mpk_finish_name(mpk_finish finish_)
+{
+    static const char *const names[] = {"running", "stop", "length", "cancelled", "error"};
+    return (unsigned)finish_ <= MPK_FINISH_ERROR ? names[finish_] : "unknown";
+}

@@ -1,0 +1,43 @@
+/* engine_request.h - a request as the engine keeps it; a sequence is one whose tokens the caller chooses. */
+#ifndef ENGINE_REQUEST_H
+#define ENGINE_REQUEST_H
+
+#include "engine/engine.h"
+
+struct mpk_request {
+    mpk_engine *engine;
+    arena arena;
+    mpk_request_options options;
+    size_t n_prompt;
+    uint32_t limit; /* tokens of the answer at most */
+    bool is_sequence;
+
+    /* guarded by the engine's mutex */
+    uint64_t id;
+    bool is_inside;    /* the machine: in the engine's table */
+    mpk_request *next; /* in its bucket */
+    bool cancelled;
+    bool fed; /* of a sequence: the logits of what was fed last are there */
+    mpk_finish finish;
+    mpk_context words; /* why, if it failed */
+    uint64_t submitted_ns;
+    int32_t *tokens;    /* [limit] */
+    uint64_t *token_ns; /* [limit] since submission */
+    size_t n_tokens;
+    tokenizer_stream *decoder; /* NULL: no tokenizer */
+    engine_stream stream;
+    pthread_cond_t changed;
+
+    /* the reader's */
+    size_t n_read, n_text_read;
+    text piece;
+};
+
+mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out);
+mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens, size_t n);
+/* Positions that one request may take. */
+uint32_t engine_capacity(const mpk_engine *e);
+/* Into the machine.  The engine's failure if it has one. */
+mpk_status engine_submit(mpk_context *cx, mpk_request *r, const cpu_request *wire);
+
+#endif

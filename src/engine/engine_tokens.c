@@ -1,0 +1,93 @@
+/* engine_tokens.c - tokenizers for the caller. */
+#include <stdlib.h>
+
+#include "engine/engine.h"
+
+static mpk_status open_model(mpk_context *cx, const char *model, mpk_tokenizer *t)
+{
+    arena scratch = {0};
+    const char *path = model;
+    mpk_status status = MPK_OK;
+    if (engine_is_image(model))
+        status = engine_read_image_model(cx, &scratch, model, &path);
+    if (status == MPK_OK)
+        status = load_open(cx, path, &t->model);
+    arena_free(&scratch);
+    NOTE(cx, status, "loading %s", model);
+    t->tokenizer = t->model.tokenizer;
+    if (t->tokenizer)
+        return MPK_OK;
+    load_close(&t->model);
+    FAIL(cx, MPK_EUNSUPPORTED, "%s brings no tokenizer: a tokenizer.json must lie beside the weights", model);
+}
+
+mpk_status mpk_tokenizer_open(mpk_context *cx, const char *model, mpk_tokenizer **out)
+{
+    mpk_tokenizer *t = calloc(1, sizeof *t);
+    CHECK(cx, t, MPK_ENOMEM, "out of memory for a tokenizer");
+    mpk_status status = open_model(cx, model, t);
+    if (status == MPK_OK)
+        *out = t;
+    else
+        free(t);
+    return status;
+}
+
+void mpk_tokenizer_close(mpk_tokenizer *t)
+{
+    if (!t)
+        return;
+    load_close(&t->model);
+    free(t);
+}
+
+/* A copy on the heap, which the caller frees; never NULL for n = 0. */
+static mpk_status copy_out(mpk_context *cx, const void *from, size_t n_bytes, void **out)
+{
+    char *to = malloc(n_bytes + 1);
+    CHECK(cx, to, MPK_ENOMEM, "out of memory for %zu bytes", n_bytes);
+    if (n_bytes)
+        memcpy(to, from, n_bytes);
+    to[n_bytes] = 0;
+    *out = to;
+    return MPK_OK;
+}
+
+mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *bytes, size_t n, bool add_special,
+                        int32_t **ids, size_t *n_ids)
+{
+    arena scratch = {0};
+    tokenizer_ids found = {0};
+    void *copy = NULL;
+    unsigned flags = TOKENIZER_PARSE_SPECIAL | (add_special ? TOKENIZER_ADD_SPECIAL : 0);
+    mpk_status status = tokenizer_encode(cx, t->tokenizer, &scratch, bytes, n, flags, &found);
+    if (status == MPK_OK)
+        status = copy_out(cx, found.at, found.n * sizeof(int32_t), &copy);
+    if (status == MPK_OK) {
+        *ids = copy;
+        *n_ids = found.n;
+    }
+    arena_free(&scratch);
+    return status;
+}
+
+mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *t, const int32_t *ids, size_t n_ids, char **bytes,
+                          size_t *n)
+{
+    arena scratch = {0};
+    str found = {0};
+    void *copy = NULL;
+    int32_t size = tokenizer_vocab_size(t->tokenizer);
+    for (size_t i = 0; i < n_ids; i++)
+        CHECK(cx, ids[i] >= 0 && ids[i] < size, MPK_EARG, "token %zu is %d, but the vocabulary has ids 0 to %d", i,
+              ids[i], size - 1);
+    mpk_status status = tokenizer_decode(cx, t->tokenizer, &scratch, ids, n_ids, 0, &found);
+    if (status == MPK_OK)
+        status = copy_out(cx, found.at, found.n, &copy);
+    if (status == MPK_OK) {
+        *bytes = copy;
+        *n = found.n;
+    }
+    arena_free(&scratch);
+    return status;
+}

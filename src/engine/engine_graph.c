@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/engine.h"
+#include "ir/op.h"
 
 struct mpk_graph {
     arena arena;

@@ -1,0 +1,390 @@
+/* op_test.c - every operator over all its cases: what op.h promises between the fields of a record.
+ *
+ * For each case, with random operands, all entries alive and only some:
+ *   - any split of output 0 that `axes` allows gives the same bits as the whole, in any order of the parts;
+ *   - parts of every output are disjoint;
+ *   - what lies outside `reads`, and entries that are not alive, may hold anything;
+ *   - nothing is written outside the box and `writes`, and all of the box is.
+ */
+#include "check.h"
+
+#include "base/rng.h"
+#include "ir/op.h"
+
+static uint64_t base_seed;
+
+typedef struct bed {
+    mpk_context cx;
+    arena arena;
+    ir_graph *g;
+    const ir_op *op; /* the one under test: the last */
+    ir_values values;
+    uint64_t seed, used; /* stream of random numbers, and how many were taken */
+} bed;
+
+static uint64_t next_random(bed *b, uint64_t limit) { return rng_u64(b->seed, b->used++) % limit; }
+
+static const ir_tensor *tensor(const bed *b, ir_tensor_id id) { return &b->g->tensors.at[id]; }
+
+/* Parse a case, give every root memory of exactly its size, fill what is given, run all operators but the last. */
+static void set_up(bed *b, const char *graph, uint64_t seed, bool all_alive)
+{
+    *b = (bed){.seed = seed};
+    check_ok(&b->cx, ir_parse(&b->cx, &b->arena, str_from(graph), &b->g));
+    b->op = &b->g->ops.at[b->g->ops.n - 1];
+    b->values.data = arena_alloc(&b->arena, b->g->tensors.n, sizeof(void *));
+    b->values.live[IR_ALL] = UINT32_MAX;
+    for (int i = IR_TOKENS; i < IR_LIVES; i++)
+        b->values.live[i] = all_alive ? UINT32_MAX : 1 + (uint32_t)next_random(b, 6);
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (tensor(b, i)->shares == IR_NONE) {
+            b->values.data[i] = malloc((size_t)ir_bytes(tensor(b, i)));
+            assert_non_null(b->values.data[i]);
+            memset(b->values.data[i], 0, (size_t)ir_bytes(tensor(b, i)));
+        }
+    check_ok(&b->cx, ir_eval_allocate(&b->cx, &b->arena, b->g, &b->values));
+    for (size_t k = 0; k < b->g->ops.n; k++)
+        for (uint32_t i = 0; i < b->g->ops.at[k].n_in; i++) {
+            ir_tensor_id in = b->g->ops.at[k].in[i];
+            if (in != IR_NONE && tensor(b, in)->kind != IR_TEMP)
+                op_fill(b->g, &b->g->ops.at[k], i, rng_u64(seed, in), b->values.data[in]);
+        }
+    b->g->ops.n--;
+    check_ok(&b->cx, ir_eval(&b->cx, &b->arena, b->g, &b->values));
+    b->g->ops.n++;
+}
+
+static void tear_down(bed *b)
+{
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (tensor(b, i)->shares == IR_NONE)
+            free(b->values.data[i]);
+    arena_free(&b->arena);
+}
+
+/* A copy of all memory, and back. */
+static void **save(bed *b)
+{
+    void **copy = calloc(b->g->tensors.n, sizeof *copy);
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (tensor(b, i)->shares == IR_NONE) {
+            copy[i] = malloc((size_t)ir_bytes(tensor(b, i)));
+            memcpy(copy[i], b->values.data[i], (size_t)ir_bytes(tensor(b, i)));
+        }
+    return copy;
+}
+
+static void load(bed *b, void **copy)
+{
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (copy[i])
+            memcpy(b->values.data[i], copy[i], (size_t)ir_bytes(tensor(b, i)));
+}
+
+static void drop(bed *b, void **copy)
+{
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        free(copy[i]);
+    free(copy);
+}
+
+/* Run the operator on a box, scratch full of garbage and guarded behind. */
+static void run(bed *b, const ir_box *box)
+{
+    enum { GUARD = 64 };
+    op_call call;
+    op_bind(b->g, b->op, b->values.data, b->values.live, &call);
+    size_t n = b->op->def->scratch_bytes ? b->op->def->scratch_bytes(b->g, b->op, box) : 0;
+    unsigned char *scratch = aligned_alloc(64, (n + GUARD + 63) / 64 * 64);
+    assert_non_null(scratch);
+    memset(scratch, 0xA5 + (int)(b->used % 3), n);
+    memset(scratch + n, 0x5C, GUARD);
+    b->op->def->ref(&call, box, scratch);
+    for (int i = 0; i < GUARD; i++)
+        assert_int_equal(scratch[n + i], 0x5C);
+    free(scratch);
+}
+
+/* Output 0 whole, cut to what is alive. */
+static ir_box alive_box(const bed *b)
+{
+    const ir_tensor *t = tensor(b, b->op->out[0]);
+    ir_box box = ir_box_whole(t);
+    if (t->rank && t->live != IR_ALL && (int64_t)b->values.live[t->live] < box.hi[0])
+        box.hi[0] = b->values.live[t->live];
+    return box;
+}
+
+static void fill_axes(const bed *b, op_axis *axes)
+{
+    memset(axes, 0, IR_MAX_RANK * sizeof *axes);
+    if (b->op->def->axes)
+        b->op->def->axes(b->g, b->op, axes);
+}
+
+/* Cut an axis of the boxes at random multiples of its grain; returns the new number of boxes. */
+static size_t cut_axis(bed *b, ir_box *boxes, size_t n, size_t limit, uint32_t axis, int64_t grain)
+{
+    for (size_t i = 0; i < n && n < limit; i++) {
+        int64_t lo = boxes[i].lo[axis], hi = boxes[i].hi[axis];
+        int64_t steps = (hi - lo - 1) / grain; /* cuts at lo + grain .. */
+        if (steps < 1 || next_random(b, 4) == 0)
+            continue;
+        int64_t at = lo + grain * (1 + (int64_t)next_random(b, (uint64_t)steps));
+        boxes[n] = boxes[i];
+        boxes[n++].lo[axis] = at;
+        boxes[i].hi[axis] = at;
+    }
+    return n;
+}
+
+enum { MOST_BOXES = 32 };
+
+/* A random split of what is alive. */
+static size_t split(bed *b, ir_box boxes[MOST_BOXES])
+{
+    op_axis axes[IR_MAX_RANK];
+    size_t n = 1;
+    fill_axes(b, axes);
+    boxes[0] = alive_box(b);
+    for (int round = 0; round < 2; round++)
+        for (uint32_t i = 0; i < tensor(b, b->op->out[0])->rank; i++)
+            if (axes[i].grain > 0)
+                n = cut_axis(b, boxes, n, MOST_BOXES, i, axes[i].grain);
+    for (size_t i = n; i-- > 1;) {
+        size_t k = (size_t)next_random(b, i + 1);
+        ir_box swap = boxes[i];
+        boxes[i] = boxes[k];
+        boxes[k] = swap;
+    }
+    return n;
+}
+
+static ir_box written_box(const bed *b, uint32_t output, const ir_box *box)
+{
+    ir_box written = *box;
+    if (output && b->op->def->writes)
+        b->op->def->writes(b->g, b->op, output, box, &written);
+    return written;
+}
+
+static void check_disjoint(const bed *b, const ir_box *boxes, size_t n)
+{
+    for (uint32_t o = 0; o < b->op->n_out; o++)
+        for (size_t i = 0; i < n; i++)
+            for (size_t k = 0; k < i; k++) {
+                ir_box one = written_box(b, o, &boxes[i]), two = written_box(b, o, &boxes[k]);
+                assert_false(ir_box_overlaps(&one, &two, tensor(b, b->op->out[o])->rank));
+            }
+}
+
+static void check_split(bed *b, void **start)
+{
+    ir_box boxes[MOST_BOXES], whole = alive_box(b);
+    load(b, start);
+    run(b, &whole);
+    void **expected = save(b);
+    for (int round = 0; round < 3; round++) {
+        size_t n = split(b, boxes);
+        check_disjoint(b, boxes, n);
+        load(b, start);
+        for (size_t i = 0; i < n; i++)
+            run(b, &boxes[i]);
+        for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+            if (expected[i])
+                assert_memory_equal(b->values.data[i], expected[i], (size_t)ir_bytes(tensor(b, i)));
+    }
+    drop(b, expected);
+}
+
+/* True if the block of a root that starts at element number `element` touches the box. */
+static bool inside(const ir_tensor *t, const ir_box *box, int64_t element)
+{
+    int64_t block = ir_dtype_table[t->dtype].block_elements;
+    ir_box one = {0};
+    for (uint32_t i = t->rank; i-- > 0; element /= t->dims[i]) {
+        one.lo[i] = element % t->dims[i];
+        one.hi[i] = one.lo[i] + (i + 1 == t->rank ? block : 1);
+    }
+    return ir_box_overlaps(&one, box, t->rank);
+}
+
+/* The part of root `id` that computing the box reads; entries that are not alive are not. */
+static ir_box read_of_root(const bed *b, ir_tensor_id id, const ir_box *box)
+{
+    ir_box all = {0}, part;
+    for (uint32_t i = 0; i < b->op->n_in; i++) {
+        if (b->op->in[i] == IR_NONE)
+            continue;
+        const ir_tensor *t = tensor(b, b->op->in[i]);
+        ir_box read = {0};
+        ir_tensor_id root;
+        b->op->def->reads(b->g, b->op, i, box, &read);
+        ir_box whole = ir_box_whole(t);
+        assert_true(ir_box_contains(&whole, &read, t->rank));
+        if (t->rank && t->live != IR_ALL && read.hi[0] > (int64_t)b->values.live[t->live])
+            read.hi[0] = b->values.live[t->live];
+        ir_root(b->g, b->op->in[i], &read, &root, &part);
+        if (root == id)
+            all = ir_box_is_empty(&all, tensor(b, id)->rank) && tensor(b, id)->rank
+                      ? part
+                      : ir_box_around(&all, &part, tensor(b, id)->rank);
+    }
+    return all;
+}
+
+/* Garbage in every block of a root outside a box (outputs of their own: everywhere). */
+static void poison(bed *b, ir_tensor_id id, const ir_box *kept, int kind)
+{
+    const ir_tensor *t = tensor(b, id);
+    const ir_dtype_info *info = &ir_dtype_table[t->dtype];
+    bool is_output = false;
+    for (uint32_t o = 0; o < b->op->n_out; o++)
+        is_output = is_output || b->op->out[o] == id;
+    for (int64_t e = 0; e < ir_elements(t); e += info->block_elements) {
+        unsigned char *at = (unsigned char *)b->values.data[id] + ir_row_bytes(t->dtype, e);
+        if (!is_output && inside(t, kept, e))
+            continue;
+        for (uint32_t k = 0; k < info->block_bytes; k++)
+            at[k] = kind ? (unsigned char)next_random(b, t->dtype == IR_BOOL ? 2 : 256) : t->dtype == IR_BOOL ? 1 : 0xFF;
+    }
+}
+
+/* Run a box from poisoned memory; before: the memory just before, after: just after. */
+static void run_poisoned(bed *b, void **start, const ir_box *box, int kind, void ***before, void ***after)
+{
+    load(b, start);
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (tensor(b, i)->shares == IR_NONE) {
+            ir_box kept = read_of_root(b, i, box);
+            poison(b, i, &kept, kind);
+        }
+    *before = save(b);
+    run(b, box);
+    *after = save(b);
+}
+
+/* The part of root `id` that the box may write. */
+static bool written_of_root(const bed *b, ir_tensor_id id, const ir_box *box, ir_box *written, bool *in_place)
+{
+    for (uint32_t o = 0; o < b->op->n_out; o++) {
+        ir_tensor_id root;
+        ir_box of_output = written_box(b, o, box);
+        ir_root(b->g, b->op->out[o], &of_output, &root, written);
+        *in_place = root != b->op->out[o];
+        if (root == id)
+            return true;
+    }
+    return false;
+}
+
+static void compare_poisoned(const bed *b, ir_tensor_id id, const ir_box *box, void **before[2], void **after[2])
+{
+    const ir_tensor *t = tensor(b, id);
+    const ir_dtype_info *info = &ir_dtype_table[t->dtype];
+    ir_box written = {0};
+    bool in_place = false, writes = written_of_root(b, id, box, &written, &in_place);
+    for (int64_t e = 0; e < ir_elements(t); e += info->block_elements) {
+        size_t at = (size_t)ir_row_bytes(t->dtype, e), n = info->block_bytes;
+        bool unchanged = true;
+        for (int k = 0; k < 2; k++)
+            unchanged = unchanged && memcmp((char *)before[k][id] + at, (char *)after[k][id] + at, n) == 0;
+        bool same = memcmp((char *)after[0][id] + at, (char *)after[1][id] + at, n) == 0;
+        if (!writes || !inside(t, &written, e)) {
+            if (!unchanged)
+                fail_msg("%%%.*s: element %lld was written", STR_ARG(t->name), (long long)e);
+        } else if (!same && !(in_place && unchanged)) {
+            fail_msg("%%%.*s: element %lld was not written, or depends on what is not read", STR_ARG(t->name), (long long)e);
+        }
+    }
+}
+
+static void check_reads_and_writes(bed *b, void **start)
+{
+    ir_box boxes[MOST_BOXES];
+    size_t n = split(b, boxes);
+    for (size_t i = 0; i < n && i < 3; i++) {
+        void **before[2], **after[2];
+        for (int kind = 0; kind < 2; kind++)
+            run_poisoned(b, start, &boxes[i], kind, &before[kind], &after[kind]);
+        for (ir_tensor_id id = 0; id < b->g->tensors.n; id++)
+            if (tensor(b, id)->shares == IR_NONE)
+                compare_poisoned(b, id, &boxes[i], before, after);
+        for (int kind = 0; kind < 2; kind++) {
+            drop(b, before[kind]);
+            drop(b, after[kind]);
+        }
+    }
+}
+
+/* Of a view: the elements of a box lie, by strides, in the box of the root that ir_root gives. */
+static void check_view(bed *b)
+{
+    const ir_tensor *y = tensor(b, b->op->out[0]);
+    for (int round = 0; round < 50; round++) {
+        ir_box box = {0}, root_box;
+        int64_t offset = y->offset;
+        for (uint32_t i = 0; i < y->rank; i++) {
+            box.lo[i] = (int64_t)next_random(b, (uint64_t)y->dims[i]);
+            box.hi[i] = box.lo[i] + 1 + (int64_t)next_random(b, (uint64_t)(y->dims[i] - box.lo[i]));
+            offset += y->stride[i] * (box.lo[i] + (int64_t)next_random(b, (uint64_t)(box.hi[i] - box.lo[i])));
+        }
+        ir_tensor_id root;
+        ir_root(b->g, b->op->out[0], &box, &root, &root_box);
+        int64_t block = ir_dtype_table[y->dtype].block_elements;
+        assert_true(inside(tensor(b, root), &root_box, offset / block * block));
+    }
+}
+
+static void check_case(const op_def *def, uint32_t number, uint64_t seed, bool all_alive)
+{
+    bed b;
+    set_up(&b, def->cases[number].graph, seed, all_alive);
+    assert_ptr_equal(b.op->def, def);
+    if (tensor(&b, b.op->out[0])->shares != IR_NONE && def->flags & OP_VIEW) {
+        check_view(&b);
+    } else {
+        void **start = save(&b);
+        check_split(&b, start);
+        check_reads_and_writes(&b, start);
+        drop(&b, start);
+    }
+    tear_down(&b);
+}
+
+static void test_every_case(void **state)
+{
+    (void)state;
+    for (const op_def *const *def = op_table; *def; def++) {
+        assert_true((*def)->n_cases > 0);
+        for (uint32_t i = 0; i < (*def)->n_cases; i++)
+            for (uint64_t round = 0; round < 4; round++) {
+                uint64_t seed = base_seed + round;
+                if (getenv("MPK_VERBOSE"))
+                    print_message("%s case %u round %d\n", (*def)->name, i, (int)round);
+                check_case(*def, i, seed, round == 0);
+            }
+    }
+}
+
+/* Names are the files', attributes fit, summaries are there. */
+static void test_records(void **state)
+{
+    (void)state;
+    for (const op_def *const *def = op_table; *def; def++) {
+        assert_ptr_equal(op_find(str_from((*def)->name)), *def);
+        assert_true((*def)->n_attributes <= IR_MAX_ATTRIBUTES && (*def)->n_in <= IR_MAX_INPUTS);
+        assert_true((*def)->n_out >= 1 && (*def)->n_out <= IR_MAX_OUTPUTS);
+        assert_true((*def)->summary && (*def)->infer && (*def)->reads);
+        assert_true((*def)->ref || (*def)->view);
+        assert_true(!((*def)->flags & OP_VIEW) == !(*def)->view);
+    }
+    assert_null(op_find(STR("no_such_operator")));
+}
+
+int main(void)
+{
+    base_seed = check_seed();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_records), cmocka_unit_test(test_every_case)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

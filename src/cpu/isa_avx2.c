@@ -3,6 +3,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "cpu/linear_fast.h"
+#include "op/attend.h"
+#include "op/heads.h"
+#include "op/largest.h"
+
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
@@ -11,16 +16,48 @@
 #endif
 #include "cpu/vec_avx2.h"
 #include "cpu/linear_kernels.h"
+#include "cpu/attention_kernels.h"
+#include "cpu/row_kernels.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
 #pragma GCC pop_options
 #endif
 
+enum { NEEDS = CPU_AVX2, RANK = 1 };
+
 const cpu_body cpu_body_linear_avx2 = {.op = "linear",
                                        .name = "linear avx2",
-                                       .needs = CPU_AVX2,
-                                       .rank = 1,
+                                       .needs = NEEDS,
+                                       .rank = RANK,
                                        .accepts = linear_accepts,
                                        .scratch_bytes = linear_set_scratch_bytes,
                                        .run = linear_set_run};
+const cpu_body cpu_body_attention_avx2 = {.op = "attention",
+                                          .name = "attention avx2",
+                                          .needs = NEEDS,
+                                          .rank = RANK,
+                                          .accepts = attend_accepts,
+                                          .scratch_bytes = attend_scratch_bytes,
+                                          .run = attend_run};
+const cpu_body cpu_body_rms_norm_avx2 = {.op = "rms_norm",
+                                         .name = "rms_norm avx2",
+                                         .needs = NEEDS,
+                                         .rank = RANK,
+                                         .accepts = rms_norm_accepts,
+                                         .run = rms_norm_run};
+const cpu_body cpu_body_rope_kv_avx2 = {.op = "rope_kv",
+                                        .name = "rope_kv avx2",
+                                        .needs = NEEDS,
+                                        .rank = RANK,
+                                        .accepts = rope_kv_accepts,
+                                        .scratch_bytes = rope_kv_scratch_bytes,
+                                        .run = rope_kv_run};
+const cpu_body cpu_body_argmax_avx2 = {
+    .op = "argmax", .name = "argmax avx2", .needs = NEEDS, .rank = RANK, .accepts = argmax_accepts, .run = argmax_run};
+const cpu_body cpu_body_argmax_partial_avx2 = {.op = "argmax_partial",
+                                               .name = "argmax_partial avx2",
+                                               .needs = NEEDS,
+                                               .rank = RANK,
+                                               .accepts = argmax_accepts,
+                                               .run = argmax_partial_run};

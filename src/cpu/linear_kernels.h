@@ -1,4 +1,4 @@
-/* linear_kernels.h - the inner loops of linear over the vectors of vec_*.h; linear.h states their arithmetic.
+/* linear_kernels.h - the inner loops of linear over the vectors of vec_*.h; linear_fast.h states their arithmetic.
  *
  * Included by one .c file for each instruction set.  Two kernels do the products:
  *   direct: few tokens; each weight is unpacked in registers and used at once, so memory is the only limit;
@@ -7,7 +7,7 @@
 #ifndef CPU_LINEAR_KERNELS_H
 #define CPU_LINEAR_KERNELS_H
 
-#include "cpu/linear.h"
+#include "cpu/linear_fast.h"
 #include "cpu/norm_kernels.h"
 
 V_INLINE float half_at(const uint8_t *p)

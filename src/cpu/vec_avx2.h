@@ -71,12 +71,6 @@ V_INLINE vf v_select_less(vf x, vf bound, vf yes, vf no)
     return (vf){_mm256_blendv_ps(no.a, yes.a, _mm256_cmp_ps(x.a, bound.a, _CMP_LT_OQ)),
                 _mm256_blendv_ps(no.b, yes.b, _mm256_cmp_ps(x.b, bound.b, _CMP_LT_OQ))};
 }
-V_INLINE uint32_t v_greater(vf x, vf bound)
-{
-    int a = _mm256_movemask_ps(_mm256_cmp_ps(x.a, bound.a, _CMP_GT_OQ));
-    int b = _mm256_movemask_ps(_mm256_cmp_ps(x.b, bound.b, _CMP_GT_OQ));
-    return (uint32_t)a | (uint32_t)b << 8;
-}
 V_INLINE __m256 v_scale8(__m256 x, __m256 n)
 {
     __m256i e = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
@@ -179,6 +173,21 @@ V_INLINE vf v_level(v_levels levels, vi q)
 V_INLINE __m256 v_half(vf x)
 {
     return _mm256_add_ps(x.a, x.b);
+}
+
+V_INLINE float v_first(vf x)
+{
+    return _mm256_cvtss_f32(x.a);
+}
+V_INLINE __m256 v_half_max(vf x)
+{
+    return _mm256_max_ps(x.a, x.b);
+}
+V_INLINE uint32_t v_equal(vf x, vf y)
+{
+    int a = _mm256_movemask_ps(_mm256_cmp_ps(x.a, y.a, _CMP_EQ_OQ));
+    int b = _mm256_movemask_ps(_mm256_cmp_ps(x.b, y.b, _CMP_EQ_OQ));
+    return (uint32_t)a | (uint32_t)b << 8;
 }
 
 /* out[j][i] = in[i][j] for an 8 x 8 part. */

@@ -68,11 +68,6 @@ V_INLINE vf v_select_less(vf x, vf bound, vf yes, vf no)
 {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, bound, _CMP_LT_OQ), no, yes);
 }
-/* Bit l: x[l] > bound[l]; NaN is never greater. */
-V_INLINE uint32_t v_greater(vf x, vf bound)
-{
-    return _mm512_cmp_ps_mask(x, bound, _CMP_GT_OQ);
-}
 /* a * 2^n for n a whole number with a * 2^n normal. */
 V_INLINE vf v_scale(vf a, vf n)
 {
@@ -163,6 +158,20 @@ V_INLINE vf v_level(v_levels levels, vi q)
 V_INLINE __m256 v_half(vf a)
 {
     return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+}
+
+V_INLINE float v_first(vf a)
+{
+    return _mm512_cvtss_f32(a);
+}
+V_INLINE __m256 v_half_max(vf a)
+{
+    return _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+}
+/* Bit l: x[l] == y[l]. */
+V_INLINE uint32_t v_equal(vf x, vf y)
+{
+    return _mm512_cmp_ps_mask(x, y, _CMP_EQ_OQ);
 }
 
 /* Columns become rows: out[j][i] = in[i][j] for 16 x 16 floats. */

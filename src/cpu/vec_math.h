@@ -33,14 +33,13 @@ V_INLINE float v_sum(vf a)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
+/* The largest lane; what it is if a lane is NaN is not said. */
 V_INLINE float v_greatest(vf a)
 {
-    float lanes[16], best;
-    v_store(lanes, a);
-    best = lanes[0];
-    for (int i = 1; i < 16; i++)
-        best = lanes[i] > best ? lanes[i] : best;
-    return best;
+    __m256 eight = v_half_max(a);
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
 /* ---- rows of f32, f16 or bf16 ---- */

@@ -1,13 +1,14 @@
-/* linear.c - the fast linear operator: its loops, for any instruction set.
+/* linear_fast.c - the fast linear operator: its loops, for any instruction set.
  *
  * A box of y[T, F] -> blocks of tokens (so many that their rows of x stay in the second cache) -> the weights whose
  * columns the box touches -> LINEAR_COLUMNS columns at a time: sums of products, then finish (bias, activation,
  * residual, store). Few tokens: the kernels unpack weights in registers.  Many: a panel of rows is unpacked into
- * scratch, chunk by chunk of K, and used for all tokens of the block.  The arithmetic (linear.h) is the same in both.
+ * scratch, chunk by chunk of K, and used for all tokens of the block.  The arithmetic (linear_fast.h) is the same in
+ * both.
  *
  * Scratch: x as f32 if it is normed, narrow or ragged; one panel; two blocks of sums.
  */
-#include "cpu/linear.h"
+#include "cpu/linear_fast.h"
 
 #include "ir/blocks.h"
 

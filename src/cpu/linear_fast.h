@@ -1,4 +1,5 @@
-/* linear.h - the fast linear operator: what the loops (linear.c) ask of an instruction set (linear_kernels.h).
+/* linear_fast.h - the fast linear operator: what the loops (linear_fast.c) ask of an instruction set
+ * (linear_kernels.h).
  *
  * Arithmetic, the same in every kernel, for every number of tokens and on every instruction set:
  *   - a weight is its fp32 value: widened, or unpacked as blocks.h defines it (then exact up to one rounding);
@@ -6,8 +7,8 @@
  * as v_sum does; the sums of the chunks are added in rising order;
  *   - then the bias, the activation, the product of gate and up, the residual, each rounded to fp32.
  */
-#ifndef CPU_LINEAR_H
-#define CPU_LINEAR_H
+#ifndef CPU_LINEAR_FAST_H
+#define CPU_LINEAR_FAST_H
 
 #include "cpu/body.h"
 

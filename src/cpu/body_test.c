@@ -1,0 +1,305 @@
+/* body_test.c - every fast body against the reference code, over the operator's own cases and random shapes, for every
+ * instruction set that this machine has; and that bits depend neither on the cut nor on the instruction set. */
+#include <math.h>
+
+#include "base/num.h"
+#include "base/rng.h"
+#include "check.h"
+#include "cpu/body.h"
+#include "cpu/cpu.h"
+
+enum { RANDOM_GRAPHS = 600, MOST_CUTS = 4 };
+
+static mpk_context cx;
+static uint64_t seed;
+
+/* One operator with memory of its own, filled from the seed. */
+typedef struct instance {
+    const ir_graph *g;
+    const ir_op *op;
+    ir_values values;
+    op_call call;
+} instance;
+
+static void make(arena *a, const ir_graph *g, uint64_t fill, uint32_t live, instance *out)
+{
+    *out = (instance){.g = g, .op = &g->ops.at[0]};
+    check_ok(&cx, ir_eval_allocate(&cx, a, g, &out->values));
+    out->values.live[IR_ALL] = UINT32_MAX;
+    out->values.live[IR_TOKENS] = out->values.live[IR_ROWS] = live;
+    for (uint32_t i = 0; i < out->op->n_in; i++)
+        if (out->op->in[i] != IR_NONE)
+            op_fill(g, out->op, i, fill, out->values.data[out->op->in[i]]);
+    op_bind(g, out->op, out->values.data, out->values.live, &out->call);
+}
+
+/* Compute one box, by a body or (NULL) by the reference code; scratch holds NaN before and a guard after. */
+static void run_box(const instance *t, const cpu_body *body, const ir_box *box)
+{
+    size_t bytes = 0;
+    if (body)
+        bytes = body->scratch_bytes ? body->scratch_bytes(&t->call, box) : 0;
+    else if (t->op->def->scratch_bytes)
+        bytes = t->op->def->scratch_bytes(t->g, t->op, box);
+    unsigned char *scratch = aligned_alloc(64, (bytes + 128) / 64 * 64);
+    assert_non_null(scratch);
+    memset(scratch, 0xff, (bytes + 128) / 64 * 64);
+    (body ? body->run : t->op->def->ref)(&t->call, box, scratch);
+    for (size_t i = bytes; i < (bytes + 128) / 64 * 64; i++)
+        if (scratch[i] != 0xff)
+            fail_msg("%s writes after its scratch", body ? body->name : "ref");
+    free(scratch);
+}
+
+static int64_t choose(uint64_t *state, int64_t n)
+{
+    return (int64_t)(rng_u64(seed, (*state)++) % (uint64_t)n);
+}
+
+/* The whole output, cut at random where the record allows (no cut if `state` is NULL). */
+static void run(const instance *t, const cpu_body *body, uint64_t *state)
+{
+    const ir_tensor *out = &t->g->tensors.at[t->op->out[0]];
+    op_axis axes[IR_MAX_RANK] = {{0}};
+    int64_t cuts[IR_MAX_RANK][MOST_CUTS + 2], n[IR_MAX_RANK] = {0}, at[IR_MAX_RANK] = {0};
+    if (t->op->def->axes)
+        t->op->def->axes(t->g, t->op, axes);
+    for (uint32_t i = 0; i < out->rank; i++) {
+        int64_t end = i == 0 ? op_live_entries(&t->call, &t->call.out[0]) : out->dims[i];
+        cuts[i][n[i]++] = 0;
+        for (int64_t k = 0; state && axes[i].grain && k < MOST_CUTS; k++) {
+            int64_t step = (1 + choose(state, k % 2 ? 2 : 12)) * axes[i].grain, last = cuts[i][n[i] - 1];
+            if (last + step < end)
+                cuts[i][n[i]++] = last + step;
+        }
+        cuts[i][n[i]] = end;
+    }
+    for (uint32_t i = 0; i < out->rank;) {
+        ir_box box;
+        for (i = 0; i < out->rank; i++)
+            box.lo[i] = cuts[i][at[i]], box.hi[i] = cuts[i][at[i] + 1];
+        run_box(t, body, &box);
+        for (i = 0; i < out->rank && ++at[i] == n[i]; i++)
+            at[i] = 0;
+    }
+}
+
+static double tolerance(const op_view *v)
+{
+    return v->dtype == IR_F32 ? 3e-5 : v->dtype == IR_F16 ? 2e-3 : v->dtype == IR_BF16 ? 1.6e-2 : 0;
+}
+
+/* All outputs the same within the rounding of their dtype, relative to the largest value. */
+static void compare(const instance *t, const instance *with, const char *what, const char *source)
+{
+    for (uint32_t o = 0; o < t->op->n_out; o++) {
+        const ir_tensor *out = &t->g->tensors.at[t->op->out[o]];
+        const op_view *a = &t->call.out[o], *b = &with->call.out[o];
+        int64_t n = ir_elements(out);
+        if (out->dtype == IR_I32) {
+            assert_memory_equal(a->data, b->data, (size_t)n * 4);
+            continue;
+        }
+        double range = 1e-3, worst = 0;
+        for (int64_t i = 0; i < n; i++) {
+            double x = op_load(a, i), y = op_load(b, i);
+            if (isnan(x) != isnan(y))
+                fail_msg("%s: output %u element %lld is %g, expected %g\n%s", what, o, (long long)i, x, y, source);
+            range = fabs(y) > range ? fabs(y) : range;
+            worst = fabs(x - y) > worst ? fabs(x - y) : worst;
+        }
+        if (worst > tolerance(b) * range)
+            fail_msg("%s: output %u differs by %g of range %g\n%s", what, o, worst, range, source);
+    }
+}
+
+static void same_bits(const instance *t, const instance *with, const char *what, const char *source)
+{
+    for (uint32_t o = 0; o < t->op->n_out; o++) {
+        const ir_tensor *out = &t->g->tensors.at[t->op->out[o]];
+        if (memcmp(t->call.out[o].data, with->call.out[o].data, (size_t)ir_bytes(out)) != 0)
+            fail_msg("%s: output %u has other bits\n%s", what, o, source);
+    }
+}
+
+/* How many bodies took the operator of this graph. */
+static int check_graph(const char *source)
+{
+    uint32_t have = cpu_features();
+    uint64_t fill = rng_u64(seed, str_from(source).n), state = fill;
+    arena a = {0};
+    ir_graph *g;
+    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
+    const ir_tensor *out = &g->tensors.at[g->ops.at[0].out[0]];
+    uint32_t live = choose(&state, 3) ? UINT32_MAX : (uint32_t)(1 + choose(&state, out->dims[0]));
+    instance ref, first = {0};
+    make(&a, g, fill, live, &ref);
+    run(&ref, NULL, NULL);
+    int taken = 0;
+    for (const cpu_body *const *b = cpu_body_table; *b; b++) {
+        instance whole, cut;
+        if (!str_is(str_from((*b)->op), ref.op->def->name) || ((*b)->needs & have) != (*b)->needs ||
+            !(*b)->accepts(&ref.call))
+            continue;
+        make(&a, g, fill, live, &whole);
+        run(&whole, *b, NULL);
+        compare(&whole, &ref, (*b)->name, source);
+        for (int i = 0; i < 2; i++) {
+            make(&a, g, fill, live, &cut);
+            run(&cut, *b, &state);
+            same_bits(&cut, &whole, (*b)->name, source);
+        }
+        if (first.g)
+            same_bits(&whole, &first, "another instruction set", source);
+        first = whole;
+        taken++;
+    }
+    arena_free(&a);
+    return taken;
+}
+
+static const char *pick(uint64_t *state, const char *const *from, int64_t n)
+{
+    return from[choose(state, n)];
+}
+
+static const char *const floats[] = {"f32", "f16", "bf16"};
+
+/* Dtype of a weight and a width that it allows. */
+static const char *pick_weight(uint64_t *state, bool any_width, bool super)
+{
+    static const char *const all[] = {"f32",  "f16",  "bf16", "q8_0", "q4_0", "q4_1",
+                                      "q5_0", "q5_1", "q4_k", "q6_k", "q2_k", "q5_k"};
+    return pick(state, all, any_width ? 3 : super ? 12 : 8);
+}
+
+static void add_linear(text *t, uint64_t *state)
+{
+    static const int widths[] = {1, 16, 17, 100, 65, 32, 64, 320, 576, 800, 1536, 256, 768, 1024, 1792};
+    static const char *const glus[] = {"silu", "gelu", "gelu_tanh"};
+    int at = (int)choose(state, 15), k = widths[at], tokens = 1 + (int)choose(state, choose(state, 3) ? 6 : 40);
+    bool glu = choose(state, 3) == 0;
+    int weights = glu ? 2 : 1 + (int)choose(state, 3), total = 0, f = 0;
+    const char *dtype = choose(state, 4) ? "f32" : "bf16";
+    text_print(t, "input %%x : %s[%d, %d] live=tokens\nconst %%n : %s[%d]\n", dtype, tokens, k, pick(state, floats, 3),
+               k);
+    for (int i = 0; i < weights; i++) {
+        f = glu && i ? f : 1 + (int)choose(state, 70);
+        total += glu && i ? 0 : f;
+        text_print(t, "const %%w%d : %s[%d, %d]\n", i, pick_weight(state, at < 5, at >= 11), f, k);
+        text_print(t, "const %%b%d : %s[%d]\n", i, pick(state, floats, 3), f);
+    }
+    text_print(t, "input %%r : %s[%d, %d] live=tokens\n%%y = linear(%%x", pick(state, floats, 3), tokens, total);
+    for (int i = 0; i < 3; i++)
+        text_print(t, i < weights ? ", %%w%d" : ", _", i);
+    for (int i = 0; i < 3; i++)
+        text_print(t, i < weights && choose(state, 2) ? ", %%b%d" : ", _", i);
+    text_print(t, "%s%s)", choose(state, 2) ? ", %n" : ", _", choose(state, 2) ? ", %r" : "");
+    text_print(t, glu ? " {eps = 1e-05, glu = \"%s\"}\n" : " {eps = 1e-05}\n", pick(state, glus, 3));
+}
+
+static void add_attention(text *t, uint64_t *state)
+{
+    static const int sizes[] = {16, 64, 128, 80, 5, 48};
+    static const char *const more[] = {"", " {window = 1}", " {window = 7}", " {scale = 0.3, window = 40}"};
+    int groups = 1 + (int)choose(state, 3), heads = groups * (1 + (int)choose(state, 4)),
+        size = sizes[choose(state, 6)];
+    int slots = choose(state, 2) ? 1 : 1 + (int)choose(state, 4), page = 1 + (int)choose(state, 40);
+    int pages = 1 + 90 / page, tokens = 1 + (int)choose(state, choose(state, 2) ? 4 : 90);
+    const char *cache = pick(state, floats, 3);
+    text_print(t, "input %%q : %s[%d, %d, %d] live=tokens\n", choose(state, 4) ? "f32" : "bf16", tokens, heads, size);
+    for (int i = 0; i < 2; i++)
+        text_print(t, "state %%%c : %s[%d, %d, %d, %d]\n", "kv"[i], cache, slots * pages, groups, page, size);
+    text_print(t, "input %%p : i32[%d] live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%t : i32[%d, %d]\n", tokens,
+               tokens, slots, pages);
+    text_print(t, "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%t)%s\n", pick(state, more, 4));
+}
+
+static void add_rms_norm(text *t, uint64_t *state)
+{
+    int n = 1 + (int)choose(state, 700);
+    text_print(t, "input %%x : %s[%d, 3, %d] live=tokens\nconst %%w : %s[%d]\n", pick(state, floats, 3),
+               1 + (int)choose(state, 9), n, pick(state, floats, 3), n);
+    text_print(t, "%%y = rms_norm(%%x%s) {eps = 1e-05}\n", choose(state, 2) ? ", %w" : "");
+}
+
+static void add_rope_kv(text *t, uint64_t *state)
+{
+    int groups = 1 + (int)choose(state, 3), heads = groups * (1 + (int)choose(state, 3)),
+        size = 2 + (int)choose(state, 70);
+    int tokens = 1 + (int)choose(state, 20), half = 1 + (int)choose(state, size / 2);
+    text_print(t, "input %%x : f32[%d, %d] live=tokens\ninput %%t : f32[%d, 2, %d] live=tokens\n", tokens,
+               (heads + 2 * groups) * size, tokens, half);
+    text_print(t, "input %%p : i32[%d] live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%pages : i32[2, 9]\n",
+               tokens, tokens);
+    for (int i = 0; i < 2; i++)
+        text_print(t, "state %%%c : %s[18, %d, 5, %d]\nconst %%n%d : f32[%d]\n", "kv"[i], pick(state, floats, 3),
+                   groups, size, i, size);
+    text_print(t,
+               "%%y, %%kc, %%vc = rope_kv(%%x, %%t, %%p, %%s, %%pages, %%k, %%v%s) {heads = %d, kv_heads = %d, "
+               "head_size = %d, eps = 1e-05}\n",
+               choose(state, 2) ? ", %n0, %n1" : "", heads, groups, size);
+}
+
+static void add_argmax(text *t, uint64_t *state)
+{
+    text_print(t, "input %%x : f32[%d, %d] live=rows\n", 1 + (int)choose(state, 5), 20 + (int)choose(state, 300));
+    text_print(t, choose(state, 2) ? "%%y = argmax(%%x)\n" : "%%y, %%i = argmax_partial(%%x) {parts = 7}\n");
+}
+
+static bool has_body(const char *op)
+{
+    for (const cpu_body *const *b = cpu_body_table; *b; b++)
+        if (str_is(str_from((*b)->op), op))
+            return true;
+    return false;
+}
+
+static void test_cases(void **state)
+{
+    (void)state;
+    int taken = 0;
+    for (const op_def *const *def = op_table; *def; def++)
+        for (uint32_t i = 0; has_body((*def)->name) && i < (*def)->n_cases; i++)
+            taken += check_graph((*def)->cases[i].graph);
+    assert_true(taken > 0 || !(cpu_features() & CPU_AVX2));
+}
+
+static void test_random(void **unused)
+{
+    (void)unused;
+    void (*const add[])(text *, uint64_t *) = {add_linear,   add_linear,  add_attention,
+                                               add_rms_norm, add_rope_kv, add_argmax};
+    uint64_t state = 0;
+    for (int i = 0; i < RANDOM_GRAPHS; i++) {
+        text t = {0};
+        add[i % 6](&t, &state);
+        assert_false(t.failed);
+        if (!check_graph(t.at) && cpu_features() & CPU_AVX2)
+            fail_msg("no fast body takes\n%s", t.at);
+        text_free(&t);
+    }
+}
+
+/* The best that the processor has is chosen, and nothing that it has not. */
+static void test_choose(void **state)
+{
+    (void)state;
+    arena a = {0};
+    ir_graph *g;
+    instance t;
+    check_ok(&cx, ir_parse(&cx, &a, STR("input %x : f32[1, 64]\nconst %w : q4_1[8, 64]\n%y = linear(%x, %w)\n"), &g));
+    make(&a, g, 1, UINT32_MAX, &t);
+    assert_null(cpu_body_choose(&t.call, 0));
+    assert_string_equal(cpu_body_choose(&t.call, CPU_AVX2)->name, "linear avx2");
+    assert_string_equal(cpu_body_choose(&t.call, CPU_AVX2 | CPU_AVX512)->name, "linear avx512");
+    arena_free(&a);
+}
+
+int main(void)
+{
+    seed = check_seed();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_choose), cmocka_unit_test(test_cases),
+                                       cmocka_unit_test(test_random)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,186 @@
+/* row_kernels.h - fast bodies of operators that go over rows once: rms_norm, rope_kv, argmax and argmax_partial.
+ *
+ * Their cost is small, but a decode step runs each of them thirty times or more.  argmax and the rotation give the bits
+ * of the reference code; norms are norm_kernels.h. */
+#ifndef CPU_ROW_KERNELS_H
+#define CPU_ROW_KERNELS_H
+
+#include "cpu/norm_kernels.h"
+#include "op/heads.h"
+#include "op/largest.h"
+
+static bool rows_are_dense(const op_view *v)
+{
+    return row_is_float(v->dtype) && v->stride[v->rank - 1] == 1;
+}
+
+static void *row_pointer(const op_view *v, int64_t offset)
+{
+    return (char *)v->data + offset * (v->dtype == IR_F32 ? 4 : 2);
+}
+
+/* ---- rms_norm ---- */
+
+static bool rms_norm_accepts(const op_call *call)
+{
+    const op_view *w = &call->in[1];
+    return rows_are_dense(&call->in[0]) && rows_are_dense(&call->out[0]) && (!w->data || rows_are_dense(w));
+}
+
+static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    const op_view *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
+    uint32_t last = x->rank - 1;
+    int64_t at[IR_MAX_RANK];
+    memcpy(at, box->lo, sizeof at);
+    do {
+        at[last] = 0;
+        norm_rms_row(row_pointer(x, walk_offset(x, at)), x->dtype, x->dims[last], w->data, w->dtype,
+                     (float)call->attributes[0].f, row_pointer(y, walk_offset(y, at)), y->dtype);
+    } while (walk_next(box, last, at));
+}
+
+/* ---- rope_kv ---- */
+
+enum { RK_QKV, RK_TABLE, RK_POSITIONS, RK_SLOTS, RK_PAGES, RK_K_CACHE, RK_V_CACHE, RK_Q_NORM, RK_K_NORM };
+enum { RK_HEADS, RK_KV_HEADS, RK_HEAD_SIZE, RK_EPS, RK_INTERLEAVED };
+
+/* f32 and rotated by halves, as models in use are; others are left to the reference code. */
+static bool rope_kv_accepts(const op_call *call)
+{
+    for (uint32_t i = RK_Q_NORM; i <= RK_K_NORM && i < call->n_in; i++)
+        if (call->in[i].data && !rows_are_dense(&call->in[i]))
+            return false;
+    return call->in[RK_QKV].dtype == IR_F32 && call->in[RK_QKV].stride[1] == 1 && call->in[RK_TABLE].stride[2] == 1 &&
+           !call->attributes[RK_INTERLEAVED].i && rows_are_dense(&call->out[0]) && rows_are_dense(&call->out[1]) &&
+           rows_are_dense(&call->out[2]);
+}
+
+static size_t rope_kv_scratch_bytes(const op_call *call, const ir_box *box)
+{
+    (void)box;
+    return (size_t)call->attributes[RK_HEAD_SIZE].i * sizeof(float);
+}
+
+/* As rope_rotate without interleaving: each product and each sum is rounded. */
+V_INLINE void rotate(const float *x, float *y, const float *cosine, const float *sine, int64_t half)
+{
+    for (int64_t i = 0; i < half; i += 16) {
+        int64_t n = half - i;
+        vf a = v_load_n(x + i, n), b = v_load_n(x + half + i, n);
+        vf c = v_load_n(cosine + i, n), s = v_load_n(sine + i, n);
+        v_store_n(y + i, n, v_sub(v_mul(a, c), v_mul(b, s)));
+        v_store_n(y + half + i, n, v_add(v_mul(b, c), v_mul(a, s)));
+    }
+}
+
+/* One head, normed if there is a weight, rotated by row t of the table; `row` is scratch and holds the result. */
+static void turn_head(const op_call *call, const float *x, int64_t t, const op_view *norm, float *row)
+{
+    const op_view *table = &call->in[RK_TABLE];
+    int64_t size = call->attributes[RK_HEAD_SIZE].i, half = table->dims[2];
+    const float *cosine = (const float *)table->data + t * table->stride[0];
+    if (norm->data)
+        norm_rms_row(x, IR_F32, size, norm->data, norm->dtype, (float)call->attributes[RK_EPS].f, row, IR_F32);
+    else
+        memcpy(row, x, (size_t)size * sizeof *row);
+    rotate(row, row, cosine, cosine + table->stride[1], half);
+}
+
+static void put_row(const op_view *to, int64_t offset, int64_t n, const float *from)
+{
+    void *row = row_pointer(to, offset);
+    for (int64_t i = 0; i < n; i += 16)
+        row_store(row, to->dtype, i, n - i, v_load_n(from + i, n - i));
+}
+
+/* Keys and values of token t for KV heads [lo, hi) into the cache, where they have a place. */
+static void put_keys(const op_call *call, int64_t t, const float *x, int64_t lo, int64_t hi, float *row)
+{
+    const ir_attribute *a = call->attributes;
+    const op_view *in = call->in, *k = &call->out[1], *v = &call->out[2];
+    int64_t size = a[RK_HEAD_SIZE].i, position = walk_load_int(&in[RK_POSITIONS], t * in[RK_POSITIONS].stride[0]);
+    int64_t slot = walk_load_int(&in[RK_SLOTS], t * in[RK_SLOTS].stride[0]);
+    int64_t at_k = pages_find(&in[RK_PAGES], k, slot, position), at_v = pages_find(&in[RK_PAGES], v, slot, position);
+    for (int64_t g = lo; g < hi; g++) {
+        const float *key = x + (a[RK_HEADS].i + g) * size, *value = key + a[RK_KV_HEADS].i * size;
+        if (at_k >= 0) {
+            turn_head(call, key, t, &in[RK_K_NORM], row);
+            put_row(k, at_k + g * k->stride[1], size, row);
+        }
+        if (at_v >= 0)
+            put_row(v, at_v + g * v->stride[1], size, value);
+    }
+}
+
+static void rope_kv_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    const ir_attribute *a = call->attributes;
+    const op_view *qkv = &call->in[RK_QKV], *q = &call->out[0];
+    int64_t size = a[RK_HEAD_SIZE].i, group = a[RK_HEADS].i / a[RK_KV_HEADS].i;
+    for (int64_t t = 0; t < op_live_entries(call, qkv); t++) {
+        const float *x = (const float *)qkv->data + t * qkv->stride[0];
+        for (int64_t h = box->lo[1]; h < box->hi[1]; h++) {
+            turn_head(call, x + h * size, t, &call->in[RK_Q_NORM], scratch);
+            put_row(q, t * q->stride[0] + h * q->stride[1], size, scratch);
+        }
+        put_keys(call, t, x, box->lo[1] / group, box->hi[1] / group, scratch);
+    }
+}
+
+/* ---- argmax ---- */
+
+static bool argmax_accepts(const op_call *call)
+{
+    return call->in[0].dtype == IR_F32 && call->in[0].stride[1] == 1;
+}
+
+/* As largest_in_row: the largest value first (NaN loses every comparison), then the first place where it stands. */
+static int64_t largest(const op_view *x, int64_t row, int64_t lo, int64_t hi)
+{
+    const float *at = (const float *)x->data + row;
+    vf best = v_set(-INFINITY);
+    int64_t whole = lo + (hi - lo) / 16 * 16, i;
+    for (i = lo; i < whole; i += 16)
+        best = v_max(v_load(at + i), best);
+    float most = v_greatest(best);
+    for (; i < hi; i++)
+        most = at[i] > most ? at[i] : most;
+    for (i = lo; i < whole; i += 16) {
+        uint32_t equal = v_equal(v_load(at + i), v_set(most));
+        if (equal)
+            return i + __builtin_ctz(equal);
+    }
+    for (; i < hi; i++)
+        if (at[i] == most)
+            return i;
+    return -1;
+}
+
+static void argmax_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    const op_view *x = &call->in[0], *out = &call->out[0];
+    for (int64_t r = box->lo[0]; r < box->hi[0]; r++) {
+        int64_t best = largest(x, r * x->stride[0], 0, x->dims[1]);
+        ((int32_t *)out->data)[r * out->stride[0]] = (int32_t)(best < 0 ? 0 : best);
+    }
+}
+
+static void argmax_partial_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    const op_view *x = &call->in[0], *value = &call->out[0], *index = &call->out[1];
+    int64_t parts = call->attributes[0].i, columns = x->dims[1];
+    for (int64_t r = box->lo[0]; r < box->hi[0]; r++)
+        for (int64_t p = box->lo[1]; p < box->hi[1]; p++) {
+            int64_t first = columns * p / parts, at[2] = {r, p};
+            int64_t best = largest(x, r * x->stride[0], first, columns * (p + 1) / parts);
+            ((float *)value->data)[walk_offset(value, at)] =
+                best < 0 ? NAN : ((const float *)x->data)[r * x->stride[0] + best];
+            ((int32_t *)index->data)[walk_offset(index, at)] = (int32_t)(best < 0 ? first : best);
+        }
+}
+
+#endif

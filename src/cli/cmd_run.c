@@ -78,6 +78,27 @@ static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uin
         mpk_finish_name(answer->finish));
 }
 
+/* -n asks for so many at most: what the context cannot hold is not an error here. */
+static mpk_status submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_request_options *wanted,
+                         mpk_request **request)
+{
+    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(engine);
+    mpk_engine_facts facts = {.size = sizeof facts};
+    int32_t *ids;
+    size_t n;
+    if (!tokenizer)
+        return mpk_submit_text(cx, engine, prompt.at, prompt.n, wanted, request); /* says what is missing */
+    mpk_status status = mpk_tokenize(cx, tokenizer, prompt.at, prompt.n, true, &ids, &n);
+    if (status != MPK_OK)
+        return status;
+    mpk_engine_describe(engine, &facts);
+    if (n < facts.context_tokens && wanted->max_tokens > facts.context_tokens - n)
+        wanted->max_tokens = 0;
+    status = mpk_submit_tokens(cx, engine, ids, n, wanted, request);
+    mpk_free(ids);
+    return status;
+}
+
 static int generate(const cli_command *command, mpk_context *cx, run_arguments *args, mpk_engine *engine, str prompt,
                     uint64_t open_ns)
 {
@@ -89,7 +110,7 @@ static int generate(const cli_command *command, mpk_context *cx, run_arguments *
     wanted.ignore_eos = args->ignore_eos;
     wanted.stop = args->stop.at;
     wanted.n_stop = args->stop.n;
-    if (mpk_submit_text(cx, engine, prompt.at, prompt.n, &wanted, &request) != MPK_OK)
+    if (submit(cx, engine, prompt, &wanted, &request) != MPK_OK)
         return cli_report(command, cx);
     if (args->echo)
         cli_write(prompt.at, prompt.n);

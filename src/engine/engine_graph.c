@@ -254,7 +254,7 @@ static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t
 static char *copy_axis(const char *from, const ir_tensor *t, const int64_t *stride, uint32_t axis, size_t bytes,
                        char *to)
 {
-    if (axis == t->rank) {
+    if (axis >= t->rank || axis >= IR_MAX_RANK) {
         memcpy(to, from, bytes);
         return to + bytes;
     }

@@ -295,7 +295,7 @@ static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
 mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t *tokens, size_t n,
                              const mpk_request_options *options, mpk_request **out)
 {
-    mpk_request *r;
+    mpk_request *r = NULL;
     mpk_request_options o;
     TRY(engine_read_request_options(cx, options, &o));
     TRY(engine_new_request(cx, engine, &r));

@@ -1,0 +1,63 @@
+/* engine_stop_test.c - stop texts: however the text is cut into pieces, the same is shown, and never a part of a stop.
+ */
+#include <string.h>
+
+#include "base/rng.h"
+#include "check.h"
+#include "engine/engine.h"
+
+/* What is shown of a text in pieces of random length; checks at every piece that only what is sure is shown. */
+static void check_cut(const char *source, const str *stops, uint32_t n_stops, const char *expected, uint64_t seed)
+{
+    engine_stream s = {.stops = stops, .n_stops = n_stops};
+    size_t n = strlen(source);
+    for (size_t at = 0, i = 0; at < n; i++) {
+        size_t piece = 1 + rng_u64(seed, i) % 4;
+        piece = piece < n - at ? piece : n - at;
+        assert_true(engine_stream_put(&s, (str){source + at, piece}));
+        at += piece;
+        assert_true(s.n_shown <= strlen(expected));
+        assert_memory_equal(s.text.at, expected, s.n_shown);
+    }
+    engine_stream_end(&s);
+    assert_int_equal(s.n_shown, strlen(expected));
+    assert_string_equal(s.text.at, expected);
+    assert_int_equal(s.stopped, strcmp(source, expected) != 0);
+    text_free(&s.text);
+}
+
+static void test_cuts(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    const str stops[] = {STR("END"), STR("\n\n"), STR("ab ab c")};
+    for (uint64_t i = 0; i < 200; i++) {
+        check_cut("one two EN three\n four END five", stops, 3, "one two EN three\n four ", seed + i);
+        check_cut("x\n\nEND", stops, 3, "x", seed + i);
+        check_cut("ab ab ab ab c d", stops, 3, "ab ab ", seed + i);
+        check_cut("nothing of it, EN", stops, 3, "nothing of it, EN", seed + i);
+        check_cut("no stops at all", NULL, 0, "no stops at all", seed + i);
+    }
+}
+
+static void test_holds_back(void **state)
+{
+    (void)state;
+    const str stops[] = {STR("STOP")};
+    engine_stream s = {.stops = stops, .n_stops = 1};
+    assert_true(engine_stream_put(&s, STR("abST")));
+    assert_int_equal(s.n_shown, 2);
+    assert_true(engine_stream_put(&s, STR("OX")));
+    assert_int_equal(s.n_shown, 6);
+    assert_true(engine_stream_put(&s, STR("STOP tail")));
+    assert_true(s.stopped);
+    assert_true(engine_stream_put(&s, STR("more")));
+    assert_string_equal(s.text.at, "abSTOX");
+    text_free(&s.text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_holds_back)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -10,7 +10,7 @@
 #include "cpu/cpu_machine.h"
 #include "rt/rt_worker.h"
 
-enum { PAGE_BYTES = 4096, SPIN_POLLS = 2000, YIELD_POLLS = 20 };
+enum { PAGE_BYTES = 4096, SPIN_POLLS = 2000, YIELD_POLLS = 20, STEAL_POLLS = 16 };
 
 /* ---- bodies ---- */
 
@@ -187,11 +187,14 @@ static void set_limits(cpu_machine *m, const cpu_options *o)
     m->rt.limits = (rt_limits){.stall_ns = o->stall_ns ? o->stall_ns : 10000000000u,
                                .body_ns = o->body_ns ? o->body_ns : 600000000000u,
                                .spin_polls = crowded ? 0 : SPIN_POLLS,
-                               .yield_polls = crowded ? 2 : YIELD_POLLS};
+                               .yield_polls = crowded ? 2 : YIELD_POLLS,
+                               .steal_polls = crowded ? 0 : STEAL_POLLS,
+                               .processors = thread_processors()};
     m->rt.delay = o->delay_seed;
     m->rt.steal = 1;
     m->control.live[RT_ALL] = UINT32_MAX;
     m->control.idle.value = 1;
+    m->control.step.value = RT_NO_STEP;
 }
 
 /* Point the runtime at the image's tables. */

@@ -17,6 +17,7 @@
 #include "rt/rt_port.h"
 
 #define RT_NONE 0xffffffffu
+#define RT_NO_STEP (~(rt_u64)0) /* the step word before the first step */
 #define RT_NOWHERE (~(rt_u64)0)
 
 enum {
@@ -239,17 +240,17 @@ enum { RT_AT_WAIT, RT_AT_BODY, RT_AT_STEP };
 
 /* A worker's own state; the first line is read by others. */
 typedef struct rt_worker {
-    rt_word bell;  /* 1: sleeps or is about to; exchanged */
-    rt_word beats; /* grows with each task and each step; only the worker writes it */
-    rt_word at;    /* RT_AT_*; for the stall's diagnosis */
-    rt_word task;  /* the last task that it began */
-    char apart[RT_LINE - 4 * sizeof(rt_word)];
+    rt_wide cursor; /* epoch << 32 | next entry of its AOT list; of an older step: nothing is claimed yet in this one */
+    rt_word bell;   /* 1: sleeps or is about to; exchanged */
+    rt_word beats;  /* grows with each task and each look of the step task; only the worker writes it */
+    rt_word at;     /* RT_AT_*; for the stall's diagnosis */
+    rt_word task;   /* the last task that it began */
+    char apart[RT_LINE - sizeof(rt_wide) - 4 * sizeof(rt_word)];
     rt_u32 index;
     rt_u32 owner;      /* 1: this worker runs the step task */
     rt_u64 step;       /* the value of control.step that the fields below belong to */
     rt_u32 graph;      /* index */
     rt_u32 epoch;      /* run number of the graph */
-    rt_u32 next, last; /* what is left of the AOT list */
     rt_u32 spins;      /* fruitless polls since the last task */
     rt_u32 announced;  /* 1: it has told that it is about to sleep */
     rt_u32 doorbell;   /* the owner's: the host's bell before it last looked */
@@ -297,6 +298,8 @@ typedef struct rt_limits {
     rt_u64 body_ns;     /* no task ends, but some run */
     rt_u64 spin_polls;  /* polls before the first yield */
     rt_u64 yield_polls; /* polls before sleeping */
+    rt_u64 steal_polls; /* polls before a worker takes what lies in the queues of others */
+    rt_u32 processors;  /* more workers than this need not be awake */
 } rt_limits;
 
 typedef struct rt_machine {
@@ -308,7 +311,7 @@ typedef struct rt_machine {
     const rt_u32 *lists;
     rt_u32 n_graphs, n_workers, n_schedulers;
     rt_u32 jit_mask, event_mask; /* capacities - 1 */
-    rt_u32 steal;                /* 1: a worker that would wait takes JIT tasks from other workers' queues */
+    rt_u32 steal;                /* 1: a worker that would wait takes tasks from other workers' queues */
 
     rt_control *control;
     rt_word *counters; /* one for each rt_event of the image */

@@ -60,5 +60,9 @@ RT_FN int rt_replace_acq_rel_device(rt_word *w, rt_u32 from, rt_u32 to)
 {
     return __atomic_compare_exchange_n(&w->value, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
+RT_FN int rt_replace_wide_acq_rel_device(rt_wide *w, rt_u64 from, rt_u64 to)
+{
+    return __atomic_compare_exchange_n(&w->value, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
 
 #endif

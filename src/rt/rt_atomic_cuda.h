@@ -45,4 +45,14 @@ RT_FN int rt_replace_acq_rel_device(rt_word *w, rt_u32 from, rt_u32 to)
     return old == from;
 }
 
+RT_FN int rt_replace_wide_acq_rel_device(rt_wide *w, rt_u64 from, rt_u64 to)
+{
+    rt_u64 old;
+    asm volatile("atom.cas.acq_rel.gpu.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(&w->value), "l"(from), "l"(to)
+                 : "memory");
+    return old == from;
+}
+
 #endif

@@ -26,15 +26,14 @@ RT_FN void rt_event_submit(rt_machine *m, rt_worker *w, rt_u32 event)
         rt_raise(m, w->index, RT_OVERFLOW, RT_NONE, event - m->graphs[w->graph].first_event);
 }
 
-/* Ring the workers whose AOT tasks depend on the event, if any worker sleeps. */
+/* Ring the workers whose AOT tasks depend on the event, if they sleep. */
 RT_FN void rt_event_ring(rt_machine *m, const rt_graph *g, const rt_event *e)
 {
-    if (e->jit == e->last - e->first || !rt_any_sleeper(m))
-        return;
-    for (rt_u32 t = e->first; t < e->last; t++) {
+    rt_u32 budget = e->jit == e->last - e->first ? 0 : rt_wake_budget(m);
+    for (rt_u32 t = e->first; budget && t < e->last; t++) {
         rt_u32 worker = m->tasks[g->first_task + t].worker;
         if (worker != RT_NONE)
-            rt_wake_worker(m, worker);
+            budget -= rt_wake_worker(m, worker);
     }
 }
 
@@ -74,7 +73,7 @@ RT_FN int rt_sched_poll(rt_machine *m, rt_scheduler *s)
         rt_point(m, s->index);
         if (!rt_queue_push(&m->jit[to], m->jit_slots + (rt_u64)to * (m->jit_mask + 1), m->jit_mask, t))
             rt_raise(m, to, RT_OVERFLOW, t, RT_NONE);
-        if (rt_any_sleeper(m))
+        if (rt_wake_budget(m))
             rt_wake_worker(m, to);
     }
     return 1;

@@ -13,23 +13,32 @@
 
 #define RT_SLICE_NS 100000000ull /* a sleeper looks around this often while a step runs */
 
-/* Wake worker i if it sleeps or is about to. */
-RT_FN void rt_wake_worker(rt_machine *m, rt_u32 i)
+/* Wake worker i if it sleeps or is about to; 1 if so. */
+RT_FN rt_u32 rt_wake_worker(rt_machine *m, rt_u32 i)
 {
-    if (rt_exchange_acq_rel_device(&m->workers[i].bell, 0) == 1)
-        rt_wake(&m->workers[i].bell);
+    if (rt_exchange_acq_rel_device(&m->workers[i].bell, 0) == 0)
+        return 0;
+    rt_wake(&m->workers[i].bell);
+    return 1;
 }
 
-RT_FN int rt_any_sleeper(rt_machine *m)
+/* How many sleepers may be woken.  If workers take each other's tasks, whoever is awake will do all there is, so that
+ * no more need to be awake than there are processors; else everyone must see to his own. */
+RT_FN rt_u32 rt_wake_budget(rt_machine *m)
 {
-    return RT_SLEEPS && rt_add_acq_rel_device(&m->control->sleepers, 0) != 0;
+    rt_u32 sleepers = RT_SLEEPS ? rt_add_acq_rel_device(&m->control->sleepers, 0) : 0;
+    rt_u32 awake = m->n_workers - sleepers;
+    if (!m->steal || !sleepers)
+        return sleepers;
+    return awake < m->limits.processors ? m->limits.processors - awake : 0;
 }
 
+/* A step begins. */
 RT_FN void rt_wake_all(rt_machine *m)
 {
-    if (rt_any_sleeper(m))
-        for (rt_u32 i = 0; i < m->n_workers; i++)
-            rt_wake_worker(m, i);
+    rt_u32 budget = rt_wake_budget(m);
+    for (rt_u32 i = 0; budget && i < m->n_workers; i++)
+        budget -= rt_wake_worker(m, i);
 }
 
 /* Tell the host that there is something to read. */
@@ -58,7 +67,7 @@ RT_LARGE_FN void rt_raise(rt_machine *m, rt_u32 worker, rt_u32 kind, rt_u32 task
     rt_u64 step = rt_load_wide_acquire_device(&m->control->step);
     f->kind = kind;
     f->worker = worker;
-    f->graph = (rt_u32)(step >> 32);
+    f->graph = step == RT_NO_STEP ? 0 : (rt_u32)(step >> 32);
     f->epoch = (rt_u32)step;
     f->task = task;
     f->event = event;
@@ -76,7 +85,7 @@ RT_LARGE_FN void rt_raise(rt_machine *m, rt_u32 worker, rt_u32 kind, rt_u32 task
 RT_LARGE_FN void rt_raise_stall(rt_machine *m, rt_u32 worker)
 {
     rt_u64 step = rt_load_wide_acquire_device(&m->control->step);
-    const rt_graph *g = &m->graphs[step >> 32];
+    const rt_graph *g = &m->graphs[step == RT_NO_STEP ? 0 : step >> 32];
     for (rt_u32 t = 0; t < g->n_tasks; t++) {
         rt_u32 event = m->tasks[g->first_task + t].depends, at = g->first_event + event;
         if ((rt_i32)(rt_load_acquire_device(&m->counters[at]) - m->events[at].needed * (rt_u32)step) < 0) {
@@ -146,7 +155,7 @@ RT_FN void rt_worker_sleep(rt_machine *m, rt_worker *w)
         rt_exchange_acq_rel_device(&w->bell, 1);
         return;
     }
-    int idle = w->next == w->last && rt_load_relaxed_device(&m->control->idle);
+    int idle = rt_load_relaxed_device(&m->control->idle) != 0;
     rt_sleep(&w->bell, 1, idle ? RT_FOREVER : RT_SLICE_NS);
     rt_exchange_acq_rel_device(&w->bell, 0);
     rt_add_acq_rel_device(&m->control->sleepers, (rt_u32)-1);

@@ -14,18 +14,13 @@
  * the worker's pages `page` on. */
 RT_FN void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0, rt_u32 page);
 
-/* Follow the step word.  Fields of the worker change only when its list is empty: before that the step cannot end. */
+/* Follow the step word.  A worker that runs a task holds the step: it cannot end meanwhile. */
 RT_FN void rt_worker_enter(rt_machine *m, rt_worker *w)
 {
     rt_u64 step = rt_load_wide_acquire_device(&m->control->step); /* partner: rt_step_publish */
-    if (step == w->step)
-        return;
     w->step = step;
     w->graph = (rt_u32)(step >> 32);
     w->epoch = (rt_u32)step;
-    const rt_range *r = &m->ranges[m->graphs[w->graph].first_range + w->index];
-    w->next = r->first;
-    w->last = r->last;
 }
 
 /* Clip the box to the entries that are alive; a task of which nothing is left still triggers. */
@@ -73,28 +68,45 @@ RT_FN int rt_take_jit(rt_machine *m, rt_worker *w, rt_u32 from)
     return 1;
 }
 
-/* The first task of the AOT list, if its event is activated. */
-RT_FN int rt_take_aot(rt_machine *m, rt_worker *w)
+/* Claim the next entry of worker `from`'s AOT list, if its event is activated.  The cursor names step and entry, so a
+ * claim succeeds once.  A cursor of another step is taken for an older one only if the step word, read after it, still
+ * names the worker's own step; then nobody has claimed from this list yet. */
+RT_FN int rt_take_aot(rt_machine *m, rt_worker *w, rt_u32 from)
 {
-    if (w->next == w->last)
-        return 0;
     const rt_graph *g = &m->graphs[w->graph];
-    rt_u32 t = m->lists[w->next];
+    const rt_range *r = &m->ranges[g->first_range + from];
+    rt_wide *cursor = &m->workers[from].cursor;
+    if (r->first == r->last)
+        return 0;
+    rt_u64 seen = rt_load_wide_acquire_device(cursor);
+    rt_u32 next = (rt_u32)seen;
+    if ((rt_u32)(seen >> 32) != w->epoch || next <= r->first || next > r->last) {
+        if (rt_load_wide_acquire_device(&m->control->step) != w->step)
+            return 0;
+        next = r->first;
+    }
+    if (next == r->last)
+        return 0;
+    rt_u32 t = m->lists[next];
     if (!rt_event_active(m, g->first_event + m->tasks[g->first_task + t].depends, w->epoch))
         return 0;
-    w->next++;
+    rt_point(m, w->index);
+    if (!rt_replace_wide_acq_rel_device(cursor, seen, (rt_u64)w->epoch << 32 | (next + 1)))
+        return 0;
     rt_run_task(m, w, t);
     return 1;
 }
 
-/* Whoever would wait helps those who have too much. */
-RT_FN int rt_steal_jit(rt_machine *m, rt_worker *w)
+/* Whoever would wait helps those who have too much, or who have lost their processor. */
+RT_FN int rt_steal(rt_machine *m, rt_worker *w)
 {
-    if (!m->steal || !m->graphs[w->graph].n_jit)
+    if (!m->steal || w->spins < m->limits.steal_polls)
         return 0;
-    for (rt_u32 i = w->index + 1; i < w->index + m->n_workers; i++)
-        if (rt_take_jit(m, w, i < m->n_workers ? i : i - m->n_workers))
+    for (rt_u32 i = w->index + 1; i < w->index + m->n_workers; i++) {
+        rt_u32 from = i < m->n_workers ? i : i - m->n_workers;
+        if (rt_take_jit(m, w, from) || rt_take_aot(m, w, from))
             return 1;
+    }
     return 0;
 }
 
@@ -115,9 +127,10 @@ RT_LARGE_FN int rt_worker_poll(rt_machine *m, rt_worker *w)
 {
     if (w->owner)
         return rt_own_step(m, w);
-    if (w->next == w->last)
-        rt_worker_enter(m, w);
-    return rt_take_jit(m, w, w->index) || rt_take_aot(m, w) || rt_steal_jit(m, w);
+    rt_worker_enter(m, w);
+    if (w->step == RT_NO_STEP)
+        return 0;
+    return rt_take_jit(m, w, w->index) || rt_take_aot(m, w, w->index) || rt_steal(m, w);
 }
 
 /* Work until the machine stops.  s: the scheduler that shares the thread, or NULL. */

@@ -1,0 +1,639 @@
+/* numbers_test.c - are the numbers right?  Operators against formulas in double written anew, against values from other
+ * programs, and fused operators against the single ones, bit for bit.
+ */
+#include "check.h"
+
+#include <math.h>
+
+#include "base/num.h"
+#include "base/rng.h"
+#include "ir/blocks.h"
+#include "ir/op.h"
+
+static uint64_t base_seed;
+
+typedef struct bed {
+    mpk_context cx;
+    arena arena;
+    ir_graph *g;
+    ir_values values;
+} bed;
+
+/* Parse a graph and give it random operands. */
+static void set_up(bed *b, const char *graph)
+{
+    *b = (bed){0};
+    check_ok(&b->cx, ir_parse(&b->cx, &b->arena, str_from(graph), &b->g));
+    for (int i = 0; i < IR_LIVES; i++)
+        b->values.live[i] = UINT32_MAX;
+    check_ok(&b->cx, ir_eval_allocate(&b->cx, &b->arena, b->g, &b->values));
+    for (size_t k = 0; k < b->g->ops.n; k++)
+        for (uint32_t i = 0; i < b->g->ops.at[k].n_in; i++) {
+            ir_tensor_id in = b->g->ops.at[k].in[i];
+            if (in != IR_NONE && b->g->tensors.at[in].kind != IR_TEMP)
+                op_fill(b->g, &b->g->ops.at[k], i, rng_u64(base_seed, in), b->values.data[in]);
+        }
+}
+
+static void eval(bed *b)
+{
+    check_ok(&b->cx, ir_eval(&b->cx, &b->arena, b->g, &b->values));
+}
+
+static void tear_down(bed *b)
+{
+    arena_free(&b->arena);
+}
+
+/* The memory of a tensor. */
+static void *data_of(const bed *b, const char *name)
+{
+    ir_tensor_id id = ir_find(b->g, name);
+    assert_int_not_equal(id, IR_NONE);
+    return b->values.data[id];
+}
+
+static const ir_tensor *tensor_of(const bed *b, const char *name)
+{
+    return &b->g->tensors.at[ir_find(b->g, name)];
+}
+
+/* Element number i of a tensor, in row-major order of its own axes. */
+static double at(const bed *b, const char *name, int64_t i)
+{
+    const ir_tensor *t = tensor_of(b, name);
+    int64_t offset = 0;
+    for (uint32_t axis = t->rank; axis-- > 0; i /= t->dims[axis])
+        offset += i % t->dims[axis] * t->stride[axis];
+    op_view v = {.data = b->values.data[ir_find(b->g, name)], .dtype = t->dtype};
+    if (t->dtype == IR_F64)
+        return ((const double *)v.data)[offset];
+    if (t->dtype == IR_I64)
+        return (double)((const int64_t *)v.data)[offset];
+    if (ir_dtype_table[t->dtype].block_elements > 1) {
+        float block[256];
+        int64_t n = ir_dtype_table[t->dtype].block_elements;
+        op_load_row(&v, offset / n * n, 0, n, block);
+        return (double)block[offset % n];
+    }
+    return (double)op_load(&v, offset);
+}
+
+static void near(double found, double expected, double tolerance)
+{
+    if (!(fabs(found - expected) <= tolerance * (1 + fabs(expected))))
+        fail_msg("found %.9g, expected %.9g", found, expected);
+}
+
+static void test_blocks(void **state)
+{
+    /* one block of bytes 37 i + 11, its scale 0.5, its minimum -1.25; values from the gguf package of Python */
+    static const struct {
+        ir_dtype dtype;
+        int n, scale_at[2], index[12];
+        float value[12];
+    } rows[] = {
+        {IR_Q4_0, 6, {0, -1}, {0, 1, 15, 16, 17, 31}, {-1.5, 1.0, -4.0, -1.5, -0.5, 0.0}},
+        {IR_Q4_1, 6, {0, 2}, {0, 1, 15, 16, 17, 31}, {6.25, 0.75, 3.75, 3.25, 4.75, 4.75}},
+        {IR_Q5_0, 6, {0, -1}, {0, 1, 15, 16, 17, 31}, {4.5, -1.0, -6.0, 7.0, 0.0, 0.5}},
+        {IR_Q5_1, 6, {0, 2}, {0, 1, 15, 16, 17, 31}, {8.25, 10.75, 13.75, 8.25, 1.25, 1.25}},
+        {IR_Q8_0, 6, {0, -1}, {0, 1, 15, 16, 17, 31}, {42.5, 61.0, -64.0, -45.5, -27.0, -24.0}},
+        {IR_Q2_K,
+         12,
+         {80, 82},
+         {0, 15, 16, 33, 63, 64, 100, 127, 128, 200, 223, 255},
+         {16.5, 11.0, 3.75, 6.25, 13.75, 18.75, 31.0, 21.0, 8.25, 22.0, 35.5, 6.75}},
+        {IR_Q3_K,
+         12,
+         {108, -1},
+         {0, 15, 16, 33, 63, 64, 100, 127, 128, 200, 223, 255},
+         {40.5, -27.0, -48.0, 22.0, 5.0, 17.0, 0.0, 36.0, 1.0, 12.5, 44.0, 21.0}},
+        {IR_Q4_K,
+         12,
+         {0, 2},
+         {0, 15, 16, 33, 63, 64, 100, 127, 128, 200, 223, 255},
+         {234.25, 156.75, 234.25, 46.0, 56.0, 301.75, 98.5, 91.5, 229.5, 94.75, 168.25, 76.75}},
+        {IR_Q5_K,
+         12,
+         {0, 2},
+         {0, 15, 16, 33, 63, 64, 100, 127, 128, 200, 223, 255},
+         {482.25, 156.75, 482.25, 34.0, 76.0, 301.75, 168.5, 49.5, 541.5, 94.75, 560.25, 106.75}},
+        {IR_Q6_K,
+         12,
+         {208, -1},
+         {0, 15, 16, 33, 63, 64, 100, 127, 128, 200, 223, 255},
+         {-715.5, -159.0, -216.0, -336.0, -290.0, -1520.0, 1261.5, 750.0, -175.5, 544.5, -504.0, -30.0}},
+    };
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        unsigned char bytes[2][256];
+        float out[512];
+        size_t size = ir_dtype_table[rows[r].dtype].block_bytes, n = ir_dtype_table[rows[r].dtype].block_elements;
+        for (size_t i = 0; i < size; i++)
+            bytes[0][i] = (unsigned char)(i * 37 + 11);
+        for (int k = 0; k < 2 && rows[r].scale_at[k] >= 0; k++) {
+            f16 half = num_to_f16(k ? -1.25f : 0.5f);
+            memcpy(bytes[0] + rows[r].scale_at[k], &half, sizeof half);
+        }
+        unsigned char two[2 * 256];
+        memcpy(two, bytes[0], size);
+        memcpy(two + size, bytes[0], size);
+        assert_true(blocks_unpack_row(rows[r].dtype, two, (int64_t)(2 * n), out));
+        for (int i = 0; i < rows[r].n; i++) {
+            assert_true(out[rows[r].index[i]] == rows[r].value[i]);
+            assert_true(out[n + (size_t)rows[r].index[i]] == rows[r].value[i]);
+        }
+    }
+    float untouched = 5;
+    assert_false(blocks_unpack_row(IR_F32, &untouched, 1, &untouched));
+}
+
+static void test_norms(void **state)
+{
+    bed b;
+    (void)state;
+    set_up(&b, "input %x : f32[3, 320]\nconst %w : f32[320]\nconst %b : f32[320]\n%r = rms_norm(%x, %w) {eps = 0.25}\n"
+               "%l = layer_norm(%x, %w, %b) {eps = 0.5}\n%s = softmax(%x)\n");
+    eval(&b);
+    for (int64_t t = 0; t < 3; t++) {
+        double squares = 0, mean = 0, variance = 0, sum = 0;
+        for (int64_t i = 0; i < 320; i++) {
+            squares += at(&b, "x", t * 320 + i) * at(&b, "x", t * 320 + i) / 320;
+            mean += at(&b, "x", t * 320 + i) / 320;
+            sum += exp(at(&b, "x", t * 320 + i));
+        }
+        variance = squares - mean * mean;
+        for (int64_t i = 0; i < 320; i++) {
+            double x = at(&b, "x", t * 320 + i), w = at(&b, "w", i);
+            near(at(&b, "r", t * 320 + i), x / sqrt(squares + 0.25) * w, 1e-6);
+            near(at(&b, "l", t * 320 + i), (x - mean) / sqrt(variance + 0.5) * w + at(&b, "b", i), 1e-6);
+            near(at(&b, "s", t * 320 + i), exp(x) / sum, 1e-6);
+        }
+    }
+    tear_down(&b);
+}
+
+/* x . row of w in double, for rows of 512. */
+static double product(const bed *b, const char *x, int64_t t, const char *w, int64_t row)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < 512; i++)
+        sum += at(b, x, t * 512 + i) * at(b, w, row * 512 + i);
+    return sum;
+}
+
+static void test_linear(void **state)
+{
+    (void)state;
+    for (int d = 0; d < IR_DTYPES; d++) {
+        char graph[512];
+        bed b;
+        if (d == IR_F64 || d == IR_I32 || d == IR_I64 || d == IR_BOOL)
+            continue;
+        snprintf(graph, sizeof graph,
+                 "input %%x : f32[3, 512]\nconst %%w : %s[5, 512]\nconst %%u : f32[4, 512]\nconst %%b : f32[4]\n"
+                 "input %%r : f32[3, 9]\n%%y = linear(%%x, %%w, %%u, _, _, %%b, _, _, %%r)\n"
+                 "input %%i : i32[2]\n%%e = embedding(%%i, %%w)\n",
+                 ir_dtype_table[d].name);
+        set_up(&b, graph);
+        ((int32_t *)data_of(&b, "i"))[0] = 4;
+        ((int32_t *)data_of(&b, "i"))[1] = 5; /* not there */
+        eval(&b);
+        for (int64_t t = 0; t < 3; t++)
+            for (int64_t f = 0; f < 9; f++) {
+                double y = f < 5 ? product(&b, "x", t, "w", f) : product(&b, "x", t, "u", f - 5) + at(&b, "b", f - 5);
+                near(at(&b, "y", t * 9 + f), y + at(&b, "r", t * 9 + f), 1e-4);
+            }
+        for (int64_t i = 0; i < 512; i++) {
+            assert_true(at(&b, "e", i) == at(&b, "w", 4 * 512 + i));
+            assert_true(at(&b, "e", 512 + i) == 0);
+        }
+        tear_down(&b);
+    }
+}
+
+static double activation(const char *name, double x)
+{
+    if (strcmp(name, "silu") == 0)
+        return x / (1 + exp(-x));
+    if (strcmp(name, "gelu") == 0)
+        return x * 0.5 * (1 + erf(x / sqrt(2)));
+    return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
+static void test_gated_linear(void **state)
+{
+    static const char *const names[] = {"silu", "gelu", "gelu_tanh"};
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        char graph[512];
+        bed b;
+        snprintf(graph, sizeof graph,
+                 "input %%x : f32[2, 512]\nconst %%g : bf16[5, 512]\nconst %%u : f32[5, 512]\nconst %%n : f32[512]\n"
+                 "%%m = rms_norm(%%x, %%n) {eps = 0.001}\n%%y = linear(%%x, %%g, %%u, _, _, _, _, %%n) {eps = 0.001, "
+                 "glu = \"%s\"}\n"
+                 "%%z = linear(%%m, %%g, %%u) {glu = \"%s\"}\n",
+                 names[k], names[k]);
+        set_up(&b, graph);
+        eval(&b);
+        for (int64_t i = 0; i < 10; i++) {
+            double gate = product(&b, "m", i / 5, "g", i % 5), up = product(&b, "m", i / 5, "u", i % 5);
+            near(at(&b, "y", i), activation(names[k], gate) * up, 2e-4);
+        }
+        assert_memory_equal(data_of(&b, "y"), data_of(&b, "z"), 10 * sizeof(float));
+        tear_down(&b);
+    }
+}
+
+static void test_rope_table(void **state)
+{
+    static const int32_t positions[6] = {0, 1, 17, 1000, 131071, 999999};
+    /* cos and sin of pairs 0, 1, H/6, H/4, H/2 - 1 as Transformers computes them in fp32 */
+    static const struct {
+        const char *attributes;
+        int64_t half;
+        float value[6][10];
+    } rows[] = {
+        {"size = 64, theta = 100000.0",
+         32,
+         {{1, 0, 1, 0, 1, 0, 1, 0, 1, 0},
+          {0.540302336f, 0.841470957f, 0.766237974f, 0.642556906f, 0.999625087f, 0.0273807738f, 0.999994993f,
+           0.00316227251f, 1, 1.43301268e-05},
+          {-0.275163352f, -0.961397469f, 0.762743473f, -0.646701157f, 0.893583179f, 0.44889766f, 0.998555362f,
+           0.0537328348f, 1, 0.000243612158f},
+          {0.562379062f, 0.826879561f, 0.922226131f, 0.38665092f, -0.629304349f, 0.777158916f, -0.999786079f,
+           -0.0206838083f, 0.999897301f, 0.0143296355f},
+          {-0.817983508f, -0.575241685f, 0.520768106f, 0.853698194f, -0.0043190415f, 0.999990702f, 0.978586078f,
+           -0.205838144f, -0.302646101f, 0.953103006f},
+          {0.211619958f, -0.977352023f, 0.893718958f, 0.448627234f, -0.457875252f, 0.889016449f, -0.258677036f,
+           0.9659639f, -0.191750586f, 0.981443703f}}},
+        {"size = 48, scaling = \"linear\", factor = 4.0",
+         24,
+         {{1, 0, 1, 0, 1, 0, 1, 0, 1, 0},
+          {0.968912423f, 0.247403964f, 0.985530078f, 0.169500694f, 0.999932706f, 0.0116037102f, 0.999996901f,
+           0.00249999738f, 1, 3.66949898e-05},
+          {-0.44608748f, -0.894989371f, -0.969869554f, 0.243624821f, 0.980605781f, 0.195990562f, 0.99909699f,
+           0.0424872078f, 0.999999821f, 0.000623814762f},
+          {0.240988299f, -0.970528007f, 0.779449344f, 0.626465261f, 0.571552992f, -0.820565164f, -0.801143587f,
+           0.598472118f, 0.999326825f, 0.0366867557f},
+          {0.590899408f, 0.806745231f, 0.968712509f, 0.248185515f, 0.915821552f, 0.401585549f, 0.58017379f,
+           0.814492702f, 0.0971067473f, -0.995273948f},
+          {-0.332912922f, -0.94295758f, -0.171902597f, -0.985113978f, 0.467551053f, -0.883966088f, 0.758235633f,
+           -0.651980639f, 0.536798894f, -0.843710244f}}},
+        {"size = 128, theta = 500000.0, scaling = \"llama3\", factor = 32.0, original_positions = 8192",
+         64,
+         {{1, 0, 1, 0, 1, 0, 1, 0, 1, 0},
+          {0.540302336f, 0.841470957f, 0.686146915f, 0.727463007f, 0.999908984f, 0.013490011f, 0.99999994f,
+           0.000429556705f, 1, 7.67231469e-08},
+          {-0.275163352f, -0.961397469f, 0.284681648f, 0.958622098f, 0.973817289f, 0.22733207f, 0.999973357f,
+           0.00730239926f, 1, 1.30429351e-06},
+          {0.562379062f, 0.826879561f, -0.585993946f, -0.81031543f, 0.602594018f, 0.7980479f, 0.909150481f,
+           0.416467816f, 1, 7.67231468e-05},
+          {-0.817983508f, -0.575241685f, -0.817231834f, 0.576309025f, -0.87083143f, 0.491581738f, 0.969835222f,
+           -0.24376142f, 0.999949455f, 0.0100560104f},
+          {0.211619958f, -0.977352023f, 0.170041874f, 0.985436857f, 0.918155909f, 0.396219313f, -0.666032553f,
+           0.745922685f, 0.997058213f, 0.0766478181f}}},
+        {"size = 128, theta = 1000000.0, scaling = \"yarn\", factor = 4.0, original_positions = 32768",
+         64,
+         {{1.13862944f, 0, 1.13862944f, 0, 1.13862944f, 0, 1.13862944f, 0, 1.13862944f, 0},
+          {0.615204155f, 0.958123624f, 0.788505316f, 0.821423411f, 1.13856363f, 0.012235566f, 1.1386292f,
+           0.000686526473f, 1.13862944f, 3.53242058e-07},
+          {-0.313309103f, -1.09467542f, 0.482770175f, 1.03121769f, 1.11968231f, 0.206853569f, 1.13856959f,
+           0.0116707459f, 1.13862944f, 6.00511521e-06},
+          {0.640341341f, 0.941509426f, -0.0269926377f, 1.13830948f, -0.281145155f, -1.10337412f, 0.937856436f,
+           0.645679712f, 1.13862932f, 0.000353242067f},
+          {-0.931380093f, -0.654987097f, -0.671797037f, 0.919328988f, 0.550914824f, 0.996478677f, -1.00556886f,
+           -0.534142435f, 1.13768828f, 0.0462870337f},
+          {0.240956709f, -1.11284173f, -0.680067122f, -0.913228154f, -0.281382829f, 1.10331357f, 1.10456121f,
+           -0.276444376f, 1.0842737f, 0.347602636f}}},
+        {"size = 64, scaling = \"yarn\", factor = 40.0, mscale = 0.7, mscale_all_dim = 1.0, original_positions = 4096, "
+         "truncate = 0",
+         32,
+         {{0.919156015f, 0, 0.919156015f, 0, 0.919156015f, 0, 0.919156015f, 0, 0.919156015f, 0},
+          {0.496622145f, 0.773443103f, 0.672602534f, 0.626461208f, 0.917703092f, 0.0516606979f, 0.919142008f,
+           0.0050774496f, 0.919156015f, 3.06428547e-06},
+          {-0.252918065f, -0.883674264f, 0.904003084f, 0.166211396f, 0.530176878f, 0.75083971f, 0.915105999f,
+           0.0861902609f, 0.919156015f, 5.20928552e-05},
+          {0.51691407f, 0.760031343f, -0.537332058f, 0.745735884f, 0.874060929f, -0.284368277f, 0.666792691f,
+           -0.632641494f, 0.919150949f, 0.00306427968f},
+          {-0.751854479f, -0.52873683f, 0.0512109362f, 0.917728305f, 0.812205732f, 0.430313349f, 0.0851149857f,
+           0.915206671f, 0.832792342f, 0.388979048f},
+          {0.194511756f, -0.898338974f, 0.0151864355f, 0.919030547f, 0.833833575f, -0.386742055f, 0.386134863f,
+           0.834114909f, -0.902229667f, -0.175583035f}}},
+    };
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        char graph[512];
+        bed b;
+        snprintf(graph, sizeof graph, "input %%p : i32[6]\n%%t = rope_table(%%p) {%s}\n", rows[r].attributes);
+        set_up(&b, graph);
+        memcpy(data_of(&b, "p"), positions, sizeof positions);
+        eval(&b);
+        int64_t half = rows[r].half, pairs[5] = {0, 1, half / 3, half / 2, half - 1};
+        for (int64_t t = 0; t < 6; t++)
+            for (int k = 0; k < 10; k++)
+                near(at(&b, "t", (t * 2 + k % 2) * half + pairs[k / 2]), (double)rows[r].value[t][k], 1e-6);
+        tear_down(&b);
+    }
+}
+
+static void test_rope(void **state)
+{
+    bed b;
+    (void)state;
+    set_up(
+        &b,
+        "input %x : f32[3, 2, 10]\ninput %t : f32[3, 2, 4]\n%y = rope(%x, %t)\n%z = rope(%x, %t) {interleaved = 1}\n");
+    eval(&b);
+    for (int64_t row = 0; row < 6; row++)
+        for (int64_t i = 0; i < 10; i++) {
+            double halves = at(&b, "x", row * 10 + i), pairs = halves;
+            if (i < 8) {
+                int64_t angle = row / 2 * 8;
+                double cosine = at(&b, "t", angle + i % 4), sine = at(&b, "t", angle + 4 + i % 4);
+                double other = at(&b, "x", row * 10 + (i + 4) % 8);
+                halves = halves * cosine + (i < 4 ? -other : other) * sine;
+                cosine = at(&b, "t", angle + i / 2), sine = at(&b, "t", angle + 4 + i / 2);
+                other = at(&b, "x", row * 10 + (i ^ 1));
+                pairs = pairs * cosine + (i % 2 ? other : -other) * sine;
+            }
+            near(at(&b, "y", row * 10 + i), halves, 1e-6);
+            near(at(&b, "z", row * 10 + i), pairs, 1e-6);
+        }
+    tear_down(&b);
+}
+
+/* Score of token t, head h with position p of the slot of page table row `slot`; its values start at *value. */
+static double score_of(const bed *b, int64_t t, int64_t h, int64_t slot, int64_t p, int64_t *value)
+{
+    double score = 0;
+    int64_t page = (int64_t)at(b, "pages", slot * 3 + p / 4), row = ((page * 2 + h / 2) * 4 + p % 4) * 16;
+    for (int64_t i = 0; i < 16; i++)
+        score += at(b, "q", (t * 4 + h) * 16 + i) * at(b, "k", row + i);
+    *value = row;
+    return score * 0.3;
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    for (int64_t window = 0; window < 4; window += 3) {
+        char graph[512];
+        bed b;
+        snprintf(graph, sizeof graph,
+                 "input %%q : f32[3, 4, 16]\nstate %%k : bf16[6, 2, 4, 16]\nstate %%v : f32[6, 2, 4, 16]\ninput %%p : "
+                 "i32[3]\n"
+                 "input %%s : i32[3]\ninput %%pages : i32[2, 3]\n"
+                 "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%pages) {scale = 0.3, window = %lld}\n",
+                 (long long)window);
+        set_up(&b, graph);
+        memcpy(data_of(&b, "p"), (int32_t[]){0, 11, 6}, 12);
+        memcpy(data_of(&b, "s"), (int32_t[]){1, 0, 1}, 12);
+        memcpy(data_of(&b, "pages"), (int32_t[]){5, 0, 3, 1, 4, 2}, 24);
+        eval(&b);
+        for (int64_t t = 0; t < 3; t++)
+            for (int64_t c = 0; c < 64; c++) {
+                double sum = 0, answer = 0;
+                int64_t last = (int64_t)at(&b, "p", t), value;
+                for (int64_t p = window ? (last - window + 1 > 0 ? last - window + 1 : 0) : 0; p <= last; p++) {
+                    double weight = exp(score_of(&b, t, c / 16, (int64_t)at(&b, "s", t), p, &value));
+                    sum += weight;
+                    answer += weight * at(&b, "v", value + c % 16);
+                }
+                near(at(&b, "y", t * 64 + c), answer / sum, 1e-5);
+            }
+        tear_down(&b);
+    }
+}
+
+/* The fused operators and the chain of single ones, from the same memory. */
+static void check_fused(const char *dtype, const char *cache, const char *norms, const char *q, const char *k,
+                        const char *flags)
+{
+    char graph[4096];
+    bed b;
+    snprintf(graph, sizeof graph,
+             "input %%x : %s[7, 640] live=tokens\ninput %%p : i32[7] live=tokens\ninput %%s : i32[7] live=tokens\n"
+             "input %%pages : i32[3, 3]\n%s"
+             "state %%k1 : %s[10, 2, 4, 80]\nstate %%v1 : %s[10, 2, 4, 80]\nstate %%k2 : %s[10, 2, 4, 80]\n"
+             "state %%v2 : %s[10, 2, 4, 80]\nstate %%k3 : %s[10, 2, 4, 80]\nstate %%v3 : %s[10, 2, 4, 80]\n"
+             "%%t = rope_table(%%p) {size = 64, scaling = \"linear\", factor = 2.0}\n"
+             "%%xq = slice(%%x) {starts = [0, 0], stops = [7, 320]}\n%%xk = slice(%%x) {starts = [0, 320], stops = [7, "
+             "480]}\n"
+             "%%xv = slice(%%x) {starts = [0, 480], stops = [7, 640]}\n%%hq = reshape(%%xq) {shape = [7, 4, 80]}\n"
+             "%%hk = reshape(%%xk) {shape = [7, 2, 80]}\n%%hv = reshape(%%xv) {shape = [7, 2, 80]}\n%s"
+             "%%q1 = rope(%%nq, %%t) {interleaved = %s}\n%%r1 = rope(%%nk, %%t) {interleaved = %s}\n"
+             "%%k1a, %%v1a = kv_write(%%r1, %%hv, %%p, %%s, %%pages, %%k1, %%v1)\n"
+             "%%y1 = attention(%%q1, %%k1a, %%v1a, %%p, %%s, %%pages) {window = 5}\n"
+             "%%q2, %%k2a, %%v2a = rope_kv(%%x, %%t, %%p, %%s, %%pages, %%k2, %%v2, %s, %s) {heads = 4, kv_heads = 2, "
+             "head_size = 80, eps = 1e-05, interleaved = %s}\n"
+             "%%y3, %%k3a, %%v3a = attention_qkv(%%x, %%p, %%s, %%pages, %%k3, %%v3, %s, %s) {size = 64, scaling = "
+             "\"linear\", "
+             "factor = 2.0, heads = 4, kv_heads = 2, head_size = 80, eps = 1e-05, window = 5, interleaved = %s}\n",
+             dtype, "const %qn : f32[80]\nconst %kn : f32[80]\n", cache, cache, cache, cache, cache, cache, norms,
+             flags, flags, q, k, flags, q, k, flags);
+    set_up(&b, graph);
+    b.values.live[IR_TOKENS] = 6;
+    const char *const caches[2][3] = {{"k1", "k2", "k3"}, {"v1", "v2", "v3"}};
+    for (int i = 0; i < 2; i++)
+        for (int c = 1; c < 3; c++)
+            memcpy(data_of(&b, caches[i][c]), data_of(&b, caches[i][0]), (size_t)ir_bytes(tensor_of(&b, "k1")));
+    eval(&b);
+    size_t row = (size_t)ir_row_bytes(tensor_of(&b, "x")->dtype, 320);
+    assert_memory_equal(data_of(&b, "q1"), data_of(&b, "q2"), 6 * row);
+    assert_memory_equal(data_of(&b, "y1"), data_of(&b, "y3"), 6 * row);
+    for (int i = 0; i < 2; i++)
+        for (int c = 1; c < 3; c++)
+            assert_memory_equal(data_of(&b, caches[i][c]), data_of(&b, caches[i][0]),
+                                (size_t)ir_bytes(tensor_of(&b, "k1")));
+    tear_down(&b);
+}
+
+static void test_fused_attention(void **state)
+{
+    (void)state;
+    const char *with = "%nq = rms_norm(%hq, %qn) {eps = 1e-05}\n%nk = rms_norm(%hk, %kn) {eps = 1e-05}\n";
+    const char *without = "%nq = copy(%hq)\n%nk = copy(%hk)\n";
+    check_fused("f32", "f32", with, "%qn", "%kn", "0");
+    check_fused("f32", "bf16", without, "_", "_", "1");
+    check_fused("bf16", "f16", with, "%qn", "%kn", "1");
+}
+
+static void test_argmax(void **state)
+{
+    bed b;
+    (void)state;
+    set_up(&b, "input %x : f32[3, 10]\n%a = argmax(%x)\n%v, %i = argmax_partial(%x) {parts = 3}\n%c = "
+               "argmax_reduce(%v, %i)\n");
+    float *x = data_of(&b, "x");
+    memcpy(x, (float[]){1, 5, 5, NAN, 5, 0, 0, 0, 0, 0, NAN, NAN, NAN, NAN, -INFINITY, -3, NAN, -3, -4, NAN}, 80);
+    for (int i = 20; i < 30; i++)
+        x[i] = NAN;
+    eval(&b);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(at(&b, "a", r), r == 0 ? 1 : r == 1 ? 5 : 0);
+        assert_int_equal(at(&b, "c", r), at(&b, "a", r));
+    }
+    tear_down(&b);
+}
+
+/* Draw many times from logits log(1, 2, 3, 4, 6, 8) shuffled; returns counts by id. */
+static void draw(const float *sampling, int counts[6])
+{
+    bed b;
+    static const float weights[6] = {3, 8, 1, 6, 2, 4};
+    set_up(&b, "input %x : f32[4000, 6]\ninput %s : f32[4000, 4]\ninput %seed : i64[4000]\ninput %d : i32[4000]\n"
+               "%t = sample(%x, %s, %seed, %d)\n");
+    for (int r = 0; r < 4000; r++) {
+        for (int i = 0; i < 6; i++)
+            ((float *)data_of(&b, "x"))[r * 6 + i] = logf(weights[i]) + 10;
+        memcpy((float *)data_of(&b, "s") + r * 4, sampling, 16);
+        ((int64_t *)data_of(&b, "seed"))[r] = (int64_t)base_seed;
+        ((int32_t *)data_of(&b, "d"))[r] = r;
+    }
+    eval(&b);
+    memset(counts, 0, 6 * sizeof *counts);
+    for (int r = 0; r < 4000; r++)
+        counts[(int)at(&b, "t", r)]++;
+    tear_down(&b);
+}
+
+/* Shares of the counts; 4000 draws: five standard deviations are at most 0.04. */
+static void check_shares(const float *sampling, const double *weights)
+{
+    int counts[6];
+    double sum = 0;
+    draw(sampling, counts);
+    for (int i = 0; i < 6; i++)
+        sum += weights[i];
+    for (int i = 0; i < 6; i++) {
+        assert_true(fabs(counts[i] / 4000.0 - weights[i] / sum) < 0.04);
+        assert_true(weights[i] > 0 || counts[i] == 0);
+    }
+}
+
+static void test_sample(void **state)
+{
+    (void)state;
+    check_shares((float[]){1, 0, 1, 0}, (double[]){3, 8, 1, 6, 2, 4});
+    check_shares((float[]){0.5f, 0, 1, 0}, (double[]){9, 64, 1, 36, 4, 16});
+    check_shares((float[]){0, 5, 0.5f, 0}, (double[]){0, 1, 0, 0, 0, 0});
+    check_shares((float[]){1, 3, 1, 0}, (double[]){0, 8, 0, 6, 0, 4});
+    check_shares((float[]){1, 0, 0.6f, 0}, (double[]){0, 8, 0, 6, 0, 4}); /* 8 + 6 of 24 is 0.583, below 0.6 */
+    check_shares((float[]){1, 0, 0.58f, 0}, (double[]){0, 8, 0, 6, 0, 0});
+    check_shares((float[]){1, 3, 0.75f, 0}, (double[]){0, 8, 0, 6, 0, 0}); /* 14 of 18 is 0.78 */
+    check_shares((float[]){1, 0, 1, 0.45f}, (double[]){0, 8, 0, 6, 0, 4});
+    check_shares((float[]){1, 2, 0.99f, 0.9f}, (double[]){0, 8, 0, 0, 0, 0});
+    check_shares((float[]){1, 0, 0, 0}, (double[]){0, 8, 0, 0, 0, 0});
+}
+
+/* Every view and copy against its definition by index. */
+static void test_views(void **state)
+{
+    bed b;
+    (void)state;
+    set_up(
+        &b,
+        "input %x : i32[3, 4, 5]\ninput %i : i32[2]\n%s = slice(%x) {starts = [1, 0, 2], stops = [3, 4, 5]}\n"
+        "%t = transpose(%s) {perm = [2, 0, 1]}\n%r = reshape(%t) {shape = [6, 4]}\n%f = reshape(%s) {shape = [8, 3]}\n"
+        "%u = reshape(%t) {shape = [3, 8]}\n%e = expand(%f) {shape = [2, 8, 3]}\n%c = concat(%f, %f) {axis = 1}\n%g = "
+        "gather(%x, %i)\n"
+        "%k = copy(%t)\n");
+    for (int i = 0; i < 60; i++)
+        ((int32_t *)data_of(&b, "x"))[i] = i;
+    memcpy(data_of(&b, "i"), (int32_t[]){2, 3}, 8);
+    eval(&b);
+    assert_int_equal(tensor_of(&b, "r")->shares, IR_NONE); /* transposed: cannot be seen as one axis */
+    for (int i = 0; i < 24; i++) {
+        int sliced = (i / 12 + 1) * 20 + i / 3 % 4 * 5 + i % 3 + 2,
+            turned = (i / 4 % 2 + 1) * 20 + i % 4 * 5 + i / 8 + 2;
+        assert_int_equal(at(&b, "s", i), sliced);
+        assert_int_equal(at(&b, "f", i), sliced);
+        assert_int_equal(at(&b, "e", i + 24), sliced);
+        assert_int_equal(at(&b, "c", i / 3 * 6 + i % 3 + 3), sliced);
+        assert_int_equal(at(&b, "t", i), turned);
+        assert_int_equal(at(&b, "r", i), turned);
+        assert_int_equal(at(&b, "u", i), turned);
+        assert_int_equal(at(&b, "k", i), turned);
+    }
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(at(&b, "g", i), 40 + i);
+        assert_int_equal(at(&b, "g", 20 + i), 0);
+    }
+    tear_down(&b);
+}
+
+static void test_arithmetic(void **state)
+{
+    bed b;
+    (void)state;
+    set_up(&b,
+           "input %x : f32[2, 3, 4]\ninput %y : f32[3, 1]\ninput %n : i64[3, 2]\ninput %w : f32[4, 5]\n"
+           "%add = add(%x, %y)\n%mul = mul(%x, %y)\n%silu = silu_mul(%x, %y)\n%gelu = gelu(%x)\n%one = silu(%x)\n"
+           "%map = map(%x, %y) {expr = \"where(x0 < x1, -x0 * 2 - 1, pow(x1 - x0, 2) / 4)\"}\n"
+           "%mean = reduce(%x) {axes = [0, 2], kind = \"mean\"}\n%max = reduce(%x) {axes = [1], keep = 1, kind = "
+           "\"max\"}\n"
+           "%prod = reduce(%n) {axes = [0], kind = \"prod\"}\n%square = mul(%n, %n)\n%product = batch_matmul(%x, %w)\n"
+           "%cast = cast(%n) {dtype = \"i32\"}\n%bf = cast(%x) {dtype = \"bf16\"}\n");
+    memcpy(data_of(&b, "n"), (int64_t[]){1, INT64_C(3000000019), 2, -3, 5, 7}, 48);
+    eval(&b);
+    for (int64_t i = 0; i < 24; i++) {
+        double x = at(&b, "x", i), y = at(&b, "y", i / 4 % 3);
+        near(at(&b, "add", i), x + y, 1e-7);
+        near(at(&b, "mul", i), x * y, 1e-7);
+        near(at(&b, "silu", i), activation("silu", x) * y, 1e-6);
+        near(at(&b, "one", i), activation("silu", x), 1e-6);
+        near(at(&b, "gelu", i), activation("gelu", x), 1e-6);
+        near(at(&b, "map", i), x < y ? -x * 2 - 1 : (y - x) * (y - x) / 4, 1e-6);
+        assert_true(at(&b, "bf", i) == (double)num_from_bf16(num_to_bf16((float)x)));
+    }
+    for (int64_t k = 0; k < 3; k++) {
+        double sum = 0;
+        for (int64_t i = 0; i < 8; i++)
+            sum += at(&b, "x", i / 4 * 12 + k * 4 + i % 4);
+        near(at(&b, "mean", k), sum / 8, 1e-6);
+    }
+    for (int64_t i = 0; i < 8; i++)
+        assert_true(at(&b, "max", i) ==
+                    fmax(at(&b, "x", i / 4 * 12 + i % 4),
+                         fmax(at(&b, "x", i / 4 * 12 + 4 + i % 4), at(&b, "x", i / 4 * 12 + 8 + i % 4))));
+    for (int64_t i = 0; i < 30; i++) {
+        double sum = 0;
+        for (int64_t e = 0; e < 4; e++)
+            sum += at(&b, "x", i / 5 * 4 + e) * at(&b, "w", e * 5 + i % 5);
+        near(at(&b, "product", i), sum, 1e-6);
+    }
+    int64_t *square = data_of(&b, "square"), *prod = data_of(&b, "prod");
+    assert_int_equal(square[1], INT64_C(3000000019) * INT64_C(3000000019));
+    assert_true(prod[0] == 10 && prod[1] == INT64_C(3000000019) * -21);
+    assert_int_equal(((int32_t *)data_of(&b, "cast"))[1], (int32_t)(uint32_t)3000000019u);
+    tear_down(&b);
+}
+
+/* Of tokens that are not alive nothing counts. */
+static void test_live_reduction(void **state)
+{
+    bed b;
+    (void)state;
+    set_up(&b, "input %x : f32[7, 2] live=tokens\n%m = reduce(%x) {axes = [0], kind = \"mean\"}\n");
+    b.values.live[IR_TOKENS] = 2;
+    eval(&b);
+    for (int i = 0; i < 2; i++)
+        near(at(&b, "m", i), (at(&b, "x", i) + at(&b, "x", i + 2)) / 2, 1e-6);
+    tear_down(&b);
+}
+
+int main(void)
+{
+    base_seed = check_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_blocks),         cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_linear),         cmocka_unit_test(test_gated_linear),
+        cmocka_unit_test(test_rope_table),     cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_attention),      cmocka_unit_test(test_fused_attention),
+        cmocka_unit_test(test_argmax),         cmocka_unit_test(test_sample),
+        cmocka_unit_test(test_views),          cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_live_reduction),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

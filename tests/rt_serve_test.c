@@ -1,0 +1,427 @@
+/* rt_serve_test.c - the step task under requests: a tiny program whose next token depends on every token of its
+ * sequence as read back from the paged cache, so that a page shared, lost or written by another request changes the
+ * answer.
+ *
+ * Checked: answers do not depend on company, order of arrival, chunks or workers; back-pressure of pages, slots and
+ * rings loses nothing; cancelled and refused requests end once; every page comes home; host samplers; idling.
+ */
+#include "base/rng.h"
+#include "base/thread.h"
+#include "check.h"
+#include "cpu/cpu.h"
+#include "ir/op.h"
+
+enum { V = 97, B = 3, P = 4, N = 8, N_PAGES = 14, MAX_T = 8, MAX_R = 4, CONTEXT = N * P };
+
+/* ---- the program: two operators ---- */
+
+static int32_t *cache_at(const op_view *cache, const op_view *pages, int32_t slot, int32_t position)
+{
+    int32_t page = ((const int32_t *)pages->data)[slot * N + position / P];
+    return (int32_t *)cache->data + page * P + position % P;
+}
+
+/* (tokens, positions, slots, pages, cache) -> cache: remember each token. */
+static void write_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    const int32_t *tokens = call->in[0].data, *positions = call->in[1].data, *slots = call->in[2].data;
+    (void)box;
+    (void)scratch;
+    for (uint32_t t = 0; t < call->live[IR_TOKENS]; t++)
+        *cache_at(&call->in[4], &call->in[3], slots[t], positions[t]) = tokens[t];
+}
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    return rng_u64(a, b);
+}
+static float logit(uint64_t h, int v)
+{
+    return (float)(mix(h, (uint64_t)v) % 1000);
+}
+
+/* (cache, positions, slots, pages, rows, sampling, seeds, draws) -> next, logits: a hash of the whole sequence. */
+static void next_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    const int32_t *positions = call->in[1].data, *slots = call->in[2].data, *rows = call->in[4].data,
+                  *draws = call->in[7].data;
+    (void)scratch;
+    for (int64_t r = box->lo[0]; r < box->hi[0]; r++) {
+        uint64_t h =
+            mix((uint64_t)((const int64_t *)call->in[6].data)[r], (uint64_t)((const float *)call->in[5].data)[4 * r]);
+        for (int32_t p = 0; p <= positions[rows[r]]; p++)
+            h = mix(h, (uint64_t)*cache_at(&call->in[0], &call->in[3], slots[rows[r]], p));
+        ((int32_t *)call->out[0].data)[r] = (int32_t)(mix(h, (uint64_t)draws[r]) % V);
+        for (int v = 0; v < V; v++)
+            ((float *)call->out[1].data)[r * V + v] = logit(h, v);
+    }
+}
+
+static mpk_status write_infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    (void)cx;
+    out[0] = g->tensors.at[op->in[4]];
+    out[0].shares = op->in[4];
+    return MPK_OK;
+}
+
+static mpk_status next_infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    (void)cx;
+    int64_t rows = g->tensors.at[op->in[4]].dims[0];
+    out[0].dtype = IR_I32;
+    out[1].dtype = IR_F32;
+    out[0].live = out[1].live = IR_ROWS;
+    out[0].rank = 1;
+    out[1].rank = 2;
+    out[0].dims[0] = out[1].dims[0] = rows;
+    out[1].dims[1] = V;
+    return MPK_OK;
+}
+
+static void reads_all(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    (void)box;
+    *read = ir_box_whole(&g->tensors.at[op->in[input]]);
+}
+
+#define OPERAND          \
+    {                    \
+        "x", OP_REQUIRED \
+    }
+static const op_def write_def = {.name = "test_write",
+                                 .in = (const op_operand[]){OPERAND, OPERAND, OPERAND, OPERAND, OPERAND},
+                                 .n_in = 5,
+                                 .out = (const op_operand[]){OPERAND},
+                                 .n_out = 1,
+                                 .infer = write_infer,
+                                 .reads = reads_all,
+                                 .ref = write_run};
+static const op_def next_def = {
+    .name = "test_next",
+    .in = (const op_operand[]){OPERAND, OPERAND, OPERAND, OPERAND, OPERAND, OPERAND, OPERAND, OPERAND},
+    .n_in = 8,
+    .out = (const op_operand[]){OPERAND, OPERAND},
+    .n_out = 2,
+    .infer = next_infer,
+    .reads = reads_all,
+    .ref = next_run};
+
+/* ---- its image: graphs for 1, 2, 4 and 8 tokens ---- */
+
+typedef struct program {
+    arena arena;
+    tg_program p;
+    tg_compiled graphs[4];
+    gen_image image;
+} program;
+
+/* Each tensor lies 1024 bytes behind the one before, in every graph. */
+static tg_place *place(const ir_graph *ir, arena *a)
+{
+    tg_place *places = arena_alloc(a, ir->tensors.n, sizeof *places);
+    for (uint32_t t = 0; t < ir->tensors.n; t++)
+        places[t] = (tg_place){TG_STEP, 1024 * t};
+    places[ir_find(ir, "k_cache.0")] = places[ir_find(ir, "written")] = (tg_place){TG_STATE, 0};
+    return places;
+}
+
+static void add_program_ops(mpk_context *cx, ir_graph *g, int64_t t, int64_t r)
+{
+    static const char *const names[] = {"tokens", "positions", "slots", "pages", "rows", "sampling", "seeds", "draws"};
+    const int64_t dims[][2] = {{t}, {t}, {t}, {B, N}, {r}, {r, 4}, {r}, {r}}, cache[] = {N_PAGES, 1, P, 1};
+    ir_tensor_id in[9], written, out[2];
+    for (int i = 0; i < 8; i++)
+        check_ok(cx, ir_add_tensor(cx, g, IR_INPUT,
+                                   i < 3    ? IR_TOKENS
+                                   : i == 3 ? IR_ALL
+                                            : IR_ROWS,
+                                   names[i],
+                                   i == 5   ? IR_F32
+                                   : i == 6 ? IR_I64
+                                            : IR_I32,
+                                   i == 3 || i == 5 ? 2 : 1, dims[i], &in[i]));
+    check_ok(cx, ir_add_tensor(cx, g, IR_STATE, IR_ALL, "k_cache.0", IR_I32, 4, cache, &in[8]));
+    check_ok(cx, ir_add_op_as(cx, g, &write_def, &STR("written"), 5,
+                              (ir_tensor_id[]){in[0], in[1], in[2], in[3], in[8]}, NULL, &written));
+    check_ok(cx, ir_add_op_as(cx, g, &next_def, (str[]){STR("next"), STR("logits")}, 8,
+                              (ir_tensor_id[]){written, in[1], in[2], in[3], in[4], in[5], in[6], in[7]}, NULL, out));
+}
+
+/* Task 0 writes; then one task for each row. */
+static tg_graph *add_tasks(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t rows, uint32_t n_workers, bool jit)
+{
+    tg_graph *g = arena_alloc(a, 1, sizeof *g);
+    *g = (tg_graph){
+        .arena = a, .ir = ir, .level = TG_LINEAR, .n_tasks = 1 + rows, .n_events = 3, .n_workers = n_workers};
+    g->tasks = arena_alloc(a, 1 + rows, sizeof *g->tasks);
+    g->events = arena_alloc(a, 3, sizeof *g->events);
+    g->tasks[0] = (tg_task){
+        .op = 0, .box = ir_box_whole(&ir->tensors.at[ir_find(ir, "written")]), .depends = TG_START, .triggers = 2};
+    for (uint32_t i = 0; i < rows; i++) {
+        tg_task *t = &g->tasks[1 + i];
+        *t = (tg_task){.op = 1,
+                       .depends = 2,
+                       .triggers = TG_END,
+                       .launch = jit ? TG_JIT : TG_AOT,
+                       .worker = jit ? TG_NONE : i % n_workers};
+        t->box.lo[0] = i;
+        t->box.hi[0] = i + 1;
+    }
+    check_ok(cx, tg_fill_events(cx, g));
+    return g;
+}
+
+static void make(mpk_context *cx, program *s, uint32_t n_workers, bool jit)
+{
+    *s = (program){.p = {.n_workers = n_workers, .page_bytes = 4096, .n_graphs = 4, .graphs = s->graphs}};
+    s->p.area_bytes[TG_STATE] = 4 * N_PAGES * P;
+    s->p.area_bytes[TG_STEP] = 1024 * 16 + 4 * V * MAX_R;
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t t = 1u << i, r = t < MAX_R ? t : MAX_R;
+        ir_graph *ir;
+        check_ok(cx, ir_create(cx, &s->arena, "serve", &ir));
+        add_program_ops(cx, ir, t, r);
+        s->graphs[i] = (tg_compiled){.n_tokens = t, .ir = ir, .places = place(ir, &s->arena)};
+        s->graphs[i].tg = add_tasks(cx, &s->arena, ir, r, n_workers, jit);
+    }
+    check_ok(cx, gen_image_make(cx, &s->arena, &s->p, &s->image));
+}
+
+/* ---- what a request must give ---- */
+
+typedef struct expected {
+    int32_t prompt[CONTEXT], answer[CONTEXT];
+    cpu_request r;
+    int32_t eos;
+    uint32_t n, reason; /* the right answer */
+    uint32_t got, ends; /* what came */
+    bool cancel;
+    uint64_t id;
+} expected;
+
+static uint64_t hash_of(const expected *e, const int32_t *answer, uint32_t n)
+{
+    uint64_t h = mix(e->r.seed, (uint64_t)e->r.temperature);
+    for (uint32_t i = 0; i < e->r.n_tokens; i++)
+        h = mix(h, (uint64_t)e->prompt[i]);
+    for (uint32_t i = 0; i < n; i++)
+        h = mix(h, (uint64_t)answer[i]);
+    return h;
+}
+
+static void solve(expected *e)
+{
+    for (e->n = 0, e->reason = RT_GOING; e->reason == RT_GOING;) {
+        int32_t token = (int32_t)(mix(hash_of(e, e->answer, e->n), e->n) % V);
+        e->answer[e->n++] = token;
+        if (e->r.n_eos && token == e->eos)
+            e->reason = RT_EOS;
+        else if (e->r.max_tokens && e->n == e->r.max_tokens)
+            e->reason = RT_LENGTH;
+        else if (e->r.n_tokens + e->n > CONTEXT)
+            e->reason = RT_CONTEXT;
+    }
+}
+
+static uint32_t below(uint64_t seed, uint64_t *n, uint32_t limit)
+{
+    return (uint32_t)(rng_u64(seed, (*n)++) % limit);
+}
+
+static void draw_request(expected *e, uint64_t seed)
+{
+    uint64_t n = 0;
+    *e = (expected){0};
+    e->r.tokens = e->prompt;
+    e->r.n_tokens = 1 + below(seed, &n, CONTEXT);
+    for (uint32_t i = 0; i < e->r.n_tokens; i++)
+        e->prompt[i] = (int32_t)below(seed, &n, V);
+    e->r.max_tokens = below(seed, &n, CONTEXT - e->r.n_tokens + 1); /* 0: to the end */
+    e->r.seed = rng_u64(seed, n++);
+    e->r.temperature = (float)below(seed, &n, 3);
+    e->eos = (int32_t)below(seed, &n, V);
+    e->r.eos = &e->eos;
+    e->r.n_eos = below(seed, &n, 2);
+    e->cancel = below(seed, &n, 6) == 0;
+    solve(e);
+}
+
+static expected *find(expected *all, uint32_t n, uint64_t id)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (all[i].id == id)
+            return &all[i];
+    fail_msg("a token for a request that nobody made: %llu", (unsigned long long)id);
+    return NULL;
+}
+
+/* One entry of the token ring against what must come. */
+static void take_token(expected *e, const rt_token *t)
+{
+    assert_int_equal(e->ends, 0);
+    if (t->token >= 0) {
+        assert_true(e->got < e->n);
+        assert_int_equal(t->index, e->got);
+        if (t->token != e->answer[e->got])
+            fail_msg("request %llu: token %u is %d, expected %d", (unsigned long long)e->id, e->got, t->token,
+                     e->answer[e->got]);
+        e->got++;
+    }
+    if (t->reason == RT_GOING)
+        return;
+    e->ends++;
+    if (t->reason == RT_CANCELLED && e->cancel)
+        return;
+    assert_int_equal(t->reason, e->reason);
+    assert_int_equal(e->got, e->n);
+}
+
+/* Submit all in random bursts, draining at random, until every request has ended. */
+static void serve_all(mpk_context *cx, cpu_machine *m, expected *all, uint32_t n, uint64_t seed)
+{
+    uint64_t draws = 0;
+    uint32_t sent = 0, ended = 0;
+    while (ended < n) {
+        rt_token tokens[16];
+        uint32_t burst = below(seed, &draws, 8), got;
+        for (uint32_t i = 0; i < burst && sent < n; i++, sent++) {
+            check_ok(cx, cpu_submit(cx, m, &all[sent].r, &all[sent].id));
+            if (all[sent].cancel && below(seed, &draws, 2))
+                cpu_cancel(m, all[sent].id);
+        }
+        check_ok(cx, cpu_drain(cx, m, tokens, 1 + below(seed, &draws, 16), sent < n ? 100000 : 5000000000u, &got));
+        assert_true(got || sent < n);
+        for (uint32_t i = 0; i < got; i++) {
+            expected *e = find(all, sent, tokens[i].id);
+            take_token(e, &tokens[i]);
+            ended += e->ends;
+            if (e->cancel && !e->ends && below(seed, &draws, 3) == 0)
+                cpu_cancel(m, e->id);
+        }
+    }
+}
+
+static void run_requests(uint32_t n_workers, bool jit, uint64_t seed, uint32_t n, const cpu_options *o)
+{
+    mpk_context cx = {0};
+    program s;
+    cpu_machine *m;
+    cpu_facts facts;
+    expected *all = calloc(n, sizeof *all);
+    make(&cx, &s, n_workers, jit);
+    check_ok(&cx, cpu_start(&cx, &s.image, NULL, o, &m));
+    for (uint32_t i = 0; i < n; i++)
+        draw_request(&all[i], seed + i);
+    for (uint32_t i = 0; i < n; i++)
+        all[i].r.tokens = all[i].prompt, all[i].r.eos = &all[i].eos;
+    serve_all(&cx, m, all, n, seed);
+    cpu_describe(m, &facts);
+    assert_int_equal(facts.free_pages, N_PAGES);
+    assert_int_equal(facts.max_context, CONTEXT);
+    cpu_stop(m);
+    arena_free(&s.arena);
+    free(all);
+}
+
+static void test_random_requests(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    for (uint32_t i = 0; i < 40; i++)
+        run_requests(1 + i % 5, i & 1, seed + 1000 * i, 300, NULL);
+}
+
+/* Rings so short that every one of them is full most of the time. */
+static void test_short_rings(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    for (uint32_t i = 0; i < 20; i++)
+        run_requests(1 + i % 3, i & 1, seed + 1000 * i, 200,
+                     &(cpu_options){.waiting_requests = 2, .token_entries = 1, .delay_seed = i & 1 ? seed : 0});
+}
+
+static void test_refused_at_submission(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    program s;
+    cpu_machine *m;
+    uint64_t id;
+    int32_t prompt[CONTEXT + 1] = {0};
+    make(&cx, &s, 2, false);
+    check_ok(&cx, cpu_start(&cx, &s.image, NULL, NULL, &m));
+    check_fails(&cx, MPK_ELIMIT, "the context holds 32",
+                cpu_submit(&cx, m, &(cpu_request){.tokens = prompt, .n_tokens = CONTEXT + 1}, &id));
+    check_fails(&cx, MPK_ELIMIT, "ask for at most 2",
+                cpu_submit(&cx, m, &(cpu_request){.tokens = prompt, .n_tokens = 30, .max_tokens = 3}, &id));
+    check_fails(&cx, MPK_EARG, "no token", cpu_submit(&cx, m, &(cpu_request){.tokens = prompt}, &id));
+    cpu_stop(m);
+    arena_free(&s.arena);
+}
+
+/* A sampler of the host's own: feeds of random length, logits of all tokens or of the last. */
+static void drive_sequence(mpk_context *cx, cpu_machine *m, uint64_t seed, bool all_logits)
+{
+    static float logits[CONTEXT * V];
+    expected e = {0};
+    uint64_t draws = 0, id;
+    uint32_t fed = 0, length = CONTEXT - below(seed, &draws, 4), n = 1 + below(seed, &draws, 12);
+    for (uint32_t i = 0; i < CONTEXT; i++)
+        e.prompt[i] = (int32_t)below(seed, &draws, V);
+    e.r = (cpu_request){
+        .tokens = e.prompt, .n_tokens = n, .host_samples = true, .all_logits = all_logits, .logits = logits};
+    check_ok(cx, cpu_submit(cx, m, &e.r, &id));
+    for (;;) {
+        rt_token t;
+        uint32_t got;
+        check_ok(cx, cpu_drain(cx, m, &t, 1, 5000000000u, &got));
+        assert_int_equal(got, 1);
+        assert_int_equal(t.reason, RT_GOING);
+        assert_int_equal(t.rows, all_logits ? n : 1);
+        for (uint32_t i = all_logits ? 0 : n - 1; i < n; i++) {
+            e.r.n_tokens = fed + i + 1;
+            for (int v = 0; v < V; v++)
+                assert_true(logits[(all_logits ? i : 0) * V + (uint32_t)v] == logit(hash_of(&e, NULL, 0), v));
+        }
+        fed += n;
+        if (fed == length)
+            break;
+        n = 1 + below(seed, &draws, length - fed);
+        check_ok(cx, cpu_append(cx, m, id, e.prompt + fed, n, logits));
+        check_fails(cx, MPK_EARG, "does not wait", cpu_append(cx, m, id, e.prompt, 1, logits));
+    }
+    rt_token t;
+    uint32_t got;
+    cpu_cancel(m, id);
+    check_ok(cx, cpu_drain(cx, m, &t, 1, 5000000000u, &got));
+    assert_int_equal(got, 1);
+    assert_int_equal(t.reason, RT_CANCELLED);
+}
+
+static void test_host_samples(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    program s;
+    cpu_machine *m;
+    uint64_t seed = check_seed();
+    make(&cx, &s, 2, false);
+    check_ok(&cx, cpu_start(&cx, &s.image, NULL, NULL, &m));
+    for (uint64_t i = 0; i < 100; i++)
+        drive_sequence(&cx, m, seed + i, i & 1);
+    cpu_stop(m);
+    arena_free(&s.arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_requests),
+        cmocka_unit_test(test_short_rings),
+        cmocka_unit_test(test_refused_at_submission),
+        cmocka_unit_test(test_host_samples),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,378 +1,442 @@
-/* fuse_ops.c - fewer, larger operators (before §4.1; the paper's models come with q/k/v and gate/up fused).
+/* fuse_ops.c - fewer, larger operators: each rule is a pattern, its conditions and what takes its place.
  *
- * in: a tensor program of plain operators    out: one of operators that do more, with the same bits
+ * Input and output: a tensor program.  Every fused operator gives the bits of those it replaces: so rules that would
+ * skip a rounding apply to f32 alone.
  *
- * Each rule is a pattern, a condition and a replacement, run in the order of the table at the end.  Every boundary
- * between operators costs an event hop for every worker (about 1.2 us on a GPU), and loses what the next operator could
- * have kept.
+ *   glu        act(linear(x, g)) * linear(x, u)              -> linear(x, g, u) {glu = act}          full
+ *   siblings   linear(x, a), linear(x, b), linear(x, c)      -> slices of linear(x, a, b, c)         full, paper
+ *   residual   linear(x, w) + r                              -> linear(x, w, residual = r)           full, paper
+ *   norm       linear(rms_norm(x, n), w)                     -> linear(x, w, norm = n)               full, few tokens
+ *   rope_kv    slices of qkv, norms, ropes, kv_write         -> rope_kv(qkv, ...)                    full
+ *   attention  the same with the attention behind them       -> attention_qkv(qkv, ...)              paper
  *
- * PASS_FUSE_PAPER stops at the operators of the paper: norm, q/k/v, attention, output, norm, gate/up, silu, down: 8 a
- * layer. PASS_FUSE_FULL goes on: the gate inside its product, the norm inside the product that follows.
+ * A weight that is computed may not exist yet where a fused linear stands: rules that move a linear take constants
+ * only. Cost: linear in the program.
  */
 #include "pass/rewrite.h"
 
-enum {
-    LINEAR_X,
-    LINEAR_W0,
-    LINEAR_W1,
-    LINEAR_W2,
-    LINEAR_B0,
-    LINEAR_B1,
-    LINEAR_B2,
-    LINEAR_NORM,
-    LINEAR_RESIDUAL,
-    LINEAR_INPUTS
-};
-enum { NORM_X, NORM_WEIGHT };
-enum { KV_K, KV_V, KV_POSITIONS, KV_SLOTS, KV_PAGES, KV_K_CACHE, KV_V_CACHE };
-enum { ATTENTION_Q, ATTENTION_K_CACHE };
-enum { ROPE_X, ROPE_TABLE };
-enum { ROPE_KV_QKV, ROPE_KV_TABLE, ROPE_KV_POSITIONS, ROPE_KV_K_CACHE = 5, ROPE_KV_Q_NORM = 7, ROPE_KV_K_NORM };
-enum { NAME_BYTES = 256 };
+/* Operands of linear. */
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL = 8, LINEAR_INPUTS = 9, LINEAR_WEIGHTS = 3 };
 
-static const ir_tensor *tensor(const rewrite *r, ir_tensor_id t)
+/* Where a normalised row is computed again by every task, this many elements take about as long as an event. */
+enum { MOST_NORM_ELEMENTS = 16384 };
+
+static const ir_tensor *tensor_of(const rewrite *w, ir_tensor_id t)
 {
-    return &r->from->tensors.at[t];
+    return &w->g->tensors.at[t];
 }
 
-/* One weight, perhaps a bias, nothing else. */
-static bool is_plain_linear(const ir_op *op)
+static bool same_dims(const ir_tensor *a, const ir_tensor *b)
 {
-    return op && rewrite_is(op, "linear") && rewrite_in(op, LINEAR_W1) == IR_NONE &&
-           rewrite_in(op, LINEAR_NORM) == IR_NONE && rewrite_in(op, LINEAR_RESIDUAL) == IR_NONE &&
-           rewrite_attribute(op, "glu")->s.n == 0;
+    return a->dtype == b->dtype && a->rank == b->rank && a->live == b->live &&
+           memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
 }
 
-static const char *name_of(const rewrite *r, ir_tensor_id t, char name[NAME_BYTES])
+static bool is_const(const rewrite *w, ir_tensor_id t)
 {
-    str s = tensor(r, t)->name;
-    size_t n = s.n < NAME_BYTES - 1 ? s.n : NAME_BYTES - 1;
-    memcpy(name, s.at, n);
-    name[n] = 0;
-    return name;
+    return t == IR_NONE || tensor_of(w, t)->kind == IR_CONST;
 }
 
-/* All inputs of a linear operator, absent ones as IR_NONE. */
-static void linear_inputs(const ir_op *op, ir_tensor_id in[LINEAR_INPUTS])
+static bool has_f32_result(const rewrite *w, const ir_op *op)
+{
+    return tensor_of(w, op->out[0])->dtype == IR_F32;
+}
+
+/* Nothing but `uses` operands reads the first result, and it is no output of the graph. */
+static bool is_private(const rewrite *w, const ir_op *op, uint32_t uses)
+{
+    ir_tensor_id t = op->out[0];
+    return w->uses.at[t] == uses && !(t < w->n_source && w->is_output[t]);
+}
+
+/* ---- linear ---- */
+
+typedef struct linear_parts {
+    ir_tensor_id in[LINEAR_INPUTS];
+    double eps;
+    str glu;
+    uint32_t n_weights;
+} linear_parts;
+
+static void read_linear(const rewrite *w, const ir_op *op, linear_parts *out)
 {
     for (uint32_t i = 0; i < LINEAR_INPUTS; i++)
-        in[i] = rewrite_in(op, i);
+        out->in[i] = rewrite_input(w, op, i);
+    out->eps = rewrite_attribute(op, "eps")->f;
+    out->glu = rewrite_attribute(op, "glu")->s;
+    out->n_weights = 0;
+    for (uint32_t i = 0; i < LINEAR_WEIGHTS; i++)
+        out->n_weights += out->in[W0 + i] != IR_NONE;
 }
 
-/* ---- y0 = x W0^T, y1 = x W1^T, y2 = x W2^T  ->  y = x [W0 W1 W2]^T and slices of it ---- */
-
-/* The plain linear operators that read x, from `first` on, at most three; their number. */
-static uint32_t find_siblings(const rewrite *r, ir_op_id first, ir_op_id siblings[3])
+static mpk_status add_linear(rewrite *w, uint32_t key, const linear_parts *parts, ir_tensor_id *out)
 {
-    ir_tensor_id x = r->from->ops.at[first].in[LINEAR_X];
+    char glu[16] = "";
+    if (parts->glu.n && parts->glu.n < sizeof glu)
+        memcpy(glu, parts->glu.at, parts->glu.n);
+    return rewrite_add(w, key, "linear", LINEAR_INPUTS, parts->in,
+                       (ir_set[]){{.name = "eps", .f = parts->eps}, {.name = "glu", .s = glu}, {0}}, out);
+}
+
+static bool is_plain(const rewrite *w, const linear_parts *p)
+{
+    for (uint32_t i = W0; i < NORM; i++)
+        if (!is_const(w, p->in[i]))
+            return false;
+    return !p->glu.n && p->in[RESIDUAL] == IR_NONE;
+}
+
+static bool same_x(const linear_parts *a, const linear_parts *b)
+{
+    return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] && (a->in[NORM] == IR_NONE || a->eps == b->eps);
+}
+
+/* ---- rule glu ---- */
+
+/* act and the linear behind it of the factor `t` of a product. */
+static const ir_op *find_gate(const rewrite *w, ir_tensor_id t, const char **act)
+{
+    const ir_op *gelu = rewrite_producer(w, t, "gelu"), *silu = rewrite_producer(w, t, "silu");
+    const ir_op *found = gelu ? gelu : silu;
+    if (!found || !is_private(w, found, 1))
+        return NULL;
+    *act = silu ? "silu" : rewrite_attribute(gelu, "tanh")->i ? "gelu_tanh" : "gelu";
+    return rewrite_producer(w, rewrite_input(w, found, 0), "linear");
+}
+
+static mpk_status apply_glu(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id], *gate = NULL, *up = NULL;
+    const char *act = "silu";
+    bool product = strcmp(op->def->name, "mul") == 0;
+    if (strcmp(op->def->name, "silu_mul") == 0)
+        gate = rewrite_producer(w, rewrite_input(w, op, 0), "linear");
+    else if (product)
+        gate = find_gate(w, rewrite_input(w, op, 0), &act);
+    if (gate)
+        up = rewrite_producer(w, rewrite_input(w, op, 1), "linear");
+    else if (product && (gate = find_gate(w, rewrite_input(w, op, 1), &act)))
+        up = rewrite_producer(w, rewrite_input(w, op, 0), "linear");
+    if (!gate || !up || gate == up || !is_private(w, gate, 1) || !is_private(w, up, 1) || !has_f32_result(w, op))
+        return MPK_OK;
+    linear_parts a, b;
+    ir_tensor_id out;
+    read_linear(w, gate, &a);
+    read_linear(w, up, &b);
+    if (!is_plain(w, &a) || !is_plain(w, &b) || !same_x(&a, &b) || a.n_weights != 1 || b.n_weights != 1 ||
+        !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, up->out[0])) ||
+        !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, op->out[0])))
+        return MPK_OK;
+    ir_tensor_id old = op->out[0];
+    a.in[W0 + 1] = b.in[W0];
+    a.in[B0 + 1] = b.in[B0];
+    a.glu = str_from(act);
+    TRY(add_linear(w, w->keys.at[id], &a, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+/* ---- rule siblings ---- */
+
+/* Let columns first ... first + n - 1 of the wide linear stand for a tensor. */
+static mpk_status replace_by_slice(rewrite *w, uint32_t key, ir_tensor_id wide, int64_t first, ir_tensor_id old)
+{
+    const ir_tensor *t = tensor_of(w, old);
+    int64_t starts[2] = {0, first}, stops[2] = {t->dims[0], first + t->dims[1]};
+    ir_tensor_id out;
+    TRY(rewrite_add(
+        w, key, "slice", 1, &wide,
+        (ir_set[]){{.name = "starts", .ints = starts, .n_ints = 2}, {.name = "stops", .ints = stops, .n_ints = 2}, {0}},
+        &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+/* The linears from id on that can share their columns with it; returns how many, those of `list`. */
+static uint32_t find_siblings(const rewrite *w, ir_op_id id, uint32_t n_ops, ir_op_id *list, linear_parts *wide)
+{
+    enum { WINDOW = 32 };
     uint32_t n = 0;
-    for (ir_op_id i = first; n < 3 && i <= r->user[x]; i++)
-        if (is_plain_linear(&r->from->ops.at[i]) && r->from->ops.at[i].in[LINEAR_X] == x && !r->done[i])
-            siblings[n++] = i;
+    for (ir_op_id o = id; o < n_ops && o < id + WINDOW; o++) {
+        const ir_op *op = &w->g->ops.at[o];
+        linear_parts p;
+        if (strcmp(op->def->name, "linear") != 0 || !w->uses.at[op->out[0]] || w->is_output[op->out[0]])
+            continue;
+        read_linear(w, op, &p);
+        if (!is_plain(w, &p) || (n && !same_x(wide, &p)) || (n && wide->n_weights + p.n_weights > LINEAR_WEIGHTS) ||
+            tensor_of(w, op->out[0])->dtype != tensor_of(w, w->g->ops.at[id].out[0])->dtype) {
+            if (o == id)
+                return 0;
+            continue;
+        }
+        for (uint32_t i = 0; n && i < p.n_weights; i++) {
+            wide->in[W0 + wide->n_weights + i] = p.in[W0 + i];
+            wide->in[B0 + wide->n_weights + i] = p.in[B0 + i];
+        }
+        if (n)
+            wide->n_weights += p.n_weights;
+        else
+            *wide = p;
+        list[n++] = o;
+    }
     return n;
 }
 
-/* "a.q_proj", "a.k_proj" -> "a.q_proj_k_proj" */
-static void add_to_name(char name[NAME_BYTES], str more)
+static mpk_status apply_siblings(rewrite *w, ir_op_id id, uint32_t n_ops)
 {
-    size_t n = strlen(name), start = more.n;
-    while (start && more.at[start - 1] != '.')
-        start--;
-    for (size_t i = start; n + 2 < NAME_BYTES && i <= more.n; i++)
-        name[n++] = i == start ? '_' : more.at[i - 1];
-    if (n + 1 < NAME_BYTES && start < more.n)
-        name[n++] = more.at[more.n - 1];
-    name[n] = 0;
-}
-
-static mpk_status add_slice(rewrite *r, ir_tensor_id whole, ir_tensor_id old, int64_t first)
-{
-    char name[NAME_BYTES];
-    const ir_tensor *t = tensor(r, old);
-    int64_t starts[2] = {0, first}, stops[2] = {t->dims[0], first + t->dims[1]};
-    ir_tensor_id out[IR_MAX_OUTPUTS];
-    TRY(ir_add_op(
-        r->cx, r->to, "slice", name_of(r, old, name), 1, &whole,
-        (ir_set[]){{.name = "starts", .ints = starts, .n_ints = 2}, {.name = "stops", .ints = stops, .n_ints = 2}, {0}},
-        out));
-    rewrite_map(r, old, out[0]);
-    return MPK_OK;
-}
-
-static mpk_status merge_siblings(rewrite *r, ir_op_id op, bool *matched)
-{
-    ir_op_id siblings[3];
-    if (!is_plain_linear(&r->from->ops.at[op]))
-        return MPK_OK;
-    uint32_t n = find_siblings(r, op, siblings);
+    ir_op_id list[LINEAR_WEIGHTS];
+    linear_parts wide;
+    ir_tensor_id out;
+    uint32_t n = strcmp(w->g->ops.at[id].def->name, "linear") == 0 ? find_siblings(w, id, n_ops, list, &wide) : 0;
     if (n < 2)
         return MPK_OK;
-    ir_tensor_id in[LINEAR_INPUTS], out[IR_MAX_OUTPUTS];
-    char name[NAME_BYTES];
-    linear_inputs(&r->from->ops.at[op], in);
-    name_of(r, r->from->ops.at[op].out[0], name);
-    for (uint32_t i = 1; i < n; i++) {
-        const ir_op *sibling = &r->from->ops.at[siblings[i]];
-        in[LINEAR_W0 + i] = sibling->in[LINEAR_W0];
-        in[LINEAR_B0 + i] = rewrite_in(sibling, LINEAR_B0);
-        add_to_name(name, tensor(r, sibling->out[0])->name);
-    }
-    TRY(rewrite_add(r, "linear", name, LINEAR_INPUTS, in, NULL, out));
+    TRY(add_linear(w, w->keys.at[id], &wide, &out));
     int64_t first = 0;
     for (uint32_t i = 0; i < n; i++) {
-        ir_tensor_id old = r->from->ops.at[siblings[i]].out[0];
-        TRY(add_slice(r, out[0], old, first));
-        first += tensor(r, old)->dims[1];
-        r->done[siblings[i]] = true;
+        ir_tensor_id old = w->g->ops.at[list[i]].out[0];
+        int64_t columns = tensor_of(w, old)->dims[1];
+        TRY(replace_by_slice(w, w->keys.at[id] + 1, out, first, old));
+        first += columns;
     }
-    *matched = true;
     return MPK_OK;
 }
 
-/* ---- act(x Wg^T) * (x Wu^T)  ->  linear with a gate ---- */
+/* ---- rule residual ---- */
 
-/* The gate's product and the activation, if op multiplies an activated product with another. */
-static const ir_op *find_gate(const rewrite *r, const ir_op *op, const char **glu)
+static mpk_status apply_residual(rewrite *w, ir_op_id id)
 {
-    if (rewrite_is(op, "silu_mul")) {
-        *glu = "silu";
-        return rewrite_sole_producer(r, op->in[0], "linear");
-    }
-    const ir_op *gelu = rewrite_is(op, "mul") ? rewrite_sole_producer(r, op->in[0], "gelu") : NULL;
-    if (!gelu)
-        return NULL;
-    *glu = rewrite_attribute(gelu, "tanh")->i ? "gelu_tanh" : "gelu";
-    return rewrite_sole_producer(r, gelu->in[0], "linear");
-}
-
-static mpk_status fuse_gate(rewrite *r, ir_op_id id, bool *matched)
-{
-    const ir_op *op = &r->from->ops.at[id];
-    const char *glu = NULL;
-    const ir_op *gate = find_gate(r, op, &glu);
-    const ir_op *up = gate ? rewrite_sole_producer(r, op->in[1], "linear") : NULL;
-    if (!up || !is_plain_linear(gate) || !is_plain_linear(up) || gate->in[LINEAR_X] != up->in[LINEAR_X] ||
-        tensor(r, gate->out[0])->dims[1] != tensor(r, up->out[0])->dims[1])
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "add") != 0 || !has_f32_result(w, op))
         return MPK_OK;
-    ir_tensor_id in[LINEAR_INPUTS], out[IR_MAX_OUTPUTS];
-    char name[NAME_BYTES];
-    linear_inputs(gate, in);
-    in[LINEAR_W1] = up->in[LINEAR_W0];
-    in[LINEAR_B1] = rewrite_in(up, LINEAR_B0);
-    TRY(rewrite_add(r, "linear", name_of(r, op->out[0], name), LINEAR_INPUTS, in,
-                    (ir_set[]){{.name = "glu", .s = glu}, {0}}, out));
-    rewrite_map(r, op->out[0], out[0]);
-    *matched = true;
-    return MPK_OK;
-}
-
-/* ---- a + x W^T  ->  linear with a residual ---- */
-
-static bool same_shape(const ir_tensor *a, const ir_tensor *b)
-{
-    return a->dtype == b->dtype && a->live == b->live && a->rank == b->rank &&
-           memcmp(a->dims, b->dims, a->rank * sizeof a->dims[0]) == 0;
-}
-
-static mpk_status fuse_residual(rewrite *r, ir_op_id id, bool *matched)
-{
-    const ir_op *op = &r->from->ops.at[id];
-    if (!rewrite_is(op, "add") || !same_shape(tensor(r, op->in[0]), tensor(r, op->in[1])))
-        return MPK_OK;
-    for (uint32_t i = 0; i < 2 && !*matched; i++) {
-        const ir_op *product = rewrite_sole_producer(r, op->in[i], "linear");
-        if (!product || rewrite_in(product, LINEAR_RESIDUAL) != IR_NONE)
+    for (uint32_t side = 0; side < 2; side++) {
+        ir_tensor_id r = rewrite_input(w, op, !side), old = op->out[0], out;
+        const ir_op *linear = rewrite_producer(w, rewrite_input(w, op, side), "linear");
+        linear_parts p;
+        if (!linear || !is_private(w, linear, 1) || r == linear->out[0])
             continue;
-        ir_tensor_id in[LINEAR_INPUTS], out[IR_MAX_OUTPUTS];
-        linear_inputs(product, in);
-        in[LINEAR_RESIDUAL] = op->in[1 - i];
-        TRY(rewrite_add_like(r, product, op->out[0], LINEAR_INPUTS, in, NULL, out));
-        rewrite_map(r, op->out[0], out[0]);
-        *matched = true;
-    }
-    return MPK_OK;
-}
-
-/* ---- norm(x) W^T  ->  linear with a norm ---- */
-
-/* Every task of the product repeats the norm of its rows of x: about 4 operations an element against 2 for each of its
- * columns.  Worth an event hop while that is under an eighth, or the rows are few. */
-enum { NORM_FEW_TOKENS = 8, NORM_MIN_COLUMNS = 16 };
-
-static bool norm_pays(const rewrite *r, const ir_op *product)
-{
-    const ir_tensor *y = tensor(r, product->out[0]);
-    return y->dims[0] <= NORM_FEW_TOKENS || y->dims[1] / r->options->n_workers >= NORM_MIN_COLUMNS;
-}
-
-static mpk_status fuse_norm(rewrite *r, ir_op_id id, bool *matched)
-{
-    const ir_op *op = &r->from->ops.at[id];
-    const ir_op *norm = rewrite_is(op, "linear") ? rewrite_producer(r, op->in[LINEAR_X], "rms_norm") : NULL;
-    if (!norm || rewrite_in(norm, NORM_WEIGHT) == IR_NONE || rewrite_in(op, LINEAR_NORM) != IR_NONE ||
-        !norm_pays(r, op) || tensor(r, norm->out[0])->dtype != IR_F32)
+        read_linear(w, linear, &p);
+        if (p.in[RESIDUAL] != IR_NONE || !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
+            !same_dims(tensor_of(w, linear->out[0]), tensor_of(w, old)))
+            continue;
+        p.in[RESIDUAL] = r;
+        TRY(add_linear(w, w->keys.at[id], &p, &out));
+        rewrite_replace(w, old, out);
         return MPK_OK;
-    ir_tensor_id in[LINEAR_INPUTS], out[IR_MAX_OUTPUTS];
-    linear_inputs(op, in);
-    in[LINEAR_X] = norm->in[NORM_X];
-    in[LINEAR_NORM] = norm->in[NORM_WEIGHT];
-    TRY(rewrite_add_like(r, op, op->out[0], LINEAR_INPUTS, in,
-                         (ir_set[]){{.name = "eps", .f = rewrite_attribute(norm, "eps")->f}, {0}}, out));
-    rewrite_map(r, op->out[0], out[0]);
-    *matched = true;
+    }
     return MPK_OK;
 }
 
-/* ---- slices of y, norms of the heads, rope, kv_write  ->  rope_kv(y) ---- */
+/* ---- rule norm ---- */
 
-/* The way from y to the operand of the cache or the attention: [rope] <- [rms_norm] <- reshape to heads <- slice <- y.
- */
-typedef struct head_path {
-    const ir_op *rope, *norm, *slice;
-    int64_t heads, size; /* [T, heads, size] */
-} head_path;
-
-static bool follow_heads(const rewrite *r, ir_tensor_id t, bool rotated, head_path *p)
+static mpk_status apply_norm(rewrite *w, ir_op_id id)
 {
-    *p = (head_path){0};
-    if (rotated) {
-        p->rope = rewrite_sole_producer(r, t, "rope");
-        if (!p->rope)
-            return false;
-        t = p->rope->in[ROPE_X];
-        p->norm = rewrite_sole_producer(r, t, "rms_norm");
-        if (p->norm)
-            t = p->norm->in[NORM_X];
-    }
-    const ir_op *reshape = rewrite_sole_producer(r, t, "reshape");
-    if (!reshape || tensor(r, t)->rank != 3)
+    const ir_op *op = &w->g->ops.at[id];
+    linear_parts p;
+    ir_tensor_id out, old = op->out[0];
+    if (strcmp(op->def->name, "linear") != 0 || !w->uses.at[old])
+        return MPK_OK;
+    read_linear(w, op, &p);
+    const ir_op *norm = rewrite_producer(w, p.in[X], "rms_norm");
+    if (p.in[NORM] != IR_NONE || !norm || !is_private(w, norm, 1) || !has_f32_result(w, norm) ||
+        rewrite_input(w, norm, 1) == IR_NONE || ir_elements(tensor_of(w, norm->out[0])) > MOST_NORM_ELEMENTS)
+        return MPK_OK;
+    p.in[X] = rewrite_input(w, norm, 0);
+    p.in[NORM] = rewrite_input(w, norm, 1);
+    p.eps = rewrite_attribute(norm, "eps")->f;
+    TRY(add_linear(w, w->keys.at[id], &p, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+/* ---- rules rope_kv and attention ---- */
+
+typedef struct attention_parts {
+    ir_tensor_id qkv, table, positions, slots, pages, k_cache, v_cache, q_norm, k_norm;
+    int64_t heads, kv_heads, head_size, interleaved;
+    double eps;
+    const ir_op *kv_write, *rope_table;
+} attention_parts;
+
+/* Is t [T, n, K] the part of qkv [T, columns] that begins at column `first`? */
+static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t first, int64_t n, int64_t head_size)
+{
+    const ir_tensor *part = tensor_of(w, t), *whole = tensor_of(w, qkv);
+    return part->rank == 3 && tg_root(w->g, t) == qkv && part->dtype == whole->dtype &&
+           part->dims[0] == whole->dims[0] && part->dims[1] == n && part->dims[2] == head_size &&
+           part->stride[0] == whole->dims[1] && part->stride[1] == head_size && part->stride[2] == 1 &&
+           part->offset == first;
+}
+
+/* Through rope and the norm behind it, if there is one, to the part of qkv; IR_NONE: another pattern. */
+static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_parts *p, ir_tensor_id *norm_weight)
+{
+    const ir_op *rope = rewrite_producer(w, t, "rope");
+    if (!rope || !is_private(w, rope, 1))
+        return IR_NONE;
+    ir_tensor_id x = rewrite_input(w, rope, 0), table = rewrite_input(w, rope, 1);
+    int64_t interleaved = rewrite_attribute(rope, "interleaved")->i;
+    if (p->table != IR_NONE && (p->table != table || p->interleaved != interleaved))
+        return IR_NONE;
+    p->table = table;
+    p->interleaved = interleaved;
+    const ir_op *norm = rewrite_producer(w, x, "rms_norm");
+    *norm_weight = IR_NONE;
+    if (!norm)
+        return x;
+    double eps = rewrite_attribute(norm, "eps")->f;
+    *norm_weight = rewrite_input(w, norm, 1);
+    if (!is_private(w, norm, 1) || *norm_weight == IR_NONE || (p->eps > 0 && p->eps != eps))
+        return IR_NONE;
+    p->eps = eps;
+    return rewrite_input(w, norm, 0);
+}
+
+/* kv_write before this attention, on the same pages, and read by nothing else. */
+static bool match_write(const rewrite *w, const ir_op *attention, attention_parts *p)
+{
+    ir_tensor_id k_cache = rewrite_input(w, attention, 1), v_cache = rewrite_input(w, attention, 2);
+    p->kv_write = rewrite_producer(w, k_cache, "kv_write");
+    if (!p->kv_write || p->kv_write->out[0] != k_cache || p->kv_write->out[1] != v_cache ||
+        !is_private(w, p->kv_write, 1) || w->uses.at[v_cache] != 1 || w->is_output[v_cache])
         return false;
-    p->heads = tensor(r, t)->dims[1];
-    p->size = tensor(r, t)->dims[2];
-    p->slice = rewrite_sole_producer(r, reshape->in[0], "slice");
-    return p->slice && tensor(r, reshape->in[0])->rank == 2 && tensor(r, reshape->in[0])->dims[1] == p->heads * p->size;
+    p->positions = rewrite_input(w, attention, 3);
+    p->slots = rewrite_input(w, attention, 4);
+    p->pages = rewrite_input(w, attention, 5);
+    p->k_cache = rewrite_input(w, p->kv_write, 5);
+    p->v_cache = rewrite_input(w, p->kv_write, 6);
+    return p->positions == rewrite_input(w, p->kv_write, 2) && p->slots == rewrite_input(w, p->kv_write, 3) &&
+           p->pages == rewrite_input(w, p->kv_write, 4);
 }
 
-/* The slice takes all rows and the columns from `first` on. */
-static bool slices_at(const ir_op *slice, int64_t first)
+static bool match_attention(const rewrite *w, const ir_op *attention, attention_parts *p)
 {
-    const ir_attribute *starts = rewrite_attribute(slice, "starts");
-    return starts->ints.n == 2 && starts->ints.at[0] == 0 && starts->ints.at[1] == first;
+    *p = (attention_parts){.table = IR_NONE};
+    if (!match_write(w, attention, p))
+        return false;
+    ir_tensor_id rotated_q = rewrite_input(w, attention, 0), rotated_k = rewrite_input(w, p->kv_write, 0);
+    ir_tensor_id q = find_rotated(w, rotated_q, p, &p->q_norm), v = rewrite_input(w, p->kv_write, 1);
+    ir_tensor_id k = q == IR_NONE ? IR_NONE : find_rotated(w, rotated_k, p, &p->k_norm);
+    if (k == IR_NONE || tensor_of(w, rotated_q)->rank != 3 || tensor_of(w, rotated_k)->rank != 3)
+        return false;
+    p->heads = tensor_of(w, rotated_q)->dims[1];
+    p->kv_heads = tensor_of(w, rotated_k)->dims[1];
+    p->head_size = tensor_of(w, rotated_q)->dims[2];
+    p->qkv = tg_root(w->g, q);
+    int64_t columns = (p->heads + 2 * p->kv_heads) * p->head_size;
+    const ir_tensor *qkv = tensor_of(w, p->qkv);
+    p->rope_table = rewrite_producer(w, p->table, "rope_table");
+    return qkv->kind == IR_TEMP && qkv->rank == 2 && qkv->dims[1] == columns &&
+           is_part(w, q, p->qkv, 0, p->heads, p->head_size) &&
+           is_part(w, k, p->qkv, p->heads * p->head_size, p->kv_heads, p->head_size) &&
+           is_part(w, v, p->qkv, (p->heads + p->kv_heads) * p->head_size, p->kv_heads, p->head_size);
 }
 
-/* q, k and v are neighbours in y = [T, (H + 2 G) K], and agree in what the fused operator has only once. */
-static bool paths_fit(const rewrite *r, const head_path *q, const head_path *k, const head_path *v)
+static mpk_status apply_rope_kv(rewrite *w, ir_op_id id, const attention_parts *p)
 {
-    ir_tensor_id y = q->slice->in[0];
-    int64_t size = q->size;
-    const ir_op *norm = q->norm ? q->norm : k->norm;
-    return k->slice->in[0] == y && v->slice->in[0] == y && k->size == size && v->size == size && k->heads == v->heads &&
-           q->heads % k->heads == 0 && slices_at(q->slice, 0) && slices_at(k->slice, q->heads * size) &&
-           slices_at(v->slice, (q->heads + k->heads) * size) && tensor(r, y)->rank == 2 &&
-           tensor(r, y)->dims[1] == (q->heads + 2 * k->heads) * size &&
-           q->rope->in[ROPE_TABLE] == k->rope->in[ROPE_TABLE] &&
-           rewrite_attribute(q->rope, "interleaved")->i == rewrite_attribute(k->rope, "interleaved")->i &&
-           (!norm || !k->norm || rewrite_attribute(norm, "eps")->f == rewrite_attribute(k->norm, "eps")->f);
-}
-
-static mpk_status fuse_rope_kv(rewrite *r, ir_op_id id, bool *matched)
-{
-    const ir_op *op = &r->from->ops.at[id];
-    head_path q, k, v;
-    if (!rewrite_is(op, "kv_write") || r->user[op->out[0]] == IR_NONE)
-        return MPK_OK;
-    const ir_op *attention = &r->from->ops.at[r->user[op->out[0]]];
-    if (!rewrite_is(attention, "attention") || !follow_heads(r, attention->in[ATTENTION_Q], true, &q) ||
-        !follow_heads(r, op->in[KV_K], true, &k) || !follow_heads(r, op->in[KV_V], false, &v) ||
-        !paths_fit(r, &q, &k, &v))
-        return MPK_OK;
-    const ir_op *norm = q.norm ? q.norm : k.norm;
-    ir_tensor_id in[] = {q.slice->in[0],
-                         q.rope->in[ROPE_TABLE],
-                         op->in[KV_POSITIONS],
-                         op->in[KV_SLOTS],
-                         op->in[KV_PAGES],
-                         op->in[KV_K_CACHE],
-                         op->in[KV_V_CACHE],
-                         q.norm ? rewrite_in(q.norm, NORM_WEIGHT) : IR_NONE,
-                         k.norm ? rewrite_in(k.norm, NORM_WEIGHT) : IR_NONE};
-    if ((q.norm && in[ROPE_KV_Q_NORM] == IR_NONE) || (k.norm && in[ROPE_KV_K_NORM] == IR_NONE))
-        return MPK_OK;
-    ir_tensor_id out[IR_MAX_OUTPUTS];
-    char name[NAME_BYTES];
-    TRY(rewrite_add(r, "rope_kv", name_of(r, op->out[0], name), 9, in,
-                    (ir_set[]){{.name = "heads", .i = q.heads},
-                               {.name = "kv_heads", .i = k.heads},
-                               {.name = "head_size", .i = q.size},
-                               {.name = "interleaved", .i = rewrite_attribute(q.rope, "interleaved")->i},
-                               {.name = "eps", .f = norm ? rewrite_attribute(norm, "eps")->f : 1e-6},
+    ir_tensor_id out[IR_MAX_OUTPUTS], old_q = rewrite_input(w, &w->g->ops.at[id], 0);
+    ir_tensor_id old_k = p->kv_write->out[0], old_v = p->kv_write->out[1];
+    ir_tensor_id in[] = {p->qkv,     p->table,   p->positions, p->slots, p->pages,
+                         p->k_cache, p->v_cache, p->q_norm,    p->k_norm};
+    TRY(rewrite_add(w, w->keys.at[id] - 1, "rope_kv", 9, in,
+                    (ir_set[]){{.name = "heads", .i = p->heads},
+                               {.name = "kv_heads", .i = p->kv_heads},
+                               {.name = "head_size", .i = p->head_size},
+                               {.name = "eps", .f = p->eps > 0 ? p->eps : 1e-6},
+                               {.name = "interleaved", .i = p->interleaved},
                                {0}},
                     out));
-    rewrite_map(r, q.rope->out[0], out[0]);
-    rewrite_map(r, op->out[0], out[1]);
-    rewrite_map(r, op->out[1], out[2]);
-    r->done[q.rope - r->from->ops.at] = true;
-    *matched = true;
+    rewrite_replace(w, old_q, out[0]);
+    rewrite_replace(w, old_k, out[1]);
+    rewrite_replace(w, old_v, out[2]);
     return MPK_OK;
 }
 
-/* ---- rope_kv, attention  ->  attention_qkv, which computes the angles itself ---- */
-
-static mpk_status fuse_attention(rewrite *r, ir_op_id id, bool *matched)
+/* The attributes of rope_table and attention, and those of the pattern. */
+static uint32_t list_attributes(const ir_op *attention, const attention_parts *p, ir_set *set, char *scaling,
+                                size_t n_scaling)
 {
-    const ir_op *kv = &r->from->ops.at[id];
-    const ir_op *table = rewrite_is(kv, "rope_kv") ? rewrite_producer(r, kv->in[ROPE_KV_TABLE], "rope_table") : NULL;
-    if (!table || table->n_in != 1 || table->in[0] != kv->in[ROPE_KV_POSITIONS] || r->n_users[kv->out[0]] != 1)
-        return MPK_OK;
-    const ir_op *op = &r->from->ops.at[r->user[kv->out[0]]];
-    if (!rewrite_is(op, "attention") || op->in[ATTENTION_K_CACHE] != kv->out[1])
-        return MPK_OK;
-    ir_tensor_id in[8], out[IR_MAX_OUTPUTS];
-    in[0] = kv->in[ROPE_KV_QKV];
-    for (uint32_t i = 1; i < 8; i++)
-        in[i] = rewrite_in(kv, i + 1);
-    ir_set set[IR_MAX_ATTRIBUTES + 1] = {{0}};
-    uint32_t n = 0;
-    const ir_op *const sources[] = {table, kv, op};
-    char words[IR_MAX_ATTRIBUTES][32];
-    for (uint32_t k = 0; k < 3; k++)
-        for (uint32_t i = 0; i < sources[k]->def->n_attributes && n < IR_MAX_ATTRIBUTES; i++, n++) {
-            const ir_attribute *a = &sources[k]->attributes[i];
-            size_t bytes = a->s.n < sizeof words[n] - 1 ? a->s.n : sizeof words[n] - 1;
-            if (bytes)
-                memcpy(words[n], a->s.at, bytes);
-            words[n][bytes] = 0;
-            set[n] = (ir_set){.name = sources[k]->def->attributes[i].name, .i = a->i, .f = a->f, .s = words[n]};
+    uint32_t n = p->rope_table->def->n_attributes;
+    for (uint32_t i = 0; i < n; i++) {
+        const ir_attribute *a = &p->rope_table->attributes[i];
+        const op_attribute *def = &p->rope_table->def->attributes[i];
+        set[i] = (ir_set){.name = def->name, .i = a->i, .f = a->f};
+        if (def->type == IR_ATTRIBUTE_STR && a->s.n < n_scaling) {
+            memcpy(scaling, a->s.at, a->s.n);
+            set[i].s = scaling;
         }
-    char name[NAME_BYTES];
-    TRY(rewrite_add(r, "attention_qkv", name_of(r, op->out[0], name), 8, in, set, out));
-    rewrite_map(r, op->out[0], out[0]);
-    r->done[op - r->from->ops.at] = true;
-    *matched = true;
+    }
+    set[n++] = (ir_set){.name = "heads", .i = p->heads};
+    set[n++] = (ir_set){.name = "kv_heads", .i = p->kv_heads};
+    set[n++] = (ir_set){.name = "head_size", .i = p->head_size};
+    set[n++] = (ir_set){.name = "eps", .f = p->eps > 0 ? p->eps : 1e-6};
+    set[n++] = (ir_set){.name = "interleaved", .i = p->interleaved};
+    set[n++] = (ir_set){.name = "scale", .f = rewrite_attribute(attention, "scale")->f};
+    set[n++] = (ir_set){.name = "window", .i = rewrite_attribute(attention, "window")->i};
+    return n;
+}
+
+static mpk_status apply_attention_qkv(rewrite *w, ir_op_id id, const attention_parts *p)
+{
+    ir_set set[IR_MAX_ATTRIBUTES + 8] = {0};
+    char scaling[32] = "";
+    const ir_op *attention = &w->g->ops.at[id];
+    ir_tensor_id out[IR_MAX_OUTPUTS], old = attention->out[0];
+    ir_tensor_id old_k = p->kv_write->out[0], old_v = p->kv_write->out[1];
+    ir_tensor_id in[] = {p->qkv, p->positions, p->slots, p->pages, p->k_cache, p->v_cache, p->q_norm, p->k_norm};
+    list_attributes(attention, p, set, scaling, sizeof scaling);
+    TRY(rewrite_add(w, w->keys.at[id], "attention_qkv", 8, in, set, out));
+    rewrite_replace(w, old, out[0]);
+    rewrite_replace(w, old_k, out[1]);
+    rewrite_replace(w, old_v, out[2]);
     return MPK_OK;
 }
 
-/* ---- the rules in their order ---- */
+/* attention_qkv rounds the table as rope_table does, but reads positions itself. */
+static bool can_be_one(const rewrite *w, const attention_parts *p)
+{
+    return p->rope_table && rewrite_input(w, p->rope_table, 0) == p->positions;
+}
 
-typedef struct rule {
-    rewrite_rule *apply;
-    bool paper, full; /* part of this level */
-} rule;
+static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
+{
+    attention_parts p;
+    if (strcmp(w->g->ops.at[id].def->name, "attention") != 0 || !match_attention(w, &w->g->ops.at[id], &p))
+        return MPK_OK;
+    if (level == PASS_FUSE_PAPER && can_be_one(w, &p))
+        return apply_attention_qkv(w, id, &p);
+    return apply_rope_kv(w, id, &p);
+}
 
-static const rule rules[] = {
-    {fuse_gate, false, true},   {merge_siblings, true, true},  {fuse_residual, true, true},
-    {fuse_rope_kv, true, true}, {fuse_attention, true, false}, {fuse_norm, false, true},
-};
+/* ---- the pass ---- */
+
+/* Rules that make linears: each over the operators of the source, then over those that the rule before it made. */
+static mpk_status fuse_linears(rewrite *w, pass_fusion level)
+{
+    uint32_t n = (uint32_t)w->g->ops.n;
+    for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
+        TRY(apply_glu(w, o));
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(apply_siblings(w, o, n));
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(apply_residual(w, o));
+    n = (uint32_t)w->g->ops.n;
+    for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
+        TRY(apply_norm(w, o));
+    return MPK_OK;
+}
 
 mpk_status pass_fuse_ops(pass_state *s, ir_graph **g)
 {
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-        bool wanted = s->options->fusion == PASS_FUSE_FULL ? rules[i].full
-                                                           : s->options->fusion == PASS_FUSE_PAPER && rules[i].paper;
-        if (!wanted)
-            continue;
-        TRY(rewrite_graph(s, g, rules[i].apply));
-        TRY(pass_simplify(s, g));
-    }
-    return MPK_OK;
+    rewrite linears, attentions;
+    pass_fusion level = s->options->fusion;
+    if (level == PASS_FUSE_NONE)
+        return MPK_OK;
+    TRY(rewrite_begin(s, *g, &linears));
+    TRY(fuse_linears(&linears, level));
+    TRY(rewrite_end(&linears, g));
+    TRY(rewrite_begin(s, *g, &attentions));
+    uint32_t n = (uint32_t)attentions.g->ops.n;
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(apply_attention(&attentions, o, level));
+    return rewrite_end(&attentions, g);
 }

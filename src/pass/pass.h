@@ -1,6 +1,7 @@
 /* pass.h - the compiler (paper §4): options, the state of a compile, one prototype for each pass.
  *
- * compile.c is the page of calls.  A pass is one file named for its verb; `mpk opt --pass=NAME` runs one on the text form.
+ * compile.c is the page of calls.  A pass is one file named for its verb; `mpk opt --pass=NAME` runs one on the text
+ * form.
  */
 #ifndef PASS_H
 #define PASS_H
@@ -23,7 +24,8 @@ typedef enum pass_launch {
     PASS_LAUNCH_JIT,
 } pass_launch;
 
-/* The user's own degree of parallelism: cut axis `axis` of output 0 of every operator that matches into `degree` parts. */
+/* The user's own degree of parallelism: cut axis `axis` of output 0 of every operator that matches into `degree` parts.
+ */
 typedef struct pass_degree {
     str match; /* name of an operator kind ("linear") or of one operator */
     uint32_t axis, degree;
@@ -34,8 +36,8 @@ typedef struct pass_options {
     uint32_t page_bytes, pages_per_worker;
     pass_fusion fusion;
     pass_launch launch;
-    bool coarse_events; /* one event between operators instead of tiles (ablation, paper Fig. 1c) */
-    bool verify;        /* prove every level (always on in tests) */
+    bool coarse_events;        /* one event between operators instead of tiles (ablation, paper Fig. 1c) */
+    bool verify;               /* prove every level (always on in tests) */
     uint32_t tasks_per_worker; /* upper bound of tasks of an operator, in multiples of workers; 0: chosen */
     const pass_degree *degrees;
     uint32_t n_degrees;
@@ -55,9 +57,9 @@ typedef struct pass_state {
 
 /* ---- compile.c ---- */
 
-/* Compile one tensor program for each number of tokens (rising), all built for the same weights and state.  Everything in
- * *out lives in `result`.  n_workers 1 to 65535.  MPK_EARG: wrong options; MPK_ELIMIT: an operator needs more scratch than a worker has;
- * MPK_EVERIFY: a defect of mpk. */
+/* Compile one tensor program for each number of tokens (rising), all built for the same weights and state.  Everything
+ * in *out lives in `result`.  n_workers 1 to 65535.  MPK_EARG: wrong options; MPK_ELIMIT: an operator needs more
+ * scratch than a worker has; MPK_EVERIFY: a defect of mpk. */
 mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options, uint32_t n_graphs,
                         ir_graph *const *graphs, const uint32_t *n_tokens, tg_program *out);
 
@@ -72,14 +74,14 @@ typedef struct pass_entry {
 extern const pass_entry pass_table[];
 
 /* Run passes ("fuse_ops" or "decompose,depend,fuse_events") on text: a tensor program for simplify, fuse_ops and
- * decompose, a tGraph for the others.  "verify" proves a graph.  The result is text in the same form (places for plan_memory, numbers of pages
- * for plan_pages).  MPK_EARG: no such pass; MPK_EFORMAT from the parser. */
+ * decompose, a tGraph for the others.  "verify" proves a graph.  The result is text in the same form (places for
+ * plan_memory, numbers of pages for plan_pages).  MPK_EARG: no such pass; MPK_EFORMAT from the parser. */
 mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passes, str source, text *out);
 
 /* ---- on the tensor program: *g is replaced by a rewritten copy in the result arena ---- */
 
-mpk_status pass_simplify(pass_state *s, ir_graph **g);  /* drop dead operators, merge equal ones */
-mpk_status pass_fuse_ops(pass_state *s, ir_graph **g);  /* fewer, larger operators, as options->fusion says */
+mpk_status pass_simplify(pass_state *s, ir_graph **g); /* drop dead operators, merge equal ones */
+mpk_status pass_fuse_ops(pass_state *s, ir_graph **g); /* fewer, larger operators, as options->fusion says */
 
 /* ---- to and on the tGraph; arrays are in the scratch arena up to linearize, in the result arena after it ---- */
 
@@ -93,11 +95,11 @@ mpk_status pass_normalize(pass_state *s, tg_graph *g);                        /*
 mpk_status pass_linearize(pass_state *s, tg_graph *g);                        /* -> TG_LINEAR  §4.1 */
 mpk_status pass_assign(pass_state *s, tg_graph *g);                           /* AOT tasks to workers §5.2 */
 
-/* ---- on the program ---- */
+/* ---- on the program, whose graphs are assigned ---- */
 
-/* Fill places of graph number i, weights and area_bytes; graphs are planned in rising order. */
-mpk_status pass_plan_memory(pass_state *s, tg_program *p, uint32_t graph);
+/* Fill places of every graph, weights and area_bytes. */
+mpk_status pass_plan_memory(pass_state *s, tg_program *p);
 /* Fill pages of a compiled graph. */
-mpk_status pass_plan_pages(pass_state *s, tg_program *p, uint32_t graph);
+mpk_status pass_plan_pages(pass_state *s, const tg_program *p, tg_compiled *c);
 
 #endif

@@ -1,103 +1,82 @@
-/* rewrite.c - the sweep that copies a tensor program through a rule (rewrite.h). */
+/* rewrite.c - the working copy of a tensor program (see rewrite.h).  Everything is linear in the program. */
 #include "pass/rewrite.h"
 
-static mpk_status start(pass_state *s, const ir_graph *from, rewrite *r)
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { KEY_STEP = 8 };
+
+/* Copy tensors and operators into a graph of its own; the numbers stay. */
+static mpk_status copy_graph(pass_state *s, const ir_graph *from, ir_graph **out)
 {
-    *r = (rewrite){.cx = s->cx, .options = s->options, .from = from};
-    TRY(ir_create(s->cx, s->result, "", &r->to));
-    r->to->name = from->name;
-    NEW(s->cx, s->scratch, r->map, from->tensors.n);
-    NEW(s->cx, s->scratch, r->done, from->ops.n);
-    NEW(s->cx, s->scratch, r->n_users, from->tensors.n);
-    NEW(s->cx, s->scratch, r->user, from->tensors.n);
-    for (size_t i = 0; i < from->tensors.n; i++)
-        r->map[i] = r->user[i] = IR_NONE;
+    ir_graph *g;
+    TRY(ir_create(s->cx, s->scratch, "", &g));
+    for (size_t i = 0; i < from->tensors.n; i++) {
+        PUSH(s->cx, s->scratch, &g->tensors, from->tensors.at[i]);
+        TRY(map_put(s->cx, s->scratch, &g->names, from->tensors.at[i].name, i));
+    }
     for (size_t i = 0; i < from->ops.n; i++)
-        for (uint32_t k = 0; k < from->ops.at[i].n_in; k++) {
-            ir_tensor_id t = from->ops.at[i].in[k];
-            if (t != IR_NONE) {
-                r->n_users[t]++;
-                r->user[t] = (ir_op_id)i;
-            }
-        }
+        PUSH(s->cx, s->scratch, &g->ops, from->ops.at[i]);
     for (size_t i = 0; i < from->outputs.n; i++)
-        r->n_users[from->outputs.at[i]]++;
+        PUSH(s->cx, s->scratch, &g->outputs, from->outputs.at[i]);
+    g->name = from->name;
+    *out = g;
     return MPK_OK;
 }
 
-/* A tensor that no operator makes keeps its name and place in the order. */
-static mpk_status copy_leaf(rewrite *r, ir_tensor_id t)
+/* Rows for the tensors that were added to the graph. */
+static mpk_status extend(rewrite *w)
 {
-    const ir_tensor *old = &r->from->tensors.at[t];
-    char *name = arena_copy(r->to->arena, old->name.at, old->name.n);
-    CHECK(r->cx, name, MPK_ENOMEM, "out of memory for a name");
-    return ir_add_tensor(r->cx, r->to, old->kind, old->live, name, old->dtype, old->rank, old->dims, &r->map[t]);
-}
-
-static mpk_status map_inputs(const rewrite *r, uint32_t n, const ir_tensor_id *in, ir_tensor_id *mapped)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        mapped[i] = in[i] == IR_NONE ? IR_NONE : r->map[in[i]];
-        CHECK(r->cx, in[i] == IR_NONE || mapped[i] != IR_NONE, MPK_EVERIFY,
-              "rewriting: %%%.*s is read before it is made", STR_ARG(r->from->tensors.at[in[i]].name));
+    while (w->uses.n < w->g->tensors.n) {
+        PUSH(w->s->cx, w->s->scratch, &w->stands_for, (ir_tensor_id)w->uses.n);
+        PUSH(w->s->cx, w->s->scratch, &w->names, (str){0});
+        PUSH(w->s->cx, w->s->scratch, &w->uses, 0);
     }
     return MPK_OK;
 }
 
-static mpk_status copy_op(rewrite *r, const ir_op *op)
+static void count_uses(rewrite *w, const ir_op *op)
 {
-    ir_tensor_id in[IR_MAX_INPUTS], out[IR_MAX_OUTPUTS];
-    str names[IR_MAX_OUTPUTS];
-    TRY(map_inputs(r, op->n_in, op->in, in));
-    for (uint32_t i = 0; i < op->n_out; i++)
-        names[i] = r->from->tensors.at[op->out[i]].name;
-    TRY(ir_add_op_as(r->cx, r->to, op->def, names, op->n_in, in, op->attributes, out));
-    for (uint32_t i = 0; i < op->n_out; i++)
-        r->map[op->out[i]] = out[i];
-    return MPK_OK;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (op->in[i] != IR_NONE)
+            w->uses.at[rewrite_input(w, op, i)]++;
 }
 
-mpk_status rewrite_graph(pass_state *s, ir_graph **g, rewrite_rule *rule)
+mpk_status rewrite_begin(pass_state *s, const ir_graph *from, rewrite *out)
 {
-    rewrite r;
-    TRY(start(s, *g, &r));
-    for (size_t t = 0; t < r.from->tensors.n; t++)
-        if (r.from->tensors.at[t].kind != IR_TEMP)
-            TRY(copy_leaf(&r, (ir_tensor_id)t));
-    for (size_t i = 0; i < r.from->ops.n; i++) {
-        bool matched = r.done[i];
-        if (!matched && rule)
-            TRY(rule(&r, (ir_op_id)i, &matched));
-        if (!matched)
-            TRY(copy_op(&r, &r.from->ops.at[i]));
+    *out = (rewrite){.s = s, .n_source = (uint32_t)from->tensors.n};
+    TRY(copy_graph(s, from, &out->g));
+    TRY(extend(out));
+    NEW(s->cx, s->scratch, out->is_output, from->tensors.n);
+    for (size_t i = 0; i < from->ops.n; i++) {
+        PUSH(s->cx, s->scratch, &out->keys, (uint32_t)(i + 1) * KEY_STEP);
+        count_uses(out, &from->ops.at[i]);
     }
-    for (size_t i = 0; i < r.from->outputs.n; i++)
-        TRY(ir_add_output(r.cx, r.to, r.map[r.from->outputs.at[i]]));
-    *g = r.to;
+    for (size_t i = 0; i < from->outputs.n; i++) {
+        out->uses.at[from->outputs.at[i]]++;
+        out->is_output[from->outputs.at[i]] = true;
+    }
     return MPK_OK;
 }
 
-bool rewrite_is(const ir_op *op, const char *name)
+static ir_tensor_id resolve(const rewrite *w, ir_tensor_id t)
 {
-    return strcmp(op->def->name, name) == 0;
+    while (w->stands_for.at[t] != t)
+        t = w->stands_for.at[t];
+    return t;
 }
 
-const ir_op *rewrite_producer(const rewrite *r, ir_tensor_id t, const char *name)
+ir_tensor_id rewrite_input(const rewrite *w, const ir_op *op, uint32_t input)
 {
-    if (t == IR_NONE || r->from->tensors.at[t].producer == IR_NONE)
+    return input < op->n_in && op->in[input] != IR_NONE ? resolve(w, op->in[input]) : IR_NONE;
+}
+
+const ir_op *rewrite_producer(const rewrite *w, ir_tensor_id tensor, const char *kind)
+{
+    if (tensor == IR_NONE || w->g->tensors.at[tensor].producer == IR_NONE)
         return NULL;
-    const ir_op *op = &r->from->ops.at[r->from->tensors.at[t].producer];
-    return rewrite_is(op, name) ? op : NULL;
-}
-
-const ir_op *rewrite_sole_producer(const rewrite *r, ir_tensor_id t, const char *name)
-{
-    return t != IR_NONE && r->n_users[t] == 1 ? rewrite_producer(r, t, name) : NULL;
-}
-
-ir_tensor_id rewrite_in(const ir_op *op, uint32_t i)
-{
-    return i < op->n_in ? op->in[i] : IR_NONE;
+    const ir_op *op = &w->g->ops.at[w->g->tensors.at[tensor].producer];
+    return strcmp(op->def->name, kind) == 0 ? op : NULL;
 }
 
 const ir_attribute *rewrite_attribute(const ir_op *op, const char *name)
@@ -108,29 +87,154 @@ const ir_attribute *rewrite_attribute(const ir_op *op, const char *name)
     return &op->attributes[i];
 }
 
-mpk_status rewrite_add(rewrite *r, const char *op, const char *name, uint32_t n_in, const ir_tensor_id *in,
+mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in, const ir_tensor_id *in,
                        const ir_set *attributes, ir_tensor_id *out)
 {
-    ir_tensor_id mapped[IR_MAX_INPUTS];
-    TRY(map_inputs(r, n_in, in, mapped));
-    return ir_add_op(r->cx, r->to, op, name, n_in, mapped, attributes, out);
+    char name[64];
+    do
+        snprintf(name, sizeof name, "%s_%u", kind, w->n_made++);
+    while (ir_find(w->g, name) != IR_NONE);
+    TRY(ir_add_op(w->s->cx, w->g, kind, name, n_in, in, attributes, out));
+    TRY(extend(w));
+    PUSH(w->s->cx, w->s->scratch, &w->keys, key);
+    count_uses(w, &w->g->ops.at[w->g->ops.n - 1]);
+    return MPK_OK;
 }
 
-mpk_status rewrite_add_like(rewrite *r, const ir_op *like, ir_tensor_id name_of, uint32_t n_in, const ir_tensor_id *in,
-                            const ir_set *attributes, ir_tensor_id *out)
+/* Take back what an operator reads once nothing reads its results. */
+static void release(rewrite *w, ir_tensor_id t)
 {
-    ir_tensor_id mapped[IR_MAX_INPUTS];
-    ir_attribute values[IR_MAX_ATTRIBUTES];
-    TRY(map_inputs(r, n_in, in, mapped));
-    memcpy(values, like->attributes, sizeof values);
-    for (const ir_set *set = attributes; set && set->name; set++) {
-        ir_attribute *value = &values[rewrite_attribute(like, set->name) - like->attributes];
-        *value = (ir_attribute){.i = set->i, .f = set->f, .s = str_from(set->s ? set->s : "")};
+    ir_op_id producer = w->g->tensors.at[t].producer;
+    if (producer == IR_NONE)
+        return;
+    const ir_op *op = &w->g->ops.at[producer];
+    for (uint32_t i = 0; i < op->n_out; i++)
+        if (w->uses.at[op->out[i]])
+            return;
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        ir_tensor_id in = rewrite_input(w, op, i);
+        if (in != IR_NONE && w->uses.at[in] && --w->uses.at[in] == 0)
+            release(w, in);
     }
-    return ir_add_op_as(r->cx, r->to, like->def, &r->from->tensors.at[name_of].name, n_in, mapped, values, out);
 }
 
-void rewrite_map(rewrite *r, ir_tensor_id t, ir_tensor_id n)
+void rewrite_replace(rewrite *w, ir_tensor_id old, ir_tensor_id by)
 {
-    r->map[t] = n;
+    w->uses.at[by] += w->uses.at[old];
+    w->uses.at[old] = 0;
+    w->stands_for.at[old] = by;
+    if (old < w->n_source && w->is_output[old])
+        w->names.at[by] = w->g->tensors.at[old].name;
+    release(w, old);
+}
+
+/* ---- the finished program ---- */
+
+typedef struct keyed {
+    uint32_t key;
+    ir_op_id op;
+} keyed;
+
+static int compare_keys(const void *a, const void *b)
+{
+    const keyed *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+static bool writes_state(const rewrite *w, const ir_op *op)
+{
+    for (uint32_t i = 0; i < op->n_out; i++) {
+        const ir_tensor *root = &w->g->tensors.at[tg_root(w->g, op->out[i])];
+        if (root->kind != IR_TEMP && !(op->def->flags & OP_VIEW))
+            return true;
+    }
+    return false;
+}
+
+/* live[op]: it writes state, or something that lives reads its results.  ops: by rising key. */
+static void find_live(const rewrite *w, const keyed *ops, bool *live, bool *read)
+{
+    for (size_t i = 0; i < w->g->outputs.n; i++)
+        read[resolve(w, w->g->outputs.at[i])] = true;
+    for (size_t i = w->g->ops.n; i-- > 0;) {
+        const ir_op *op = &w->g->ops.at[ops[i].op];
+        bool wanted = false, replaced = true;
+        for (uint32_t k = 0; k < op->n_out; k++) {
+            wanted = wanted || read[op->out[k]];
+            replaced = replaced && w->stands_for.at[op->out[k]] != op->out[k];
+        }
+        live[ops[i].op] = wanted || (writes_state(w, op) && !replaced);
+        for (uint32_t k = 0; k < op->n_in && live[ops[i].op]; k++)
+            if (rewrite_input(w, op, k) != IR_NONE)
+                read[rewrite_input(w, op, k)] = true;
+    }
+}
+
+/* Add a tensor that no operator makes, when first met: so each stands before the operators that read it. */
+static mpk_status copy_tensor(rewrite *w, ir_graph *to, ir_tensor_id t, ir_tensor_id *moved)
+{
+    const ir_tensor *tensor = &w->g->tensors.at[t];
+    if (moved[t] != IR_NONE || tensor->kind == IR_TEMP)
+        return MPK_OK;
+    char *name = arena_copy(w->s->result, tensor->name.at, tensor->name.n);
+    CHECK(w->s->cx, name, MPK_ENOMEM, "out of memory for the name of a tensor");
+    return ir_add_tensor(w->s->cx, to, tensor->kind, tensor->live, name, tensor->dtype, tensor->rank, tensor->dims,
+                         &moved[t]);
+}
+
+static mpk_status copy_op(rewrite *w, ir_graph *to, const ir_op *op, ir_tensor_id *moved)
+{
+    ir_tensor_id in[IR_MAX_INPUTS], out[IR_MAX_OUTPUTS];
+    str names[IR_MAX_OUTPUTS];
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        ir_tensor_id from = rewrite_input(w, op, i);
+        in[i] = IR_NONE;
+        if (from == IR_NONE)
+            continue;
+        TRY(copy_tensor(w, to, from, moved));
+        in[i] = moved[from];
+    }
+    for (uint32_t i = 0; i < op->n_out; i++)
+        names[i] = w->names.at[op->out[i]].n ? w->names.at[op->out[i]] : w->g->tensors.at[op->out[i]].name;
+    TRY(ir_add_op_as(w->s->cx, to, op->def, names, op->n_in, in, op->attributes, out));
+    for (uint32_t i = 0; i < op->n_out; i++)
+        moved[op->out[i]] = out[i];
+    return MPK_OK;
+}
+
+mpk_status rewrite_end(rewrite *w, ir_graph **out)
+{
+    mpk_context *cx = w->s->cx;
+    ir_graph *to;
+    keyed *ops;
+    ir_tensor_id *moved;
+    bool *live, *read;
+    char *name = arena_copy(w->s->scratch, w->g->name.at ? w->g->name.at : "", w->g->name.n);
+    CHECK(cx, name, MPK_ENOMEM, "out of memory for the name of a graph");
+    TRY(ir_create(cx, w->s->result, name, &to));
+    NEW(cx, w->s->scratch, ops, w->g->ops.n);
+    NEW(cx, w->s->scratch, moved, w->g->tensors.n);
+    NEW(cx, w->s->scratch, live, w->g->ops.n);
+    NEW(cx, w->s->scratch, read, w->g->tensors.n);
+    memset(moved, 0xff, w->g->tensors.n * sizeof *moved);
+    for (size_t i = 0; i < w->g->ops.n; i++)
+        ops[i] = (keyed){w->keys.at[i], (ir_op_id)i};
+    qsort(ops, w->g->ops.n, sizeof *ops, compare_keys);
+    find_live(w, ops, live, read);
+    /* What the caller writes stays, in its order, even if nothing reads it any more: it is the program's interface. */
+    for (ir_tensor_id t = 0; t < w->n_source; t++)
+        if (w->g->tensors.at[t].kind == IR_INPUT)
+            TRY(copy_tensor(w, to, t, moved));
+    for (size_t i = 0; i < w->g->ops.n; i++)
+        if (live[ops[i].op])
+            TRY(copy_op(w, to, &w->g->ops.at[ops[i].op], moved));
+    for (size_t i = 0; i < w->g->outputs.n; i++) {
+        ir_tensor_id t = resolve(w, w->g->outputs.at[i]);
+        TRY(copy_tensor(w, to, t, moved));
+        TRY(ir_add_output(cx, to, moved[t]));
+    }
+    *out = to;
+    return MPK_OK;
 }

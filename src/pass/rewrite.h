@@ -1,8 +1,8 @@
-/* rewrite.h - rebuild a tensor program, replacing what a rule matches.
+/* rewrite.h - a working copy of a tensor program, for the passes that rewrite operators.
  *
- * A rule is asked at every operator in order.  It either declines, and the operator is copied with its inputs mapped,
- * or adds operators to the copy and says what stands for the old outputs (rewrite_map).  What a rule makes useless is
- * dropped by pass_simplify afterwards.  Rules see only the old graph: one rule, one sweep, O(operators).
+ * A pass adds operators to the copy, lets their results stand for older ones, and takes the finished program out:
+ * operators in the order of their keys, dead ones dropped.  Strides of views are those before the pass; a rule that
+ * follows views runs on the program as it was before the rules that move what is viewed.
  */
 #ifndef PASS_REWRITE_H
 #define PASS_REWRITE_H
@@ -11,42 +11,30 @@
 #include "pass/pass.h"
 
 typedef struct rewrite {
-    mpk_context *cx;
-    const pass_options *options;
-    const ir_graph *from;
-    ir_graph *to;
-    ir_tensor_id *map; /* [from->tensors.n] the tensor in `to`, IR_NONE: not there yet */
-    bool *done;        /* [from->ops.n] an operator that an earlier match has replaced: not copied */
-    uint32_t *n_users; /* [from->tensors.n] inputs of operators and graph outputs that are this tensor */
-    ir_op_id *user;    /* [from->tensors.n] the last operator that reads it, IR_NONE */
+    pass_state *s;
+    ir_graph *g;                  /* the copy; operators at the end are new */
+    VEC(uint32_t) keys;           /* [ops] where they stand: those of the source 8, 16, 24 ... */
+    VEC(ir_tensor_id) stands_for; /* [tensors] the tensor that is to be read in place of this one; itself */
+    VEC(uint32_t) uses;           /* [tensors] operands and outputs of the graph that read it */
+    VEC(str) names;               /* [tensors] the name that it gets; empty: its own */
+    bool *is_output;              /* [tensors of the source] */
+    uint32_t n_source;            /* tensors of the source */
+    uint32_t n_made;
 } rewrite;
 
-/* True if the rule has replaced operator `op`. */
-typedef mpk_status rewrite_rule(rewrite *r, ir_op_id op, bool *matched);
-
-/* Copy *g through a rule into the result arena; *g is then the copy.  NULL: a plain copy. */
-mpk_status rewrite_graph(pass_state *s, ir_graph **g, rewrite_rule *rule);
-
-/* ---- for rules ---- */
-
-/* The operator's record is this one. */
-bool rewrite_is(const ir_op *op, const char *name);
-/* The operator of that name that makes tensor t, or NULL. */
-const ir_op *rewrite_producer(const rewrite *r, ir_tensor_id t, const char *name);
-/* The same if nothing else reads t. */
-const ir_op *rewrite_sole_producer(const rewrite *r, ir_tensor_id t, const char *name);
-/* Input i of op, IR_NONE if absent. */
-ir_tensor_id rewrite_in(const ir_op *op, uint32_t i);
-/* An attribute by name; it must exist. */
+mpk_status rewrite_begin(pass_state *s, const ir_graph *from, rewrite *out);
+/* The tensor that operand `input` of an operator reads now; IR_NONE if it is absent. */
+ir_tensor_id rewrite_input(const rewrite *w, const ir_op *op, uint32_t input);
+/* The operator that makes a tensor, if it is of this kind; NULL otherwise. */
+const ir_op *rewrite_producer(const rewrite *w, ir_tensor_id tensor, const char *kind);
+/* The value of an attribute by name; the operator's record has it. */
 const ir_attribute *rewrite_attribute(const ir_op *op, const char *name);
-
-/* Add an operator to the copy; inputs are tensors of the old graph.  Named attributes replace the defaults. */
-mpk_status rewrite_add(rewrite *r, const char *op, const char *name, uint32_t n_in, const ir_tensor_id *in,
+/* Add an operator that stands at `key`; attributes as for ir_add_op. */
+mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in, const ir_tensor_id *in,
                        const ir_set *attributes, ir_tensor_id *out);
-/* The same with the record and the attributes of an old operator, but for the named ones. */
-mpk_status rewrite_add_like(rewrite *r, const ir_op *like, ir_tensor_id name_of, uint32_t n_in, const ir_tensor_id *in,
-                            const ir_set *attributes, ir_tensor_id *out);
-/* From now on old tensor t is tensor n of the copy. */
-void rewrite_map(rewrite *r, ir_tensor_id t, ir_tensor_id n);
+/* From now on `by` is read instead of `old`, whose name it takes if old is an output of the graph. */
+void rewrite_replace(rewrite *w, ir_tensor_id old, ir_tensor_id by);
+/* The finished program, in the result arena. */
+mpk_status rewrite_end(rewrite *w, ir_graph **out);
 
 #endif

@@ -66,6 +66,20 @@ typedef struct tg_program {
  * their first bytes, weights[i] those of weight i.  For a view: its first element.  data[ir->tensors.n]. */
 void tg_bind(const tg_compiled *c, void *const area[TG_AREAS], void *const *weights, void **data);
 
+/* Who touches what, for planning memory and for proving the plan. */
+typedef struct tg_alive {
+    const ir_graph *ir;
+    tg_op_tasks by_op;
+    tg_reach reach;
+    uint32_t *above;                /* [ops] all positions of the operator's tasks are below */
+    uint32_t *first_user, *n_users; /* [tensors] operators that touch a root: users[first_user] ... */
+    ir_op_id *users;
+} tg_alive;
+mpk_status tg_fill_alive(mpk_context *cx, arena *a, const tg_graph *g, tg_alive *out);
+/* Does every task that touches this root end, by events, before any task of the operator begins?  Then the operator's
+ * result may take the root's bytes. */
+bool tg_may_overwrite(const tg_alive *alive, ir_op_id op, ir_tensor_id root);
+
 /* Prove that places are inside their areas and that tensors that share bytes of TG_TEMPS are never alive together: all
  * accesses of the earlier one end before any writer of the later one begins.  MPK_EVERIFY naming both tensors, a task
  * and its event. */

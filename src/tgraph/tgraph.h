@@ -1,9 +1,9 @@
 /* tgraph.h - the SM-level task graph (paper §3).
  *
  * A task computes a box of an operator's output on one SM (or CPU core).  An event is activated when all its in-tasks
- * have triggered it; its out-tasks depend on it.  Tasks and events alternate.  Event 0 is the start event (no in-tasks);
- * event 1 is the end event (no out-tasks): every task without producers depends on the start, every task without
- * consumers triggers the end.
+ * have triggered it; its out-tasks depend on it.  Tasks and events alternate.  Event 0 is the start event (no
+ * in-tasks); event 1 is the end event (no out-tasks): every task without producers depends on the start, every task
+ * without consumers triggers the end.
  *
  * The passes take a graph through these levels (paper §4.1), each with the promises of those before it:
  *   TG_TASKS   the tasks of an operator are disjoint and cover its output; no events but start and end
@@ -69,6 +69,8 @@ extern const char *const tg_level_names[TG_LEVELS];
 mpk_status tg_create(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t n_workers, tg_graph **out);
 /* Does an operator have tasks?  Views have none. */
 bool tg_op_has_tasks(const ir_graph *ir, const ir_op *op);
+/* The tensor that owns a tensor's storage. */
+ir_tensor_id tg_root(const ir_graph *ir, ir_tensor_id tensor);
 /* Out-task number i of an event. */
 static inline tg_task_id tg_out_task(const tg_graph *g, const tg_event *e, uint32_t i)
 {
@@ -110,6 +112,7 @@ typedef struct tg_set {
 typedef struct tg_reach {
     uint32_t *position; /* [n_tasks] in a topological order */
     const tg_set **before;
+    uint64_t *work; /* a bit for each task, all zero between calls */
 } tg_reach;
 
 /* MPK_EVERIFY: there is a cycle; names a task and an event on it.  cost: the sum of the events' in- and out-tasks. */
@@ -118,7 +121,8 @@ mpk_status tg_fill_reach(mpk_context *cx, arena *a, const tg_graph *g, const tg_
 static inline bool tg_set_has(const tg_set *s, uint32_t position)
 {
     uint32_t word = position / 64 - s->first_word;
-    return position < s->prefix || (position / 64 >= s->first_word && word < s->n_words && s->bits[word] >> position % 64 & 1);
+    return position < s->prefix ||
+           (position / 64 >= s->first_word && word < s->n_words && s->bits[word] >> position % 64 & 1);
 }
 /* Must `first` end before `second` begins? */
 static inline bool tg_comes_before(const tg_reach *r, tg_task_id first, tg_task_id second)
@@ -126,8 +130,8 @@ static inline bool tg_comes_before(const tg_reach *r, tg_task_id first, tg_task_
     return tg_set_has(r->before[second], r->position[first]);
 }
 /* Keep of the n tasks those that come before none of the others (transitive reduction of a list of producers);
- * returns how many.  work: as tg_fill_reach left it for n_tasks bits: zeroed, and zeroed again on return. */
-uint32_t tg_keep_last(const tg_reach *r, uint64_t *work, tg_task_id *tasks, uint32_t n);
+ * returns how many. */
+uint32_t tg_keep_last(const tg_reach *r, tg_task_id *tasks, uint32_t n);
 
 /* ---- tg_access.c ---- */
 
@@ -156,8 +160,8 @@ mpk_status tg_parse(mpk_context *cx, arena *a, str source, tg_graph **out);
 
 /* ---- tg_dot.c ---- */
 
-/* Draw, in the language of graphviz, the tasks of the operators first_op ... first_op + n_ops - 1 that have tasks (counted
- * without views) and the events that touch them; what lies outside is one dotted node on each side. */
+/* Draw, in the language of graphviz, the tasks of the operators first_op ... first_op + n_ops - 1 that have tasks
+ * (counted without views) and the events that touch them; what lies outside is one dotted node on each side. */
 mpk_status tg_dot(mpk_context *cx, arena *scratch, const tg_graph *g, uint32_t first_op, uint32_t n_ops, text *out);
 
 /* ---- tg_run.c ---- */

@@ -1,0 +1,85 @@
+/* assign.c - AOT tasks to workers, round-robin (paper §5.2).
+ *
+ * Input: TG_LINEAR.  Output: `worker` of every AOT task.
+ *
+ * Round-robin over the tiles of an operator, in the order of the tiles.  An operator with about a task for each worker
+ * begins at worker 0: so tile i of one operator and tile i of the next are on the same worker, whose caches hold what
+ * it wrote.  Smaller operators go on where the last one ended, so that operators that run side by side do not meet on
+ * the first workers.  An empty task goes where the task is that it serves.  Cost: linear.
+ */
+#include <stdlib.h>
+
+#include "pass/pass.h"
+
+/* The key of a tile among those of its operator. */
+typedef struct tile {
+    int64_t lo[IR_MAX_RANK];
+    tg_task_id task;
+} tile;
+
+static int compare_tiles(const void *a, const void *b)
+{
+    const tile *x = a, *y = b;
+    for (int i = 0; i < IR_MAX_RANK; i++)
+        if (x->lo[i] != y->lo[i])
+            return x->lo[i] < y->lo[i] ? -1 : 1;
+    return x->task < y->task ? -1 : x->task > y->task;
+}
+
+static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks, uint32_t n, uint32_t *next)
+{
+    tile *tiles;
+    bool sorted = true;
+    NEW(s->cx, s->scratch, tiles, n);
+    for (uint32_t i = 0; i < n; i++) {
+        tiles[i].task = tasks[i];
+        memcpy(tiles[i].lo, g->tasks[tasks[i]].box.lo, sizeof tiles[i].lo);
+        sorted = sorted && (i == 0 || compare_tiles(&tiles[i - 1], &tiles[i]) < 0);
+    }
+    if (!sorted)
+        qsort(tiles, n, sizeof *tiles, compare_tiles);
+    uint32_t first = n > g->n_workers / 2 ? 0 : *next;
+    for (uint32_t i = 0; i < n; i++)
+        g->tasks[tiles[i].task].worker = (first + i) % g->n_workers;
+    *next = (first + n) % g->n_workers;
+    return MPK_OK;
+}
+
+/* The worker of the only task before or after an empty one. */
+static uint32_t served_worker(const tg_graph *g, const tg_task *empty)
+{
+    const tg_event *before = &g->events[empty->depends], *after = &g->events[empty->triggers];
+    uint32_t worker = TG_NONE;
+    if (before->n_in == 1)
+        worker = g->tasks[g->in_tasks[before->first_in]].worker;
+    if (worker == TG_NONE && after->n_out == 1)
+        worker = g->tasks[after->first_out].worker;
+    return worker;
+}
+
+mpk_status pass_assign(pass_state *s, tg_graph *g)
+{
+    tg_op_tasks by_op;
+    uint32_t next = 0;
+    CHECK(s->cx, g->level == TG_LINEAR, MPK_EARG, "assign works on a linear task graph, this one is %s",
+          tg_level_names[g->level]);
+    TRY(tg_fill_op_tasks(s->cx, s->scratch, g, &by_op));
+    for (tg_task_id t = 0; t < g->n_tasks; t++)
+        g->tasks[t].worker = TG_NONE;
+    for (ir_op_id op = 0; op < g->ir->ops.n; op++) {
+        uint32_t n = by_op.first[op + 1] - by_op.first[op];
+        if (n && g->tasks[by_op.tasks[by_op.first[op]]].launch == TG_AOT)
+            TRY(assign_op(s, g, by_op.tasks + by_op.first[op], n, &next));
+    }
+    for (tg_task_id t = 0; t < g->n_tasks; t++) {
+        tg_task *task = &g->tasks[t];
+        if (task->op != IR_NONE || task->launch != TG_AOT)
+            continue;
+        task->worker = served_worker(g, task);
+        if (task->worker == TG_NONE) {
+            task->worker = next;
+            next = (next + 1) % g->n_workers;
+        }
+    }
+    return MPK_OK;
+}

@@ -1,0 +1,98 @@
+/* coarsen_events.c - events between whole operators, as kernels have them: the ablation of the paper's Fig. 1c.
+ *
+ * Input: TG_FUSED.  Output: TG_FUSED in which every task of an operator waits for every task of each operator that any
+ * of them waited for.  Never faster; it shows what tile-sized events are worth.  Cost: linear in edges and results.
+ */
+#include "pass/pass.h"
+
+typedef struct coarsener {
+    pass_state *s;
+    tg_graph *g;
+    tg_op_tasks by_op;
+    ir_op_id *stamp; /* [ops] consumer + 1 whose list holds this operator */
+    bool *consumed;  /* [ops] */
+    VEC(tg_event) events;
+    VEC(tg_task_id) in_tasks, out_tasks;
+} coarsener;
+
+static mpk_status push_tasks(coarsener *c, ir_op_id op, bool out)
+{
+    for (uint32_t i = c->by_op.first[op]; i < c->by_op.first[op + 1]; i++) {
+        if (out)
+            PUSH(c->s->cx, c->s->scratch, &c->out_tasks, c->by_op.tasks[i]);
+        else
+            PUSH(c->s->cx, c->s->scratch, &c->in_tasks, c->by_op.tasks[i]);
+    }
+    return MPK_OK;
+}
+
+/* Add all tasks of the operators that the tasks of `op` wait for to the in-tasks. */
+static mpk_status push_producers(coarsener *c, const tg_links *links, ir_op_id op)
+{
+    const tg_graph *g = c->g;
+    for (uint32_t i = c->by_op.first[op]; i < c->by_op.first[op + 1]; i++)
+        for (uint32_t k = links->first_depends[c->by_op.tasks[i]]; k < links->first_depends[c->by_op.tasks[i] + 1];
+             k++) {
+            const tg_event *event = &g->events[links->depends[k]];
+            for (uint32_t m = 0; m < event->n_in; m++) {
+                ir_op_id from = g->tasks[g->in_tasks[event->first_in + m]].op;
+                if (c->stamp[from] == op + 1)
+                    continue;
+                c->stamp[from] = op + 1;
+                c->consumed[from] = true;
+                TRY(push_tasks(c, from, false));
+            }
+        }
+    return MPK_OK;
+}
+
+/* One event for each operator that waits for others; those that wait for none join the start event, made last. */
+static mpk_status make_events(coarsener *c, const tg_links *links)
+{
+    bool *starts;
+    NEW(c->s->cx, c->s->scratch, starts, c->g->ir->ops.n);
+    for (int i = 0; i < 2; i++)
+        PUSH(c->s->cx, c->s->scratch, &c->events, (tg_event){0});
+    for (ir_op_id op = 0; op < c->g->ir->ops.n; op++) {
+        tg_event e = {.first_in = (uint32_t)c->in_tasks.n, .first_out = (uint32_t)c->out_tasks.n};
+        TRY(push_producers(c, links, op));
+        e.n_in = (uint32_t)c->in_tasks.n - e.first_in;
+        starts[op] = e.n_in == 0;
+        if (starts[op])
+            continue;
+        TRY(push_tasks(c, op, true));
+        e.n_out = (uint32_t)c->out_tasks.n - e.first_out;
+        PUSH(c->s->cx, c->s->scratch, &c->events, e);
+    }
+    c->events.at[TG_START].first_out = (uint32_t)c->out_tasks.n;
+    c->events.at[TG_END].first_in = (uint32_t)c->in_tasks.n;
+    for (ir_op_id op = 0; op < c->g->ir->ops.n; op++) {
+        if (starts[op])
+            TRY(push_tasks(c, op, true));
+        if (!c->consumed[op])
+            TRY(push_tasks(c, op, false));
+    }
+    c->events.at[TG_START].n_out = (uint32_t)c->out_tasks.n - c->events.at[TG_START].first_out;
+    c->events.at[TG_END].n_in = (uint32_t)c->in_tasks.n - c->events.at[TG_END].first_in;
+    return MPK_OK;
+}
+
+mpk_status pass_coarsen_events(pass_state *s, tg_graph *g)
+{
+    coarsener c = {.s = s, .g = g};
+    tg_links links;
+    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG, "coarsen_events works on a fused task graph, this one is %s",
+          tg_level_names[g->level]);
+    TRY(tg_fill_op_tasks(s->cx, s->scratch, g, &c.by_op));
+    TRY(tg_fill_links(s->cx, s->scratch, g, &links));
+    NEW(s->cx, s->scratch, c.stamp, g->ir->ops.n);
+    NEW(s->cx, s->scratch, c.consumed, g->ir->ops.n);
+    TRY(make_events(&c, &links));
+    g->events = c.events.at;
+    g->in_tasks = c.in_tasks.at;
+    g->out_tasks = c.out_tasks.at;
+    g->n_events = (uint32_t)c.events.n;
+    g->n_in_tasks = (uint32_t)c.in_tasks.n;
+    g->n_out_tasks = (uint32_t)c.out_tasks.n;
+    return pass_fuse_events(s, g);
+}

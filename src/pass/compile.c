@@ -1,0 +1,118 @@
+/* compile.c - the pipeline (paper §4): tensor programs in, linear tGraphs and the places of tensors out.
+ *
+ * A proof stands between the passes if options ask for it.  Each graph is compiled in scratch memory that goes when it
+ * is done; the program keeps the linear graphs.
+ */
+#include "base/thread.h"
+#include "pass/pass.h"
+
+/* Prove a level, and count the time apart from that of the passes. */
+static mpk_status verify(pass_state *s, const tg_graph *g, uint64_t *verify_ns)
+{
+    if (!s->options->verify)
+        return MPK_OK;
+    uint64_t start = clock_ns();
+    NOTE(s->cx, tg_verify(s->cx, s->scratch, g), "verifying the %s task graph", tg_level_names[g->level]);
+    *verify_ns += clock_ns() - start;
+    return MPK_OK;
+}
+
+/* From tasks to a linear, assigned graph. */
+static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_ns)
+{
+    tg_graph *g;
+    uint32_t tasks;
+    TRY(pass_decompose(s, c->ir, &g));
+    tasks = g->n_tasks;
+    TRY(pass_depend(s, g, &c->stats.pairs));
+    TRY(verify(s, g, verify_ns));
+    TRY(pass_drop_implied(s, g));
+    TRY(pass_fuse_events(s, g));
+    if (s->options->coarse_events)
+        TRY(pass_coarsen_events(s, g));
+    TRY(verify(s, g, verify_ns));
+    TRY(pass_label_launch(s, g));
+    TRY(pass_normalize(s, g));
+    TRY(verify(s, g, verify_ns));
+    TRY(pass_linearize(s, g));
+    TRY(pass_assign(s, g));
+    TRY(verify(s, g, verify_ns));
+    NEW(s->cx, s->result, c->tg, 1);
+    *c->tg = *g;
+    tg_fill_stats(g, &c->stats);
+    c->stats.normalize_tasks = g->n_tasks - tasks;
+    return MPK_OK;
+}
+
+static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
+{
+    uint64_t start = clock_ns(), verify_ns = 0;
+    TRY(pass_simplify(s, &ir));
+    TRY(pass_fuse_ops(s, &ir));
+    c->ir = ir;
+    TRY(compile_graph(s, c, &verify_ns));
+    c->stats.compile_ms = (double)(clock_ns() - start - verify_ns) * 1e-6;
+    c->stats.verify_ms = (double)verify_ns * 1e-6;
+    return MPK_OK;
+}
+
+static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t n_graphs, const uint32_t *n_tokens)
+{
+    CHECK(cx, o->n_workers >= 1 && o->n_workers <= 65535, MPK_EARG, "%u workers: 1 to 65535 are possible",
+          o->n_workers);
+    CHECK(cx, o->tasks_per_worker <= 64, MPK_EARG, "%u tasks of an operator for each worker: at most 64 are possible",
+          o->tasks_per_worker);
+    CHECK(cx, o->page_bytes >= 64 && o->page_bytes % 64 == 0, MPK_EARG, "pages of %u bytes: a multiple of 64 is needed",
+          o->page_bytes);
+    CHECK(cx, n_graphs >= 1, MPK_EARG, "there is nothing to compile");
+    for (uint32_t i = 1; i < n_graphs; i++)
+        CHECK(cx, n_tokens[i - 1] < n_tokens[i], MPK_EARG,
+              "graphs must stand by rising numbers of tokens, %u follows %u", n_tokens[i], n_tokens[i - 1]);
+    return MPK_OK;
+}
+
+/* Memory and pages of the whole program, and the proof of the former. */
+static mpk_status plan(pass_state *s, tg_program *p)
+{
+    uint64_t start = clock_ns();
+    TRY(pass_plan_memory(s, p));
+    for (uint32_t i = 0; i < p->n_graphs; i++)
+        TRY(pass_plan_pages(s, p, &p->graphs[i]));
+    p->graphs[0].stats.compile_ms += (double)(clock_ns() - start) * 1e-6;
+    start = clock_ns();
+    for (uint32_t i = 0; i < p->n_graphs && s->options->verify; i++)
+        NOTE(s->cx, tg_verify_memory(s->cx, s->scratch, &p->graphs[i], p->area_bytes),
+             "verifying the memory plan for %u tokens", p->graphs[i].n_tokens);
+    if (s->options->verify)
+        p->graphs[0].stats.verify_ms += (double)(clock_ns() - start) * 1e-6;
+    return MPK_OK;
+}
+
+static mpk_status compile_all(pass_state *s, ir_graph *const *graphs, const uint32_t *n_tokens, tg_program *p)
+{
+    NEW(s->cx, s->result, p->graphs, p->n_graphs);
+    for (uint32_t i = 0; i < p->n_graphs; i++) {
+        arena_mark mark = arena_get_mark(s->scratch);
+        p->graphs[i].n_tokens = n_tokens[i];
+        NOTE(s->cx, compile_program(s, graphs[i], &p->graphs[i]), "compiling for %u tokens", n_tokens[i]);
+        arena_reset(s->scratch, mark);
+    }
+    return plan(s, p);
+}
+
+mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options, uint32_t n_graphs,
+                        ir_graph *const *graphs, const uint32_t *n_tokens, tg_program *out)
+{
+    arena scratch = {0};
+    pass_state s = {.cx = cx, .result = result, .scratch = &scratch, .options = options};
+    tg_program p = {.n_workers = options->n_workers,
+                    .page_bytes = options->page_bytes,
+                    .pages_per_worker = options->pages_per_worker,
+                    .n_graphs = n_graphs};
+    TRY(check_options(cx, options, n_graphs, n_tokens));
+    mpk_status status = compile_all(&s, graphs, n_tokens, &p);
+    arena_free(&scratch);
+    if (status == MPK_OK)
+        *out = p;
+    return status;
+}

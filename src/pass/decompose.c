@@ -1,0 +1,330 @@
+/* decompose.c - operators into tasks over disjoint tiles of their output (paper §4.1, operator decomposition).
+ *
+ * Input: a tensor program.  Output: tasks, operator by operator, tiles in row-major order of the grid of cuts.
+ *
+ * Idea: among all grids that the record's axes allow, take the one whose slowest worker loads least.  A task costs the
+ * bytes that it reads; tasks of an operator with fixed times run in rounds of one task a worker, those whose time
+ * depends on data are balanced as they come.  A task more costs a trigger of an event, so small operators stay whole.
+ * Operators that look alike (as those of each layer do) are measured once.  Cost: grids of the distinct operators.
+ */
+#include "ir/op.h"
+#include "pass/pass.h"
+
+/* In bytes that a worker could read meanwhile: launching a task, and its trigger, which is one of many on one word. */
+enum { LAUNCH_BYTES = 2048, TRIGGER_BYTES = 64 };
+/* Operators with uneven tasks get more of them than workers, so that there is something to balance. */
+enum { UNEVEN_TASKS_PER_WORKER = 8 };
+
+/* Cut number i of an axis: units * i / parts units of `unit` elements. */
+typedef struct axis_cut {
+    uint32_t parts;
+    int64_t unit;
+} axis_cut;
+
+typedef struct tile_grid {
+    axis_cut at[IR_MAX_RANK];
+} tile_grid;
+
+typedef struct chooser {
+    pass_state *s;
+    const ir_graph *ir;
+    const ir_op *op;
+    const ir_tensor *out;
+    op_axis axes[IR_MAX_RANK];
+    uint32_t forced[IR_MAX_RANK]; /* degrees of the user; 0: free */
+    uint64_t most;                /* tasks */
+    tile_grid grid, best;
+    double best_cost;
+    bool found;
+} chooser;
+
+static int64_t count_units(int64_t extent, int64_t unit)
+{
+    return (extent + unit - 1) / unit;
+}
+
+/* Cut an axis in so many parts: at multiples of `fastest` if these are enough. */
+static bool make_cut(const chooser *c, uint32_t axis, uint32_t parts, axis_cut *out)
+{
+    const op_axis *a = &c->axes[axis];
+    int64_t extent = c->out->dims[axis];
+    *out = (axis_cut){parts, a->fastest > 0 ? a->fastest : a->grain};
+    if (parts == 1)
+        return true;
+    if (a->grain <= 0 || count_units(extent, a->grain) < parts)
+        return false;
+    if (count_units(extent, out->unit) < parts)
+        out->unit = a->grain;
+    return true;
+}
+
+static void tile_range(const axis_cut *cut, int64_t extent, uint32_t i, int64_t *lo, int64_t *hi)
+{
+    if (cut->parts == 1) {
+        *lo = 0;
+        *hi = extent;
+        return;
+    }
+    int64_t units = count_units(extent, cut->unit);
+    *lo = units * i / cut->parts * cut->unit;
+    *hi = units * (i + 1) / cut->parts * cut->unit;
+    *hi = *hi < extent ? *hi : extent;
+}
+
+/* The largest tile: the one with the most units comes last along each axis, unless it is cut short. */
+static ir_box largest_tile(const chooser *c)
+{
+    ir_box box = {0};
+    for (uint32_t i = 0; i < c->out->rank; i++) {
+        const axis_cut *cut = &c->grid.at[i];
+        int64_t size = 0;
+        for (uint32_t k = cut->parts > 2 ? cut->parts - 2 : 0; k < cut->parts; k++) {
+            int64_t lo, hi;
+            tile_range(cut, c->out->dims[i], k, &lo, &hi);
+            if (hi - lo > size) {
+                size = hi - lo;
+                box.lo[i] = lo;
+                box.hi[i] = hi;
+            }
+        }
+    }
+    return box;
+}
+
+/* What the slowest worker loads, in bytes, under the grid at hand. */
+static double grid_cost(const chooser *c, uint64_t n)
+{
+    double workers = c->s->options->n_workers;
+    ir_box box = largest_tile(c);
+    if (!(c->op->def->flags & OP_DATA_DEPENDENT)) {
+        double rounds = (double)((n + (uint64_t)workers - 1) / (uint64_t)workers);
+        return rounds * ((double)op_bytes_read(c->ir, c->op, &box) + LAUNCH_BYTES) + TRIGGER_BYTES * (double)n;
+    }
+    /* What such a task reads is found by following data, so `reads` can only name all of it: take the share of the
+     * rows. */
+    ir_box rows = box;
+    double share = 1;
+    if (c->out->rank) {
+        rows.lo[0] = 0;
+        rows.hi[0] = c->out->dims[0];
+        share = (double)(box.hi[0] - box.lo[0]) / (double)c->out->dims[0];
+    }
+    double bytes = (double)op_bytes_read(c->ir, c->op, &rows) * share + LAUNCH_BYTES;
+    /* List scheduling ends at most one task later than a perfect split. */
+    return bytes * (double)n / workers + bytes + TRIGGER_BYTES * (double)n;
+}
+
+static void try_grid(chooser *c, uint64_t n)
+{
+    double cost = grid_cost(c, n);
+    if (!c->found || cost < c->best_cost) {
+        c->found = true;
+        c->best_cost = cost;
+        c->best = c->grid;
+    }
+}
+
+/* All grids of axes axis, axis + 1 ... after those fixed before. */
+static void try_axes(chooser *c, uint32_t axis, uint64_t n)
+{
+    if (axis == c->out->rank) {
+        try_grid(c, n);
+        return;
+    }
+    uint32_t least = c->forced[axis] ? c->forced[axis] : 1;
+    uint64_t most = c->forced[axis] ? c->forced[axis] : c->most / n;
+    for (uint32_t parts = least; parts <= most && make_cut(c, axis, parts, &c->grid.at[axis]); parts++)
+        try_axes(c, axis + 1, n * parts);
+}
+
+/* ---- the user's degrees ---- */
+
+static bool degree_matches(const pass_degree *d, const ir_op *op)
+{
+    return str_is(d->match, op->def->name) || str_equal(d->match, op->name);
+}
+
+static mpk_status check_degree(const chooser *c, const pass_degree *d)
+{
+    mpk_context *cx = c->s->cx;
+    CHECK(cx, d->axis < c->out->rank, MPK_EARG, "degree of %.*s: the output of %.*s has no axis %u, it has %u",
+          STR_ARG(d->match), STR_ARG(c->op->name), d->axis, c->out->rank);
+    const op_axis *axis = &c->axes[d->axis];
+    int64_t most = axis->grain > 0 ? count_units(c->out->dims[d->axis], axis->grain) : 1;
+    CHECK(cx, d->degree >= 1 && d->degree <= most, MPK_EARG,
+          "degree of %.*s: axis %u of %.*s can be cut in 1 to %lld parts, not %u", STR_ARG(d->match), d->axis,
+          STR_ARG(c->op->name), (long long)most, d->degree);
+    return MPK_OK;
+}
+
+static mpk_status apply_degrees(chooser *c)
+{
+    const pass_options *o = c->s->options;
+    for (uint32_t i = 0; i < o->n_degrees; i++) {
+        if (!degree_matches(&o->degrees[i], c->op))
+            continue;
+        TRY(check_degree(c, &o->degrees[i]));
+        c->forced[o->degrees[i].axis] = o->degrees[i].degree;
+    }
+    return MPK_OK;
+}
+
+static mpk_status check_degrees_match(pass_state *s, const ir_graph *ir)
+{
+    for (uint32_t i = 0; i < s->options->n_degrees; i++) {
+        bool found = false;
+        for (size_t o = 0; o < ir->ops.n && !found; o++)
+            found = degree_matches(&s->options->degrees[i], &ir->ops.at[o]);
+        CHECK(s->cx, found, MPK_EARG, "degree of %.*s: the tensor program has no such operator",
+              STR_ARG(s->options->degrees[i].match));
+    }
+    return MPK_OK;
+}
+
+/* ---- choosing ---- */
+
+/* An operator that writes in place reads what it writes: then tiles must not need each other's. */
+static bool tiles_are_apart(const chooser *c, const ir_box *tiles, size_t n)
+{
+    const ir_op *op = c->op;
+    for (uint32_t out = 0; out < op->n_out; out++) {
+        ir_tensor_id shares = c->ir->tensors.at[op->out[out]].shares;
+        for (uint32_t in = 0; shares != IR_NONE && in < op->n_in; in++) {
+            if (op->in[in] == IR_NONE)
+                continue;
+            for (size_t i = 0; i < n * n; i++) {
+                const ir_box *writer = &tiles[i / n], *reader = &tiles[i % n];
+                ir_box written = *writer, read = {0}, of_write, of_read;
+                ir_tensor_id a, b;
+                if (writer == reader)
+                    continue;
+                if (out && op->def->writes)
+                    op->def->writes(c->ir, op, out, writer, &written);
+                op->def->reads(c->ir, op, in, reader, &read);
+                ir_root(c->ir, op->out[out], &written, &a, &of_write);
+                ir_root(c->ir, op->in[in], &read, &b, &of_read);
+                if (a == b && ir_box_overlaps(&of_write, &of_read, c->ir->tensors.at[a].rank))
+                    return false;
+            }
+        }
+    }
+    return true;
+}
+
+static mpk_status choose_grid(chooser *c)
+{
+    const pass_options *o = c->s->options;
+    bool uneven = c->op->def->flags & OP_DATA_DEPENDENT;
+    uint32_t per_worker = o->tasks_per_worker ? o->tasks_per_worker : uneven ? UNEVEN_TASKS_PER_WORKER : 1;
+    c->most = (uint64_t)o->n_workers * per_worker;
+    if (c->op->def->axes)
+        c->op->def->axes(c->ir, c->op, c->axes);
+    TRY(apply_degrees(c));
+    try_axes(c, 0, 1);
+    CHECK(c->s->cx, c->found, MPK_EARG, "%.*s: no cut fits the degrees that were asked for", STR_ARG(c->op->name));
+    return MPK_OK;
+}
+
+/* All that the choice depends on; operators with equal keys get equal grids.  The user may name a single operator, and
+ * so then its name is part of the key. */
+static void print_key(const chooser *c, text *key)
+{
+    const ir_op *op = c->op;
+    text_add(key, (const char *)&op->def, sizeof op->def);
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        bool there = op->in[i] != IR_NONE;
+        const ir_tensor *t = there ? &c->ir->tensors.at[op->in[i]] : NULL;
+        text_add(key, (const char *)&there, sizeof there);
+        if (there) {
+            text_add(key, (const char *)&t->dtype, sizeof t->dtype);
+            text_add(key, (const char *)t->dims, t->rank * sizeof *t->dims);
+        }
+    }
+    text_add(key, (const char *)c->out->dims, c->out->rank * sizeof *c->out->dims);
+    for (uint32_t i = 0; i < op->def->n_attributes; i++) {
+        const ir_attribute *a = &op->attributes[i];
+        text_add(key, (const char *)&a->i, sizeof a->i);
+        text_add(key, (const char *)&a->f, sizeof a->f);
+        text_add(key, a->s.at, a->s.n);
+        text_add(key, (const char *)a->ints.at, a->ints.n * sizeof *a->ints.at);
+    }
+    for (uint32_t i = 0; i < c->s->options->n_degrees; i++)
+        if (degree_matches(&c->s->options->degrees[i], op))
+            text_add(key, op->name.at, op->name.n);
+}
+
+typedef struct decomposer {
+    chooser c;
+    map seen; /* key -> index of grids */
+    VEC(tile_grid) grids;
+    VEC(tg_task) tasks;
+} decomposer;
+
+/* The grid of the operator at hand: that of an operator like it, or a new choice. */
+static mpk_status find_grid(decomposer *d, tile_grid *out)
+{
+    pass_state *s = d->c.s;
+    text key = {0};
+    uint64_t index;
+    print_key(&d->c, &key);
+    char *copy = key.failed ? NULL : arena_copy(s->scratch, key.at, key.n);
+    str borrowed = {copy, key.n};
+    text_free(&key);
+    CHECK(s->cx, copy, MPK_ENOMEM, "out of memory for the key of an operator");
+    if (map_get(&d->seen, borrowed, &index)) {
+        *out = d->grids.at[index];
+        return MPK_OK;
+    }
+    TRY(choose_grid(&d->c));
+    TRY(map_put(s->cx, s->scratch, &d->seen, borrowed, d->grids.n));
+    PUSH(s->cx, s->scratch, &d->grids, d->c.best);
+    *out = d->c.best;
+    return MPK_OK;
+}
+
+static mpk_status push_tiles(decomposer *d, ir_op_id op, const tile_grid *grid)
+{
+    const ir_tensor *out = d->c.out;
+    size_t n = 1, first = d->tasks.n;
+    for (uint32_t i = 0; i < out->rank; i++)
+        n *= grid->at[i].parts;
+    ir_box *tiles;
+    NEW(d->c.s->cx, d->c.s->scratch, tiles, n);
+    for (size_t k = 0; k < n; k++) {
+        size_t rest = k;
+        for (uint32_t i = out->rank; i-- > 0; rest /= grid->at[i].parts)
+            tile_range(&grid->at[i], out->dims[i], (uint32_t)(rest % grid->at[i].parts), &tiles[k].lo[i],
+                       &tiles[k].hi[i]);
+    }
+    if (n > 1 && !tiles_are_apart(&d->c, tiles, n)) {
+        n = 1;
+        tiles[0] = ir_box_whole(out);
+    }
+    for (size_t k = 0; k < n; k++)
+        PUSH(d->c.s->cx, d->c.s->scratch, &d->tasks,
+             (tg_task){.op = op, .box = tiles[k], .worker = TG_NONE, .depends = TG_NONE, .triggers = TG_NONE});
+    CHECK(d->c.s->cx, d->tasks.n < TG_NONE && d->tasks.n > first, MPK_ELIMIT, "too many tasks");
+    return MPK_OK;
+}
+
+mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out)
+{
+    decomposer d = {0};
+    tg_graph *g;
+    TRY(check_degrees_match(s, ir));
+    TRY(tg_create(s->cx, s->scratch, ir, s->options->n_workers, &g));
+    for (ir_op_id o = 0; o < ir->ops.n; o++) {
+        const ir_op *op = &ir->ops.at[o];
+        tile_grid grid;
+        if (!tg_op_has_tasks(ir, op))
+            continue;
+        d.c = (chooser){.s = s, .ir = ir, .op = op, .out = &ir->tensors.at[op->out[0]]};
+        TRY(find_grid(&d, &grid));
+        TRY(push_tiles(&d, o, &grid));
+    }
+    CHECK(s->cx, d.tasks.n, MPK_EUNSUPPORTED, "the tensor program has no operator that does work");
+    g->tasks = d.tasks.at;
+    g->n_tasks = (uint32_t)d.tasks.n;
+    *out = g;
+    return MPK_OK;
+}

@@ -1,0 +1,70 @@
+/* drop_implied.c - drop the pairs that other pairs imply.
+ *
+ * Input: a graph (TG_RAW).  Output: the same order of tasks with fewer events.  A task waits for A and for B, and B
+ * itself waits for A: then the wait for A says nothing.  A residual connection is such a case: it reaches over
+ * operators that are barriers.  The paper's own graphs have no such forks (§6.6); without this pass each residual would
+ * be one, and normalisation would pay for it with two empty tasks for every tile.  Proven by exact reachability.  Cost:
+ * linear in the pairs.
+ */
+#include "pass/pass.h"
+
+typedef struct dropper {
+    tg_graph *g;
+    const tg_links *links;
+    const tg_reach *reach;
+    tg_task_id *list; /* producers of the task at hand; kept ones first after tg_keep_last */
+    uint64_t *kept;   /* a bit for each task: is it among the kept producers? */
+    bool *gone;       /* [n_events] */
+} dropper;
+
+/* The events of a task whose only in-task is implied: those that say nothing more. */
+static void drop_for(dropper *d, tg_task_id t)
+{
+    uint32_t first = d->links->first_depends[t], n = d->links->first_depends[t + 1] - first;
+    if (n < 2)
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        d->list[i] = d->g->in_tasks[d->g->events[d->links->depends[first + i]].first_in];
+    uint32_t kept = tg_keep_last(d->reach, d->list, n);
+    for (uint32_t i = 0; i < kept; i++)
+        d->kept[d->list[i] / 64] |= UINT64_C(1) << d->list[i] % 64;
+    for (uint32_t i = 0; i < n && kept < n; i++) {
+        tg_event_id e = d->links->depends[first + i];
+        tg_task_id producer = d->g->in_tasks[d->g->events[e].first_in];
+        d->gone[e] = !(d->kept[producer / 64] >> producer % 64 & 1);
+    }
+    for (uint32_t i = 0; i < kept; i++)
+        d->kept[d->list[i] / 64] = 0;
+}
+
+static mpk_status check_pairs(pass_state *s, const tg_graph *g)
+{
+    CHECK(s->cx, g->level == TG_RAW, MPK_EARG, "drop_implied works on a raw task graph, this one is %s",
+          tg_level_names[g->level]);
+    for (uint32_t e = 2; e < g->n_events; e++)
+        CHECK(s->cx, g->events[e].n_in == 1 && g->events[e].n_out == 1, MPK_EVERIFY,
+              "event %u of a raw task graph has %u in-tasks and %u out-tasks, 1 and 1 are right", e, g->events[e].n_in,
+              g->events[e].n_out);
+    return MPK_OK;
+}
+
+mpk_status pass_drop_implied(pass_state *s, tg_graph *g)
+{
+    tg_links links;
+    tg_reach reach;
+    dropper d = {.g = g, .links = &links, .reach = &reach};
+    TRY(check_pairs(s, g));
+    TRY(tg_fill_links(s->cx, s->scratch, g, &links));
+    TRY(tg_fill_reach(s->cx, s->scratch, g, &links, &reach));
+    NEW(s->cx, s->scratch, d.list, g->n_tasks);
+    NEW(s->cx, s->scratch, d.kept, (size_t)g->n_tasks / 64 + 1);
+    NEW(s->cx, s->scratch, d.gone, g->n_events);
+    for (tg_task_id t = 0; t < g->n_tasks; t++)
+        drop_for(&d, t);
+    uint32_t n = 2;
+    for (uint32_t e = 2; e < g->n_events; e++)
+        if (!d.gone[e])
+            g->events[n++] = g->events[e];
+    g->n_events = n;
+    return MPK_OK;
+}

@@ -1,0 +1,123 @@
+/* label_launch.c - which tasks are launched just in time, which ahead of time (paper §5.2).
+ *
+ * Input: TG_FUSED.  Output: the same with `launch` set, the same for all tasks of an operator.
+ *
+ * Policy PAPER: an operator is JIT if its time depends on data, or if it stands downstream of a JIT operator with no
+ * global barrier between: one of its tasks waits for some tasks of the JIT operator, directly or through others, but
+ * not for all of them, so that the imbalance is not over when it begins. Policy AUTO: the same, but an operator whose
+ * time depends on data counts only if it has more tasks than there are workers: otherwise each task has a worker of its
+ * own, there is nothing to balance, and AOT saves the hop over the scheduler. Policies AOT and JIT: all.
+ *
+ * An event launches JIT tasks or AOT tasks, never both: an operator that shares an event with a JIT operator is JIT
+ * too. Cost: operators x JIT operators, a few rounds.
+ */
+#include "ir/op.h"
+#include "pass/pass.h"
+
+typedef struct labeller {
+    pass_state *s;
+    tg_graph *g;
+    tg_op_tasks by_op;
+    tg_links links;
+    tg_reach reach;
+    bool *jit;                /* [ops] */
+    bool *event_jit;          /* [n_events] it launches a task of a JIT operator */
+    uint32_t *lowest, *above; /* [ops] positions of the operator's tasks: lowest <= p < above */
+} labeller;
+
+static bool is_uneven(const labeller *l, ir_op_id op)
+{
+    uint32_t n = l->by_op.first[op + 1] - l->by_op.first[op];
+    bool varies = l->g->ir->ops.at[op].def->flags & OP_DATA_DEPENDENT;
+    return n && varies && (l->s->options->launch == PASS_LAUNCH_PAPER || n > l->s->options->n_workers);
+}
+
+/* Does the set hold some tasks of a JIT operator, but not all? */
+static bool is_within(const labeller *l, const tg_set *set, ir_op_id op)
+{
+    uint32_t end = (set->first_word + set->n_words) * 64, n = 0;
+    if (l->above[op] <= set->prefix || (l->lowest[op] >= set->prefix && l->lowest[op] >= end))
+        return false; /* all; none */
+    for (uint32_t i = l->by_op.first[op]; i < l->by_op.first[op + 1]; i++)
+        n += tg_set_has(set, l->reach.position[l->by_op.tasks[i]]);
+    return n && n < l->by_op.first[op + 1] - l->by_op.first[op];
+}
+
+static bool must_be_jit(const labeller *l, ir_op_id op)
+{
+    const tg_set *last = NULL;
+    for (uint32_t i = l->by_op.first[op]; i < l->by_op.first[op + 1]; i++) {
+        tg_task_id t = l->by_op.tasks[i];
+        for (uint32_t k = l->links.first_depends[t]; k < l->links.first_depends[t + 1]; k++)
+            if (l->event_jit[l->links.depends[k]])
+                return true;
+        const tg_set *set = l->reach.before[t];
+        for (ir_op_id from = 0; set != last && from < l->g->ir->ops.n; from++)
+            if (l->jit[from] && is_within(l, set, from))
+                return true;
+        last = set;
+    }
+    return false;
+}
+
+static void mark(labeller *l, ir_op_id op)
+{
+    l->jit[op] = true;
+    for (uint32_t i = l->by_op.first[op]; i < l->by_op.first[op + 1]; i++)
+        for (uint32_t k = l->links.first_depends[l->by_op.tasks[i]]; k < l->links.first_depends[l->by_op.tasks[i] + 1];
+             k++)
+            l->event_jit[l->links.depends[k]] = true;
+}
+
+static mpk_status start(labeller *l)
+{
+    mpk_context *cx = l->s->cx;
+    arena *a = l->s->scratch;
+    uint32_t n_ops = (uint32_t)l->g->ir->ops.n;
+    TRY(tg_fill_op_tasks(cx, a, l->g, &l->by_op));
+    TRY(tg_fill_links(cx, a, l->g, &l->links));
+    TRY(tg_fill_reach(cx, a, l->g, &l->links, &l->reach));
+    NEW(cx, a, l->jit, n_ops);
+    NEW(cx, a, l->event_jit, l->g->n_events);
+    NEW(cx, a, l->lowest, n_ops);
+    NEW(cx, a, l->above, n_ops);
+    memset(l->lowest, 0xff, n_ops * sizeof *l->lowest);
+    for (tg_task_id t = 0; t < l->g->n_tasks; t++) {
+        ir_op_id op = l->g->tasks[t].op;
+        uint32_t p = l->reach.position[t];
+        l->lowest[op] = p < l->lowest[op] ? p : l->lowest[op];
+        l->above[op] = p + 1 > l->above[op] ? p + 1 : l->above[op];
+    }
+    return MPK_OK;
+}
+
+/* Spread until nothing changes: an operator later in the program can share an event with an earlier one. */
+static void spread(labeller *l)
+{
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (ir_op_id op = 0; op < l->g->ir->ops.n; op++)
+            if (!l->jit[op] && must_be_jit(l, op)) {
+                mark(l, op);
+                changed = true;
+            }
+    }
+}
+
+mpk_status pass_label_launch(pass_state *s, tg_graph *g)
+{
+    labeller l = {.s = s, .g = g};
+    pass_launch policy = s->options->launch;
+    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG, "label_launch works on a fused task graph, this one is %s",
+          tg_level_names[g->level]);
+    if (policy == PASS_LAUNCH_AUTO || policy == PASS_LAUNCH_PAPER) {
+        TRY(start(&l));
+        for (ir_op_id op = 0; op < g->ir->ops.n; op++)
+            if (is_uneven(&l, op))
+                mark(&l, op);
+        spread(&l);
+    }
+    for (tg_task_id t = 0; t < g->n_tasks; t++)
+        g->tasks[t].launch = (l.jit ? l.jit[g->tasks[t].op] : policy == PASS_LAUNCH_JIT) ? TG_JIT : TG_AOT;
+    return MPK_OK;
+}

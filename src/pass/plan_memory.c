@@ -1,0 +1,207 @@
+/* plan_memory.c - where tensors lie: shared areas by name, temporaries reused inside a graph.
+ *
+ * Input: a program whose graphs are linear.  Output: places, weights, area_bytes.
+ *
+ * Weights, state, step inputs and outputs are found by name in all graphs: an entry is as large as its largest tensor.
+ * A temporary takes the lowest offset at which everything that it would overwrite is dead by proof: every task that
+ * touches the old tensor ends, by events, before any task that writes the new one begins.  So reuse adds no hazard and
+ * no event, under any timing.  Cost: temporaries x those still in place, times the tasks where no barrier lies between.
+ */
+#include "ir/op.h"
+#include "pass/pass.h"
+
+enum { ALIGNMENT = 64 };
+
+typedef struct entry {
+    str name;
+    tg_area area;
+    uint64_t bytes, offset;
+    const ir_tensor *first; /* the tensor that made the entry */
+} entry;
+
+typedef struct planner {
+    pass_state *s;
+    tg_program *p;
+    map names; /* entry by name */
+    VEC(entry) entries;
+    uint64_t temps_bytes;
+} planner;
+
+static uint64_t align(uint64_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* ---- shared areas ---- */
+
+/* The name under which graphs share the storage of a root: its own, or that of the graph's output it holds; empty for
+ * a temporary. */
+static void fill_shared_names(const ir_graph *ir, str *names)
+{
+    for (ir_tensor_id t = 0; t < ir->tensors.n; t++)
+        if (ir->tensors.at[t].shares == IR_NONE && ir->tensors.at[t].kind != IR_TEMP)
+            names[t] = ir->tensors.at[t].name;
+    for (size_t i = 0; i < ir->outputs.n; i++) {
+        ir_tensor_id root = tg_root(ir, ir->outputs.at[i]);
+        if (!names[root].n)
+            names[root] = ir->tensors.at[ir->outputs.at[i]].name;
+    }
+}
+
+static tg_area area_of(const ir_tensor *root)
+{
+    return root->kind == IR_CONST ? TG_WEIGHTS : root->kind == IR_STATE ? TG_STATE : TG_STEP;
+}
+
+static bool same_shape(const ir_tensor *a, const ir_tensor *b)
+{
+    return a->dtype == b->dtype && a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
+}
+
+static mpk_status add_entry(planner *p, str name, const ir_tensor *root)
+{
+    mpk_context *cx = p->s->cx;
+    uint64_t index, bytes = (uint64_t)ir_bytes(root);
+    tg_area area = area_of(root);
+    if (!map_get(&p->names, name, &index)) {
+        TRY(map_put(cx, p->s->scratch, &p->names, name, p->entries.n));
+        PUSH(cx, p->s->scratch, &p->entries, (entry){.name = name, .area = area, .bytes = bytes, .first = root});
+        return MPK_OK;
+    }
+    entry *e = &p->entries.at[index];
+    CHECK(cx, e->area == area, MPK_EARG, "%%%.*s is of another kind in another graph of the program", STR_ARG(name));
+    CHECK(cx, area == TG_STEP || same_shape(e->first, root), MPK_ESHAPE,
+          "%%%.*s has another shape or dtype in another graph of the program", STR_ARG(name));
+    e->bytes = bytes > e->bytes ? bytes : e->bytes;
+    return MPK_OK;
+}
+
+static mpk_status add_weight(planner *p, entry *e, uint32_t capacity)
+{
+    CHECK(p->s->cx, p->p->n_weights < capacity, MPK_EARG, "too many weights");
+    tg_weight *w = &p->p->weights[p->p->n_weights];
+    e->offset = p->p->n_weights++;
+    *w = (tg_weight){.dtype = e->first->dtype, .rank = e->first->rank};
+    memcpy(w->dims, e->first->dims, sizeof w->dims);
+    char *copy = arena_copy(p->s->result, e->name.at, e->name.n);
+    CHECK(p->s->cx, copy, MPK_ENOMEM, "out of memory for the name of a weight");
+    w->name = (str){copy, e->name.n};
+    p->p->area_bytes[TG_WEIGHTS] += e->bytes;
+    return MPK_OK;
+}
+
+/* Offsets in the order in which the entries were met. */
+static mpk_status place_entries(planner *p)
+{
+    uint32_t n_weights = 0;
+    for (size_t i = 0; i < p->entries.n; i++)
+        n_weights += p->entries.at[i].area == TG_WEIGHTS;
+    NEW(p->s->cx, p->s->result, p->p->weights, n_weights);
+    for (size_t i = 0; i < p->entries.n; i++) {
+        entry *e = &p->entries.at[i];
+        if (e->area == TG_WEIGHTS) {
+            TRY(add_weight(p, e, n_weights));
+            continue;
+        }
+        e->offset = p->p->area_bytes[e->area];
+        p->p->area_bytes[e->area] += align(e->bytes);
+    }
+    return MPK_OK;
+}
+
+/* ---- temporaries of one graph ---- */
+
+typedef struct temporary {
+    ir_tensor_id root;
+    uint64_t offset, bytes;
+} temporary;
+
+typedef struct temps {
+    pass_state *s;
+    const ir_graph *ir;
+    tg_alive alive;
+    VEC(temporary) placed; /* tensors that still hold bytes which no later tensor covers whole */
+    uint64_t bytes;
+} temps;
+
+/* Place a temporary: at 0 or behind one that is in place, wherever it fits first. */
+static mpk_status place_temporary(temps *t, ir_tensor_id root, tg_place *place)
+{
+    const ir_tensor *tensor = &t->ir->tensors.at[root];
+    uint64_t bytes = align((uint64_t)ir_bytes(tensor)), best = UINT64_MAX;
+    bool *fixed; /* must not be overwritten */
+    NEW(t->s->cx, t->s->scratch, fixed, t->placed.n);
+    for (size_t i = 0; i < t->placed.n; i++)
+        fixed[i] = !tg_may_overwrite(&t->alive, tensor->producer, t->placed.at[i].root);
+    for (size_t i = 0; i <= t->placed.n; i++) {
+        uint64_t offset = i ? t->placed.at[i - 1].offset + t->placed.at[i - 1].bytes : 0;
+        bool fits = offset < best;
+        for (size_t k = 0; k < t->placed.n && fits; k++)
+            fits = !fixed[k] || offset >= t->placed.at[k].offset + t->placed.at[k].bytes ||
+                   t->placed.at[k].offset >= offset + bytes;
+        best = fits ? offset : best;
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < t->placed.n; i++) {
+        const temporary *old = &t->placed.at[i];
+        if (old->offset < best || old->offset + old->bytes > best + bytes)
+            t->placed.at[kept++] = *old;
+    }
+    t->placed.n = kept;
+    PUSH(t->s->cx, t->s->scratch, &t->placed, (temporary){root, best, bytes});
+    t->bytes = best + bytes > t->bytes ? best + bytes : t->bytes;
+    *place = (tg_place){TG_TEMPS, best};
+    return MPK_OK;
+}
+
+/* ---- places ---- */
+
+static mpk_status place_graph(planner *p, tg_compiled *c)
+{
+    const ir_graph *ir = c->ir;
+    temps t = {.s = p->s, .ir = ir};
+    tg_place *places;
+    str *names;
+    NEW(p->s->cx, p->s->result, places, ir->tensors.n);
+    NEW(p->s->cx, p->s->scratch, names, ir->tensors.n);
+    fill_shared_names(ir, names);
+    TRY(tg_fill_alive(p->s->cx, p->s->scratch, c->tg, &t.alive));
+    for (ir_tensor_id i = 0; i < ir->tensors.n; i++) {
+        uint64_t index;
+        if (ir->tensors.at[i].shares != IR_NONE)
+            places[i] = places[ir->tensors.at[i].shares];
+        else if (!names[i].n)
+            TRY(place_temporary(&t, i, &places[i]));
+        else if (map_get(&p->names, names[i], &index))
+            places[i] = (tg_place){p->entries.at[index].area, p->entries.at[index].offset};
+    }
+    p->temps_bytes = t.bytes > p->temps_bytes ? t.bytes : p->temps_bytes;
+    c->places = places;
+    return MPK_OK;
+}
+
+static mpk_status gather_graph(planner *p, const ir_graph *ir)
+{
+    str *names;
+    NEW(p->s->cx, p->s->scratch, names, ir->tensors.n);
+    fill_shared_names(ir, names);
+    for (ir_tensor_id t = 0; t < ir->tensors.n; t++)
+        if (names[t].n)
+            TRY(add_entry(p, names[t], &ir->tensors.at[t]));
+    return MPK_OK;
+}
+
+mpk_status pass_plan_memory(pass_state *s, tg_program *program)
+{
+    planner p = {.s = s, .p = program};
+    program->n_weights = 0;
+    memset(program->area_bytes, 0, sizeof program->area_bytes);
+    for (uint32_t i = 0; i < program->n_graphs; i++)
+        TRY(gather_graph(&p, program->graphs[i].ir));
+    TRY(place_entries(&p));
+    for (uint32_t i = 0; i < program->n_graphs; i++)
+        NOTE(s->cx, place_graph(&p, &program->graphs[i]), "planning the memory of %u tokens",
+             program->graphs[i].n_tokens);
+    program->area_bytes[TG_TEMPS] = p.temps_bytes;
+    return MPK_OK;
+}

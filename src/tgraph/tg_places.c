@@ -1,0 +1,12 @@
+/* tg_places.c - bind the tensors of a compiled graph to memory (see program.h). */
+#include "tgraph/program.h"
+
+void tg_bind(const tg_compiled *c, void *const area[TG_AREAS], void *const *weights, void **data)
+{
+    for (ir_tensor_id t = 0; t < c->ir->tensors.n; t++) {
+        const ir_tensor *tensor = &c->ir->tensors.at[t];
+        const tg_place *place = &c->places[t];
+        char *root = place->area == TG_WEIGHTS ? weights[place->offset] : (char *)area[place->area] + place->offset;
+        data[t] = root ? root + ir_row_bytes(tensor->dtype, tensor->offset) : NULL;
+    }
+}

@@ -1,0 +1,259 @@
+/* tg_reach.c - which tasks must end before a task may begin: exact reachability through events.
+ *
+ * Input: a graph at any level.  Output: a set of tasks for each task.
+ *
+ * Idea: number the tasks topologically; the set of a task is the union of its producers and of their sets.  A deep
+ * graph passes through barriers all the time, so of a set nearly all is a prefix of the numbering and only the rest, a
+ * window of bits, is stored; tasks with equal producers share one set.  Cost: linear in the edges for deep graphs; for
+ * the widest possible graph a bit for each pair of tasks.
+ */
+#include "tgraph/tgraph.h"
+
+typedef struct builder {
+    mpk_context *cx;
+    arena *a;
+    const tg_graph *g;
+    const tg_links *links;
+    tg_task_id *order;          /* tasks by position */
+    uint64_t *work;             /* the set being made, as bits; zero between sets */
+    const tg_set *last;         /* the set merged last: neighbours mostly share one */
+    uint32_t prefix, low, high; /* of the set being made: all below prefix; words low <= w < high are in use */
+    tg_task_id *producers;      /* of the task at hand, and of the one before it */
+    tg_task_id *earlier;
+    uint32_t n_producers, n_earlier;
+} builder;
+
+/* ---- a topological order ---- */
+
+static bool is_numbered(const tg_graph *g)
+{
+    for (uint32_t e = 0; e < g->n_events; e++) {
+        const tg_event *event = &g->events[e];
+        if (event->n_in && event->n_out && g->in_tasks[event->first_in + event->n_in - 1] >= tg_out_task(g, event, 0))
+            return false;
+    }
+    return true;
+}
+
+static mpk_status fail_cycle(const builder *b, const uint32_t *waits)
+{
+    const tg_graph *g = b->g;
+    tg_task_id t = 0;
+    while (t + 1 < g->n_tasks && !waits[t])
+        t++;
+    /* Follow what is waited for until it must repeat: then t lies on a cycle. */
+    tg_event_id on = TG_START;
+    for (uint32_t step = 0; step <= g->n_tasks; step++) {
+        tg_task_id from = TG_NONE;
+        for (uint32_t i = b->links->first_depends[t]; i < b->links->first_depends[t + 1] && from == TG_NONE; i++) {
+            const tg_event *event = &g->events[b->links->depends[i]];
+            for (uint32_t k = 0; k < event->n_in && from == TG_NONE; k++)
+                if (waits[g->in_tasks[event->first_in + k]]) {
+                    from = g->in_tasks[event->first_in + k];
+                    on = b->links->depends[i];
+                }
+        }
+        if (from == TG_NONE)
+            break;
+        t = from;
+    }
+    char name[TG_NAME_BYTES];
+    FAIL(b->cx, MPK_EVERIFY, "task %s is on a cycle through event %u: it waits for itself", tg_name_task(g, t, name),
+         on);
+}
+
+/* Breadth first, as linearize does it.  waits[t]: events that task t still waits for. */
+static mpk_status sort_tasks(builder *b)
+{
+    const tg_graph *g = b->g;
+    uint32_t *waits, *missing, n = 0;
+    NEW(b->cx, b->a, waits, g->n_tasks);
+    NEW(b->cx, b->a, missing, g->n_events);
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        waits[t] = b->links->first_depends[t + 1] - b->links->first_depends[t];
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        if (!waits[t])
+            b->order[n++] = t;
+    for (uint32_t e = 0; e < g->n_events; e++)
+        missing[e] = g->events[e].n_in;
+    for (uint32_t e = 0; e < g->n_events; e++)
+        for (uint32_t i = 0; !missing[e] && i < g->events[e].n_out; i++)
+            if (--waits[tg_out_task(g, &g->events[e], i)] == 0)
+                b->order[n++] = tg_out_task(g, &g->events[e], i);
+    for (uint32_t at = 0; at < n; at++) {
+        tg_task_id t = b->order[at];
+        for (uint32_t i = b->links->first_triggers[t]; i < b->links->first_triggers[t + 1]; i++) {
+            const tg_event *event = &g->events[b->links->triggers[i]];
+            if (--missing[b->links->triggers[i]])
+                continue;
+            for (uint32_t k = 0; k < event->n_out; k++)
+                if (--waits[tg_out_task(g, event, k)] == 0)
+                    b->order[n++] = tg_out_task(g, event, k);
+        }
+    }
+    return n == g->n_tasks ? MPK_OK : fail_cycle(b, waits);
+}
+
+/* ---- sets ---- */
+
+static void use_words(builder *b, uint32_t low, uint32_t high)
+{
+    b->low = low < b->low ? low : b->low;
+    b->high = high > b->high ? high : b->high;
+}
+
+static void add_position(builder *b, uint32_t position)
+{
+    b->work[position / 64] |= UINT64_C(1) << position % 64;
+    use_words(b, position / 64, position / 64 + 1);
+}
+
+static void add_set(builder *b, const tg_set *s)
+{
+    if (s == b->last)
+        return;
+    b->last = s;
+    b->prefix = s->prefix > b->prefix ? s->prefix : b->prefix;
+    for (uint32_t i = 0; i < s->n_words; i++)
+        b->work[s->first_word + i] |= s->bits[i];
+    if (s->n_words)
+        use_words(b, s->first_word, s->first_word + s->n_words);
+}
+
+static void begin_set(builder *b)
+{
+    b->prefix = 0;
+    b->low = UINT32_MAX;
+    b->high = 0;
+    b->last = NULL;
+}
+
+/* The set that was made, its prefix as long as can be. */
+static mpk_status end_set(builder *b, const tg_set **out)
+{
+    while (b->prefix / 64 < b->high) {
+        uint64_t rest = ~b->work[b->prefix / 64] >> b->prefix % 64;
+        if (rest) {
+            b->prefix += (uint32_t)__builtin_ctzll(rest);
+            break;
+        }
+        b->prefix = (b->prefix / 64 + 1) * 64;
+    }
+    tg_set *s;
+    uint64_t *bits;
+    uint32_t first = b->prefix / 64 > b->low ? b->prefix / 64 : b->low;
+    uint32_t n = b->high > first ? b->high - first : 0;
+    NEW(b->cx, b->a, s, 1);
+    NEW(b->cx, b->a, bits, n);
+    if (n)
+        memcpy(bits, b->work + first, n * sizeof *bits);
+    *s = (tg_set){.prefix = b->prefix, .first_word = first, .n_words = n, .bits = bits};
+    if (b->high > b->low)
+        memset(b->work + b->low, 0, (b->high - b->low) * sizeof *b->work);
+    *out = s;
+    return MPK_OK;
+}
+
+/* All in-tasks of the events that a task depends on.  A task of one event is most common: no copy then. */
+static const tg_task_id *list_producers(builder *b, tg_task_id t, uint32_t *n)
+{
+    const tg_graph *g = b->g;
+    uint32_t first = b->links->first_depends[t], end = b->links->first_depends[t + 1];
+    *n = 0;
+    for (uint32_t i = first; i < end; i++) {
+        const tg_event *event = &g->events[b->links->depends[i]];
+        if (i + 1 == end && *n == 0) {
+            *n = event->n_in;
+            return g->in_tasks + event->first_in;
+        }
+        for (uint32_t k = 0; k < event->n_in; k++)
+            b->producers[(*n)++] = g->in_tasks[event->first_in + k];
+    }
+    return b->producers;
+}
+
+static mpk_status make_set(builder *b, tg_reach *reach, const tg_task_id *producers, uint32_t n, const tg_set **out)
+{
+    begin_set(b);
+    for (uint32_t i = 0; i < n; i++) {
+        add_position(b, reach->position[producers[i]]);
+        add_set(b, reach->before[producers[i]]);
+    }
+    return end_set(b, out);
+}
+
+/* Sets in topological order; a task whose producers are those of the task before it takes its set. */
+static mpk_status fill_sets(builder *b, tg_reach *reach)
+{
+    const tg_set **of_event, *latest = NULL;
+    NEW(b->cx, b->a, of_event, b->g->n_events);
+    for (uint32_t at = 0; at < b->g->n_tasks; at++) {
+        tg_task_id t = b->order[at];
+        uint32_t first = b->links->first_depends[t], n;
+        bool alone = b->links->first_depends[t + 1] - first == 1;
+        if (alone && of_event[b->links->depends[first]]) {
+            reach->before[t] = of_event[b->links->depends[first]];
+            continue;
+        }
+        const tg_task_id *producers = list_producers(b, t, &n);
+        if (!latest || n != b->n_earlier || memcmp(producers, b->earlier, n * sizeof *producers) != 0) {
+            TRY(make_set(b, reach, producers, n, &latest));
+            memcpy(b->earlier, producers, n * sizeof *producers);
+            b->n_earlier = n;
+        }
+        reach->before[t] = latest;
+        if (alone)
+            of_event[b->links->depends[first]] = latest;
+    }
+    return MPK_OK;
+}
+
+/* The most in-tasks, counted with repetition, that one task waits for. */
+static size_t most_producers(const tg_graph *g, const tg_links *links)
+{
+    size_t most = 1;
+    for (uint32_t t = 0; t < g->n_tasks; t++) {
+        size_t n = 0;
+        for (uint32_t i = links->first_depends[t]; i < links->first_depends[t + 1]; i++)
+            n += g->events[links->depends[i]].n_in;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+mpk_status tg_fill_reach(mpk_context *cx, arena *a, const tg_graph *g, const tg_links *links, tg_reach *out)
+{
+    builder b = {.cx = cx, .a = a, .g = g, .links = links};
+    size_t most = most_producers(g, links);
+    NEW(cx, a, b.order, g->n_tasks);
+    NEW(cx, a, b.work, (size_t)g->n_tasks / 64 + 1);
+    NEW(cx, a, b.producers, most);
+    NEW(cx, a, b.earlier, most);
+    NEW(cx, a, out->position, g->n_tasks);
+    NEW(cx, a, out->before, g->n_tasks);
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        b.order[t] = t;
+    if (!is_numbered(g))
+        TRY(sort_tasks(&b));
+    for (uint32_t at = 0; at < g->n_tasks; at++)
+        out->position[b.order[at]] = at;
+    out->work = b.work;
+    return fill_sets(&b, out);
+}
+
+uint32_t tg_keep_last(const tg_reach *r, tg_task_id *tasks, uint32_t n)
+{
+    builder b = {.work = r->work};
+    begin_set(&b);
+    for (uint32_t i = 0; i < n; i++)
+        add_set(&b, r->before[tasks[i]]);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t p = r->position[tasks[i]];
+        if (p >= b.prefix && !(b.work[p / 64] >> p % 64 & 1))
+            tasks[kept++] = tasks[i];
+    }
+    if (b.high > b.low)
+        memset(b.work + b.low, 0, (b.high - b.low) * sizeof *b.work);
+    return kept;
+}

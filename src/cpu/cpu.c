@@ -397,8 +397,8 @@ void cpu_describe(cpu_machine *m, cpu_facts *out)
                        .max_tokens = s->max_tokens,
                        .n_vocab = s->n_vocab,
                        .n_pages = s->n_pages,
-                       .free_pages = s->n_free,
-                       .n_steps = m->control.n_steps,
+                       .free_pages = rt_load_relaxed_device(&m->control.free_pages),
+                       .n_steps = rt_load_wide_acquire_device(&m->control.n_steps),
                        .state_bytes = m->image.block->area_bytes[RT_STATE],
                        .area_bytes = m->image.block->area_bytes[RT_STEP] + m->image.block->area_bytes[RT_TEMPS],
                        .scratch_bytes = m->scratch_bytes * m->rt.n_workers};

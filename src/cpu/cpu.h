@@ -78,7 +78,7 @@ void cpu_nudge(cpu_machine *m);
 
 typedef struct cpu_facts {
     uint32_t n_workers, n_slots, max_context, max_tokens, n_vocab; /* max_context 0: the program takes no requests */
-    uint32_t n_pages, free_pages;                                  /* KV; free only while no step runs */
+    uint32_t n_pages, free_pages;                                  /* of the KV cache, when last looked at */
     uint64_t n_steps;
     uint64_t area_bytes, state_bytes, scratch_bytes; /* allocated */
 } cpu_facts;

@@ -128,6 +128,7 @@ mpk_status cpu_host_prepare(mpk_context *cx, cpu_machine *m, const cpu_options *
         rt->free_pages[m->serving.n_free] = m->serving.n_pages - 1 - m->serving.n_free;
         m->serving.n_free++;
     }
+    rt_store_relaxed_device(&m->control.free_pages, m->serving.n_free);
     return MPK_OK;
 }
 

@@ -201,7 +201,8 @@ typedef struct rt_control {
     rt_word once_wanted, once_done; /* host-driven steps: asked for, finished */
     rt_u32 once_graph, once_tokens, once_rows, once_running;
     rt_u32 live[RT_LIVES]; /* live entries of axis 0, by kind; written before the step is published */
-    rt_u64 n_steps;        /* since the start, for statistics */
+    rt_word free_pages;    /* rt_serving.n_free, for statistics */
+    rt_wide n_steps;       /* since the start, for statistics */
     rt_fault fault;        /* valid once abort is RT_FAULTED */
 } rt_control;
 

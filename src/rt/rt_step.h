@@ -23,7 +23,7 @@ RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph)
 {
     const rt_graph *g = &m->graphs[graph];
     rt_u32 epoch = ++m->epochs[graph];
-    m->control->n_steps++;
+    rt_store_wide_release_device(&m->control->n_steps, rt_load_wide_acquire_device(&m->control->n_steps) + 1);
     w->owner = 0;
     rt_store_relaxed_device(&m->control->idle, 0);
     rt_point(m, w->index);
@@ -101,7 +101,7 @@ RT_FN rt_i32 *rt_page_entry(const rt_machine *m, rt_u32 slot, rt_u32 i)
     return (rt_i32 *)(m->step_area + m->serving->pages) + (rt_u64)slot * m->serving->pages_per_slot + i;
 }
 
-/* Give everything back; the host has been told. */
+/* Give everything back. */
 RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
 {
     rt_serving *s = m->serving;
@@ -111,6 +111,7 @@ RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
         slot->held--;
         m->free_pages[s->n_free++] = (rt_u32)*rt_page_entry(m, index, slot->held);
     }
+    rt_store_relaxed_device(&m->control->free_pages, s->n_free);
     slot->state = RT_SLOT_FREE;
     s->n_active--;
 }
@@ -118,8 +119,8 @@ RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
 RT_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reason)
 {
     rt_slot *slot = &m->slots[index];
-    rt_tell(m, slot->request.id, token, slot->generated, slot->rows, reason);
     rt_slot_free(m, index);
+    rt_tell(m, slot->request.id, token, slot->generated, slot->rows, reason);
 }
 
 /* ---- collect: what the last step has produced ---- */
@@ -317,6 +318,7 @@ RT_FN void rt_slot_extend(rt_machine *m, rt_u32 index, rt_u32 n)
         *rt_page_entry(m, index, slot->held++) = (rt_i32)m->free_pages[--s->n_free];
         s->n_promised--;
     }
+    rt_store_relaxed_device(&m->control->free_pages, s->n_free);
 }
 
 RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
@@ -404,7 +406,8 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
 {
     rt_serving *s = m->serving;
     rt_control *c = m->control;
-    rt_u32 start = (rt_u32)(c->n_steps % s->n_slots), oldest = s->n_admitted - 0x80000000u;
+    rt_u32 start = (rt_u32)(rt_load_wide_acquire_device(&c->n_steps) % s->n_slots),
+           oldest = s->n_admitted - 0x80000000u;
     c->live[RT_TOKENS] = c->live[RT_ROWS] = 0;
     for (rt_u32 i = 0; i < s->n_slots; i++) {
         rt_u32 index = start + i < s->n_slots ? start + i : start + i - s->n_slots;

@@ -192,7 +192,7 @@ void cli_help(const cli_command *command);
 
 /* ---- console.c ---- */
 
-/* "mpk VERB: ..." on standard error; returns CLI_FAILED. */
+/* "mpk: VERB: ..." on standard error; returns CLI_FAILED. */
 int cli_fail(const cli_command *command, const char *format, ...) BASE_PRINTF(2, 3);
 /* The same, with a hint to --help; returns CLI_MISUSED. */
 int cli_misuse(const cli_command *command, const char *format, ...) BASE_PRINTF(2, 3);

@@ -19,7 +19,7 @@ static bool progress_shown;
 static void print_line(const cli_command *command, const char *words, const char *hint)
 {
     cli_progress("%s", "");
-    fprintf(stderr, "mpk%s%s: ", *command->name ? " " : "", command->name);
+    fprintf(stderr, "mpk: %s%s", command->name, *command->name ? ": " : "");
     for (const char *p = words; *p; p++)
         fputc((unsigned char)*p < ' ' ? ' ' : *p, stderr);
     if (*hint)

@@ -32,23 +32,23 @@ typedef uint32_t ir_op_id;
 #define IR_NONE UINT32_MAX /* no such tensor or operator; an optional input that is absent */
 
 /*    name   elements in a block   bytes of a block   text   */
-#define IR_DTYPE_MAP(X)                                                                                                \
-    X(F32, 1, 4, "f32")                                                                                                \
-    X(F16, 1, 2, "f16")                                                                                                \
-    X(BF16, 1, 2, "bf16")                                                                                              \
-    X(F64, 1, 8, "f64")                                                                                                \
-    X(I32, 1, 4, "i32")                                                                                                \
-    X(I64, 1, 8, "i64")                                                                                                \
-    X(BOOL, 1, 1, "bool")                                                                                              \
-    X(Q4_0, 32, 18, "q4_0")                                                                                            \
-    X(Q4_1, 32, 20, "q4_1")                                                                                            \
-    X(Q5_0, 32, 22, "q5_0")                                                                                            \
-    X(Q5_1, 32, 24, "q5_1")                                                                                            \
-    X(Q8_0, 32, 34, "q8_0")                                                                                            \
-    X(Q2_K, 256, 84, "q2_k")                                                                                           \
-    X(Q3_K, 256, 110, "q3_k")                                                                                          \
-    X(Q4_K, 256, 144, "q4_k")                                                                                          \
-    X(Q5_K, 256, 176, "q5_k")                                                                                          \
+#define IR_DTYPE_MAP(X)       \
+    X(F32, 1, 4, "f32")       \
+    X(F16, 1, 2, "f16")       \
+    X(BF16, 1, 2, "bf16")     \
+    X(F64, 1, 8, "f64")       \
+    X(I32, 1, 4, "i32")       \
+    X(I64, 1, 8, "i64")       \
+    X(BOOL, 1, 1, "bool")     \
+    X(Q4_0, 32, 18, "q4_0")   \
+    X(Q4_1, 32, 20, "q4_1")   \
+    X(Q5_0, 32, 22, "q5_0")   \
+    X(Q5_1, 32, 24, "q5_1")   \
+    X(Q8_0, 32, 34, "q8_0")   \
+    X(Q2_K, 256, 84, "q2_k")  \
+    X(Q3_K, 256, 110, "q3_k") \
+    X(Q4_K, 256, 144, "q4_k") \
+    X(Q5_K, 256, 176, "q5_k") \
     X(Q6_K, 256, 210, "q6_k")
 
 typedef enum ir_dtype {
@@ -93,9 +93,9 @@ typedef struct ir_tensor {
     ir_kind kind;
     ir_live live;
     uint32_t rank;
-    int64_t dims[IR_MAX_RANK]; /* at least 1 each; rank 0 is a scalar */
-    ir_op_id producer;         /* IR_NONE unless IR_TEMP */
-    ir_tensor_id shares;       /* the tensor whose storage this is (a view, or in place), IR_NONE if its own */
+    int64_t dims[IR_MAX_RANK];   /* at least 1 each; rank 0 is a scalar */
+    ir_op_id producer;           /* IR_NONE unless IR_TEMP */
+    ir_tensor_id shares;         /* the tensor whose storage this is (a view, or in place), IR_NONE if its own */
     int64_t stride[IR_MAX_RANK]; /* in elements, see ir_strides; filled by the builder */
     int64_t offset;              /* in elements, of the first element from the start of the root's storage */
 } ir_tensor;
@@ -105,7 +105,12 @@ typedef struct ir_box {
     int64_t lo[IR_MAX_RANK], hi[IR_MAX_RANK];
 } ir_box;
 
-typedef enum ir_attribute_type { IR_ATTRIBUTE_INT, IR_ATTRIBUTE_FLOAT, IR_ATTRIBUTE_STR, IR_ATTRIBUTE_INTS } ir_attribute_type;
+typedef enum ir_attribute_type {
+    IR_ATTRIBUTE_INT,
+    IR_ATTRIBUTE_FLOAT,
+    IR_ATTRIBUTE_STR,
+    IR_ATTRIBUTE_INTS
+} ir_attribute_type;
 
 /* The value of one attribute; its name and type are in the operator's record, at the same index. */
 typedef struct ir_attribute {
@@ -194,8 +199,8 @@ typedef struct ir_set {
 } ir_set;
 
 /* Add an operator by name: inputs in the record's order (IR_NONE: absent), outputs get inferred shapes and the names
- * `name`, `name.1`, `name.2` ... (NULL: made from the operator's name and a number).  out[n] ids as many as the record has outputs.
- * MPK_EARG: no such operator or attribute; MPK_ESHAPE, MPK_EUNSUPPORTED from the record. */
+ * `name`, `name.1`, `name.2` ... (NULL: made from the operator's name and a number).  out[n] ids as many as the record
+ * has outputs. MPK_EARG: no such operator or attribute; MPK_ESHAPE, MPK_EUNSUPPORTED from the record. */
 mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *name, uint32_t n_in,
                      const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out);
 /* The same with all said: a name for each output (copied), and every attribute of the record (copied).  The operator's
@@ -209,7 +214,8 @@ ir_tensor_id ir_find(const ir_graph *g, const char *name);
 /* ---- ir_print.c, ir_parse.c: the text form; printing what was parsed gives the same bytes ---- */
 
 void ir_print(const ir_graph *g, text *out);
-/* MPK_EFORMAT with line and column.  The graph is verified. */
+/* MPK_EFORMAT with line and column; what the builder and the verifier refuse keeps their status.  The graph is
+ * verified. */
 mpk_status ir_parse(mpk_context *cx, arena *a, str source, ir_graph **out);
 
 /* ---- ir_verify.c ---- */
@@ -222,8 +228,8 @@ mpk_status ir_verify(mpk_context *cx, const ir_graph *g);
 /* Storage for every root tensor.  The caller may point data[t] at its own bytes (weights) before ir_eval_allocate,
  * which gives zeroed memory to the roots that have none and resolves the views. */
 typedef struct ir_values {
-    void **data;                  /* [tensors]; for a view: the address of its first element */
-    uint32_t live[IR_LIVES];      /* live entries of axis 0; UINT32_MAX: all */
+    void **data;             /* [tensors]; for a view: the address of its first element */
+    uint32_t live[IR_LIVES]; /* live entries of axis 0; UINT32_MAX: all */
 } ir_values;
 
 mpk_status ir_eval_allocate(mpk_context *cx, arena *a, const ir_graph *g, ir_values *values);

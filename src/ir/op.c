@@ -163,6 +163,9 @@ void op_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n, flo
     if (v->dtype == IR_BF16) {
         for (int64_t i = 0; i < n; i++)
             to[i] = num_from_bf16(((const bf16 *)bytes)[i]);
+    } else if (v->dtype == IR_F16) {
+        for (int64_t i = 0; i < n; i++)
+            to[i] = num_from_f16(((const f16 *)bytes)[i]);
     } else if (!blocks_unpack_row(v->dtype, bytes, n, to)) {
         for (int64_t i = 0; i < n; i++)
             to[i] = op_load(v, at + i);

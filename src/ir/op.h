@@ -1,8 +1,8 @@
 /* op.h - the operator's record: all that the rest of mpk knows of an operator.
  *
  * One operator is one file, src/op/NAME.c, which defines `const op_def op_NAME`; the table of all is made by listing
- * the folder src/op.  Nothing else switches on an operator.  A task computes a box of output 0 (and what belongs to it of the
- * other outputs); the record says how the other operands follow from that box.
+ * the folder src/op.  Nothing else switches on an operator.  A task computes a box of output 0 (and what belongs to it
+ * of the other outputs); the record says how the other operands follow from that box.
  *
  * Contract between the fields, tested for every operator over its cases:
  *   - boxes of output 0 that do not overlap give boxes of every other output that do not overlap;
@@ -33,7 +33,8 @@ typedef struct op_call {
     const uint32_t *live; /* [IR_LIVES] entries alive in this step; the caller has clipped the box of output 0 */
 } op_call;
 
-/* Compute the box of output 0.  scratch: op_def.scratch_bytes(…) bytes, 64-byte aligned, contents undefined; private to the call. */
+/* Compute the box of output 0.  scratch: op_def.scratch_bytes(…) bytes, 64-byte aligned, contents undefined; private to
+ * the call. */
 typedef void op_body(const op_call *call, const ir_box *box, void *scratch);
 
 typedef struct op_operand {
@@ -74,8 +75,8 @@ typedef struct op_def {
     uint32_t n_attributes;
     uint32_t flags;
 
-    /* Check the inputs and fill dtype, live, rank and dims of out[n_out]; for a result in place also `shares` (the input's id).
-     * MPK_ESHAPE, MPK_EUNSUPPORTED, with what was found and what is expected. */
+    /* Check the inputs and fill dtype, live, rank and dims of out[n_out]; for a result in place also `shares` (the
+     * input's id). MPK_ESHAPE, MPK_EUNSUPPORTED, with what was found and what is expected. */
     mpk_status (*infer)(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out);
     /* How each axis of output 0 may be cut: axes[rank], zeroed by the caller. NULL: the operator is one task. */
     void (*axes)(const ir_graph *g, const ir_op *op, op_axis *axes);
@@ -89,8 +90,8 @@ typedef struct op_def {
     bool (*view)(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset);
     /* Scratch that ref needs for a box.  NULL: none. */
     size_t (*scratch_bytes)(const ir_graph *g, const ir_op *op, const ir_box *box);
-    /* The meaning, in plain C with fp32 (integers: exact) accumulation.  NULL: a view that strides can always say; a view
-     * is work only if its result has storage of its own (ir_tensor.shares is IR_NONE). */
+    /* The meaning, in plain C with fp32 (integers: exact) accumulation.  NULL: a view that strides can always say; a
+     * view is work only if its result has storage of its own (ir_tensor.shares is IR_NONE). */
     op_body *ref;
 
     const op_case *cases; /* at least one */
@@ -106,7 +107,8 @@ extern const op_def *const op_table[];
 
 /* The record of this name, or NULL. */
 const op_def *op_find(str name);
-/* Bind an operator's operands to memory: data[t] is the address of the first element of tensor t.  live: see op_call. */
+/* Bind an operator's operands to memory: data[t] is the address of the first element of tensor t.  live: see op_call.
+ */
 void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live, op_call *call);
 /* Entries of axis 0 of an operand that are alive. */
 int64_t op_live_entries(const op_call *call, const op_view *v);

@@ -22,9 +22,15 @@ typedef struct bed {
     uint64_t seed, used; /* stream of random numbers, and how many were taken */
 } bed;
 
-static uint64_t next_random(bed *b, uint64_t limit) { return rng_u64(b->seed, b->used++) % limit; }
+static uint64_t next_random(bed *b, uint64_t limit)
+{
+    return rng_u64(b->seed, b->used++) % limit;
+}
 
-static const ir_tensor *tensor(const bed *b, ir_tensor_id id) { return &b->g->tensors.at[id]; }
+static const ir_tensor *tensor(const bed *b, ir_tensor_id id)
+{
+    return &b->g->tensors.at[id];
+}
 
 /* Parse a case, give every root memory of exactly its size, fill what is given, run all operators but the last. */
 static void set_up(bed *b, const char *graph, uint64_t seed, bool all_alive)
@@ -246,7 +252,9 @@ static void poison(bed *b, ir_tensor_id id, const ir_box *kept, int kind)
         if (!is_output && inside(t, kept, e))
             continue;
         for (uint32_t k = 0; k < info->block_bytes; k++)
-            at[k] = kind ? (unsigned char)next_random(b, t->dtype == IR_BOOL ? 2 : 256) : t->dtype == IR_BOOL ? 1 : 0xFF;
+            at[k] = kind                  ? (unsigned char)next_random(b, t->dtype == IR_BOOL ? 2 : 256)
+                    : t->dtype == IR_BOOL ? 1
+                                          : 0xFF;
     }
 }
 
@@ -294,7 +302,8 @@ static void compare_poisoned(const bed *b, ir_tensor_id id, const ir_box *box, v
             if (!unchanged)
                 fail_msg("%%%.*s: element %lld was written", STR_ARG(t->name), (long long)e);
         } else if (!same && !(in_place && unchanged)) {
-            fail_msg("%%%.*s: element %lld was not written, or depends on what is not read", STR_ARG(t->name), (long long)e);
+            fail_msg("%%%.*s: element %lld was not written, or depends on what is not read", STR_ARG(t->name),
+                     (long long)e);
         }
     }
 }

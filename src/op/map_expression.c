@@ -1,4 +1,6 @@
-/* map.c - any element-wise expression over up to twenty broadcast inputs, for instance "x0 * sigmoid(x0) + 1.5".
+/* map_expression.c - the operator map: any element-wise expression over up to twenty broadcast inputs.
+ *
+ * For instance "x0 * sigmoid(x0) + 1.5".  The grammar:
  *
  *   compare := sum [(< | <= | > | >= | == | !=) sum]        1 or 0
  *   sum     := product {(+ | -) product}

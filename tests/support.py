@@ -30,12 +30,12 @@ def mpk(*arguments, code=0, timeout=300, stdin=b"", env=None):
     return result.stdout, result.stderr.decode(errors="replace")
 
 
-def score(folder, tokens, path, *options):
+def score(folder, tokens, path, *options, env=None):
     """Teacher-forced logits of mpk for these tokens: float32 [T, V]."""
     import numpy
     ids, logits = path / "ids.txt", path / "logits.npy"
     ids.write_text(" ".join(map(str, tokens)))
-    mpk("score", folder, "--tokens", ids, "--logits", logits, *options)
+    mpk("score", folder, "--tokens", ids, "--logits", logits, *options, env=env)
     return numpy.load(logits)
 
 

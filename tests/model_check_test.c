@@ -260,10 +260,11 @@ static const scenario queue_scenario = {"queue", 4, queue_reset, queue_run, queu
 /* ---- scenario: one side acquires pages, the other releases them ---- */
 
 static rt_pages pages;
-static rt_hold holds[8];
+enum { PAGE_TASKS = 9 };
+static rt_hold holds[PAGE_TASKS];
 static rt_word n_held;
 static int page_owner[5];
-static const rt_u32 page_needs[6] = {2, 3, 5, 1, 4, 2};
+static const rt_u32 page_needs[PAGE_TASKS] = {2, 2, 2, 1, 3, 2, 3, 2, 5};
 
 static void pages_reset(void)
 {
@@ -275,7 +276,7 @@ static void pages_reset(void)
 
 static void pages_run(int thread)
 {
-    for (rt_u32 i = 0; i < 6; i++) {
+    for (rt_u32 i = 0; i < PAGE_TASKS; i++) {
         if (thread == 0) {
             while (!rt_pages_acquire(&pages, page_needs[i], &holds[i]))
                 rt_sleep(&pages.released, pages.released.value, RT_FOREVER);

@@ -22,8 +22,8 @@ RT_FN int rt_pages_acquire(rt_pages *p, rt_u32 n, rt_hold *hold)
     rt_u32 acquired = rt_load_relaxed_device(&p->acquired);
     rt_u32 held =
         acquired - rt_load_acquire_device(&p->released); /* partner: rt_pages_release; their bytes are ours again */
-    if (held == 0)
-        p->at = 0; /* nobody holds a page: begin the circle anew, so that n <= p->n always fits */
+    if (held == 0 || p->at == p->n)
+        p->at = 0; /* nobody holds a page: begin anew, so that n <= p->n always fits */
     rt_u32 skip = p->at + n > p->n ? p->n - p->at : 0;
     if (p->n - held < n + skip)
         return 0;

@@ -1,0 +1,154 @@
+/* opt.c - passes on text: what `mpk opt` runs and what the goldens test (see pass.h).
+ *
+ * Input: the text form of a tensor program or of a task graph, and names of passes.  Output: the result as text.  A
+ * task graph is proven before a pass sees it, so that a pass never meets what no pass would make.
+ */
+#include "pass/pass.h"
+
+const pass_entry pass_table[] = {
+    {"simplify", "drop operators that nothing needs, merge equal ones (tensor program)"},
+    {"fuse_ops", "rewrite to fewer, larger operators (tensor program)"},
+    {"decompose", "cut operators into tasks (tensor program to task graph; paper 4.1)"},
+    {"depend", "an event for each producer-consumer pair of tasks (4.1)"},
+    {"drop_implied", "drop pairs that others imply"},
+    {"fuse_events", "successor-set and predecessor-set fusion (4.1)"},
+    {"coarsen_events", "events between whole operators (ablation)"},
+    {"label_launch", "JIT or AOT for each operator (5.2)"},
+    {"normalize", "one dependent and one triggering event a task (4.1)"},
+    {"linearize", "an event's tasks become one range (4.1, Algorithm 1)"},
+    {"assign", "AOT tasks to workers (5.2)"},
+    {"plan_memory", "where tensors lie (prints places)"},
+    {"plan_pages", "scratch pages of operators (prints numbers)"},
+    {"verify", "prove what the level of the task graph promises"},
+    {NULL, NULL},
+};
+
+/* What stands between passes: one of the two, or the text that the last pass printed. */
+typedef struct subject {
+    ir_graph *ir;
+    tg_graph *tg;
+    bool printed;
+} subject;
+
+static bool has_heading(str source)
+{
+    for (size_t i = 0; i + 7 <= source.n; i++)
+        if ((i == 0 || source.at[i - 1] == '\n') && memcmp(source.at + i, "tgraph ", 7) == 0)
+            return true;
+    return false;
+}
+
+static mpk_status print_places(pass_state *s, tg_graph *g, text *out)
+{
+    static const char *const areas[TG_AREAS] = {"weights", "state", "step", "temps"};
+    tg_compiled c = {.ir = g->ir, .tg = g};
+    tg_program p = {.n_workers = g->n_workers, .n_graphs = 1, .graphs = &c};
+    TRY(pass_plan_memory(s, &p));
+    TRY(tg_verify_memory(s->cx, s->scratch, &c, p.area_bytes));
+    for (ir_tensor_id t = 0; t < g->ir->tensors.n; t++)
+        text_print(out, "%%%.*s %s %llu\n", STR_ARG(g->ir->tensors.at[t].name), areas[c.places[t].area],
+                   (unsigned long long)c.places[t].offset);
+    return MPK_OK;
+}
+
+static mpk_status print_pages(pass_state *s, tg_graph *g, text *out)
+{
+    const pass_options *o = s->options;
+    tg_compiled c = {.ir = g->ir, .tg = g};
+    tg_program p = {.page_bytes = o->page_bytes, .pages_per_worker = o->pages_per_worker, .n_graphs = 1, .graphs = &c};
+    CHECK(s->cx, o->page_bytes, MPK_EARG, "pages of 0 bytes");
+    TRY(pass_plan_pages(s, &p, &c));
+    for (ir_op_id op = 0; op < g->ir->ops.n; op++)
+        text_print(out, "%%%.*s %u\n", STR_ARG(g->ir->ops.at[op].name), c.pages[op]);
+    return MPK_OK;
+}
+
+static mpk_status run_on_program(pass_state *s, str name, subject *on)
+{
+    CHECK(s->cx, !on->tg, MPK_EARG, "%.*s works on a tensor program, this is a task graph", STR_ARG(name));
+    if (str_is(name, "simplify"))
+        return pass_simplify(s, &on->ir);
+    if (str_is(name, "fuse_ops"))
+        return pass_fuse_ops(s, &on->ir);
+    return pass_decompose(s, on->ir, &on->tg);
+}
+
+static mpk_status run_on_graph(pass_state *s, str name, subject *on, text *out)
+{
+    uint64_t pairs;
+    CHECK(s->cx, on->tg, MPK_EARG, "%.*s works on a task graph, this is a tensor program: run decompose first",
+          STR_ARG(name));
+    if (str_is(name, "depend")) {
+        CHECK(s->cx, on->tg->level == TG_TASKS, MPK_EARG, "depend works on tasks alone, this task graph is %s",
+              tg_level_names[on->tg->level]);
+        return pass_depend(s, on->tg, &pairs);
+    }
+    if (str_is(name, "drop_implied"))
+        return pass_drop_implied(s, on->tg);
+    if (str_is(name, "fuse_events"))
+        return pass_fuse_events(s, on->tg);
+    if (str_is(name, "coarsen_events"))
+        return pass_coarsen_events(s, on->tg);
+    if (str_is(name, "label_launch"))
+        return pass_label_launch(s, on->tg);
+    if (str_is(name, "normalize"))
+        return pass_normalize(s, on->tg);
+    if (str_is(name, "linearize"))
+        return pass_linearize(s, on->tg);
+    if (str_is(name, "assign"))
+        return pass_assign(s, on->tg);
+    if (str_is(name, "verify"))
+        return MPK_OK;
+    CHECK(s->cx, on->tg->level == TG_LINEAR, MPK_EARG, "%.*s works on a linear task graph, this one is %s",
+          STR_ARG(name), tg_level_names[on->tg->level]);
+    on->printed = true;
+    return str_is(name, "plan_memory") ? print_places(s, on->tg, out) : print_pages(s, on->tg, out);
+}
+
+static mpk_status run_one(pass_state *s, str name, subject *on, text *out)
+{
+    uint32_t i = 0;
+    while (pass_table[i].name && !str_is(name, pass_table[i].name))
+        i++;
+    CHECK(s->cx, pass_table[i].name, MPK_EARG, "there is no pass %.*s", STR_ARG(name));
+    CHECK(s->cx, !on->printed, MPK_EARG, "nothing can follow plan_memory and plan_pages: they print");
+    if (on->tg)
+        NOTE(s->cx, tg_verify(s->cx, s->scratch, on->tg), "verifying what goes into %.*s", STR_ARG(name));
+    return i < 3 ? run_on_program(s, name, on) : run_on_graph(s, name, on, out);
+}
+
+static mpk_status run_passes(pass_state *s, str passes, str source, text *out)
+{
+    subject on = {0};
+    if (has_heading(source))
+        TRY(tg_parse(s->cx, s->result, source, &on.tg));
+    else
+        TRY(ir_parse(s->cx, s->result, source, &on.ir));
+    for (size_t from = 0, end; from <= passes.n; from = end + 1) {
+        for (end = from; end < passes.n && passes.at[end] != ',';)
+            end++;
+        TRY(run_one(s, (str){passes.at + from, end - from}, &on, out));
+    }
+    if (on.tg && !on.printed) {
+        NOTE(s->cx, tg_verify(s->cx, s->scratch, on.tg), "verifying what came out of %.*s", STR_ARG(passes));
+        tg_print(on.tg, out);
+    } else if (!on.printed) {
+        ir_print(on.ir, out);
+    }
+    CHECK(s->cx, !out->failed, MPK_ENOMEM, "out of memory for the text");
+    return MPK_OK;
+}
+
+mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passes, str source, text *out)
+{
+    arena result = {0}, scratch = {0};
+    pass_state s = {.cx = cx, .result = &result, .scratch = &scratch, .options = options};
+    mpk_status status = MPK_OK;
+    if (options->n_workers < 1 || options->n_workers > 65535)
+        status = status_fail(cx, MPK_EARG, "%u workers: 1 to 65535 are possible", options->n_workers);
+    else
+        status = run_passes(&s, passes, source, out);
+    arena_free(&result);
+    arena_free(&scratch);
+    return status;
+}

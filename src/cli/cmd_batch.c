@@ -232,7 +232,9 @@ static int finish_job(batch *b, job *j)
     *j = (job){0};
     if (!line)
         return cli_fail(b->command, "out of memory for answer %zu", b->n_written + 1);
-    if (fputs(line, b->out) == EOF || fputc('\n', b->out) == EOF || fflush(b->out) != 0)
+    bool written = b->out == stdout ? cli_write(line, strlen(line)) && cli_write("\n", 1)
+                                    : fputs(line, b->out) != EOF && fputc('\n', b->out) != EOF && fflush(b->out) == 0;
+    if (!written)
         code =
             b->out == stdout ? CLI_FAILED : cli_fail(b->command, "cannot write %s: %s", b->out_name, strerror(errno));
     free(line);

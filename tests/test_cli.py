@@ -1,0 +1,343 @@
+"""The command as a user meets it: every verb, its help, exit codes 0 1 2, bad input, full disks, closed pipes, any bytes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import numpy
+import pytest
+
+import support
+import tiny
+
+VERBS = ["run", "batch", "score", "tokenize", "compile", "inspect", "opt", "bench", "doctor"]
+CONFIGURATION = support.ROOT / "models" / "qwen3-0.6b"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny.model(tmp_path_factory.mktemp("cli") / "model")
+
+
+def fails(*arguments, code, needle, stdin=b""):
+    """Nothing on standard output, one line on standard error that has the needle."""
+    out, errors = support.mpk(*arguments, code=code, stdin=stdin)
+    assert out == b""
+    assert errors.startswith("mpk: ") and errors.count("\n") == 1, errors
+    assert re.search(needle, errors), errors
+
+
+# ---- help and wrong usage ----
+
+def test_help_lists_verbs_and_flags():
+    out, _ = support.mpk("--help")
+    assert all(f"mpk {verb} " in out.decode() for verb in VERBS)
+    assert re.fullmatch(rb"mpk \d+\.\d+\.\d+\n", support.mpk("--version")[0])
+    for verb in VERBS:
+        text = support.mpk(verb, "--help")[0].decode()
+        assert text.startswith(f"mpk {verb}") and "--help" in text
+        for flag in re.findall(r"^  (?:-\w, )?--([a-z-]+)", text, re.M):
+            if flag not in ("help",):
+                _, errors = support.mpk(verb, f"--{flag}=", code=None)
+                assert f"there is no option --{flag}" not in errors
+
+
+def test_wrong_usage(model):
+    assert "mpk run" in support.mpk(code=2)[1]
+    fails("fly", code=2, needle="no verb 'fly'")
+    fails("run", model, "--fly", code=2, needle="--fly")
+    fails("run", model, "-Z", code=2, needle="-Z")
+    fails("run", model, "-n", code=2, needle="-n|--max-tokens")
+    fails("run", model, "-n", "0", "-p", "x", code=2, needle="'0'")
+    fails("run", model, "-n", "-3", "-p", "x", code=2, needle="'-3'")
+    fails("run", model, "--temp", "hot", "-p", "x", code=2, needle="hot")
+    fails("run", model, "--top-p=1.5", "-p", "x", code=2, needle="1.5")
+    fails("run", model, "--ops=some", "-p", "x", code=2, needle="full|paper|none")
+    fails("run", model, "--step-tokens=48", "-p", "x", code=2, needle="power of two")
+    fails("run", model, "--ignore-eos=yes", "-p", "x", code=2, needle="takes no value")
+    fails("run", model, "--degree=linear", "-p", "x", code=2, needle="linear:1=8")
+    fails("run", model, code=2, needle="-p TEXT")
+    fails("run", model, "-p", "x", "-f", "y", code=2, needle="-p TEXT")
+    fails("run", model, "x", code=2, needle="'x'")
+    fails("tokenize", code=2, needle="MODEL")
+    fails("batch", model, code=2, needle="REQUESTS")
+    fails("compile", model, code=2, needle="-o FILE")
+    fails("score", model, code=2, needle="--tokens")
+    fails("opt", code=2, needle="--pass")
+    fails("inspect", model, "--dot", "--stats", code=2, needle="exclude")
+
+
+def test_run_without_a_model_tells_where_to_get_one():
+    fails("run", code=2, needle="dev demo|demo model is at")
+
+
+# ---- run ----
+
+def test_run_streams_and_ends(model, tmp_path):
+    out, errors = support.mpk("run", model, "-p", "in the", "-n", "5", "--ignore-eos")
+    assert out.endswith(b"\n")
+    out.decode()  # valid UTF-8
+    assert re.search(r"mpk: load .* prompt \d+ tokens, .* tokens/s; decode 5 tokens, .* tokens/s; length", errors)
+    again, errors = support.mpk("run", model, "-", "-n", "5", "--ignore-eos", "--quiet", stdin=b"in the")
+    assert again == out and errors == ""
+    (tmp_path / "prompt").write_bytes(b"in the")
+    assert support.mpk("run", model, "-f", tmp_path / "prompt", "-n5", "--ignore-eos")[0] == out
+    assert support.mpk("run", "-n=5", code=2)[0] == b""
+    echoed = support.mpk("run", model, "-p", "in the", "-n", "5", "--ignore-eos", "--echo")[0]
+    assert echoed == b"in the" + out
+    for threads in (1, 3, 8):
+        assert support.mpk("run", model, "-p", "in the", "-n", "5", "--ignore-eos", "--threads", threads)[0] == out
+
+
+def test_run_samples_by_seed(model):
+    def draw(seed):
+        return support.mpk("run", model, "-p", "in", "-n", "12", "--temp", "1.5", "--seed", seed, "--ignore-eos")[0]
+    assert draw(1) == draw(1)
+    assert len({draw(s) for s in range(6)}) > 1
+
+
+def test_stop_text(model):
+    whole = support.mpk("run", model, "-p", "in the", "-n", "40", "--ignore-eos")[0].decode()[:-1]
+    stop = whole[len(whole) // 2:][:2]
+    out, errors = support.mpk("run", model, "-p", "in the", "-n", "40", "--ignore-eos", "--stop", stop)
+    assert out.decode()[:-1] == whole[:whole.index(stop)]
+    assert "; stop" in errors
+
+
+@pytest.mark.parametrize("prompt", [b"\xff\xfe", b"caf\xe9", b"\xf0\x9f\x98", "\U0001f600 é \u202e".encode(), b"a\x00b", b" "])
+def test_prompts_of_any_bytes(model, prompt, tmp_path):
+    out, _ = support.mpk("run", model, "-", "-n", "3", "--ignore-eos", stdin=prompt)
+    out.decode()
+    if b"\x00" not in prompt:
+        r = subprocess.run([os.fsencode(support.MPK), b"run", os.fsencode(model), b"-p", prompt, b"-n", b"3", b"--ignore-eos"],
+                           capture_output=True, timeout=60)
+        assert r.returncode == 0 and r.stdout == out
+
+
+def test_long_prompts_are_refused_with_numbers(model):
+    fails("run", model, "-p", "the " * 400, code=1, needle=r"context of 256")
+    fails("run", model, "-p", "x", "--context", "5000", code=1, needle="256")
+    out, errors = support.mpk("run", model, "-p", "the " * 50, "-n", "4000", "--ignore-eos")
+    assert "length" in errors
+
+
+def test_missing_and_unreadable_models(model, tmp_path):
+    fails("run", tmp_path / "nothing", "-p", "x", code=1, needle="nothing.*No such file")
+    for content in (b"", b"GGUF", b"GGUF\x03\x00\x00\x00" + b"\xff" * 64, b"mpkimage", b"mpkimage" + b"\x01" * 500, b"{}"):
+        path = tmp_path / "broken"
+        path.write_bytes(content)
+        fails("run", path, "-p", "x", code=1, needle="broken")
+    fails("run", model, "-f", tmp_path / "nothing", code=1, needle="nothing")
+    fails("run", model, "-f", tmp_path, code=1, needle="directory")
+    fails("run", CONFIGURATION, "-p", "x", code=1, needle="random-weights|tokenizer")
+
+
+# ---- output that cannot be written ----
+
+def test_full_disk(model, tmp_path):
+    requests = tmp_path / "requests.jsonl"
+    requests.write_text('{"prompt": "in", "max_tokens": 2}\n')
+    for command in (["run", model, "-p", "in", "-n", "2"], ["tokenize", model, "-p", "in"], ["batch", model, requests],
+                    ["score", model, "-p", "in the"], ["inspect", model], ["doctor"], ["--help"]):
+        with open("/dev/full", "wb") as full:
+            r = subprocess.run([support.MPK, *map(str, command)], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        assert r.returncode == 1, command
+        assert b"No space left" in r.stderr, command
+    fails("batch", model, requests, "-o", "/dev/full", code=1, needle="/dev/full.*No space left")
+    fails("batch", model, requests, "-o", tmp_path / "no" / "file", code=1, needle="No such file")
+    fails("compile", model, "-o", tmp_path / "no" / "file", code=1, needle="No such file")
+
+
+def test_closed_pipe(model):
+    p = subprocess.Popen([support.MPK, "run", str(model), "-p", "in", "-n", "200", "--ignore-eos"], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE)
+    p.stdout.close()
+    errors = p.stderr.read()
+    assert p.wait(timeout=60) == 1
+    assert b"Broken pipe" not in errors
+
+
+def test_interrupt_keeps_what_has_come(model):
+    p = subprocess.Popen([support.MPK, "run", str(model), "-p", "in", "--context=256", "--temp=1", "--ignore-eos"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    first = p.stdout.read(1)
+    p.send_signal(signal.SIGINT)
+    out, errors = p.communicate(timeout=60)
+    assert p.returncode == 0 and first and (b"cancelled" in errors or b"length" in errors)
+
+
+# ---- batch ----
+
+def batch(model, tmp_path, lines, *options, code=0):
+    requests, answers = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    requests.write_bytes(b"".join(line + b"\n" for line in lines))
+    _, errors = support.mpk("batch", model, requests, "-o", answers, *options, code=code)
+    return [json.loads(line) for line in answers.read_text().splitlines()], errors
+
+
+def test_batch_keeps_order_and_marks_bad_lines(model, tmp_path):
+    good = {"prompt": "in the", "max_tokens": 4, "ignore_eos": True}
+    lines = [json.dumps({**good, "id": 1}).encode(), b"no json", b'{"prompt": "a", "temprature": 1}', b'{"prompt": "a", "prompt": "b"}',
+             b'{"prompt": "a", "tokens": [1]}', b'{"tokens": []}', b"", b'"text"', b'{"prompt": "\xff"}', b'{"tokens": [999999]}',
+             json.dumps({**good, "id": {"any": "thing"}}).encode(), json.dumps({**good, "max_tokens": 10**6}).encode(),
+             json.dumps({**good, "prompt": "the " * 300}).encode(), json.dumps({**good, "stop": [""]}).encode(),
+             json.dumps(good).encode()]
+    answers, errors = batch(model, tmp_path, lines)
+    assert [("error" in a) for a in answers] == [False, *[True] * 8, False, *[True] * 3, False]
+    assert answers[0]["id"] == 1 and answers[9]["id"] == {"any": "thing"} and "id" not in answers[-1]
+    assert answers[0]["tokens"] == answers[9]["tokens"] == answers[-1]["tokens"]
+    assert answers[0]["finish_reason"] == "length" and len(answers[0]["tokens"]) == 4
+    assert "14 requests, 11 errors" in errors
+    assert all(len(a["error"]) > 10 for a in answers if "error" in a)
+
+
+def test_batch_reads_standard_input_and_many_lines(model):
+    lines = b"".join(b'{"tokens": [%d, 7], "max_tokens": 3, "ignore_eos": true}\n' % (i % 50) for i in range(300))
+    out, _ = support.mpk("batch", model, "-", "--max-batch", "4", stdin=lines)
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert len(answers) == 300
+    assert all(answers[i]["tokens"] == answers[i % 50]["tokens"] for i in range(300))
+    assert support.mpk("batch", model, "-", stdin=b"")[0] == b""
+    fails("batch", model, "/nothing", code=1, needle="/nothing")
+
+
+def test_batch_text_is_that_of_the_tokens(model, tmp_path):
+    lines = [json.dumps({"prompt": "in the", "max_tokens": 30, "temperature": 1.2, "seed": s, "ignore_eos": True}).encode()
+             for s in range(20)]
+    answers, _ = batch(model, tmp_path, lines)
+    special = {256 + 5, 256 + 6}  # <s> and </s> give no text
+    for a in answers:
+        ids = " ".join(str(t) for t in a["tokens"] if t not in special)
+        assert support.mpk("tokenize", model, "--decode", "-p", ids)[0].decode() == a["text"]
+
+
+# ---- the other verbs ----
+
+def test_tokenize(model, tmp_path):
+    for text in (b"in the", "é \U0001f600  x\n".encode(), b""):
+        ids = support.mpk("tokenize", model, "-", stdin=text)[0]
+        assert ids.endswith(b"\n") and ids.count(b"\n") == 1
+        assert support.mpk("tokenize", model, "--decode", "-", stdin=ids)[0] == text
+    plain = support.mpk("tokenize", model, "-p", "in")[0].split()
+    assert len(support.mpk("tokenize", model, "-p", "in", "--add-special")[0].split()) == len(plain) + 1
+    fails("tokenize", model, "--decode", "-p", "1 two", code=1, needle="word 2")
+    fails("tokenize", model, "--decode", "-p", "99999", code=1, needle="99999")
+    fails("tokenize", CONFIGURATION, "-p", "x", code=1, needle="tokenizer")
+
+
+def test_score(model, tmp_path):
+    ids, logits = tmp_path / "ids", tmp_path / "logits.npy"
+    ids.write_text("1, 2\n3 4 5 " + "6 7 " * 60)
+    out = json.loads(support.mpk("score", model, "--tokens", ids, "--logits", logits, "--json")[0])
+    rows = numpy.load(logits)
+    assert rows.dtype == numpy.float32 and rows.shape[0] == out["tokens"] == 125
+    tokens = [int(t) for t in ids.read_text().replace(",", " ").split()]
+    p = rows.astype(float) - numpy.log(numpy.exp(rows.astype(float)).sum(-1, keepdims=True))
+    expected = sum(p[i, tokens[i + 1]] for i in range(124))
+    assert abs(out["log_likelihood"] - expected) < 1e-4 * abs(expected)
+    assert abs(out["perplexity"] - numpy.exp(-expected / 124)) < 1e-3 * out["perplexity"]
+    assert b"perplexity" in support.mpk("score", model, "-p", "in the")[0]
+    fails("score", model, "-p", "the " * 500, code=1, needle="256")
+
+
+def test_compile_and_run_the_image(model, tmp_path):
+    image = tmp_path / "image"
+    expected = support.mpk("run", model, "-p", "in the", "-n", "6", "--ignore-eos")[0]
+    assert support.mpk("compile", model, "-o", image, "--threads", "2", "--max-batch", "4")[0] == b""
+    assert support.mpk("run", image, "-p", "in the", "-n", "6", "--ignore-eos")[0] == expected
+    assert support.mpk("tokenize", image, "-p", "in")[0] == support.mpk("tokenize", model, "-p", "in")[0]
+    assert support.mpk("inspect", image, "--stats")[0]
+    fails("run", image, "-p", "x", "--threads", "3", code=1, needle="threads")
+    fails("compile", image, "-o", tmp_path / "second", code=1, needle="image")
+    data = image.read_bytes()
+    for n in (4, 100, len(data) // 2, len(data) - 1):
+        (tmp_path / "cut").write_bytes(data[:n])
+        fails("run", tmp_path / "cut", "-p", "x", code=1, needle="cut")
+    for at in (9, 60, 200, len(data) // 2, len(data) - 5):
+        flipped = bytearray(data)
+        flipped[at] ^= 4
+        (tmp_path / "flipped").write_bytes(flipped)
+        fails("run", tmp_path / "flipped", "-p", "x", code=1, needle="flipped")
+
+
+def test_images_know_their_model(tmp_path):
+    folder, image = tiny.model(tmp_path / "model"), tmp_path / "image"
+    support.mpk("compile", folder, "-o", image)
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-100] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    fails("run", image, "-p", "x", code=1, needle="changed")
+
+
+def test_inspect(model):
+    text = support.mpk("inspect", model)[0].decode()
+    assert "kv_bytes" in text and "graphs" in text
+    stats = json.loads(support.mpk("inspect", CONFIGURATION, "--workers", "132", "--batch", "1", "--stats", "--json")[0])
+    for key in ("operators", "tasks", "tasks_per_operator", "events", "pairs", "fusion", "normalize_tasks",
+                "successor_bytes_list", "successor_bytes_range", "compile_ms", "verify_ms"):
+        assert isinstance(stats[key], (int, float)), key
+    assert stats["tasks"] > 132 and stats["events"] < stats["tasks"]
+    paper = json.loads(support.mpk("inspect", CONFIGURATION, "--ops=paper", "--batch", "4", "--stats", "--json")[0])
+    assert paper["operators"] == 8 * 28 + 5
+    whole = json.loads(support.mpk("inspect", model, "--json")[0])
+    assert whole["memory"]["kv_bytes"] > 0 and [g["tokens"] for g in whole["graphs"]][:3] == [1, 2, 4]
+    assert support.mpk("inspect", model, "--dot")[0].startswith(b"digraph")
+    fails("inspect", model, "--dot", "--part", "nothing-like-it", code=1, needle="nothing-like-it")
+    tasks = json.loads(support.mpk("inspect", model, "--stats", "--json", "--degree=linear:1=5", "--workers", "2")[0])["tasks"]
+    assert tasks != json.loads(support.mpk("inspect", model, "--stats", "--json", "--workers", "2")[0])["tasks"]
+
+
+def test_opt(model, tmp_path):
+    program = support.mpk("inspect", model, "--program", "--batch", "2")[0]
+    names = [line.split("\t")[0] for line in support.mpk("opt", "--list")[0].decode().splitlines()]
+    assert {"fuse_ops", "decompose", "depend", "fuse_events", "label_launch", "normalize", "linearize", "assign"} <= set(names)
+    assert "linear(" in support.mpk("opt", "--operators")[0].decode()
+    fused = support.mpk("opt", "--pass=fuse_ops", stdin=program)[0]
+    assert 0 < len(fused) < len(program)
+    step = support.mpk("opt", "--pass=decompose,depend", "--workers", "3", stdin=fused)[0]
+    (tmp_path / "fused").write_bytes(fused)
+    support.mpk("opt", "--pass=decompose", "--workers", "3", "-o", tmp_path / "tasks", tmp_path / "fused")
+    assert support.mpk("opt", "--pass=depend", "--workers", "3", tmp_path / "tasks")[0] == step
+    fails("opt", "--pass=fly", code=1, needle="fly", stdin=program)
+    fails("opt", "--pass=fuse_ops", code=1, needle="line|:", stdin=b"%a = nothing(")
+
+
+def test_bench(model):
+    result = json.loads(support.mpk("bench", model, "--prompt", "20", "--generate", "10", "--batch", "3", "--runs", "2", "--json")[0])
+    times = result["ms_per_token"]
+    assert 0 <= times["p10"] <= times["median"] <= times["p90"] > 0  # a tiny model's tokens may come two at a time
+    assert result["prompt_tokens_per_s"] > 0 and result["decode_tokens_per_s"] > 0
+    text = support.mpk("bench", CONFIGURATION.parent / "llama-3.2-1b", "--help")[0]
+    assert b"--runs" in text
+
+
+def test_doctor():
+    text = support.mpk("doctor")[0].decode()
+    assert "processor" in text and "memory" in text and "demo model" in text
+    empty = {"XDG_CACHE_HOME": "/nowhere", "PATH": "/nowhere"}
+    findings = json.loads(support.mpk("doctor", "--json", env=empty)[0])
+    needs = {f["subject"]: f.get("need") for f in findings}
+    assert "dev demo" in needs["demo model"] and "graphviz" in needs["graphviz"]
+
+
+def test_idle_costs_nothing(model):
+    """An engine that waits for requests sleeps."""
+    p = subprocess.Popen([support.MPK, "batch", str(model), "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         stderr=subprocess.DEVNULL)
+    p.stdin.write(b'{"prompt": "in", "max_tokens": 2}\n' * 200)
+    p.stdin.flush()
+    p.stdout.readline()
+    time.sleep(1)
+
+    def used():
+        fields = open(f"/proc/{p.pid}/stat").read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+    before = used()
+    time.sleep(2)
+    assert used() - before <= 4  # hundredths of a second
+    p.stdin.close()
+    assert len(p.stdout.read().splitlines()) >= 199
+    assert p.wait(timeout=60) == 0

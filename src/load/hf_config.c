@@ -4,11 +4,11 @@
  * Transformers 5 writes.  What is absent takes the default that Transformers gives; what would change the
  * model's function and is not supported is refused by name.
  */
+#include "base/json.h"
 #include "load/load.h"
-#include "load/load_json.h"
 
 /* Sizes that a config must state: nobody should run a model whose size was guessed. */
-static mpk_status fill_sizes(mpk_context *cx, const json_t *j, model_config *c)
+static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config *c)
 {
     const struct {
         const char *key;
@@ -17,13 +17,13 @@ static mpk_status fill_sizes(mpk_context *cx, const json_t *j, model_config *c)
                  {"num_attention_heads", &c->n_heads}, {"intermediate_size", &c->ffn_size},
                  {"vocab_size", &c->vocab_size},       {"max_position_embeddings", &c->max_positions}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        CHECK(cx, load_json_get(j, sizes[i].key), MPK_EFORMAT, "\"%s\" is missing", sizes[i].key);
-        TRY(load_json_u32(cx, j, sizes[i].key, sizes[i].out));
+        CHECK(cx, json_get(j, sizes[i].key), MPK_EFORMAT, "\"%s\" is missing", sizes[i].key);
+        TRY(json_read_u32(cx, j, sizes[i].key, sizes[i].out));
     }
     c->n_kv_heads = c->n_heads;
-    TRY(load_json_u32(cx, j, "num_key_value_heads", &c->n_kv_heads));
-    TRY(load_json_u32(cx, j, "head_dim", &c->head_size));
-    if (!load_json_get(j, "head_dim")) {
+    TRY(json_read_u32(cx, j, "num_key_value_heads", &c->n_kv_heads));
+    TRY(json_read_u32(cx, j, "head_dim", &c->head_size));
+    if (!json_get(j, "head_dim")) {
         CHECK(cx, c->n_heads && c->hidden_size % c->n_heads == 0, MPK_EFORMAT,
               "\"hidden_size\" %u does not divide into %u heads and there is no \"head_dim\"", c->hidden_size,
               c->n_heads);
@@ -33,24 +33,24 @@ static mpk_status fill_sizes(mpk_context *cx, const json_t *j, model_config *c)
 }
 
 /* Members that, if set, mean a computation that the supported families do not have. */
-static mpk_status refuse_unsupported(mpk_context *cx, const json_t *j)
+static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
 {
     static const char *const refused[] = {
         "quantization_config",  "attn_logit_softcapping", "final_logit_softcapping", "sinks",
         "attention_chunk_size", "embedding_multiplier",   "residual_multiplier",     "attention_multiplier",
         "logits_scaling"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        CHECK(cx, !load_json_get(j, refused[i]), MPK_EUNSUPPORTED, "\"%s\" is not supported", refused[i]);
+        CHECK(cx, !json_get(j, refused[i]), MPK_EUNSUPPORTED, "\"%s\" is not supported", refused[i]);
     static const char *const experts[] = {"num_experts", "num_local_experts", "n_routed_experts"};
     for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) {
         uint32_t n = 0;
-        TRY(load_json_u32(cx, j, experts[i], &n));
+        TRY(json_read_u32(cx, j, experts[i], &n));
         CHECK(cx, n <= 1, MPK_EUNSUPPORTED, "mixtures of experts are not supported (\"%s\" is %u)", experts[i], n);
     }
     return MPK_OK;
 }
 
-static mpk_status fill_activation(mpk_context *cx, arena *a, const json_t *j, model_config *c)
+static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j, model_config *c)
 {
     static const char *const names[][2] = {{"silu", "silu"},
                                            {"swish", "silu"},
@@ -60,7 +60,7 @@ static mpk_status fill_activation(mpk_context *cx, arena *a, const json_t *j, mo
                                            {"gelu_fast", "gelu_tanh"},
                                            {"gelu_pytorch_tanh", "gelu_tanh"}};
     str name = STR("silu");
-    TRY(load_json_str(cx, j, "hidden_act", &name));
+    TRY(json_read_str(cx, j, "hidden_act", &name));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (str_is(name, names[i][0])) {
             c->activation = str_from(names[i][1]);
@@ -71,11 +71,11 @@ static mpk_status fill_activation(mpk_context *cx, arena *a, const json_t *j, mo
     return MPK_OK; /* model_check refuses it by name */
 }
 
-static mpk_status fill_dtype(mpk_context *cx, const json_t *j, model_config *c)
+static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config *c)
 {
     str name = STR("float32");
-    TRY(load_json_str(cx, j, "torch_dtype", &name));
-    TRY(load_json_str(cx, j, "dtype", &name));
+    TRY(json_read_str(cx, j, "torch_dtype", &name));
+    TRY(json_read_str(cx, j, "dtype", &name));
     if (name.n > 6 && memcmp(name.at, "torch.", 6) == 0)
         name = (str){name.at + 6, name.n - 6};
     if (str_is(name, "bfloat16"))
@@ -88,13 +88,13 @@ static mpk_status fill_dtype(mpk_context *cx, const json_t *j, model_config *c)
 }
 
 /* Which families have which biases, whatever the config says (Transformers' modules decide it, too). */
-static mpk_status fill_biases(mpk_context *cx, const json_t *j, model_config *c)
+static mpk_status fill_biases(mpk_context *cx, const json_value *j, model_config *c)
 {
     bool attention = false;
-    TRY(load_json_bool(cx, j, "attention_bias", &attention));
-    TRY(load_json_bool(cx, j, "tie_word_embeddings", &c->tied_embeddings));
+    TRY(json_read_bool(cx, j, "attention_bias", &attention));
+    TRY(json_read_bool(cx, j, "tie_word_embeddings", &c->tied_embeddings));
     if (str_is(c->family, "llama"))
-        TRY(load_json_bool(cx, j, "mlp_bias", &c->mlp_bias));
+        TRY(json_read_bool(cx, j, "mlp_bias", &c->mlp_bias));
     if (str_is(c->family, "llama") || str_is(c->family, "qwen3"))
         c->attention_bias = c->attention_out_bias = attention;
     if (str_is(c->family, "qwen2"))
@@ -103,20 +103,20 @@ static mpk_status fill_biases(mpk_context *cx, const json_t *j, model_config *c)
 }
 
 /* layer_types, if given, must be what first_window_layer can say: full attention first, then sliding. */
-static mpk_status fill_layer_types(mpk_context *cx, const json_t *j, model_config *c)
+static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_config *c)
 {
-    const json_t *types = load_json_get(j, "layer_types");
+    const json_value *types = json_get(j, "layer_types");
     if (!types)
         return MPK_OK;
-    CHECK(cx, json_is_array(types) && json_array_size(types) == c->n_layers, MPK_EFORMAT,
+    CHECK(cx, json_is(types, JSON_KIND_LIST) && types->n == c->n_layers, MPK_EFORMAT,
           "\"layer_types\" is not a list of %u names", c->n_layers);
     c->first_window_layer = c->n_layers;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        bool slides = type && strcmp(type, "sliding_attention") == 0;
-        CHECK(cx, slides || (type && strcmp(type, "full_attention") == 0), MPK_EUNSUPPORTED,
-              "\"layer_types\": layer %u is \"%.64s\"; full_attention and sliding_attention are supported", i,
-              type ? type : "(not a name)");
+        str type = types->items[i].text;
+        bool slides = str_is(type, "sliding_attention");
+        CHECK(cx, slides || str_is(type, "full_attention"), MPK_EUNSUPPORTED,
+              "\"layer_types\": layer %u is \"%.*s\"; full_attention and sliding_attention are supported", i,
+              LOAD_NAME(type));
         if (slides && i < c->first_window_layer)
             c->first_window_layer = i;
         CHECK(cx, slides == (i >= c->first_window_layer), MPK_EUNSUPPORTED,
@@ -125,40 +125,37 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_t *j, model_confi
     return MPK_OK;
 }
 
-static mpk_status fill_window(mpk_context *cx, const json_t *j, model_config *c)
+static mpk_status fill_window(mpk_context *cx, const json_value *j, model_config *c)
 {
     uint32_t window = 0, first = 28; /* Transformers' default of max_window_layers */
     bool use = false;
-    TRY(load_json_u32(cx, j, "sliding_window", &window));
-    CHECK(cx, window || !load_json_get(j, "sliding_window"), MPK_EFORMAT, "\"sliding_window\" is 0");
+    TRY(json_read_u32(cx, j, "sliding_window", &window));
     if (str_is(c->family, "mistral"))
         c->window = window;
     if (!str_is(c->family, "qwen2") && !str_is(c->family, "qwen3"))
         return MPK_OK;
-    TRY(load_json_bool(cx, j, "use_sliding_window", &use));
+    TRY(json_read_bool(cx, j, "use_sliding_window", &use));
     if (!use || !window)
         return MPK_OK;
-    TRY(load_json_u32(cx, j, "max_window_layers", &first));
+    TRY(json_read_u32(cx, j, "max_window_layers", &first));
     c->window = window;
     c->first_window_layer = first;
     return fill_layer_types(cx, j, c);
 }
 
 /* The rope object; one for each type of layer is the same as one if they are equal. */
-static mpk_status find_rope(mpk_context *cx, const json_t *j, const json_t **rope)
+static mpk_status find_rope(mpk_context *cx, const json_value *j, const json_value **rope)
 {
-    const json_t *r = load_json_get(j, "rope_scaling");
-    if (!r || (json_is_object(r) && json_object_size(r) == 0))
-        r = load_json_get(j, "rope_parameters");
-    CHECK(cx, !r || json_is_object(r), MPK_EFORMAT, "\"rope_parameters\" is not an object");
-    const char *key;
-    json_t *value;
-    const json_t *nested = NULL;
-    json_object_foreach((json_t *)r, key, value)
-    {
-        if (!json_is_object(value))
+    const json_value *r = json_get(j, "rope_scaling");
+    if (!r || (r->kind == JSON_KIND_OBJECT && r->n == 0))
+        r = json_get(j, "rope_parameters");
+    CHECK(cx, !r || r->kind == JSON_KIND_OBJECT, MPK_EFORMAT, "\"rope_parameters\" is not an object");
+    const json_value *nested = NULL;
+    for (size_t i = 0; r && i < r->n; i++) {
+        const json_value *value = &r->items[i];
+        if (value->kind != JSON_KIND_OBJECT)
             continue;
-        CHECK(cx, !nested || json_equal((json_t *)nested, value), MPK_EUNSUPPORTED,
+        CHECK(cx, !nested || json_equals(nested, value), MPK_EUNSUPPORTED,
               "\"rope_parameters\" that differ between types of layers are not supported");
         nested = value;
     }
@@ -166,12 +163,12 @@ static mpk_status find_rope(mpk_context *cx, const json_t *j, const json_t **rop
     return MPK_OK;
 }
 
-static mpk_status fill_rope_type(mpk_context *cx, const json_t *rope, model_config *c)
+static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_config *c)
 {
     static const char *const names[] = {"default", "linear", "llama3", "yarn"};
     str type = STR("default");
-    TRY(load_json_str(cx, rope, "type", &type));
-    TRY(load_json_str(cx, rope, "rope_type", &type));
+    TRY(json_read_str(cx, rope, "type", &type));
+    TRY(json_read_str(cx, rope, "rope_type", &type));
     for (int i = 0; i < 4; i++)
         if (str_is(type, names[i])) {
             c->rope_scaling = (model_rope_scaling)i;
@@ -181,16 +178,16 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_t *rope, model_conf
          (int)(type.n < 64 ? type.n : 64), type.at);
 }
 
-static mpk_status fill_rope(mpk_context *cx, const json_t *j, model_config *c)
+static mpk_status fill_rope(mpk_context *cx, const json_value *j, model_config *c)
 {
-    const json_t *rope = NULL;
+    const json_value *rope = NULL;
     double rotated = 1.0;
     TRY(find_rope(cx, j, &rope));
     c->rope_theta = 10000;
-    TRY(load_json_double(cx, j, "rope_theta", &c->rope_theta));
-    TRY(load_json_double(cx, j, "partial_rotary_factor", &rotated));
-    TRY(load_json_double(cx, rope, "rope_theta", &c->rope_theta));
-    TRY(load_json_double(cx, rope, "partial_rotary_factor", &rotated));
+    TRY(json_read_double(cx, j, "rope_theta", &c->rope_theta));
+    TRY(json_read_double(cx, j, "partial_rotary_factor", &rotated));
+    TRY(json_read_double(cx, rope, "rope_theta", &c->rope_theta));
+    TRY(json_read_double(cx, rope, "partial_rotary_factor", &rotated));
     CHECK(cx, rotated > 0 && rotated <= 1, MPK_EFORMAT, "\"partial_rotary_factor\" is %g, expected 0 to 1", rotated);
     c->rope_size = (uint32_t)(c->head_size * rotated);
     TRY(fill_rope_type(cx, rope, c));
@@ -199,40 +196,40 @@ static mpk_status fill_rope(mpk_context *cx, const json_t *j, model_config *c)
 
     c->rope_original_positions = c->max_positions;
     c->rope_beta_fast = 32, c->rope_beta_slow = 1, c->rope_truncate = true;
-    TRY(load_json_double(cx, rope, "factor", &c->rope_factor));
-    TRY(load_json_double(cx, rope, "low_freq_factor", &c->rope_low_freq_factor));
-    TRY(load_json_double(cx, rope, "high_freq_factor", &c->rope_high_freq_factor));
-    TRY(load_json_double(cx, rope, "beta_fast", &c->rope_beta_fast));
-    TRY(load_json_double(cx, rope, "beta_slow", &c->rope_beta_slow));
-    TRY(load_json_double(cx, rope, "attention_factor", &c->rope_attention_factor));
-    TRY(load_json_double(cx, rope, "mscale", &c->rope_mscale));
-    TRY(load_json_double(cx, rope, "mscale_all_dim", &c->rope_mscale_all_dim));
-    TRY(load_json_bool(cx, rope, "truncate", &c->rope_truncate));
-    TRY(load_json_u32(cx, rope, "original_max_position_embeddings", &c->rope_original_positions));
-    TRY(load_json_u32(cx, j, "original_max_position_embeddings", &c->rope_original_positions));
-    if (c->rope_scaling == MODEL_ROPE_YARN && !load_json_get(rope, "factor") && c->rope_original_positions)
+    TRY(json_read_double(cx, rope, "factor", &c->rope_factor));
+    TRY(json_read_double(cx, rope, "low_freq_factor", &c->rope_low_freq_factor));
+    TRY(json_read_double(cx, rope, "high_freq_factor", &c->rope_high_freq_factor));
+    TRY(json_read_double(cx, rope, "beta_fast", &c->rope_beta_fast));
+    TRY(json_read_double(cx, rope, "beta_slow", &c->rope_beta_slow));
+    TRY(json_read_double(cx, rope, "attention_factor", &c->rope_attention_factor));
+    TRY(json_read_double(cx, rope, "mscale", &c->rope_mscale));
+    TRY(json_read_double(cx, rope, "mscale_all_dim", &c->rope_mscale_all_dim));
+    TRY(json_read_bool(cx, rope, "truncate", &c->rope_truncate));
+    TRY(json_read_u32(cx, rope, "original_max_position_embeddings", &c->rope_original_positions));
+    TRY(json_read_u32(cx, j, "original_max_position_embeddings", &c->rope_original_positions));
+    if (c->rope_scaling == MODEL_ROPE_YARN && !json_get(rope, "factor") && c->rope_original_positions)
         c->rope_factor = (double)c->max_positions / c->rope_original_positions;
     return MPK_OK;
 }
 
 /* A token id, or a list of them; negative ids mean none. */
-static mpk_status add_eos_tokens(mpk_context *cx, const json_t *value, model_config *c)
+static mpk_status add_eos_tokens(mpk_context *cx, const json_value *value, model_config *c)
 {
-    size_t n = json_is_array(value) ? json_array_size(value) : value ? 1 : 0;
+    const json_value *items = json_is(value, JSON_KIND_LIST) ? value->items : value;
+    size_t n = json_is(value, JSON_KIND_LIST) ? value->n : value ? 1 : 0;
     for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
-        json_int_t id = json_integer_value(item);
-        CHECK(cx, json_is_integer(item) && id <= INT32_MAX, MPK_EFORMAT, "\"eos_token_id\" is not a token id");
-        if (id >= 0)
-            TRY(load_add_eos(cx, c, (int32_t)id));
+        CHECK(cx, items[i].is_integer && items[i].integer <= INT32_MAX, MPK_EFORMAT,
+              "\"eos_token_id\" is not a token id");
+        if (items[i].integer >= 0)
+            TRY(load_add_eos(cx, c, (int32_t)items[i].integer));
     }
     return MPK_OK;
 }
 
-static mpk_status fill_config(mpk_context *cx, arena *a, const json_t *j, model_config *c)
+static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, model_config *c)
 {
     str family = {0};
-    TRY(load_json_str(cx, j, "model_type", &family));
+    TRY(json_read_str(cx, j, "model_type", &family));
     CHECK(cx, family.n, MPK_EFORMAT, "\"model_type\" is missing: this is not the configuration of a model");
     c->family = (str){arena_copy(a, family.at, family.n), family.n};
     CHECK(cx, c->family.at, MPK_ENOMEM, "out of memory reading a config");
@@ -240,43 +237,49 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_t *j, model_
     TRY(refuse_unsupported(cx, j));
     TRY(fill_sizes(cx, j, c));
     c->norm_eps = 1e-6;
-    TRY(load_json_double(cx, j, "rms_norm_eps", &c->norm_eps));
+    TRY(json_read_double(cx, j, "rms_norm_eps", &c->norm_eps));
     TRY(fill_biases(cx, j, c));
     TRY(fill_activation(cx, a, j, c));
     TRY(fill_dtype(cx, j, c));
     TRY(fill_window(cx, j, c));
     TRY(fill_rope(cx, j, c));
     c->bos_token = -1;
-    const json_t *bos = load_json_get(j, "bos_token_id");
-    if (json_is_integer(bos) && json_integer_value(bos) >= 0 && json_integer_value(bos) <= INT32_MAX)
-        c->bos_token = (int32_t)json_integer_value(bos);
-    TRY(add_eos_tokens(cx, load_json_get(j, "eos_token_id"), c));
+    const json_value *bos = json_get(j, "bos_token_id");
+    if (bos && bos->is_integer && bos->integer >= 0 && bos->integer <= INT32_MAX)
+        c->bos_token = (int32_t)bos->integer;
+    TRY(add_eos_tokens(cx, json_get(j, "eos_token_id"), c));
     return model_check(cx, c);
+}
+
+static mpk_status parse_config(mpk_context *cx, arena *a, arena *scratch, str json, model_config *c)
+{
+    const json_value *j = NULL;
+    TRY(json_parse(cx, scratch, json, &j));
+    return fill_config(cx, a, j, c);
 }
 
 mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out)
 {
-    json_t *j = NULL;
+    arena scratch = {0};
     model_config c = {0};
-    TRY(load_json_parse(cx, json, &j));
-    mpk_status status = fill_config(cx, a, j, &c);
-    json_decref(j);
+    mpk_status status = parse_config(cx, a, &scratch, json, &c);
+    arena_free(&scratch);
     TRY(status);
     *out = c;
     return MPK_OK;
 }
 
-static mpk_status fill_generation(mpk_context *cx, const json_t *j, load_model *m)
+static mpk_status fill_generation(mpk_context *cx, const json_value *j, load_model *m)
 {
     double temperature = -1, top_p = -1, min_p = -1;
     uint32_t top_k = 0;
     bool sample = false;
-    TRY(load_json_bool(cx, j, "do_sample", &sample));
-    TRY(load_json_double(cx, j, "temperature", &temperature));
-    TRY(load_json_double(cx, j, "top_p", &top_p));
-    TRY(load_json_double(cx, j, "min_p", &min_p));
-    TRY(load_json_u32(cx, j, "top_k", &top_k));
-    TRY(add_eos_tokens(cx, load_json_get(j, "eos_token_id"), &m->config));
+    TRY(json_read_bool(cx, j, "do_sample", &sample));
+    TRY(json_read_double(cx, j, "temperature", &temperature));
+    TRY(json_read_double(cx, j, "top_p", &top_p));
+    TRY(json_read_double(cx, j, "min_p", &min_p));
+    TRY(json_read_u32(cx, j, "top_k", &top_k));
+    TRY(add_eos_tokens(cx, json_get(j, "eos_token_id"), &m->config));
     if (!sample) /* the file describes greedy decoding: the other values are left-overs */
         return MPK_OK;
     m->suggested.temperature = (float)temperature;
@@ -288,23 +291,20 @@ static mpk_status fill_generation(mpk_context *cx, const json_t *j, load_model *
 
 mpk_status load_hf_generation_config(mpk_context *cx, str json, load_model *m)
 {
-    json_t *j = NULL;
-    TRY(load_json_parse(cx, json, &j));
-    mpk_status status = fill_generation(cx, j, m);
-    json_decref(j);
-    return status;
+    const json_value *j = NULL;
+    TRY(json_parse(cx, &m->arena, json, &j));
+    return fill_generation(cx, j, m);
 }
 
 mpk_status load_hf_chat_template(mpk_context *cx, str json, load_model *m)
 {
-    json_t *j = NULL;
-    TRY(load_json_parse(cx, json, &j));
-    const json_t *value = load_json_get(j, "chat_template");
-    str template = {json_string_value(value), json_string_length(value)};
-    char *copy = template.at ? arena_copy(&m->arena, template.at, template.n) : NULL;
-    bool is_text = template.at;
-    json_decref(j);
-    CHECK(cx, copy || !is_text, MPK_ENOMEM, "out of memory for a chat template");
-    m->chat_template = (str){copy, copy ? template.n : 0};
+    const json_value *j = NULL;
+    TRY(json_parse(cx, &m->arena, json, &j));
+    const json_value *value = json_get(j, "chat_template");
+    if (!json_is(value, JSON_KIND_STRING))
+        return MPK_OK;
+    char *copy = arena_copy(&m->arena, value->text.at, value->text.n);
+    CHECK(cx, copy, MPK_ENOMEM, "out of memory for a chat template");
+    m->chat_template = (str){copy, value->text.n};
     return MPK_OK;
 }

@@ -58,8 +58,8 @@ static void test_each_fault(void **state)
         const char *needle, *header;
     } cases[] = {
         {MPK_EFORMAT, "not valid JSON", "{\"a\": "},
-        {MPK_EFORMAT, "not an object", "[]"},
-        {MPK_EFORMAT, "duplicate object key", "{\"a\": {}, \"a\": {}}"},
+        {MPK_EFORMAT, "the header is not an object", "[]"},
+        {MPK_EFORMAT, "two members \"a\"", "{\"a\": {}, \"a\": {}}"},
         {MPK_EFORMAT, "not described by an object", "{\"a\": 7}"},
         {MPK_EFORMAT, "empty name", "{\"\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}}"},
         {MPK_EFORMAT, "control character",

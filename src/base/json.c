@@ -1,0 +1,445 @@
+/* json.c - a recursive-descent JSON reader.
+ *
+ * The items of a list are gathered in a scratch arena while their number is not known and then copied to an array of
+ * just that size; containers nest, so scratch memory is given back as a stack.  Linear time, also for checking names.
+ */
+#include "base/json.h"
+
+#include <locale.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/map.h"
+
+enum { MAX_DEPTH = 256, MAX_NUMBER_BYTES = 128 };
+
+typedef struct reader {
+    mpk_context *cx;
+    arena *a;
+    arena scratch; /* a stack: see above */
+    str source;
+    size_t at;
+} reader;
+
+static mpk_status read_value(reader *r, unsigned depth, json_value *out);
+
+/* Fail with what was expected at the present place, as line and column. */
+static mpk_status fail_at(reader *r, const char *expected)
+{
+    unsigned line = 1, column = 1;
+    for (size_t i = 0; i < r->at && i < r->source.n; i++, column++)
+        if (r->source.at[i] == '\n')
+            line++, column = 0;
+    FAIL(r->cx, MPK_EFORMAT, "not valid JSON: line %u, column %u: expected %s", line, column, expected);
+}
+
+static int peek(const reader *r)
+{
+    return r->at < r->source.n ? (unsigned char)r->source.at[r->at] : -1;
+}
+
+static void skip_space(reader *r)
+{
+    int c;
+    while ((c = peek(r)) == ' ' || c == '\t' || c == '\n' || c == '\r')
+        r->at++;
+}
+
+/* Skip spaces and this character, or fail. */
+static mpk_status take(reader *r, int c, const char *expected)
+{
+    skip_space(r);
+    if (peek(r) != c)
+        return fail_at(r, expected);
+    r->at++;
+    return MPK_OK;
+}
+
+/* ---- strings ---- */
+
+/* Bytes of the well-formed UTF-8 character at p (n bytes left), 0 if it is none. */
+static size_t utf8_character(const unsigned char *p, size_t n)
+{
+    static const struct {
+        unsigned char low, high, second_low, second_high, size;
+    } rows[] = {{0x00, 0x7f, 0, 0, 1},       {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
+                {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
+                {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (p[0] < rows[i].low || p[0] > rows[i].high)
+            continue;
+        size_t size = rows[i].size;
+        if (size > n || (size > 1 && (p[1] < rows[i].second_low || p[1] > rows[i].second_high)))
+            return 0;
+        for (size_t k = 2; k < size; k++)
+            if ((p[k] & 0xc0) != 0x80)
+                return 0;
+        return size;
+    }
+    return 0;
+}
+
+static mpk_status read_hex4(reader *r, unsigned *out)
+{
+    unsigned value = 0;
+    for (int i = 0; i < 4; i++, r->at++) {
+        int c = peek(r);
+        if (c >= '0' && c <= '9')
+            value = value * 16 + (unsigned)(c - '0');
+        else if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'))
+            value = value * 16 + (unsigned)((c | 0x20) - 'a' + 10);
+        else
+            return fail_at(r, "four hexadecimal digits");
+    }
+    *out = value;
+    return MPK_OK;
+}
+
+/* The character after \u, of one escape or of a pair of surrogates, as UTF-8 at to; *to moves behind it. */
+static mpk_status read_unicode_escape(reader *r, char **to)
+{
+    unsigned c = 0, second = 0;
+    TRY(read_hex4(r, &c));
+    if (c >= 0xdc00 && c < 0xe000)
+        return fail_at(r, "a character, not half of one");
+    if (c >= 0xd800 && c < 0xdc00) {
+        if (r->source.n - r->at < 2 || r->source.at[r->at] != '\\' || r->source.at[r->at + 1] != 'u')
+            return fail_at(r, "the second half of a character");
+        r->at += 2;
+        TRY(read_hex4(r, &second));
+        if (second < 0xdc00 || second >= 0xe000)
+            return fail_at(r, "the second half of a character");
+        c = 0x10000 + ((c - 0xd800) << 10) + (second - 0xdc00);
+    }
+    unsigned size = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    static const unsigned char lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
+    for (unsigned i = size; i-- > 1; c >>= 6)
+        (*to)[i] = (char)(0x80 | (c & 0x3f));
+    (*to)[0] = (char)(lead[size] | c);
+    *to += size;
+    return MPK_OK;
+}
+
+/* Unescape up to the closing quote into `to`, which has room for the source text (no escape is shorter than its
+ * meaning). */
+static mpk_status unescape(reader *r, size_t end, char *to, size_t *n)
+{
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    char *begin = to;
+    while (r->at < end) {
+        char c = r->source.at[r->at++];
+        if (c != '\\') {
+            *to++ = c;
+            continue;
+        }
+        c = r->source.at[r->at++];
+        const char *letter = c ? strchr(letters, c) : NULL;
+        if (letter)
+            *to++ = meanings[letter - letters];
+        else if (c == 'u')
+            TRY(read_unicode_escape(r, &to));
+        else
+            return r->at--, fail_at(r, "an escape (\\\" \\\\ \\/ \\b \\f \\n \\r \\t or \\u)");
+    }
+    *n = (size_t)(to - begin);
+    return MPK_OK;
+}
+
+/* Find the closing quote; count escapes; check UTF-8. */
+static mpk_status scan_string(reader *r, size_t *end, bool *escapes)
+{
+    *escapes = false;
+    size_t start = r->at;
+    for (;;) {
+        int c = peek(r);
+        if (c < 0x20)
+            return fail_at(r, c < 0 ? "the end of the string" : "no control character in a string");
+        if (c == '"')
+            break;
+        size_t size = utf8_character((const unsigned char *)r->source.at + r->at, r->source.n - r->at);
+        if (!size)
+            return fail_at(r, "UTF-8");
+        if (c == '\\') {
+            *escapes = true;
+            size = 2;
+        }
+        r->at = r->source.n - r->at < size ? r->source.n : r->at + size;
+    }
+    *end = r->at;
+    r->at = start;
+    return MPK_OK;
+}
+
+static mpk_status read_string(reader *r, str *out)
+{
+    size_t end = 0;
+    bool escapes = false;
+    TRY(take(r, '"', "a string"));
+    TRY(scan_string(r, &end, &escapes));
+    *out = (str){r->source.at + r->at, end - r->at};
+    if (escapes) {
+        char *to;
+        NEW(r->cx, r->a, to, out->n + 1);
+        TRY(unescape(r, end, to, &out->n));
+        out->at = to;
+    }
+    r->at = end + 1;
+    return MPK_OK;
+}
+
+/* ---- numbers and words ---- */
+
+static size_t skip_digits(reader *r)
+{
+    size_t start = r->at;
+    while (peek(r) >= '0' && peek(r) <= '9')
+        r->at++;
+    return r->at - start;
+}
+
+/* strtod in a locale that may not write a point. */
+static double convert(str spelling)
+{
+    char copy[MAX_NUMBER_BYTES + 16];
+    const char *point = localeconv()->decimal_point;
+    size_t n = 0;
+    for (size_t i = 0; i < spelling.n && n < sizeof copy - 9; i++) {
+        const char *from = spelling.at[i] == '.' ? point : &spelling.at[i];
+        size_t size = spelling.at[i] == '.' ? strnlen(point, 8) : 1;
+        memcpy(copy + n, from, size);
+        n += size;
+    }
+    copy[n] = 0;
+    return strtod(copy, NULL);
+}
+
+/* The digits as an integer, if they fit. */
+static bool convert_integer(str spelling, int64_t *out)
+{
+    bool negative = spelling.at[0] == '-';
+    int64_t value = 0;
+    for (size_t i = negative; i < spelling.n; i++) {
+        int digit = spelling.at[i] - '0';
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, negative ? -digit : digit, &value))
+            return false;
+    }
+    *out = value;
+    return true;
+}
+
+static mpk_status read_number(reader *r, json_value *out)
+{
+    size_t start = r->at;
+    bool whole = true;
+    if (peek(r) == '-')
+        r->at++;
+    bool zero = peek(r) == '0';
+    size_t digits = skip_digits(r);
+    if (!digits || (zero && digits > 1))
+        return fail_at(r, "a value");
+    if (peek(r) == '.') {
+        r->at++;
+        whole = false;
+        if (!skip_digits(r))
+            return fail_at(r, "a digit");
+    }
+    if (peek(r) == 'e' || peek(r) == 'E') {
+        r->at++;
+        whole = false;
+        if (peek(r) == '+' || peek(r) == '-')
+            r->at++;
+        if (!skip_digits(r))
+            return fail_at(r, "a digit");
+    }
+    str spelling = {r->source.at + start, r->at - start};
+    if (spelling.n > MAX_NUMBER_BYTES)
+        return fail_at(r, "a shorter number");
+    out->kind = JSON_KIND_NUMBER;
+    out->number = convert(spelling);
+    out->is_integer = whole && convert_integer(spelling, &out->integer);
+    return isfinite(out->number) ? MPK_OK : fail_at(r, "a smaller number");
+}
+
+static mpk_status read_word(reader *r, json_value *out)
+{
+    static const struct {
+        str word;
+        json_kind kind;
+        bool boolean;
+    } words[] = {{{"null", 4}, JSON_KIND_NULL, false},
+                 {{"true", 4}, JSON_KIND_BOOL, true},
+                 {{"false", 5}, JSON_KIND_BOOL, false}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        str word = words[i].word;
+        if (r->source.n - r->at >= word.n && memcmp(r->source.at + r->at, word.at, word.n) == 0) {
+            out->kind = words[i].kind;
+            out->boolean = words[i].boolean;
+            r->at += word.n;
+            return MPK_OK;
+        }
+    }
+    return read_number(r, out);
+}
+
+/* ---- lists and objects ---- */
+
+static mpk_status check_names(reader *r, const json_value *items, size_t n)
+{
+    map names = {0};
+    for (size_t i = 0; i < n; i++) {
+        bool twice = n <= 8 ? false : map_get(&names, items[i].key, NULL);
+        for (size_t k = 0; n <= 8 && k < i; k++)
+            twice |= str_equal(items[k].key, items[i].key);
+        CHECK(r->cx, !twice, MPK_EFORMAT, "not valid JSON: an object has two members \"%.*s\"",
+              (int)(items[i].key.n < 96 ? items[i].key.n : 96), items[i].key.at);
+        if (n > 8)
+            TRY(map_put(r->cx, &r->scratch, &names, items[i].key, i));
+    }
+    return MPK_OK;
+}
+
+/* The items up to the closing bracket; the opening one has been taken. */
+static mpk_status read_items(reader *r, unsigned depth, json_value *out)
+{
+    bool object = out->kind == JSON_KIND_OBJECT;
+    int close = object ? '}' : ']';
+    VEC(json_value) items = {0};
+    skip_space(r);
+    while (peek(r) != close) {
+        json_value item = {0};
+        if (items.n)
+            TRY(take(r, ',', object ? "a comma or }" : "a comma or ]"));
+        if (object) {
+            skip_space(r);
+            TRY(read_string(r, &item.key));
+            TRY(take(r, ':', "a colon"));
+        }
+        TRY(read_value(r, depth + 1, &item));
+        PUSH(r->cx, &r->scratch, &items, item);
+        skip_space(r);
+    }
+    r->at++;
+    json_value *copy;
+    NEW(r->cx, r->a, copy, items.n);
+    if (items.n)
+        memcpy(copy, items.at, items.n * sizeof *copy);
+    out->items = copy;
+    out->n = items.n;
+    return object ? check_names(r, copy, items.n) : MPK_OK;
+}
+
+static mpk_status read_value(reader *r, unsigned depth, json_value *out)
+{
+    if (depth > MAX_DEPTH)
+        return fail_at(r, "fewer levels of brackets");
+    skip_space(r);
+    int c = peek(r);
+    if (c == '"') {
+        out->kind = JSON_KIND_STRING;
+        return read_string(r, &out->text);
+    }
+    if (c != '{' && c != '[')
+        return read_word(r, out);
+    r->at++;
+    out->kind = c == '{' ? JSON_KIND_OBJECT : JSON_KIND_LIST;
+    arena_mark mark = arena_get_mark(&r->scratch);
+    TRY(read_items(r, depth, out));
+    arena_reset(&r->scratch, mark);
+    return MPK_OK;
+}
+
+static mpk_status read_document(reader *r, json_value *out)
+{
+    TRY(read_value(r, 0, out));
+    skip_space(r);
+    return r->at == r->source.n ? MPK_OK : fail_at(r, "the end of the document");
+}
+
+mpk_status json_parse(mpk_context *cx, arena *a, str source, const json_value **out)
+{
+    reader r = {.cx = cx, .a = a, .source = source};
+    json_value *root;
+    NEW(cx, a, root, 1);
+    mpk_status status = read_document(&r, root);
+    arena_free(&r.scratch);
+    TRY(status);
+    *out = root;
+    return MPK_OK;
+}
+
+/* ---- access ---- */
+
+bool json_is(const json_value *value, json_kind kind)
+{
+    return value && value->kind == kind;
+}
+
+const json_value *json_get(const json_value *object, const char *key)
+{
+    if (json_is(object, JSON_KIND_OBJECT))
+        for (size_t i = 0; i < object->n; i++)
+            if (str_is(object->items[i].key, key))
+                return object->items[i].kind == JSON_KIND_NULL ? NULL : &object->items[i];
+    return NULL;
+}
+
+static const json_value *find_member(const json_value *object, str key)
+{
+    for (size_t i = 0; i < object->n; i++)
+        if (str_equal(object->items[i].key, key))
+            return &object->items[i];
+    return NULL;
+}
+
+bool json_equals(const json_value *a, const json_value *b)
+{
+    if (a->kind != b->kind || a->boolean != b->boolean || a->number != b->number || a->integer != b->integer ||
+        a->n != b->n || !str_equal(a->text, b->text))
+        return false;
+    for (size_t i = 0; i < a->n; i++) {
+        const json_value *other = a->kind == JSON_KIND_OBJECT ? find_member(b, a->items[i].key) : &b->items[i];
+        if (!other || !json_equals(&a->items[i], other))
+            return false;
+    }
+    return true;
+}
+
+mpk_status json_read_u32(mpk_context *cx, const json_value *object, const char *key, uint32_t *out)
+{
+    const json_value *value = json_get(object, key);
+    if (!value)
+        return MPK_OK;
+    double number = value->number; /* some writers say 4096.0 */
+    CHECK(cx, value->kind == JSON_KIND_NUMBER && number >= 0 && number <= UINT32_MAX && number == (uint32_t)number,
+          MPK_EFORMAT, "\"%s\" is not a whole number from 0 to %u", key, UINT32_MAX);
+    *out = (uint32_t)number;
+    return MPK_OK;
+}
+
+mpk_status json_read_double(mpk_context *cx, const json_value *object, const char *key, double *out)
+{
+    const json_value *value = json_get(object, key);
+    CHECK(cx, !value || value->kind == JSON_KIND_NUMBER, MPK_EFORMAT, "\"%s\" is not a number", key);
+    if (value)
+        *out = value->number;
+    return MPK_OK;
+}
+
+mpk_status json_read_bool(mpk_context *cx, const json_value *object, const char *key, bool *out)
+{
+    const json_value *value = json_get(object, key);
+    CHECK(cx, !value || value->kind == JSON_KIND_BOOL, MPK_EFORMAT, "\"%s\" is neither true nor false", key);
+    if (value)
+        *out = value->boolean;
+    return MPK_OK;
+}
+
+mpk_status json_read_str(mpk_context *cx, const json_value *object, const char *key, str *out)
+{
+    const json_value *value = json_get(object, key);
+    CHECK(cx, !value || value->kind == JSON_KIND_STRING, MPK_EFORMAT, "\"%s\" is not a string", key);
+    if (value)
+        *out = value->text;
+    return MPK_OK;
+}

@@ -1,0 +1,167 @@
+/* json_test.c - documents that are right, and each fault with its place. */
+#include "check.h"
+#include "base/json.h"
+
+static const json_value *parse(arena *a, const char *source)
+{
+    mpk_context cx = {0};
+    const json_value *v = NULL;
+    check_ok(&cx, json_parse(&cx, a, str_from(source), &v));
+    return v;
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    arena a = {0};
+    const json_value *v = parse(&a, " {\"a\": [1, -2.5e1, true, false, null, \"x\"], \"b\": {}, \"c\": [], \"\": 0}\n");
+    assert_int_equal(v->kind, JSON_KIND_OBJECT);
+    assert_int_equal(v->n, 4);
+    const json_value *list = json_get(v, "a");
+    assert_true(json_is(list, JSON_KIND_LIST) && list->n == 6);
+    assert_true(list->items[0].is_integer && list->items[0].integer == 1 && list->items[0].number == 1);
+    assert_true(!list->items[1].is_integer && list->items[1].number == -25);
+    assert_true(list->items[2].boolean && !list->items[3].boolean && list->items[3].kind == JSON_KIND_BOOL);
+    assert_int_equal(list->items[4].kind, JSON_KIND_NULL);
+    assert_true(str_is(list->items[5].text, "x"));
+    assert_true(json_is(json_get(v, "b"), JSON_KIND_OBJECT) && json_get(v, "c")->n == 0 && json_get(v, ""));
+    assert_null(json_get(v, "d"));
+    assert_null(json_get(NULL, "d"));
+    assert_null(json_get(list, "d"));
+    assert_null(json_get(parse(&a, "{\"n\": null}"), "n"));
+    arena_free(&a);
+}
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *source;
+        double number;
+        bool is_integer;
+    } cases[] = {{"0", 0, true},
+                 {"-0", 0, true},
+                 {"9223372036854775807", 0x1p63, true},
+                 {"-9223372036854775808", -0x1p63, true},
+                 {"9223372036854775808", 0x1p63, false},
+                 {"0.1", 0.1, false},
+                 {"1E+2", 100, false},
+                 {"1e-05", 1e-5, false},
+                 {"1e-400", 0, false},
+                 {"123456789012345678901234567890", 123456789012345678901234567890.0, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        arena a = {0};
+        const json_value *v = parse(&a, cases[i].source);
+        assert_true(v->kind == JSON_KIND_NUMBER && v->number == cases[i].number);
+        assert_int_equal(v->is_integer, cases[i].is_integer);
+        arena_free(&a);
+    }
+    arena a = {0};
+    assert_true(parse(&a, "9223372036854775807")->integer == INT64_MAX);
+    assert_true(parse(&a, "-9223372036854775808")->integer == INT64_MIN);
+    arena_free(&a);
+}
+
+static void test_strings(void **state)
+{
+    (void)state;
+    arena a = {0};
+    const json_value *v =
+        parse(&a, "[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u0041\\u00e9\\u20ac\\ud83d\\ude00\", \"é€😀\", \"\"]");
+    assert_true(str_is(v->items[0].text, "\"\\/\b\f\n\r\t"));
+    assert_true(str_is(v->items[1].text, "Aé€😀"));
+    assert_true(str_is(v->items[2].text, "é€😀"));
+    assert_int_equal(v->items[3].text.n, 0);
+    v = parse(&a, "\"a\\u0000b\"");
+    assert_int_equal(v->text.n, 3);
+    assert_memory_equal(v->text.at, "a\0b", 3);
+    arena_free(&a);
+}
+
+static void test_each_fault(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"", "line 1, column 1: expected a value"},
+        {"{\"a\": 1,\n \"b\" 2}", "line 2, column 6: expected a colon"},
+        {"[1 2]", "column 4: expected a comma or ]"},
+        {"[1,]", "expected a value"},
+        {"{\"a\":1,}", "expected a string"},
+        {"{\"a\":1 \"b\":2}", "expected a comma or }"},
+        {"{a: 1}", "expected a string"},
+        {"[1", "expected a comma or ]"},
+        {"[1] 2", "expected the end of the document"},
+        {"01", "expected a value"},
+        {"+1", "expected a value"},
+        {"-", "expected a value"},
+        {"1.", "expected a digit"},
+        {"1e", "expected a digit"},
+        {"1e999", "expected a smaller number"},
+        {"NaN", "expected a value"},
+        {"nul", "expected a value"},
+        {"\"abc", "expected the end of the string"},
+        {"\"abc\\", "expected the end of the string"},
+        {"\"a\nb\"", "no control character"},
+        {"\"\\x\"", "expected an escape"},
+        {"\"\\u12g4\"", "four hexadecimal digits"},
+        {"\"\\ud83d\"", "second half"},
+        {"\"\\ud83d\\u0041\"", "second half"},
+        {"\"\\ude00\"", "not half of one"},
+        {"\"\xff\"", "expected UTF-8"},
+        {"\"\xc0\x80\"", "expected UTF-8"},
+        {"\"\xed\xa0\x80\"", "expected UTF-8"},
+        {"\"\xf0\x9f\x98\"", "expected UTF-8"},
+        {"{\"a\": 1, \"a\": 2}", "two members \"a\""},
+        {"{\"1\":0,\"2\":0,\"3\":0,\"4\":0,\"5\":0,\"6\":0,\"7\":0,\"8\":0,\"9\":0,\"3\":0}", "two members \"3\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        const json_value *v = NULL;
+        check_fails(&cx, MPK_EFORMAT, cases[i][1], json_parse(&cx, &a, str_from(cases[i][0]), &v));
+        assert_null(v);
+        arena_free(&a);
+    }
+}
+
+static void test_depth_and_size(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    text t = {0};
+    const json_value *v;
+    for (int i = 0; i < 100000; i++)
+        text_add(&t, "[", 1);
+    check_fails(&cx, MPK_EFORMAT, "fewer levels", json_parse(&cx, &a, (str){t.at, t.n}, &v));
+    text_free(&t);
+    text_print(&t, "{");
+    for (int i = 0; i < 100000; i++)
+        text_print(&t, "%s\"k%d\": [%d, [%d]]", i ? "," : "", i, i, i);
+    text_print(&t, "}");
+    check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &v));
+    assert_int_equal(v->n, 100000);
+    assert_int_equal(v->items[99999].items[1].items[0].integer, 99999);
+    text_free(&t);
+    arena_free(&a);
+}
+
+static void test_equality(void **state)
+{
+    (void)state;
+    arena a = {0};
+    assert_true(json_equals(parse(&a, "{\"a\": 1, \"b\": [2]}"), parse(&a, "{\"b\": [2], \"a\": 1}")));
+    assert_false(json_equals(parse(&a, "{\"a\": 1, \"b\": [2]}"), parse(&a, "{\"b\": [3], \"a\": 1}")));
+    assert_false(json_equals(parse(&a, "{\"a\": 1}"), parse(&a, "{\"b\": 1}")));
+    assert_false(json_equals(parse(&a, "[true]"), parse(&a, "[false]")));
+    arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),     cmocka_unit_test(test_numbers),        cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_each_fault), cmocka_unit_test(test_depth_and_size), cmocka_unit_test(test_equality),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,8 +1,8 @@
 /* cmd_bench.c - mpk bench: how fast prompts are read and tokens come.
  *
- * Each run submits a batch of requests with random prompts and reads the times at which their tokens came.  Decode: the
- * distances between neighbouring tokens of a request, once every prompt of the run is through.  Prompt: all prompt
- * tokens over the time until the last request has its first token.
+ * Each run submits a batch of requests with random prompts and reads the times at which their tokens came.  Prompt: all
+ * prompt tokens over the time until the last request has its first token.  Decode, after that: the distances between
+ * neighbouring tokens of a request, and the tokens of all requests over the time.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ typedef struct bench {
     uint32_t vocab_size;
     mpk_request **requests; /* [batch] */
     int32_t *prompt;        /* [prompt] */
-    samples decode_ms, prompt_rate;
+    samples decode_ms, prompt_rate, decode_rate;
 } bench;
 
 static int compare(const void *a, const void *b)
@@ -79,26 +79,40 @@ static mpk_status submit_all(bench *b, uint32_t run)
     return MPK_OK;
 }
 
-/* Wait for all; count what they took unless this run was to warm up. */
+/* What one run took; every request is finished. */
+static void count_times(bench *b, uint64_t first, uint64_t last)
+{
+    mpk_answer answer;
+    size_t after = 0;
+    for (uint32_t i = 0; i < b->args->batch; i++) {
+        mpk_request_wait(b->cx, b->requests[i], &answer);
+        for (size_t t = 1; t < answer.n_tokens; t++) {
+            if (answer.token_ns[t - 1] >= first)
+                b->decode_ms.at[b->decode_ms.n++] = (double)(answer.token_ns[t] - answer.token_ns[t - 1]) * 1e-6;
+            after += answer.token_ns[t] > first;
+        }
+    }
+    b->prompt_rate.at[b->prompt_rate.n++] = (double)b->args->batch * b->args->prompt * 1e9 / (double)first;
+    if (last > first)
+        b->decode_rate.at[b->decode_rate.n++] = (double)after * 1e9 / (double)(last - first);
+}
+
+/* Wait for all; the first run warms up and is not counted.  `first`: when the last prompt was through. */
 static mpk_status take_times(bench *b, bool counted)
 {
-    uint64_t first = 0;
+    uint64_t first = 0, last = 0;
     mpk_answer answer;
     for (uint32_t i = 0; i < b->args->batch; i++) {
         mpk_status status = mpk_request_wait(b->cx, b->requests[i], &answer);
         if (status != MPK_OK)
             return status;
-        if (answer.n_tokens && answer.token_ns[0] > first)
+        if (answer.token_ns[0] > first)
             first = answer.token_ns[0];
+        if (answer.token_ns[answer.n_tokens - 1] > last)
+            last = answer.token_ns[answer.n_tokens - 1];
     }
-    for (uint32_t i = 0; counted && i < b->args->batch; i++) {
-        mpk_request_wait(b->cx, b->requests[i], &answer);
-        for (size_t t = 1; t < answer.n_tokens; t++)
-            if (answer.token_ns[t - 1] >= first || b->args->batch == 1)
-                b->decode_ms.at[b->decode_ms.n++] = (double)(answer.token_ns[t] - answer.token_ns[t - 1]) * 1e-6;
-    }
-    if (counted && first)
-        b->prompt_rate.at[b->prompt_rate.n++] = (double)b->args->batch * b->args->prompt * 1e9 / (double)first;
+    if (counted)
+        count_times(b, first, last);
     return MPK_OK;
 }
 
@@ -130,9 +144,10 @@ static void print_result(bench *b)
     mpk_engine_describe(b->engine, &facts);
     qsort(b->decode_ms.at, b->decode_ms.n, sizeof(double), compare);
     qsort(b->prompt_rate.at, b->prompt_rate.n, sizeof(double), compare);
+    qsort(b->decode_rate.at, b->decode_rate.n, sizeof(double), compare);
     double median = quantile(&b->decode_ms, 0.5), p10 = quantile(&b->decode_ms, 0.1),
            p90 = quantile(&b->decode_ms, 0.9);
-    double prompt = quantile(&b->prompt_rate, 0.5), decode = median > 0 ? 1e3 / median * args->batch : 0;
+    double prompt = quantile(&b->prompt_rate, 0.5), decode = quantile(&b->decode_rate, 0.5);
     double load_ms = (double)facts.load_ns * 1e-6, compile_ms = (double)facts.compile_ns * 1e-6;
     if (args->json)
         printf("{\"prompt\": %u, \"generate\": %u, \"batch\": %u, \"threads\": %u, \"runs\": %u, \"load_ms\": %.3f, "
@@ -159,8 +174,9 @@ static int with_memory(bench *b)
     b->prompt = calloc(args->prompt, sizeof *b->prompt);
     b->decode_ms.at = calloc(tokens, sizeof(double));
     b->prompt_rate.at = calloc(args->runs, sizeof(double));
+    b->decode_rate.at = calloc(args->runs, sizeof(double));
     int code = CLI_FAILED;
-    if (!b->requests || !b->prompt || !b->decode_ms.at || !b->prompt_rate.at)
+    if (!b->requests || !b->prompt || !b->decode_ms.at || !b->prompt_rate.at || !b->decode_rate.at)
         cli_fail(b->command, "out of memory for the times of %zu tokens", tokens);
     else if ((code = measure(b)) == CLI_DONE)
         print_result(b);
@@ -168,6 +184,7 @@ static int with_memory(bench *b)
     free(b->prompt);
     free(b->decode_ms.at);
     free(b->prompt_rate.at);
+    free(b->decode_rate.at);
     return code;
 }
 

@@ -18,10 +18,10 @@ KINDS = {"INT": "whole number", "REAL": "number", "WORD": "text", "FLOAT": "numb
          "INTS": "list of whole numbers"}
 HEAD = """# Operators
 
-Every operator that there is, written by `tools/operators.py` from the records in `src/op`. How operators are written down
-is said in [the text form](text-form.md); here `?` marks an optional input, `...` one or more. Dimension letters: T tokens
-in this step, R rows of logits, D hidden, H query heads, G KV heads, K head size, V vocabulary, B requests, P tokens per
-KV page.
+Every operator that there is, written by `tools/operators.py` from the records in `src/op`. How operators are written
+down is said in [the text form](text-form.md); here `?` marks an optional input, `...` one or more. Dimension letters:
+T tokens in this step, R rows of logits, D hidden, H query heads, G KV heads, K head size, V vocabulary, B requests,
+P tokens per KV page.
 
 """
 

@@ -239,23 +239,30 @@ static ir_box read_of_root(const bed *b, ir_tensor_id id, const ir_box *box)
     return all;
 }
 
+/* Garbage for one block: NaN and -1, or random bits; integers small, so that they may name something that exists. */
+static void spoil(bed *b, const ir_tensor *t, unsigned char *at, int kind)
+{
+    for (uint32_t k = 0; k < ir_dtype_table[t->dtype].block_bytes; k++)
+        at[k] = kind ? (unsigned char)next_random(b, 256) : 0xFF;
+    int64_t small = (int64_t)next_random(b, 8);
+    if (t->dtype == IR_BOOL)
+        *at = kind ? small % 2 : 1;
+    else if (kind && t->dtype == IR_I32)
+        memcpy(at, &(int32_t){(int32_t)small}, 4);
+    else if (kind && t->dtype == IR_I64)
+        memcpy(at, &small, 8);
+}
+
 /* Garbage in every block of a root outside a box (outputs of their own: everywhere). */
 static void poison(bed *b, ir_tensor_id id, const ir_box *kept, int kind)
 {
     const ir_tensor *t = tensor(b, id);
-    const ir_dtype_info *info = &ir_dtype_table[t->dtype];
     bool is_output = false;
     for (uint32_t o = 0; o < b->op->n_out; o++)
         is_output = is_output || b->op->out[o] == id;
-    for (int64_t e = 0; e < ir_elements(t); e += info->block_elements) {
-        unsigned char *at = (unsigned char *)b->values.data[id] + ir_row_bytes(t->dtype, e);
-        if (!is_output && inside(t, kept, e))
-            continue;
-        for (uint32_t k = 0; k < info->block_bytes; k++)
-            at[k] = kind                  ? (unsigned char)next_random(b, t->dtype == IR_BOOL ? 2 : 256)
-                    : t->dtype == IR_BOOL ? 1
-                                          : 0xFF;
-    }
+    for (int64_t e = 0; e < ir_elements(t); e += ir_dtype_table[t->dtype].block_elements)
+        if (is_output || !inside(t, kept, e))
+            spoil(b, t, (unsigned char *)b->values.data[id] + ir_row_bytes(t->dtype, e), kind);
 }
 
 /* Run a box from poisoned memory; before: the memory just before, after: just after. */

@@ -21,7 +21,7 @@ def seed():
 
 
 def mpk(*arguments, code=0, timeout=300, stdin=b"", env=None):
-    """Run mpk with these arguments and expect this exit code (None: any); its standard output as bytes, its stderr as text."""
+    """Run mpk and expect this exit code (None: any); its standard output as bytes, its standard error as text."""
     result = subprocess.run([str(MPK), *map(str, arguments)], input=stdin, capture_output=True, timeout=timeout,
                             env={**os.environ, **(env or {})})
     assert code is None or result.returncode == code, (
@@ -40,7 +40,7 @@ def score(folder, tokens, path, *options, env=None):
 
 
 def randomise(model, generator, scale=1.0):
-    """Give every parameter random values: matrices that keep the size of activations, norms around one, biases around zero."""
+    """Give every parameter random values: matrices that keep the size of activations, norms near one, biases near 0."""
     import torch
     with torch.no_grad():
         for name, p in model.named_parameters():

@@ -315,7 +315,7 @@ def test_bench(model):
     options = ["--prompt", "20", "--generate", "100", "--batch", "3", "--runs", "2", "--json"]
     result = json.loads(support.mpk("bench", model, *options)[0])
     times = result["ms_per_token"]
-    assert 0 <= times["p10"] <= times["median"] <= times["p90"] > 0  # a tiny model's tokens may come two at a time
+    assert 0 <= times["p10"] <= times["median"] <= times["p90"]  # a tiny model's tokens may come many at a time
     assert result["prompt_tokens_per_s"] > 0 and result["decode_tokens_per_s"] > 0
     text = support.mpk("bench", CONFIGURATION.parent / "llama-3.2-1b", "--help")[0]
     assert b"--runs" in text

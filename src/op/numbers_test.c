@@ -173,13 +173,31 @@ static void test_norms(void **state)
     tear_down(&b);
 }
 
-/* x . row of w in double, for rows of 512. */
+/* x . row of w in double; x and w have rows of the same width. */
 static double product(const bed *b, const char *x, int64_t t, const char *w, int64_t row)
 {
     double sum = 0;
-    for (int64_t i = 0; i < 512; i++)
-        sum += at(b, x, t * 512 + i) * at(b, w, row * 512 + i);
+    int64_t width = tensor_of(b, x)->dims[1];
+    for (int64_t i = 0; i < width; i++)
+        sum += at(b, x, t * width + i) * at(b, w, row * width + i);
     return sum;
+}
+
+/* Widths that no vector divides. */
+static void test_odd_widths(void **state)
+{
+    (void)state;
+    for (int width = 1; width < 70; width += 17) {
+        char graph[256];
+        bed b;
+        snprintf(graph, sizeof graph, "input %%x : f32[11, %d]\nconst %%w : f16[3, %d]\n%%y = linear(%%x, %%w)\n",
+                 width, width);
+        set_up(&b, graph);
+        eval(&b);
+        for (int64_t i = 0; i < 33; i++)
+            near(at(&b, "y", i), product(&b, "x", i / 3, "w", i % 3), 1e-5);
+        tear_down(&b);
+    }
 }
 
 static void test_linear(void **state)
@@ -627,12 +645,19 @@ int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),         cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_linear),         cmocka_unit_test(test_gated_linear),
-        cmocka_unit_test(test_rope_table),     cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_attention),      cmocka_unit_test(test_fused_attention),
-        cmocka_unit_test(test_argmax),         cmocka_unit_test(test_sample),
-        cmocka_unit_test(test_views),          cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_odd_widths),
+        cmocka_unit_test(test_gated_linear),
+        cmocka_unit_test(test_rope_table),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_fused_attention),
+        cmocka_unit_test(test_argmax),
+        cmocka_unit_test(test_sample),
+        cmocka_unit_test(test_views),
+        cmocka_unit_test(test_arithmetic),
         cmocka_unit_test(test_live_reduction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

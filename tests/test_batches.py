@@ -1,4 +1,4 @@
-"""A request gives the same bits alone, in any company, in any order of arrival, for any number of threads, on every run."""
+"""A request gives the same bits alone or in company, in any order of arrival, with any number of threads, every run."""
 
 import json
 

@@ -14,21 +14,24 @@ warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(2)
 
-TEXT = """The history of computing is longer than the history of computers. Long before there were machines that could follow
-a program, people used tables, rods and wheels to make arithmetic faster and less tiring, and to make its errors rarer. In the
-seventeenth century Blaise Pascal built a machine of gears that could add and subtract; Gottfried Leibniz improved on it so that
-it could multiply. Neither was reliable, and both were expensive. What they showed was that a procedure which people thought of
-as an act of the mind could be carried out by moving parts. Charles Babbage took the next step when he drew up plans for an engine
-that would not only calculate but choose what to calculate next: it had a store for numbers, a mill to work on them, and cards to
-say what should be done. Ada Lovelace, who translated and annotated a paper about it, described how such an engine could act upon
-things other than numbers, if their relations could be expressed in its notation. The engine was never finished. A hundred years
-later relays, and then vacuum tubes, made the same ideas practical, and within a generation the size of a machine fell from that
-of a hall to that of a cupboard while its speed rose a thousandfold. def fibonacci(n):\n    a, b = 0, 1\n    for _ in range(n):\n
+TEXT = """The history of computing is longer than the history of computers. Long before there were machines that could
+follow a program, people used tables, rods and wheels to make arithmetic faster and less tiring, and to make its
+errors rarer. In the seventeenth century Blaise Pascal built a machine of gears that could add and subtract; Gottfried
+Leibniz improved on it so that it could multiply. Neither was reliable, and both were expensive. What they showed was
+that a procedure which people thought of as an act of the mind could be carried out by moving parts. Charles Babbage
+took the next step when he drew up plans for an engine that would not only calculate but choose what to calculate
+next: it had a store for numbers, a mill to work on them, and cards to say what should be done. Ada Lovelace, who
+translated and annotated a paper about it, described how such an engine could act upon things other than numbers, if
+their relations could be expressed in its notation. The engine was never finished. A hundred years later relays, and
+then vacuum tubes, made the same ideas practical, and within a generation the size of a machine fell from that of a
+hall to that of a cupboard while its speed rose a thousandfold.
+def fibonacci(n):\n    a, b = 0, 1\n    for _ in range(n):\n
         a, b = b, a + b\n    return a\n The transistor changed the scale again. """
 CAPITAL = [504, 3575, 282, 4649, 314]
-ANSWER = [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34, 32, 33, 40, 29, 32, 33, 29, 34, 34, 216, 33, 34, 42, 33, 34, 42, 37,
-          35, 30, 2]
-PROMPTS = ["Once upon a time, in a small village by the sea,", "def quicksort(items):\n", "The three laws of thermodynamics are",
+ANSWER = [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34, 32, 33, 40, 29, 32, 33, 29, 34, 34, 216, 33, 34, 42, 33, 34,
+          42, 37, 35, 30, 2]
+PROMPTS = ["Once upon a time, in a small village by the sea,", "def quicksort(items):\n",
+           "The three laws of thermodynamics are",
            "Q: What is the boiling point of water?\nA:", "import numpy as np\n\nx = np."]
 
 

@@ -55,7 +55,8 @@ def test_every_allocation_may_fail(folder, preload, tmp_path):
     for n in range(1 + RANDOM.randrange(step), made + 1, step):
         r, _, left = run(n)
         assert r.returncode in (0, 1), f"allocation {n}: exit code {r.returncode}\n{r.stderr.decode(errors='replace')}"
-        assert left <= live, f"allocation {n}: {left} blocks not freed ({live} in a good run)\n{r.stderr.decode(errors='replace')}"
+        assert left <= live, (f"allocation {n}: {left} blocks not freed ({live} in a good run)\n"
+                              + r.stderr.decode(errors="replace"))
         if r.returncode:
             failed += 1
             assert b"mpk: " in r.stderr, n
@@ -87,7 +88,8 @@ def test_damaged_files(folder, name, tmp_path):
 
 @pytest.mark.parametrize("change, needle", [
     ({"hidden_size": 0}, "hidden"), ({"hidden_size": 10**12}, "hidden"), ({"num_attention_heads": 0}, "head"),
-    ({"num_key_value_heads": 3}, "head"), ({"num_hidden_layers": -1}, "layer"), ({"num_hidden_layers": 3}, r"layers\.2\."),
+    ({"num_key_value_heads": 3}, "head"), ({"num_hidden_layers": -1}, "layer"),
+    ({"num_hidden_layers": 3}, r"layers\.2\."),
     ({"vocab_size": 5}, "shape|dim|vocab"), ({"model_type": "mamba"}, "mamba"), ({"hidden_act": "relu6"}, "relu6"),
     ({"intermediate_size": 49}, "shape|dim"), ({"rms_norm_eps": "x"}, "rms_norm_eps"),
     ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
@@ -129,9 +131,12 @@ def test_interrupt_ends_cleanly(folder):
 
 
 def test_bad_requests_do_not_spoil_the_good(folder, tmp_path):
-    lines = ['{"prompt": "in the", "max_tokens": 2, "ignore_eos": true}', "not json", "[]", "{}", '{"prompt": 5}', '{"tokens": [1, "x"]}',
-             '{"tokens": [1, 99999]}', '{"tokens": [-1]}', '{"prompt": "x", "max_tokens": -4}', '{"prompt": "x", "temperature": -1}',
-             '{"prompt": "x", "top_p": 7}', '{"prompt": "x", "max_tokens": 10000000}', '{"prompt": "", "max_tokens": 3}', "",
+    lines = ['{"prompt": "in the", "max_tokens": 2, "ignore_eos": true}', "not json", "[]", "{}",
+             '{"prompt": 5}', '{"tokens": [1, "x"]}',
+             '{"tokens": [1, 99999]}', '{"tokens": [-1]}', '{"prompt": "x", "max_tokens": -4}',
+             '{"prompt": "x", "temperature": -1}',
+             '{"prompt": "x", "top_p": 7}', '{"prompt": "x", "max_tokens": 10000000}',
+             '{"prompt": "", "max_tokens": 3}', "",
              '{"prompt": "the", "max_tokens": 3, "stop": ["z"], "ignore_eos": true}']
     path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     path.write_text("\n".join(lines) + "\n")

@@ -30,7 +30,8 @@ def model(folder, generator=None, **more):
     import support
     folder.mkdir(parents=True, exist_ok=True)
     t = tokenizer(folder)
-    options = dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=48,
+    options = dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
+                   intermediate_size=48,
                    vocab_size=t.get_vocab_size(), max_position_embeddings=256, bos_token_id=t.token_to_id("<s>"),
                    eos_token_id=t.token_to_id("</s>"), tie_word_embeddings=True)
     net = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**options, **more}))

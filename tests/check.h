@@ -15,19 +15,19 @@
 #include "base/status.h"
 
 /* Fail with the context's message unless the call returns MPK_OK. */
-#define check_ok(cx, expression)                                                                   \
-    do {                                                                                           \
-        mpk_status check_ = (expression);                                                          \
-        if (check_ != MPK_OK)                                                                      \
-            fail_msg("%s: %s: %s", #expression, status_sentence(check_), (cx)->text);              \
+#define check_ok(cx, expression)                                                      \
+    do {                                                                              \
+        mpk_status check_ = (expression);                                             \
+        if (check_ != MPK_OK)                                                         \
+            fail_msg("%s: %s: %s", #expression, status_sentence(check_), (cx)->text); \
     } while (0)
 
 /* Fail unless the call returns this status and its message contains this text. */
-#define check_fails(cx, code, needle, expression)                                                  \
-    do {                                                                                           \
-        mpk_status check_ = (expression);                                                          \
-        if (check_ != (code) || !strstr((cx)->text, (needle)))                                     \
-            fail_msg("%s: got %s: %s", #expression, status_sentence(check_), (cx)->text);          \
+#define check_fails(cx, code, needle, expression)                                         \
+    do {                                                                                  \
+        mpk_status check_ = (expression);                                                 \
+        if (check_ != (code) || !strstr((cx)->text, (needle)))                            \
+            fail_msg("%s: got %s: %s", #expression, status_sentence(check_), (cx)->text); \
     } while (0)
 
 /* The seed of this run: MPK_SEED if set, else from the clock; printed, so that a failure can be repeated. */

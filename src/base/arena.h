@@ -38,34 +38,34 @@ void arena_reset(arena *a, arena_mark mark);
 void arena_free(arena *a);
 
 /* NEW(cx, a, p, n): p = n zeroed items in arena *a, or MPK_ENOMEM from the enclosing function. */
-#define NEW(cx, a, p, n)                                                                           \
-    do {                                                                                           \
-        size_t new_n_ = (size_t)(n);                                                               \
-        (p) = arena_alloc((a), new_n_, sizeof *(p));                                               \
-        if (!(p))                                                                                  \
-            return status_fail((cx), MPK_ENOMEM, "out of memory for %zu items of %zu bytes (%s)",  \
-                               new_n_, sizeof *(p), __func__);                                     \
+#define NEW(cx, a, p, n)                                                                                               \
+    do {                                                                                                               \
+        size_t new_n_ = (size_t)(n);                                                                                   \
+        (p) = arena_alloc((a), new_n_, sizeof *(p));                                                                   \
+        if (!(p))                                                                                                      \
+            return status_fail((cx), MPK_ENOMEM, "out of memory for %zu items of %zu bytes (%s)", new_n_, sizeof *(p), \
+                               __func__);                                                                              \
     } while (0)
 
 /* A growable array inside an arena: VEC(type) v; zero-initialise.  Growing doubles and leaves the old
  * items in the arena, so the sum of all sizes is at most twice the last. */
-#define VEC(type)                                                                                  \
-    struct {                                                                                       \
-        type *at;                                                                                  \
-        size_t n, capacity;                                                                        \
+#define VEC(type)           \
+    struct {                \
+        type *at;           \
+        size_t n, capacity; \
     }
 
 /* PUSH(cx, a, v, item): append, or MPK_ENOMEM from the enclosing function. */
-#define PUSH(cx, a, v, ...)                                                                        \
-    do {                                                                                           \
-        if ((v)->n == (v)->capacity) {                                                             \
-            void *push_at_ = arena_grow((a), (v)->at, (v)->n, &(v)->capacity, sizeof *(v)->at);    \
-            if (!push_at_)                                                                         \
-                return status_fail((cx), MPK_ENOMEM, "out of memory for %zu items of %zu bytes",   \
-                                   (v)->capacity, sizeof *(v)->at);                                \
-            (v)->at = push_at_;                                                                    \
-        }                                                                                          \
-        (v)->at[(v)->n++] = (__VA_ARGS__);                                                         \
+#define PUSH(cx, a, v, ...)                                                                                     \
+    do {                                                                                                        \
+        if ((v)->n == (v)->capacity) {                                                                          \
+            void *push_at_ = arena_grow((a), (v)->at, (v)->n, &(v)->capacity, sizeof *(v)->at);                 \
+            if (!push_at_)                                                                                      \
+                return status_fail((cx), MPK_ENOMEM, "out of memory for %zu items of %zu bytes", (v)->capacity, \
+                                   sizeof *(v)->at);                                                            \
+            (v)->at = push_at_;                                                                                 \
+        }                                                                                                       \
+        (v)->at[(v)->n++] = (__VA_ARGS__);                                                                      \
     } while (0)
 
 /* A copy of n items with at least twice the capacity (in and out), or NULL.  For PUSH. */

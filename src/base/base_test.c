@@ -142,9 +142,12 @@ static void files_are_whole_or_untouched(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arena_keeps_and_resets),        cmocka_unit_test(map_finds_what_was_put),
-        cmocka_unit_test(errors_keep_the_first_message), cmocka_unit_test(numbers_convert_exactly),
-        cmocka_unit_test(random_numbers_have_their_moments), cmocka_unit_test(files_are_whole_or_untouched),
+        cmocka_unit_test(arena_keeps_and_resets),
+        cmocka_unit_test(map_finds_what_was_put),
+        cmocka_unit_test(errors_keep_the_first_message),
+        cmocka_unit_test(numbers_convert_exactly),
+        cmocka_unit_test(random_numbers_have_their_moments),
+        cmocka_unit_test(files_are_whole_or_untouched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,10 @@ static inline float num_float(uint32_t bits)
     return x;
 }
 
-static inline float num_from_bf16(bf16 h) { return num_float((uint32_t)h << 16); }
+static inline float num_from_bf16(bf16 h)
+{
+    return num_float((uint32_t)h << 16);
+}
 
 static inline bf16 num_to_bf16(float x)
 {

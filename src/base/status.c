@@ -49,8 +49,8 @@ void status_clear(mpk_context *cx)
 const char *status_sentence(mpk_status code)
 {
     switch (code) {
-#define CASE(name, sentence)                                                                       \
-    case MPK_##name:                                                                               \
+#define CASE(name, sentence) \
+    case MPK_##name:         \
         return sentence;
         MPK_STATUS_MAP(CASE)
 #undef CASE

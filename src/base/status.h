@@ -26,29 +26,29 @@ typedef struct mpk_context {
     void *log_user;
 } mpk_context;
 
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        mpk_status try_status_ = (expression);                                                     \
-        if (try_status_ != MPK_OK)                                                                 \
-            return try_status_;                                                                    \
+#define TRY(expression)                        \
+    do {                                       \
+        mpk_status try_status_ = (expression); \
+        if (try_status_ != MPK_OK)             \
+            return try_status_;                \
     } while (0)
 
 /* FAIL(cx, MPK_EARG, "format", ...): set the message and return the status. */
 #define FAIL(cx, code, ...) return status_fail((cx), (code), __VA_ARGS__)
 
 /* CHECK(cx, condition, MPK_EARG, "format", ...): FAIL unless the condition holds. */
-#define CHECK(cx, condition, code, ...)                                                            \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            return status_fail((cx), (code), __VA_ARGS__);                                         \
+#define CHECK(cx, condition, code, ...)                    \
+    do {                                                   \
+        if (!(condition))                                  \
+            return status_fail((cx), (code), __VA_ARGS__); \
     } while (0)
 
 /* NOTE(cx, expression, "format", ...): TRY, adding a line "  while ..." to the message on failure. */
-#define NOTE(cx, expression, ...)                                                                  \
-    do {                                                                                           \
-        mpk_status note_status_ = (expression);                                                    \
-        if (note_status_ != MPK_OK)                                                                \
-            return status_note((cx), note_status_, __VA_ARGS__);                                   \
+#define NOTE(cx, expression, ...)                                \
+    do {                                                         \
+        mpk_status note_status_ = (expression);                  \
+        if (note_status_ != MPK_OK)                              \
+            return status_note((cx), note_status_, __VA_ARGS__); \
     } while (0)
 
 #ifdef __GNUC__

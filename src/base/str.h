@@ -17,9 +17,18 @@ typedef struct str {
 #define STR_ARG(s) (int)(s).n, (s).at
 #define STR(literal) ((str){(literal), sizeof(literal) - 1})
 
-static inline str str_from(const char *text) { return (str){text, strlen(text)}; }
-static inline bool str_equal(str a, str b) { return a.n == b.n && (a.n == 0 || memcmp(a.at, b.at, a.n) == 0); }
-static inline bool str_is(str a, const char *text) { return str_equal(a, str_from(text)); }
+static inline str str_from(const char *text)
+{
+    return (str){text, strlen(text)};
+}
+static inline bool str_equal(str a, str b)
+{
+    return a.n == b.n && (a.n == 0 || memcmp(a.at, b.at, a.n) == 0);
+}
+static inline bool str_is(str a, const char *text)
+{
+    return str_equal(a, str_from(text));
+}
 
 /* A growing text on the heap; zero-initialise, free with text_free.  After a failed allocation it keeps what
  * it had, sets failed and ignores further additions: check once, at the end. */

@@ -1,18 +1,19 @@
 /* body.h - fast bodies for the CPU target.
  *
- * The reference code of an operator makes everything run; a body here makes what costs time fast on processors that have
- * the instructions.  A body is found by listing: any file of src/cpu may define `const cpu_body cpu_body_NAME`.
+ * The reference code of an operator makes everything run; a body here makes what costs time fast on processors that
+ * have the instructions.  A body is found by listing: any file of src/cpu may define `const cpu_body cpu_body_NAME`.
  *
- * Bits: a token's result must not depend on how many other tokens are in the step, how the operator was cut, or how many
- * threads run.  So of all bodies that one processor may choose for an operator and its dtypes, each must give the same bits for
- * the same row, whatever T: the order of every reduction is fixed by the reduced axis alone.
+ * Bits: a token's result must not depend on how many other tokens are in the step, how the operator was cut, or how
+ * many threads run.  So of all bodies that one processor may choose for an operator and its dtypes, each must give the
+ * same bits for the same row, whatever T: the order of every reduction is fixed by the reduced axis alone.
  */
 #ifndef CPU_BODY_H
 #define CPU_BODY_H
 
 #include "ir/op.h"
 
-/* Instruction sets, as found at run time (cpu_features in cpu.h; MPK_CPU_FEATURES=none|avx2|avx512|avx512bf16 lowers them for tests). */
+/* Instruction sets, as found at run time (cpu_features in cpu.h; MPK_CPU_FEATURES=none|avx2|avx512|avx512bf16 lowers
+ * them for tests). */
 enum { CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_AVX512_VNNI = 4, CPU_AVX512_BF16 = 8 }; /* CPU_AVX2: with FMA and F16C */
 
 typedef struct cpu_body {

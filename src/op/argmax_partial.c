@@ -2,6 +2,8 @@
  *
  * x [R, V] -> value f32[R, parts], index i32[R, parts]; part p is the columns from V p / parts on.  A part of NaN has
  * the value NaN.  argmax_reduce finishes the work; the two together give what argmax gives.
+ *
+ * Cost: one pass over the row.
  */
 #include "op/largest.h"
 #include "op/shape.h"
@@ -25,6 +27,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* The columns of the parts of the box; neighbours share no column. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     int64_t columns = shape_input(g, op, input)->dims[1], parts = op->attributes[0].i;
@@ -33,6 +36,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[1] = columns * box->hi[1] / parts;
 }
 
+/* NaN marks a part that has no candidate, so that argmax_reduce passes over it. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

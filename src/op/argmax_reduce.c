@@ -1,4 +1,7 @@
 /* argmax_reduce.c - from the parts of argmax_partial to the index.  value f32[R, parts], index i32[R, parts] -> i32[R].
+ *
+ * The parts stand in the order of their columns, so the first of equal values has the lowest index, as in argmax.
+ * Cost: one pass over the parts.
  */
 #include "op/fill.h"
 #include "op/largest.h"
@@ -25,6 +28,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[0] = box->hi[0];
 }
 
+/* The winner's index is looked up; if all values are NaN, that of the first part. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -2,6 +2,10 @@
  *
  * q [T, H, K], k_cache, v_cache [n_pages, G, P, K], positions, slots i32[T], pages i32[B, N] -> [T, H K].  Token t sees
  * the positions max(0, p - window + 1) .. p of its slot, query head h the KV head h / (H / G).
+ *
+ * Positions without a page are passed over; a token that sees nothing gives zeros. The order of the sums depends on
+ * positions alone, so a token's bits are the same whoever else is in the step. Cost: 4 K flops and 2 K elements of
+ * cache for each position, token and head.
  */
 #include "op/attend.h"
 
@@ -32,6 +36,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].grain = shape_input(g, op, Q)->dims[2];
 }
 
+/* A token may see any page of its slot, and any page may be its: all pages of the KV heads. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, K_CACHE);
@@ -56,6 +61,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return 3 * (size_t)shape_input(g, op, Q)->dims[2] * sizeof(float);
 }
 
+/* Heads of a token one by one; scratch holds the query, a row of the cache and the answer. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *in = call->in, *q = &in[Q], *out = &call->out[0];

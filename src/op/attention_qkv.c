@@ -3,6 +3,8 @@
  * qkv [T, (H + 2 G) K], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] -> [T, H K] and the caches in
  * place. The bits are those of rope_table, rope_kv and attention one after the other.  A task does all tokens of some
  * KV heads: it fills their cache, then attends.
+ *
+ * Cost: that of rope_kv and attention, and a sine and a cosine for each token, pair and KV head.
  */
 #include "op/attend.h"
 #include "op/heads.h"
@@ -42,12 +44,14 @@ static int64_t group_columns(const ir_op *op)
     return op->attributes[HEADS].i / op->attributes[KV_HEADS].i * op->attributes[HEAD_SIZE].i;
 }
 
+/* Tokens are not cut: each sees what the others of the step have just written. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g;
     axes[1].grain = group_columns(op);
 }
 
+/* The caches count as read: earlier positions lie there. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     int64_t lo = box->lo[1] / group_columns(op), hi = box->hi[1] / group_columns(op);
@@ -107,6 +111,7 @@ static void fill_cache(const op_call *call, turn *w, int64_t lo, int64_t hi, flo
     }
 }
 
+/* First the cache of these KV heads for all tokens, then attention for each. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;

@@ -2,6 +2,9 @@
  *
  * Floats round to nearest even; a float becomes an integer towards zero, held at the ends of its range (NaN: 0); an
  * integer that does not fit a narrower one keeps its low bits; bool is "not zero".
+ *
+ * Idea: fp32 is the way between most dtypes; those for which it would lose digits go directly. Cost: one conversion an
+ * element.
  */
 #include "op/fill.h"
 #include "op/walk.h"
@@ -15,6 +18,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Rows of blocks are cut at blocks. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -65,6 +69,7 @@ static bool convert_wide(const op_view *x, int64_t i, const op_view *y, int64_t 
     return true;
 }
 
+/* A run either goes element by element without fp32, or as a whole through it. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *x = &call->in[0], *y = &call->out[0];
@@ -82,6 +87,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     } while (walk_next(box, last, at));
 }
 
+/* Integers of every magnitude, so that narrowing is tried. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);

@@ -1,5 +1,8 @@
 /* concat.c - tensors one after the other along an axis.  x0, x1, ... of one dtype, equal but for that axis -> their
- * union. */
+ * union.
+ *
+ * Idea: each input is copied into its part of the box; a task reads only inputs that its box touches. Cost: one copy.
+ */
 #include "op/shape.h"
 #include "op/walk.h"
 
@@ -35,6 +38,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
 }
 
+/* The part of the box that lies in this input, moved to where it starts; empty if none. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     uint32_t axis = axis_of(op);
@@ -65,6 +69,7 @@ static void copy_part(const op_view *y, const op_view *x, uint32_t axis, int64_t
     } while (walk_next(&part, last, at));
 }
 
+/* The inputs in order; each fills what the box has of it. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,4 +1,7 @@
-/* copy.c - a dense copy, bit for bit.  x [..] of any dtype -> the same. */
+/* copy.c - a dense copy, bit for bit.  x [..] of any dtype -> the same.
+ *
+ * Makes a view dense, for who needs strides of a fresh tensor. Block dtypes are copied block by block. Cost: one copy.
+ */
 #include "op/shape.h"
 #include "op/walk.h"
 
@@ -9,6 +12,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Rows of blocks are cut at blocks. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -17,6 +21,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
         axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
 }
 
+/* Runs along the last axis, any strides on either side. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

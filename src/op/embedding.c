@@ -1,5 +1,9 @@
 /* embedding.c - rows of a table by token id.  tokens i32[T], table [V, D] -> x [T, D]; an id outside 0 .. V - 1 gives
- * zeros. */
+ * zeros.
+ *
+ * Which rows are read is known only at run time, so a task is said to read every row of its columns. Block dtypes are
+ * unpacked, so columns are cut at blocks. Cost: one row of memory a token.
+ */
 #include "op/fill.h"
 #include "op/walk.h"
 
@@ -19,6 +23,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* A block is unpacked whole. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0].grain = 1;
@@ -40,6 +45,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)(box->hi[1] - box->lo[1]) * sizeof(float);
 }
 
+/* Row by row through f32, so that any dtype of the table gives any dtype of x. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *tokens = &call->in[TOKENS], *table = &call->in[TABLE], *out = &call->out[0];
@@ -55,6 +61,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
+/* Ids, some of which the table does not have. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     if (input == TOKENS)

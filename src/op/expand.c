@@ -1,4 +1,6 @@
 /* expand.c - repeat a tensor along axes, seen in place (stride 0).  x [..] -> shape, by the rules of numpy's broadcast.
+ *
+ * No work: a repeated axis has stride 0. Nothing may be written in place through it, which the verifier checks.
  */
 #include "op/shape.h"
 
@@ -22,6 +24,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Axes that repeat, and axes that are new, do not move in memory. */
 static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
 {
     const ir_tensor *x = shape_input(g, op, 0);

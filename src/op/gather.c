@@ -1,5 +1,9 @@
 /* gather.c - entries of axis 0 by index.  x [N, ..], index i32[M] -> [M, ..]; zeros where the index is outside 0 .. N -
- * 1 or names an entry that is not alive. */
+ * 1 or names an entry that is not alive.
+ *
+ * How rows of logits are chosen: hidden states of the tokens whose logits are wanted are gathered before the last
+ * projection. Cost: one copy.
+ */
 #include "op/fill.h"
 #include "op/walk.h"
 
@@ -18,6 +22,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Rows of blocks are cut at blocks. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -25,6 +30,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
 }
 
+/* Which entries is known only at run time: all of them. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     if (input == INDEX) {

@@ -2,6 +2,9 @@
  *
  * k, v [T, G, K], positions, slots i32[T], pages i32[B, N], k_cache, v_cache [n_pages, G, P, K] -> the caches.  A task
  * does all tokens of some heads: which pages a token touches is known only at run time.
+ *
+ * A token whose slot, position or page does not exist is skipped; two tokens at one place: the later one stays. Cost:
+ * one copy of k and v.
  */
 #include "op/pages.h"
 
@@ -22,6 +25,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Two tokens may share a page, so tokens are not cut; heads never meet. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
@@ -46,6 +50,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)shape_input(g, op, K)->dims[2] * sizeof(float);
 }
 
+/* Goes over the living tokens of k, not over the box, which is one of the cache. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *in = call->in;

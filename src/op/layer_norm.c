@@ -1,5 +1,9 @@
 /* layer_norm.c - (x - mean) / sqrt(variance + eps) * weight + bias over the last axis.  x [.., N], weight, bias [N] or
- * absent. */
+ * absent.
+ *
+ * Mean and variance are sums in double from the first entry to the last, the variance around the mean (two passes, so
+ * that a large mean costs no digits). A row is never cut. Cost: three passes over the row.
+ */
 #include <math.h>
 
 #include "op/shape.h"
@@ -7,6 +11,7 @@
 
 enum { X, WEIGHT, BIAS };
 
+/* Weight and bias have the last axis of x, each may be absent. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);

@@ -29,6 +29,7 @@ static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
     return shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 2, shape_input(g, op, W0)->dims);
 }
 
+/* Widths add up, or with glu are equal; dtypes of the weights are free of each other. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -55,6 +56,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
+/* A column of y is a row of a weight: eight of them make a task worth its while. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
@@ -72,6 +74,7 @@ static void weight_rows(const ir_graph *g, const ir_op *op, uint32_t i, const ir
     *hi = box->hi[1] - first < rows ? box->hi[1] - first : rows;
 }
 
+/* Of each weight and bias the rows that belong to the box's columns; none if another weight makes them. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     *read = ir_box_whole(shape_input(g, op, input));
@@ -85,6 +88,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* A row of a weight, and up to eight rows of x. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     int64_t tokens = box->hi[0] - box->lo[0];
@@ -137,6 +141,7 @@ static void compute_column(const op_call *call, int64_t column, int64_t t0, cons
     }
 }
 
+/* Rows of x are loaded (and normalised) once for all columns of the box. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *x = &call->in[X];

@@ -70,6 +70,7 @@ static float map_sigmoid(float a)
 {
     return 1.0f / (1.0f + expf(-a));
 }
+/* NaN wins, as in PyTorch. */
 static float map_min(float a, float b)
 {
     return a < b || a != a ? a : b;
@@ -158,6 +159,7 @@ static bool take(map_parser *p, char c)
     return true;
 }
 
+/* Append a step and keep count of the stack, which run_program will not check. */
 static mpk_status emit(map_parser *p, map_step step)
 {
     p->depth = step.kind == MAP_CALL ? p->depth + 1 - functions[step.number].arity : p->depth + 1;
@@ -220,6 +222,7 @@ static mpk_status parse_word(map_parser *p)
     return take(p, ')') ? emit_call(p, f) : fail_at(p, "expected )");
 }
 
+/* The only function that nests, so the one that counts how deep. */
 static mpk_status parse_unary(map_parser *p)
 {
     char c = peek(p);
@@ -280,6 +283,7 @@ static mpk_status parse_compare(map_parser *p)
     return MPK_OK;
 }
 
+/* The whole text, or an error with the character at which it stopped making sense. */
 static mpk_status compile(mpk_context *cx, str source, uint32_t n_in, map_program *program)
 {
     map_parser p = {.cx = cx, .source = source, .n_in = n_in, .program = program};
@@ -335,12 +339,14 @@ static void run_program(const map_program *program, const op_call *call, const i
     }
 }
 
+/* The program and its stack. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)op, (void)box;
     return sizeof(map_program) + MAP_STACK * MAP_RUN * sizeof(float);
 }
 
+/* Runs of 64 elements along the last axis; the program is compiled again for each task, which is cheap. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *y = &call->out[0];

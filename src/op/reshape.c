@@ -83,6 +83,7 @@ static void map_box(const ir_tensor *from, uint32_t b0, uint32_t b1, const ir_bo
     }
 }
 
+/* Axes of one group that are whole in the box are whole in x; others are mapped to a range, rounded outwards. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input), *y = &g->tensors.at[op->out[0]];
@@ -142,6 +143,7 @@ static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, i
     return true;
 }
 
+/* Only for what strides cannot say: element by element, by its number in row-major order. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,5 +1,9 @@
 /* rms_norm.c - root-mean-square normalisation over the last axis.  x [.., N], weight [N] or absent -> x's shape and
- * dtype. */
+ * dtype.
+ *
+ * The sum of squares is one reduction over the row, in double and from the first entry to the last (norm.h), so a row
+ * is never cut. Cost: two passes over the row.
+ */
 #include "op/norm.h"
 #include "op/shape.h"
 #include "op/walk.h"
@@ -18,6 +22,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* A row is loaded as f32, normalised in place, and rounded when stored. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *x = &call->in[X], *y = &call->out[0];

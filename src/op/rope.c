@@ -1,10 +1,14 @@
 /* rope.c - rotate heads by their positions.  x [T, H, K], table f32[T, 2, Kr/2] -> x's shape; entries from Kr on pass.
+ *
+ * The angles come from rope_table, which is computed once a step for all layers. Idea of the cut: a head of a token is
+ * independent of all others. Cost: four multiplications a pair.
  */
 #include "op/rope.h"
 #include "op/walk.h"
 
 enum { X, TABLE };
 
+/* The table may rotate fewer entries than a head has. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *table = shape_input(g, op, TABLE);
@@ -39,6 +43,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)(shape_input(g, op, X)->dims[2] + 2 * shape_input(g, op, TABLE)->dims[2]) * sizeof(float);
 }
 
+/* The angles of a token are loaded once for its heads. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *x = &call->in[X], *table = &call->in[TABLE], *out = &call->out[0];

@@ -3,6 +3,9 @@
  * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] ->
  * q [T, H, K] and the caches in place.  The bits are those of the single operators one by one.  A task does all tokens
  * of some KV heads and their query heads.
+ *
+ * Since k and v lie behind q in a row, the box of qkv that a task reads is the one around three ranges of columns.
+ * Cost: one pass over qkv.
  */
 #include "op/heads.h"
 
@@ -14,6 +17,7 @@ static heads_split split_of(const ir_attribute *a)
     return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};
 }
 
+/* q keeps the dtype of qkv; keys and values take that of the cache. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     heads_split n = split_of(op->attributes);
@@ -41,6 +45,7 @@ static int64_t group_size(const ir_op *op)
     return op->attributes[HEADS].i / op->attributes[KV_HEADS].i;
 }
 
+/* The query heads of a KV head stay together. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g;
@@ -57,6 +62,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
+/* The pages of the KV heads that belong to the query heads of the box. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
 {
     *written = pages_box(&g->tensors.at[op->out[output]], box->lo[1] / group_size(op), box->hi[1] / group_size(op));
@@ -68,6 +74,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)(op->attributes[HEAD_SIZE].i + 2 * shape_input(g, op, TABLE)->dims[2]) * sizeof(float);
 }
 
+/* Token by token: query heads go to q, then keys and values of their KV heads to the cache. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;

@@ -1,4 +1,7 @@
 /* rope_table.c - cos and sin of every rotation of a step, once for all layers.  positions i32[T] -> f32[T, 2, size/2].
+ *
+ * Positions that are out of range give the angles of that number: nothing is looked up. Cost: a power a column, a sine
+ * and a cosine an element.
  */
 #include "op/rope.h"
 #include "op/fill.h"
@@ -18,6 +21,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* cos and sin of an angle are made together. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
@@ -30,6 +34,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     *read = (ir_box){.lo = {box->lo[0]}, .hi = {box->hi[0]}};
 }
 
+/* A frequency is worked out once for all tokens. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -43,6 +43,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[0] = box->hi[0];
 }
 
+/* The heap of one row: an id for each token of the vocabulary. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
@@ -75,6 +76,7 @@ static bool is_before(const candidates *c, int32_t a, int32_t b)
     return x > y || (x == y && a < b);
 }
 
+/* Let the id at a place of the heap go down to where it belongs. */
 static void sink(candidates *c, int64_t at)
 {
     int32_t id = c->ids[at];
@@ -146,6 +148,7 @@ static int64_t keep(candidates *c, const float *sampling, double *sum)
     return i;
 }
 
+/* The token of one row. A running sum in falling order reaches the target soon if the distribution is peaked. */
 static int32_t draw(candidates *c, const float *sampling, uint64_t seed, uint64_t number)
 {
     int64_t best = largest_in_row(c->x, c->offset, 0, c->x->dims[1]);
@@ -176,6 +179,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
+/* Every mixture of filters on and off, and greedy rows among them. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);

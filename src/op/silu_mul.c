@@ -1,7 +1,12 @@
-/* silu_mul.c - silu(gate) * up, the gated feed-forward.  gate, up [..] of one dtype, with broadcasting, in fp32. */
+/* silu_mul.c - silu(gate) * up, the gated feed-forward.  gate, up [..] of one dtype, with broadcasting, in fp32.
+ *
+ * Models whose gate and up projection are separate linear operators end their feed-forward with it; fuse_ops puts it
+ * into linear as glu. Cost: an exponential an element.
+ */
 #include "op/activate.h"
 #include "op/elementwise.h"
 
+/* Floats only: there is no silu of integers. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_FLOAT));

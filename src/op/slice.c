@@ -1,4 +1,8 @@
-/* slice.c - a box of a tensor, seen in place.  x [..] -> dims stops[i] - starts[i]. */
+/* slice.c - a box of a tensor, seen in place.  x [..] -> dims stops[i] - starts[i].
+ *
+ * No work: the result has the strides of x and another offset. Bounds are whole numbers in range, known when the graph
+ * is built.
+ */
 #include "op/shape.h"
 
 enum { STARTS, STOPS };
@@ -22,6 +26,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* The box, moved by the starts. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     *read = *box;
@@ -31,6 +36,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* Strides stay; the starts make the offset. */
 static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
 {
     *offset = 0;

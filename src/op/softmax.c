@@ -1,10 +1,15 @@
 /* softmax.c - exp(x - max) / sum along an axis.  x float [..] -> the same; the sum runs in double from the first entry
- * on. */
+ * on.
+ *
+ * Idea: the largest entry is subtracted first, so that no exponential overflows. The axis itself is never cut. Cost:
+ * three passes, two exponentials an entry.
+ */
 #include <math.h>
 
 #include "op/shape.h"
 #include "op/walk.h"
 
+/* Negative axes count from the last. */
 static uint32_t axis_of(const ir_op *op, uint32_t rank)
 {
     int64_t axis = op->attributes[0].i;
@@ -22,6 +27,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Every axis but the one that is summed over. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     shape_axes_all(g, op, axes);
@@ -48,6 +54,7 @@ static void softmax_line(const op_view *x, int64_t from, int64_t from_step, cons
         op_store(y, to + i * to_step, (float)((double)expf(op_load(x, from + i * from_step) - largest) / sum));
 }
 
+/* One line after the other; along a partly alive axis 0 the box ends where life does. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,4 +1,8 @@
-/* transpose.c - axes in another order, seen in place.  x [..] -> axis i is axis perm[i] of x. */
+/* transpose.c - axes in another order, seen in place.  x [..] -> axis i is axis perm[i] of x.
+ *
+ * No work: the result has the strides of x in another order. A tensor of a block dtype keeps its last axis, because a
+ * block is a run along it.
+ */
 #include "op/shape.h"
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -20,6 +24,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* The box with its axes put back. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     *read = (ir_box){0};

@@ -3,6 +3,8 @@
  * Input: TG_FUSED.  Output: TG_FUSED in which every task of an operator waits for every task of each operator that any
  * of them waited for.  Never faster; it shows what tile-sized events are worth.  Cost: linear in edges and results.
  */
+#include <stdlib.h>
+
 #include "pass/pass.h"
 
 typedef struct coarsener {
@@ -46,6 +48,12 @@ static mpk_status push_producers(coarsener *c, const tg_links *links, ir_op_id o
     return MPK_OK;
 }
 
+static int compare_ids(const void *a, const void *b)
+{
+    tg_task_id x = *(const tg_task_id *)a, y = *(const tg_task_id *)b;
+    return x < y ? -1 : x > y;
+}
+
 /* One event for each operator that waits for others; those that wait for none join the start event, made last. */
 static mpk_status make_events(coarsener *c, const tg_links *links)
 {
@@ -60,6 +68,7 @@ static mpk_status make_events(coarsener *c, const tg_links *links)
         starts[op] = e.n_in == 0;
         if (starts[op])
             continue;
+        qsort(c->in_tasks.at + e.first_in, e.n_in, sizeof *c->in_tasks.at, compare_ids);
         TRY(push_tasks(c, op, true));
         e.n_out = (uint32_t)c->out_tasks.n - e.first_out;
         PUSH(c->s->cx, c->s->scratch, &c->events, e);
@@ -72,8 +81,13 @@ static mpk_status make_events(coarsener *c, const tg_links *links)
         if (!c->consumed[op])
             TRY(push_tasks(c, op, false));
     }
+    /* Operators in program order; in a graph that was parsed their tasks may be numbered otherwise. */
     c->events.at[TG_START].n_out = (uint32_t)c->out_tasks.n - c->events.at[TG_START].first_out;
     c->events.at[TG_END].n_in = (uint32_t)c->in_tasks.n - c->events.at[TG_END].first_in;
+    qsort(c->out_tasks.at + c->events.at[TG_START].first_out, c->events.at[TG_START].n_out, sizeof *c->out_tasks.at,
+          compare_ids);
+    qsort(c->in_tasks.at + c->events.at[TG_END].first_in, c->events.at[TG_END].n_in, sizeof *c->in_tasks.at,
+          compare_ids);
     return MPK_OK;
 }
 

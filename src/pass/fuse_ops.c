@@ -156,19 +156,21 @@ static mpk_status replace_by_slice(rewrite *w, uint32_t key, ir_tensor_id wide, 
 static uint32_t find_siblings(const rewrite *w, ir_op_id id, uint32_t n_ops, ir_op_id *list, linear_parts *wide)
 {
     enum { WINDOW = 32 };
+    const ir_op *first = &w->g->ops.at[id];
     uint32_t n = 0;
     for (ir_op_id o = id; o < n_ops && o < id + WINDOW; o++) {
         const ir_op *op = &w->g->ops.at[o];
         linear_parts p;
-        if (strcmp(op->def->name, "linear") != 0 || !w->uses.at[op->out[0]] || w->is_output[op->out[0]])
-            continue;
-        read_linear(w, op, &p);
-        if (!is_plain(w, &p) || (n && !same_x(wide, &p)) || (n && wide->n_weights + p.n_weights > LINEAR_WEIGHTS) ||
-            tensor_of(w, op->out[0])->dtype != tensor_of(w, w->g->ops.at[id].out[0])->dtype) {
-            if (o == id)
-                return 0;
-            continue;
+        bool fits = strcmp(op->def->name, "linear") == 0 && w->uses.at[op->out[0]] && !w->is_output[op->out[0]];
+        if (fits) {
+            read_linear(w, op, &p);
+            fits = is_plain(w, &p) && (!n || (same_x(wide, &p) && wide->n_weights + p.n_weights <= LINEAR_WEIGHTS &&
+                                              tensor_of(w, op->out[0])->dtype == tensor_of(w, first->out[0])->dtype));
         }
+        if (!fits && o == id)
+            return 0;
+        if (!fits)
+            continue;
         for (uint32_t i = 0; n && i < p.n_weights; i++) {
             wide->in[W0 + wide->n_weights + i] = p.in[W0 + i];
             wide->in[B0 + wide->n_weights + i] = p.in[B0 + i];
@@ -257,14 +259,18 @@ typedef struct attention_parts {
     const ir_op *kv_write, *rope_table;
 } attention_parts;
 
-/* Is t [T, n, K] the part of qkv [T, columns] that begins at column `first`? */
+/* Is t [T, n, K] the part of qkv [T, columns] that begins at column `first`?  The stride of an axis of one entry says
+ * nothing. */
 static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t first, int64_t n, int64_t head_size)
 {
     const ir_tensor *part = tensor_of(w, t), *whole = tensor_of(w, qkv);
-    return part->rank == 3 && tg_root(w->g, t) == qkv && part->dtype == whole->dtype &&
-           part->dims[0] == whole->dims[0] && part->dims[1] == n && part->dims[2] == head_size &&
-           part->stride[0] == whole->dims[1] && part->stride[1] == head_size && part->stride[2] == 1 &&
-           part->offset == first;
+    int64_t dims[3] = {whole->dims[0], n, head_size}, strides[3] = {whole->dims[1], head_size, 1};
+    if (part->rank != 3 || tg_root(w->g, t) != qkv || part->dtype != whole->dtype || part->offset != first)
+        return false;
+    for (uint32_t i = 0; i < 3; i++)
+        if (part->dims[i] != dims[i] || (dims[i] > 1 && part->stride[i] != strides[i]))
+            return false;
+    return true;
 }
 
 /* Through rope and the norm behind it, if there is one, to the part of qkv; IR_NONE: another pattern. */

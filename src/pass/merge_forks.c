@@ -1,0 +1,178 @@
+/* merge_forks.c - one event in place of several that overlap, where keeping them apart costs more than it wins.
+ *
+ * Input: TG_FUSED.  Output: TG_FUSED.  Tiles of a producer and of its consumer that do not line up leave events that
+ * share some in-tasks: each of those tasks is a fork, for which normalisation (§4.1) would add an empty task for each
+ * event.  The paper reports no forks in its graphs (§6.6); here they come from tiles such as those of q, k and v, of
+ * which a head needs three.
+ *
+ * Rule: events that share an in-task and wait for the same set of operators become one, with all their in- and
+ * out-tasks, if these producers run in one round (no more of them than workers: they end together anyhow), or if empty
+ * tasks would outnumber the consumers.  Consumers are of later operators than all producers, so no cycle can arise;
+ * consumers that wait for other operators as well are left alone, so that parallel branches stay parallel.  Cost:
+ * linear.
+ */
+#include "pass/pass.h"
+
+typedef struct merger {
+    pass_state *s;
+    tg_graph *g;
+    tg_links links;
+    uint32_t *parent;       /* [n_events] union of events: parent[e] <= e */
+    uint64_t *op_set;       /* [n_events] a hash of the set of operators of the in-tasks */
+    uint32_t *forks;        /* [n_events] of a root: triggers that are too many */
+    uint32_t *n_in, *n_out; /* [n_events] of a root: tasks, those shared counted once */
+    ir_op_id *last_in, *first_out;
+} merger;
+
+static uint32_t find_root(const merger *m, uint32_t e)
+{
+    while (m->parent[e] != e)
+        e = m->parent[e];
+    return e;
+}
+
+/* Equal for equal sets: operators of sorted task lists come in the same order; repetitions of neighbours are skipped.
+ */
+static uint64_t hash_ops(const tg_graph *g, const tg_event *e)
+{
+    uint64_t hash = 0;
+    ir_op_id last = IR_NONE;
+    for (uint32_t i = 0; i < e->n_in; i++) {
+        ir_op_id op = g->tasks[g->in_tasks[e->first_in + i]].op;
+        if (op != last)
+            hash = hash_bytes(&op, sizeof op, hash + 1);
+        last = op;
+    }
+    return hash;
+}
+
+static void unite(merger *m, uint32_t a, uint32_t b)
+{
+    a = find_root(m, a);
+    b = find_root(m, b);
+    if (a < b)
+        m->parent[b] = a;
+    else
+        m->parent[a] = b;
+}
+
+/* Unite the events of a task that wait for the same operators; the end event is none of them. */
+static void unite_triggers(merger *m, tg_task_id t)
+{
+    uint32_t first = m->links.first_triggers[t], end = m->links.first_triggers[t + 1];
+    for (uint32_t i = first; i < end; i++)
+        for (uint32_t k = first; k < i; k++) {
+            tg_event_id a = m->links.triggers[k], b = m->links.triggers[i];
+            if (a != TG_END && b != TG_END && m->op_set[a] == m->op_set[b]) {
+                unite(m, a, b);
+                break;
+            }
+        }
+}
+
+static uint32_t max_id(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+static uint32_t min_id(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Sum up each union of events at its root. */
+static void measure(merger *m)
+{
+    const tg_graph *g = m->g;
+    for (tg_event_id e = 0; e < g->n_events; e++) {
+        uint32_t root = find_root(m, e);
+        m->first_out[root] = e == root ? IR_NONE : m->first_out[root];
+        for (uint32_t i = 0; i < g->events[e].n_in; i++)
+            m->last_in[root] = max_id(m->last_in[root], g->tasks[g->in_tasks[g->events[e].first_in + i]].op);
+        for (uint32_t i = 0; i < g->events[e].n_out; i++)
+            m->first_out[root] = min_id(m->first_out[root], g->tasks[tg_out_task(g, &g->events[e], i)].op);
+        m->n_out[root] += g->events[e].n_out;
+    }
+    for (tg_task_id t = 0; t < g->n_tasks; t++)
+        for (uint32_t first = m->links.first_triggers[t], i = first; i < m->links.first_triggers[t + 1]; i++) {
+            uint32_t root = find_root(m, m->links.triggers[i]);
+            bool again = false;
+            for (uint32_t k = first; k < i && !again; k++)
+                again = find_root(m, m->links.triggers[k]) == root;
+            if (again)
+                m->forks[root]++;
+            else
+                m->n_in[root]++;
+        }
+}
+
+static bool pays(const merger *m, uint32_t root)
+{
+    return m->forks[root] && m->last_in[root] < m->first_out[root] &&
+           (m->n_in[root] <= m->s->options->n_workers || m->forks[root] > m->n_out[root]);
+}
+
+/* Give the events of a union that pays the sum of their lists; pass_fuse_events sorts them out: equal out-tasks unite
+ * in-tasks.  So it is enough that every event of the union gets all out-tasks. */
+static mpk_status widen(merger *m)
+{
+    tg_graph *g = m->g;
+    tg_task_id *out_tasks;
+    uint32_t n = 0, *next, *first, *size;
+    NEW(m->s->cx, g->arena, out_tasks, g->n_out_tasks);
+    NEW(m->s->cx, m->s->scratch, next, g->n_events);
+    NEW(m->s->cx, m->s->scratch, first, g->n_events);
+    NEW(m->s->cx, m->s->scratch, size, g->n_events);
+    for (tg_event_id e = 0; e < g->n_events; e++) {
+        uint32_t root = find_root(m, e);
+        size[pays(m, root) ? root : e] += g->events[e].n_out;
+    }
+    for (tg_event_id e = 0; e < g->n_events; e++) {
+        first[e] = next[e] = n;
+        n += size[e];
+    }
+    for (tg_event_id e = 0; e < g->n_events; e++) {
+        uint32_t root = find_root(m, e), to = pays(m, root) ? root : e;
+        for (uint32_t i = 0; i < g->events[e].n_out; i++)
+            out_tasks[next[to]++] = tg_out_task(g, &g->events[e], i);
+    }
+    for (tg_event_id e = 0; e < g->n_events; e++) {
+        uint32_t root = find_root(m, e), to = pays(m, root) ? root : e;
+        g->events[e].first_out = first[to];
+        g->events[e].n_out = size[to];
+    }
+    g->out_tasks = out_tasks;
+    return MPK_OK;
+}
+
+static mpk_status start(merger *m)
+{
+    mpk_context *cx = m->s->cx;
+    arena *a = m->s->scratch;
+    uint32_t n = m->g->n_events;
+    TRY(tg_fill_links(cx, a, m->g, &m->links));
+    NEW(cx, a, m->parent, n);
+    NEW(cx, a, m->op_set, n);
+    NEW(cx, a, m->forks, n);
+    NEW(cx, a, m->n_in, n);
+    NEW(cx, a, m->n_out, n);
+    NEW(cx, a, m->last_in, n);
+    NEW(cx, a, m->first_out, n);
+    for (tg_event_id e = 0; e < n; e++) {
+        m->parent[e] = e;
+        m->op_set[e] = hash_ops(m->g, &m->g->events[e]);
+    }
+    return MPK_OK;
+}
+
+mpk_status pass_merge_forks(pass_state *s, tg_graph *g)
+{
+    merger m = {.s = s, .g = g};
+    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG, "merge_forks works on a fused task graph, this one is %s",
+          tg_level_names[g->level]);
+    TRY(start(&m));
+    for (tg_task_id t = 0; t < g->n_tasks; t++)
+        unite_triggers(&m, t);
+    measure(&m);
+    TRY(widen(&m));
+    return pass_fuse_events(s, g);
+}

@@ -1,0 +1,380 @@
+/* pass_test.c - random tensor programs through every pass give the bytes of the reference interpreter.
+ *
+ * Random graphs of element-wise operators, views, norms and matrix products, and small random decoders with a KV cache,
+ * are compiled with random options (fusion, launch policy, degrees of freedom, 1 to 200 workers), proven at every
+ * level, and run task by task in random legal orders in the memory that the plan gives them.  Temporaries begin as
+ * garbage.
+ */
+#include "check.h"
+
+#include "base/rng.h"
+#include "ir/op.h"
+#include "model/model.h"
+#include "pass/pass.h"
+
+typedef struct world {
+    mpk_context cx;
+    arena a;
+    uint64_t seed, next;
+} world;
+
+static uint32_t pick(world *w, uint32_t n)
+{
+    return (uint32_t)(rng_u64(w->seed, w->next++) % n);
+}
+
+/* ---- programs ---- */
+
+enum { MAX_POOL = 64 };
+
+typedef struct pool {
+    ir_graph *g;
+    ir_tensor_id at[MAX_POOL]; /* f32 [T, columns] */
+    uint32_t n;
+    int64_t n_tokens;
+} pool;
+
+static int64_t columns(const pool *p, ir_tensor_id t)
+{
+    return p->g->tensors.at[t].dims[1];
+}
+
+static ir_tensor_id add_const(world *w, pool *p, uint32_t rank, int64_t rows, int64_t width)
+{
+    char name[32];
+    int64_t dims[2] = {rows, width};
+    ir_tensor_id t;
+    snprintf(name, sizeof name, "w%zu", p->g->tensors.n);
+    check_ok(&w->cx, ir_add_tensor(&w->cx, p->g, IR_CONST, IR_ALL, name, IR_F32, rank, dims, &t));
+    return t;
+}
+
+static ir_tensor_id add_op(world *w, pool *p, const char *op, uint32_t n_in, const ir_tensor_id *in, const ir_set *set)
+{
+    ir_tensor_id out[IR_MAX_OUTPUTS];
+    check_ok(&w->cx, ir_add_op(&w->cx, p->g, op, NULL, n_in, in, set, out));
+    return out[0];
+}
+
+static ir_tensor_id pick_like(world *w, pool *p, ir_tensor_id a)
+{
+    for (int i = 0; i < 8; i++) {
+        ir_tensor_id b = p->at[pick(w, p->n)];
+        if (columns(p, b) == columns(p, a))
+            return b;
+    }
+    return a;
+}
+
+static ir_tensor_id add_swapped(world *w, pool *p, ir_tensor_id a)
+{
+    int64_t halves[3] = {p->n_tokens, 2, columns(p, a) / 2}, perm[3] = {0, 2, 1},
+            flat[2] = {p->n_tokens, columns(p, a)};
+    if (columns(p, a) % 2)
+        return a;
+    a = add_op(w, p, "reshape", 1, &a, (ir_set[]){{.name = "shape", .ints = halves, .n_ints = 3}, {0}});
+    a = add_op(w, p, "transpose", 1, &a, (ir_set[]){{.name = "perm", .ints = perm, .n_ints = 3}, {0}});
+    return add_op(w, p, "reshape", 1, &a, (ir_set[]){{.name = "shape", .ints = flat, .n_ints = 2}, {0}});
+}
+
+static ir_tensor_id add_slice(world *w, pool *p, ir_tensor_id a)
+{
+    int64_t width = columns(p, a), lo = pick(w, (uint32_t)width), hi = lo + 1 + pick(w, (uint32_t)(width - lo));
+    int64_t starts[2] = {0, lo}, stops[2] = {p->n_tokens, hi};
+    return add_op(w, p, "slice", 1, &a,
+                  (ir_set[]){{.name = "starts", .ints = starts, .n_ints = 2},
+                             {.name = "stops", .ints = stops, .n_ints = 2},
+                             {0}});
+}
+
+static ir_tensor_id add_linear(world *w, pool *p, ir_tensor_id a, int64_t rows)
+{
+    ir_tensor_id in[2] = {a, add_const(w, p, 2, rows, columns(p, a))};
+    return add_op(w, p, "linear", 2, in, NULL);
+}
+
+static ir_tensor_id add_gated(world *w, pool *p, ir_tensor_id a)
+{
+    int64_t rows = 1 + pick(w, 40);
+    ir_tensor_id in[2] = {add_linear(w, p, a, rows), add_linear(w, p, a, rows)};
+    if (pick(w, 2))
+        return add_op(w, p, "silu_mul", 2, in, NULL);
+    in[0] = add_op(w, p, "gelu", 1, in, (ir_set[]){{.name = "tanh", .i = pick(w, 2)}, {0}});
+    return add_op(w, p, "mul", 2, in, NULL);
+}
+
+static ir_tensor_id add_random(world *w, pool *p)
+{
+    ir_tensor_id a = p->at[pick(w, p->n)], b = pick_like(w, p, a), in[2] = {a, b};
+    switch (pick(w, 12)) {
+    case 0:
+    case 1:
+        return add_op(w, p, "add", 2, in, NULL);
+    case 2:
+        return add_op(w, p, "mul", 2, in, NULL);
+    case 3:
+        in[1] = add_const(w, p, 1, columns(p, a), 0);
+        return add_op(w, p, "rms_norm", 2, in, NULL);
+    case 4:
+    case 5:
+        return add_linear(w, p, a, 1 + pick(w, 40));
+    case 6:
+        in[0] = add_linear(w, p, a, columns(p, a));
+        return add_op(w, p, "add", 2, in, NULL);
+    case 7:
+        return add_gated(w, p, a);
+    case 8:
+        return add_slice(w, p, a);
+    case 9:
+        return add_swapped(w, p, a);
+    case 10:
+        return columns(p, a) > 200 ? a : add_op(w, p, "concat", 2, in, (ir_set[]){{.name = "axis", .i = 1}, {0}});
+    default:
+        return add_op(w, p, "softmax", 1, in, NULL);
+    }
+}
+
+static ir_graph *random_graph(world *w)
+{
+    pool p = {.n_tokens = 1 + pick(w, 6)};
+    int64_t dims[2] = {p.n_tokens, 2 + pick(w, 40)};
+    check_ok(&w->cx, ir_create(&w->cx, &w->a, "random", &p.g));
+    for (p.n = 0; p.n < 2; p.n++)
+        check_ok(&w->cx, ir_add_tensor(&w->cx, p.g, IR_INPUT, IR_TOKENS, p.n ? "b" : "a", IR_F32, 2, dims, &p.at[p.n]));
+    for (uint32_t n = 3 + pick(w, 20); n; n--)
+        p.at[p.n++] = add_random(w, &p);
+    ir_tensor_id last[1] = {p.at[p.n - 1]};
+    check_ok(&w->cx, ir_add_output(&w->cx, p.g, add_op(w, &p, "silu", 1, last, NULL)));
+    ir_tensor_id also = p.at[pick(w, p.n)];
+    if (p.g->tensors.at[also].kind == IR_TEMP)
+        check_ok(&w->cx, ir_add_output(&w->cx, p.g, also));
+    check_ok(&w->cx, ir_verify(&w->cx, p.g));
+    return p.g;
+}
+
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
+                               ir_dtype *dtype)
+{
+    (void)cx, (void)self, (void)name, (void)rank, (void)dims;
+    *dtype = IR_F32;
+    return MPK_OK;
+}
+
+static ir_graph *random_decoder(world *w)
+{
+    static const char *const families[] = {"qwen3", "llama", "qwen2", "mistral"};
+    static const char *const activations[] = {"silu", "gelu", "gelu_tanh"};
+    uint32_t kv_heads = 1 + pick(w, 2), head = 8u << pick(w, 2), tokens = 1 + pick(w, 5);
+    model_config c = {.family = str_from(families[pick(w, 4)]),
+                      .n_layers = 1 + pick(w, 2),
+                      .hidden_size = 16 + 8 * pick(w, 4),
+                      .n_heads = kv_heads * (1 + pick(w, 3)),
+                      .n_kv_heads = kv_heads,
+                      .head_size = head,
+                      .ffn_size = 16 + pick(w, 30),
+                      .vocab_size = 31 + pick(w, 60),
+                      .max_positions = 64,
+                      .norm_eps = 1e-5f,
+                      .tied_embeddings = pick(w, 2),
+                      .attention_bias = pick(w, 2),
+                      .mlp_bias = pick(w, 2),
+                      .activation = str_from(activations[pick(w, 3)]),
+                      .window = pick(w, 2) ? 5 : 0,
+                      .rope_interleaved = pick(w, 2),
+                      .rope_size = head,
+                      .rope_theta = 10000};
+    model_shape shape = {.n_tokens = tokens,
+                         .n_rows = 1 + pick(w, tokens),
+                         .n_slots = tokens,
+                         .n_pages = 4 * tokens,
+                         .page_tokens = 4,
+                         .max_pages_per_slot = 4,
+                         .kv_dtype = pick(w, 2) ? IR_F32 : IR_BF16,
+                         .activation_dtype = pick(w, 4) ? IR_F32 : IR_BF16,
+                         .greedy_only = pick(w, 2)};
+    model_weights weights = {.dtype = weight_dtype};
+    ir_graph *g = NULL;
+    check_ok(&w->cx, model_build(&w->cx, &w->a, &c, &shape, &weights, &g));
+    return g;
+}
+
+/* ---- values ---- */
+
+/* Step inputs that make sense to a decoder: token t is alone in slot t, at some position of its four pages. */
+static void fill_integers(world *w, const ir_tensor *t, void *data)
+{
+    for (int64_t i = 0; i < ir_elements(t); i++) {
+        uint32_t value = str_is(t->name, "tokens")      ? pick(w, 31)
+                         : str_is(t->name, "positions") ? pick(w, 16)
+                         : str_is(t->name, "rows")      ? (uint32_t)i
+                         : str_is(t->name, "draws")     ? pick(w, 100)
+                                                        : (uint32_t)i;
+        if (t->dtype == IR_I64)
+            ((int64_t *)data)[i] = value;
+        else
+            ((int32_t *)data)[i] = (int32_t)value;
+    }
+}
+
+static void fill_values(world *w, const ir_graph *g, ir_values *v)
+{
+    check_ok(&w->cx, ir_eval_allocate(&w->cx, &w->a, g, v));
+    for (ir_tensor_id i = 0; i < g->tensors.n; i++) {
+        const ir_tensor *t = &g->tensors.at[i];
+        if (t->kind == IR_TEMP)
+            continue;
+        if (t->dtype == IR_I32 || t->dtype == IR_I64)
+            fill_integers(w, t, v->data[i]);
+        for (int64_t k = 0; t->dtype != IR_I32 && t->dtype != IR_I64 && k < ir_elements(t); k++) {
+            op_view view = {.data = v->data[i], .dtype = t->dtype};
+            float x = rng_normal(w->seed, w->next++);
+            op_store(&view, k, str_is(t->name, "sampling") ? (x < 0 ? 0 : x) * (k % 4 == 0) : x * 0.5f);
+        }
+    }
+}
+
+/* The tensors that the caller fills, by name from one graph's storage to another's. */
+static void copy_given(const ir_graph *from, const ir_values *source, const ir_graph *to, void **data)
+{
+    for (ir_tensor_id i = 0; i < to->tensors.n; i++) {
+        uint64_t id;
+        if (to->tensors.at[i].kind != IR_TEMP && map_get(&from->names, to->tensors.at[i].name, &id))
+            memcpy(data[i], source->data[id], (size_t)ir_bytes(&to->tensors.at[i]));
+    }
+}
+
+static void *garbage(world *w, uint64_t bytes)
+{
+    void *p = arena_alloc(&w->a, bytes + 64, 1);
+    assert_non_null(p);
+    memset(p, 0xa5, bytes);
+    return p;
+}
+
+/* Memory for a compiled graph as the plan says, with the given tensors copied in. */
+static ir_values planned_values(world *w, const tg_program *p, const ir_graph *original, const ir_values *given)
+{
+    ir_values v = {.data = arena_alloc(&w->a, p->graphs[0].ir->tensors.n + 1, sizeof(void *))};
+    void *areas[TG_AREAS] = {0}, **weights = arena_alloc(&w->a, p->n_weights + 1, sizeof *weights);
+    assert_non_null(v.data);
+    assert_non_null(weights);
+    for (int i = TG_STATE; i < TG_AREAS; i++)
+        areas[i] = garbage(w, p->area_bytes[i]);
+    for (uint32_t i = 0; i < p->n_weights; i++) {
+        ir_tensor t = {.dtype = p->weights[i].dtype, .rank = p->weights[i].rank};
+        memcpy(t.dims, p->weights[i].dims, sizeof t.dims);
+        weights[i] = garbage(w, (uint64_t)ir_bytes(&t));
+    }
+    tg_bind(&p->graphs[0], areas, weights, v.data);
+    copy_given(original, given, p->graphs[0].ir, v.data);
+    memcpy(v.live, given->live, sizeof v.live);
+    return v;
+}
+
+static void check_tensor(const ir_graph *g, ir_tensor_id a, const ir_values *va, const ir_graph *h, ir_tensor_id b,
+                         const ir_values *vb)
+{
+    const ir_tensor *t = &g->tensors.at[a], *u = &h->tensors.at[b];
+    op_view x = {.data = va->data[a], .dtype = t->dtype}, y = {.data = vb->data[b], .dtype = u->dtype};
+    assert_int_equal(t->dtype, u->dtype);
+    assert_memory_equal(t->dims, u->dims, t->rank * sizeof *t->dims);
+    int64_t live = t->live == IR_ALL ? INT64_MAX : (int64_t)va->live[t->live];
+    for (int64_t i = 0; i < ir_elements(t); i++) {
+        int64_t at_x = 0, at_y = 0, row = 0;
+        for (int64_t k = t->rank, rest = i; k-- > 0; rest /= t->dims[k]) {
+            row = rest % t->dims[k];
+            at_x += row * t->stride[k];
+            at_y += row * u->stride[k];
+        }
+        float p = op_load(&x, at_x), q = op_load(&y, at_y);
+        if (row < live && memcmp(&p, &q, sizeof p) != 0)
+            fail_msg("%%%.*s, element %lld: %.9g by the interpreter, %.9g by tasks", STR_ARG(t->name), (long long)i,
+                     (double)p, (double)q);
+    }
+}
+
+/* Outputs and state. */
+static void check_results(const ir_graph *g, const ir_values *expected, const ir_graph *h, const ir_values *found)
+{
+    assert_int_equal(g->outputs.n, h->outputs.n);
+    for (size_t i = 0; i < g->outputs.n; i++)
+        check_tensor(g, g->outputs.at[i], expected, h, h->outputs.at[i], found);
+    for (ir_tensor_id i = 0; i < h->tensors.n; i++)
+        if (h->tensors.at[i].kind == IR_STATE) {
+            uint64_t id;
+            assert_true(map_get(&g->names, h->tensors.at[i].name, &id));
+            check_tensor(g, (ir_tensor_id)id, expected, h, i, found);
+        }
+}
+
+/* ---- the test ---- */
+
+static pass_options random_options(world *w)
+{
+    return (pass_options){.n_workers = 1 + pick(w, pick(w, 2) ? 8 : 200),
+                          .page_bytes = 4096,
+                          .pages_per_worker = 1024,
+                          .fusion = (pass_fusion)pick(w, 3),
+                          .launch = (pass_launch)pick(w, 4),
+                          .coarse_events = pick(w, 6) == 0,
+                          .verify = true,
+                          .tasks_per_worker = pick(w, 3)};
+}
+
+static void compare(world *w, ir_graph *g)
+{
+    ir_values given = {0};
+    pass_options options = random_options(w);
+    tg_program p;
+    uint32_t n_tokens = 1;
+    fill_values(w, g, &given);
+    int64_t rows = INT64_MAX, tokens = INT64_MAX;
+    for (ir_tensor_id i = 0; i < g->tensors.n; i++) {
+        if (g->tensors.at[i].live == IR_TOKENS)
+            tokens = g->tensors.at[i].dims[0];
+        if (g->tensors.at[i].live == IR_ROWS)
+            rows = g->tensors.at[i].dims[0];
+    }
+    given.live[IR_ALL] = UINT32_MAX;
+    given.live[IR_TOKENS] = 1 + pick(w, (uint32_t)tokens);
+    given.live[IR_ROWS] = rows == INT64_MAX ? 1 : 1 + pick(w, (uint32_t)rows);
+    if (given.live[IR_ROWS] > given.live[IR_TOKENS])
+        given.live[IR_ROWS] = given.live[IR_TOKENS];
+    check_ok(&w->cx, pass_compile(&w->cx, &w->a, &options, 1, &g, &n_tokens, &p));
+    ir_values planned = planned_values(w, &p, g, &given);
+    check_ok(&w->cx, ir_eval(&w->cx, &w->a, g, &given));
+    check_ok(&w->cx, tg_run(&w->cx, &w->a, p.graphs[0].tg, &planned, w->seed));
+    check_results(g, &given, p.graphs[0].ir, &planned);
+}
+
+static void run_many(ir_graph *(*make)(world *w), uint32_t n)
+{
+    uint64_t seed = check_seed();
+    for (uint32_t i = 0; i < n; i++) {
+        world w = {.seed = seed + i};
+        print_message(i % 50 ? "" : "graph %u, MPK_SEED=%llu\n", i, (unsigned long long)w.seed);
+        compare(&w, make(&w));
+        arena_free(&w.a);
+    }
+}
+
+static void random_graphs_keep_their_bytes(void **state)
+{
+    (void)state;
+    run_many(random_graph, 600);
+}
+
+static void random_decoders_keep_their_bytes(void **state)
+{
+    (void)state;
+    run_many(random_decoder, 200);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_graphs_keep_their_bytes),
+        cmocka_unit_test(random_decoders_keep_their_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

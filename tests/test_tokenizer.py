@@ -190,7 +190,8 @@ def sentencepiece(pre=None, normalizer=None, decoder=None, byte_fallback=True, f
         t.normalizer = normalizer
         if pre:
             t.pre_tokenizer = pre
-        trained = train(r, t, limit_alphabet=60, size=(120, 400))
+        marks = {k: model[k] for k in ("continuing_subword_prefix", "end_of_word_suffix") if k in model}
+        trained = train(r, t, limit_alphabet=60, size=(120, 400), **marks)
         if not bytes_in_vocab:
             trained.decoder = decoder
             return trained
@@ -262,12 +263,12 @@ KINDS = {
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])),
     "unknown_fused": sentencepiece(metaspace("first"), decoder=decoders.Metaspace("▁", "first"), bytes_in_vocab=False),
     "unknown_each": sentencepiece(metaspace("first"), fuse_unk=False, byte_fallback=False, bytes_in_vocab=False,
-                                  decoder=decoders.Sequence([decoders.Replace(Regex("▁+"), " "), decoders.Strip(" ", 0, 1)])),
+                                  decoder=decoders.Sequence([decoders.Replace(Regex("▁+"), " "), decoders.Strip(" ", 1, 0)])),
     "unknown_dropped": sentencepiece(metaspace("first"), unk=None, byte_fallback=False, bytes_in_vocab=False),
     "marked": sentencepiece(pre_tokenizers.Whitespace(), bytes_in_vocab=False, continuing_subword_prefix="##",
                             end_of_word_suffix="</w>", decoder=decoders.Fuse()),
     "fused_end": sentencepiece(metaspace("first"), decoder=decoders.Sequence(
-        [decoders.ByteFallback(), decoders.Fuse(), decoders.Replace("▁", " "), decoders.Strip(" ", 2, 1)])),
+        [decoders.ByteFallback(), decoders.Fuse(), decoders.Replace("▁", " "), decoders.Strip(" ", 2, 0)])),
 }
 
 

@@ -17,7 +17,7 @@ typedef struct reader {
     int depth; /* of sequences */
 } reader;
 
-enum { MAX_DEPTH = 8, MAX_FILE_BYTES = 1 << 28, MAX_IDS = 1 << 24 };
+enum { MAX_DEPTH = 8, MAX_FILE_BYTES = 1 << 28, MAX_IDS = 1 << 24, MAX_GAP = 1 << 16 };
 
 static const char *type_of(const json_t *object)
 {
@@ -474,16 +474,19 @@ static mpk_status read_vocab(reader *r, const json_t *vocab)
         if (json_integer_value(value) > most)
             most = json_integer_value(value);
     }
+    size_t n = json_object_size(vocab);
+    CHECK(r->cx, most < (json_int_t)(4 * n + MAX_GAP), MPK_EFORMAT,
+          "tokenizer.json: a vocabulary of %zu tokens has an id %lld", n, (long long)most);
     t->n_tokens = (size_t)(most + 1);
     NEW(r->cx, &t->arena, t->tokens, t->n_tokens);
     json_object_foreach((json_t *)vocab, key, value)
     {
-        size_t n = strlen(key);
+        size_t bytes = strlen(key);
         str *token = &t->tokens[json_integer_value(value)];
         CHECK(r->cx, !token->at, MPK_EFORMAT, "tokenizer.json: id %lld belongs to \"%.100s\" and to \"%.100s\"",
               (long long)json_integer_value(value), token->at, key);
-        token->at = arena_copy(&t->arena, key, n);
-        token->n = n;
+        token->at = arena_copy(&t->arena, key, bytes);
+        token->n = bytes;
         CHECK(r->cx, token->at, MPK_ENOMEM, "out of memory for a vocabulary");
         TRY(map_put(r->cx, &t->arena, &t->model_ids, *token, (uint64_t)json_integer_value(value)));
     }
@@ -541,7 +544,7 @@ static mpk_status read_merges(reader *r, const json_t *merges)
     {
         str left, right;
         TRY(split_merge(r, v, i, &left, &right));
-        NOTE(r->cx, tokenizer_add_merge(r->cx, r->t, i, left, right), "while reading tokenizer.json");
+        NOTE(r->cx, tokenizer_add_merge(r->cx, r->t, i, left, right), "reading tokenizer.json");
     }
     return MPK_OK;
 }
@@ -682,6 +685,15 @@ static mpk_status read_config(reader *r, const json_t *config)
     return surround(r, &before, &after);
 }
 
+/* The ids around a text must be ids: whoever reads them indexes with them. */
+static mpk_status check_ids(reader *r, const tokenizer_ids *ids)
+{
+    for (size_t i = 0; i < ids->n; i++)
+        CHECK(r->cx, (size_t)ids->at[i] < r->t->n_tokens, MPK_EFORMAT,
+              "tokenizer.json: the post-processor adds id %d, but there are %zu tokens", ids->at[i], r->t->n_tokens);
+    return MPK_OK;
+}
+
 /* --- the file --- */
 
 static mpk_status read_part(reader *r, const json_t *root, const char *key, read_one one)
@@ -705,6 +717,8 @@ static mpk_status read_root(reader *r, const json_t *root, const json_t *config)
         TRY(steps_add(r->cx, &r->t->decode, STEP_JOIN, &s));
     TRY(read_part(r, root, "post_processor", read_post_processor));
     TRY(read_added_tokens(r, json_object_get(root, "added_tokens")));
+    TRY(check_ids(r, &r->t->before));
+    TRY(check_ids(r, &r->t->after));
     TRY(tokenizer_finish(r->cx, r->t));
     return config ? read_config(r, config) : MPK_OK;
 }
@@ -763,7 +777,7 @@ mpk_status tokenizer_from_json(mpk_context *cx, const char *path, tokenizer **ou
     if (status == MPK_OK)
         status = tokenizer_from_json_bytes(cx, json, config, out);
     if (status != MPK_OK)
-        status = status_note(cx, status, "while loading the tokenizer of %s", path);
+        status = status_note(cx, status, "loading the tokenizer of %s", path);
     arena_free(&a);
     return status;
 }

@@ -31,7 +31,7 @@ static void text_is(const tokenizer *t, const int32_t *ids, size_t n, unsigned f
     assert_int_equal(out.n, strlen(expected));
     arena_free(&a);
 }
-#define TEXT_IS(t, flags, expected, ...)                                                                               \
+#define TEXT_IS(t, flags, expected, ...) \
     text_is(t, (int32_t[]){__VA_ARGS__}, sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t), flags, expected)
 
 /* The 256 byte characters of GPT-2 as tokens 0 to 255, then these, whose merges are "left right". */
@@ -96,10 +96,17 @@ static tokenizer *open_gpt2(void)
 static const struct {
     const char *text;
     float score;
-} pieces[] = {{"\xe2\x96\x81", -1}, {"a", -2},  {"b", -3},  {"ab", -9},       {"\xe2\x96\x81"
-                                                                                "a",
-                                                                                -8},
-              {"aa", -10},          {"aab", -7}, {"\xc3\xa9", -4}, {"<user>", 0}};
+} pieces[] = {{"\xe2\x96\x81", -1},
+              {"a", -2},
+              {"b", -3},
+              {"ab", -9},
+              {"\xe2\x96\x81"
+               "a",
+               -8},
+              {"aa", -10},
+              {"aab", -7},
+              {"\xc3\xa9", -4},
+              {"<user>", 0}};
 enum { N_PIECES = sizeof pieces / sizeof *pieces, N_LLAMA = 259 + N_PIECES };
 
 static tokenizer *open_llama(void)
@@ -232,7 +239,10 @@ static void test_invalid_input(void **state)
 
 /* --- streams --- */
 
-static bool begins_character(unsigned char c) { return (c & 0xc0) != 0x80; }
+static bool begins_character(unsigned char c)
+{
+    return (c & 0xc0) != 0x80;
+}
 
 /* Characters that the bytes at s are worth, -1 if they are not whole valid characters. */
 static int whole_characters(str s)
@@ -358,14 +368,16 @@ static void test_json_parts(void **state)
         {JSON(BPE(""), "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
                        "\"Lowercase\"}]},"),
          "Ae\xcc\x81", "0 5"},
-        {JSON(BPE(""), "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x+\"},\"content\":\"b\"},"), "axxxa",
-         "2 0"},
-        {JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Isolated\"},"),
+        {JSON(BPE(""), "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x+\"},\"content\":\"b\"},"),
+         "axxxa", "2 0"},
+        {JSON(BPE(""),
+              "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Isolated\"},"),
          "abab", "0 1 0 1"},
         {JSON(BPE(""), "\"added_tokens\":[{\"id\":7,\"content\":\"<x>\",\"special\":true,\"lstrip\":true}],"), "a <x>b",
          "0 7 1"},
-        {JSON(BPE(""), "\"added_tokens\":[{\"id\":7,\"content\":\"ab\xc3\xa9\",\"single_word\":true}],"), "ab\xc3\xa9"
-                                                                                                         "a ab\xc3\xa9 ",
+        {JSON(BPE(""), "\"added_tokens\":[{\"id\":7,\"content\":\"ab\xc3\xa9\",\"single_word\":true}],"),
+         "ab\xc3\xa9"
+         "a ab\xc3\xa9 ",
          "2 5 0 7"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -375,14 +387,15 @@ static void test_json_parts(void **state)
     }
 }
 
-#define TEMPLATE                                                                                                       \
-    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},"              \
+#define TEMPLATE                                                                                           \
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}}," \
     "{\"Sequence\":{\"id\":\"A\"}}],\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[7,6]}}},"
 
 static void test_json_around(void **state)
 {
     (void)state;
-    static const char json[] = JSON(BPE(""), TEMPLATE "\"added_tokens\":[{\"id\":7,\"content\":\"<s>\",\"special\":true}],");
+    static const char json[] =
+        JSON(BPE(""), TEMPLATE "\"added_tokens\":[{\"id\":7,\"content\":\"<s>\",\"special\":true}],");
     tokenizer *t = open_json(json, "");
     ids_are(t, "ab", TOKENIZER_ADD_SPECIAL, "7 6 2");
     ids_are(t, "ab", 0, "2");
@@ -403,16 +416,18 @@ static void test_json_decoders(void **state)
     tokenizer *t = open_json(JSON(BPE(""), ""), "");
     TEXT_IS(t, 0, "a b \xe2\x96\x81", 0, 1, 3); /* no decoder: spaces between */
     tokenizer_free(t);
-    t = open_json(JSON(BPE(""), "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Replace\","
-                                "\"pattern\":{\"String\":\"ba\"},\"content\":\"-\"},{\"type\":\"Strip\",\"content\":\"a\","
-                                "\"start\":1,\"stop\":1}]},"),
+    t = open_json(JSON(BPE(""),
+                       "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Replace\","
+                       "\"pattern\":{\"String\":\"ba\"},\"content\":\"-\"},{\"type\":\"Strip\",\"content\":\"a\","
+                       "\"start\":1,\"stop\":1}]},"),
                   "");
     TEXT_IS(t, 0, "b", 0, 1); /* joined, then stripped once at each end */
     TEXT_IS(t, 0, "-", 1, 0);
     TEXT_IS(t, 0, "a-", 0, 0, 1, 0);
     tokenizer_free(t);
-    t = open_json(JSON(BPE(""), "\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":"
-                                "\"always\"},"),
+    t = open_json(JSON(BPE(""),
+                       "\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":"
+                       "\"always\"},"),
                   "");
     TEXT_IS(t, 0, "a b", 3, 0, 3, 1);
     tokenizer_free(t);
@@ -437,6 +452,7 @@ static void test_json_refused(void **state)
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}}", MPK_EFORMAT, "merges"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}", MPK_EFORMAT, "\"a\""},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":99999999},\"merges\":[]}}", MPK_EFORMAT, "\"a\""},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":70000},\"merges\":[]}}", MPK_EFORMAT, "id 70000"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", MPK_EFORMAT, "\"b\""},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", MPK_EFORMAT, "merge 0"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}", MPK_EFORMAT, "\"b\""},
@@ -452,27 +468,36 @@ static void test_json_refused(void **state)
         {JSON(BPE(""), "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"\"},"),
          MPK_EFORMAT, "Replace"},
         {JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"},"), MPK_EUNSUPPORTED, "UnicodeScripts"},
-        {JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"}},"), MPK_EFORMAT, "behavior"},
+        {JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"}},"), MPK_EFORMAT,
+         "behavior"},
         {JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Odd\"},"),
          MPK_EUNSUPPORTED, "Odd"},
-        {JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"xy\"},"), MPK_EFORMAT, "replacement"},
+        {JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"xy\"},"), MPK_EFORMAT,
+         "replacement"},
         {JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"x\",\"add_prefix_space\":false,"
                        "\"prepend_scheme\":\"always\"},"),
          MPK_EFORMAT, "contradict"},
-        {JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"CharDelimiterSplit\",\"delimiter\":\"\"},"), MPK_EFORMAT, "delimiter"},
+        {JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"CharDelimiterSplit\",\"delimiter\":\"\"},"), MPK_EFORMAT,
+         "delimiter"},
         {JSON(BPE(""), "\"decoder\":{\"type\":\"CTC\"},"), MPK_EUNSUPPORTED, "CTC"},
-        {JSON(BPE(""), "\"decoder\":{\"type\":\"Strip\",\"content\":\"a\",\"start\":-1,\"stop\":0},"), MPK_EFORMAT, "start"},
+        {JSON(BPE(""), "\"decoder\":{\"type\":\"Strip\",\"content\":\"a\",\"start\":-1,\"stop\":0},"), MPK_EFORMAT,
+         "start"},
         {JSON(BPE(""), "\"post_processor\":{\"type\":\"Odd\"},"), MPK_EUNSUPPORTED, "Odd"},
-        {JSON(BPE(""), "\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"a\",0],\"cls\":7},"), MPK_EFORMAT, "cls"},
-        {JSON(BPE(""), "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]},"), MPK_EUNSUPPORTED, "0 times"},
-        {JSON(BPE(""), "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]},"),
+        {JSON(BPE(""), "\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"a\",0],\"cls\":7},"), MPK_EFORMAT,
+         "cls"},
+        {JSON(BPE(""), "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]},"), MPK_EUNSUPPORTED,
+         "0 times"},
+        {JSON(BPE(""),
+              "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]},"),
          MPK_EFORMAT, "\"x\""},
+        {JSON(BPE(""), TEMPLATE), MPK_EFORMAT, "adds id 7"},
         {JSON(BPE(""), "\"added_tokens\":3,"), MPK_EFORMAT, "added_tokens"},
         {JSON(BPE(""), "\"added_tokens\":[{\"content\":\"x\"}],"), MPK_EFORMAT, "no id"},
         {JSON(BPE(""), "\"added_tokens\":[{\"id\":9,\"content\":\"x\"}],"), MPK_EUNSUPPORTED, "is 7"},
         {JSON(BPE(""), "\"added_tokens\":[{\"id\":7,\"content\":\"\"}],"), MPK_EUNSUPPORTED, "empty"},
-        {JSON(BPE(""), "\"normalizer\":{\"type\":\"Strip\",\"strip_left\":true},\"added_tokens\":[{\"id\":7,\"content\":\""
-                       " \"}],"),
+        {JSON(BPE(""),
+              "\"normalizer\":{\"type\":\"Strip\",\"strip_left\":true},\"added_tokens\":[{\"id\":7,\"content\":\""
+              " \"}],"),
          MPK_EUNSUPPORTED, "empty once normalised"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -494,9 +519,34 @@ static void test_patterns(void **state)
 {
     (void)state;
     static const char *const refused[] = {
-        "(",      ")",          "[a",        "[]a]",     "[a[b]]",   "[a&&b]",     "\\\\",    "\\\\p",      "\\\\pL",   "\\\\p{L",
-        "\\\\p{1}", "\\\\p{Nosuch}", "\\\\x{110000}", "\\\\xff",  "\\\\q",     "\\\\1",       "(?<n>a)", "(?(1)a)",  "(*F)",    "*a",
-        "a**",    "{2}",        "a{2}?",     "a{3,2}",   "[\\\\W]",   "a{70000}",   "\\\\ud800", "(?<=a+)",
+        "(",
+        ")",
+        "[a",
+        "[]a]",
+        "[a[b]]",
+        "[a&&b]",
+        "\\\\",
+        "\\\\p",
+        "\\\\pL",
+        "\\\\p{L",
+        "\\\\p{1}",
+        "\\\\p{Nosuch}",
+        "\\\\x{110000}",
+        "\\\\xff",
+        "\\\\q",
+        "\\\\1",
+        "(?<n>a)",
+        "(?(1)a)",
+        "(*F)",
+        "*a",
+        "a**",
+        "{2}",
+        "a{2}?",
+        "a{3,2}",
+        "[\\\\W]",
+        "a{70000}",
+        "\\\\ud800",
+        "(?<=a+)",
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         char json[1024];
@@ -506,18 +556,30 @@ static void test_patterns(void **state)
                  JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},\"behavior\":"
                                "\"Removed\"},"),
                  refused[i]);
-        check_fails(&cx, MPK_EUNSUPPORTED, "regular expression", tokenizer_from_json_bytes(&cx, str_from(json), STR(""), &t));
+        check_fails(&cx, MPK_EUNSUPPORTED, "regular expression",
+                    tokenizer_from_json_bytes(&cx, str_from(json), STR(""), &t));
     }
     static const struct {
         const char *pattern, *input, *left; /* what remains of input when matches are removed, as ids of a (0), b (1) */
     } cases[] = {
-        {"x{1,2}+", "axxxxb", "0 1"},     {"(?i:X)", "axb", "0 1"},        {"[^ab]", "a\xc3\xb6"
-                                                                                     "b",
-                                                                            "0 1"},
-        {"\\\\s+$", "a \n \nb", "0 1"}, {"[\\\\x{62}]", "ab", "0"},      {"\\\\u0062", "ab", "0"},
-        {"b{,2}", "abba", "0 0"},         {"(?m:.)b", "a\nb", "0"},        {"^b", "a\nb", "0"},
-        {"[\\\\S]", "ab", ""},            {"\\\\h+?", "ab", ""},           {"a{", "a{b", "1"},
-        {"(?>a|b)\\\\z", "ab", "0"},      {"\\\\p{^Letter}", "a1b", "0 1"}, {"[a-]", "a-b", "1"},
+        {"x{1,2}+", "axxxxb", "0 1"},
+        {"(?i:X)", "axb", "0 1"},
+        {"[^ab]",
+         "a\xc3\xb6"
+         "b",
+         "0 1"},
+        {"\\\\s+$", "a \n \nb", "0 1"},
+        {"[\\\\x{62}]", "ab", "0"},
+        {"\\\\u0062", "ab", "0"},
+        {"b{,2}", "abba", "0 0"},
+        {"(?m:.)b", "a\nb", "0"},
+        {"^b", "a\nb", "0"},
+        {"[\\\\S]", "ab", ""},
+        {"\\\\h+?", "ab", ""},
+        {"a{", "a{b", "1"},
+        {"(?>a|b)\\\\z", "ab", "0"},
+        {"\\\\p{^Letter}", "a1b", "0 1"},
+        {"[a-]", "a-b", "1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char json[1024];
@@ -540,9 +602,10 @@ static void test_exploding_pattern(void **state)
     tokenizer_ids ids = {0};
     char input[200];
     memset(input, 'a', sizeof input);
-    tokenizer *t = open_json(JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a|aa)+[xy]|(a+)+[xy]\"},"
-                                           "\"behavior\":\"Removed\"},"),
-                             "");
+    tokenizer *t = open_json(
+        JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a|aa)+[xy]|(a+)+[xy]\"},"
+                      "\"behavior\":\"Removed\"},"),
+        "");
     check_fails(&cx, MPK_ELIMIT, "gave up", tokenizer_encode(&cx, t, &a, input, sizeof input, 0, &ids));
     arena_free(&a);
     tokenizer_free(t);
@@ -676,8 +739,8 @@ static void test_round_trip(void **state)
 {
     (void)state;
     uint64_t seed = check_seed();
-    static const char *const parts[] = {"hello", " ", "\n\n", "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x99\x82", "a", "'ll", "12",
-                                        "\xcc\x81", "<tool>", "\xe2\x96\x81x"};
+    static const char *const parts[] = {"hello", " ",   "\n\n", "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x99\x82",
+                                        "a",     "'ll", "12",   "\xcc\x81", "<tool>",       "\xe2\x96\x81x"};
     tokenizer *tokenizers[] = {open_gpt2(), open_llama()};
     for (uint64_t i = 0; i < 2000; i++) {
         text input = {0};
@@ -709,7 +772,7 @@ static void test_pre_tokenizers(void **state)
     } cases[] = {
         {"gpt-2", "aa111 hello\n w", "264 49 49 49 32 259 10 260"},
         {"smollm", "1aa", "49 264"},
-        {"llama-bpe", "hello", "259"}, /* with BOS, see below */
+        {"llama-bpe", "hello", "259"},     /* with BOS, see below */
         {"qwen2", "e\xcc\x81", "195 169"}, /* composed */
         {"qwen35", "e\xcc\x81", "101 204 129"},
         {"deepseek-llm", "a  \n w", "97 32 32 10 260"},
@@ -733,14 +796,15 @@ static void test_pre_tokenizers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),          cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_lookup),        cmocka_unit_test(test_invalid_input),
-        cmocka_unit_test(test_stream_random), cmocka_unit_test(test_stream_prompt),
-        cmocka_unit_test(test_json_parts),    cmocka_unit_test(test_json_around),
-        cmocka_unit_test(test_json_decoders), cmocka_unit_test(test_json_refused),
-        cmocka_unit_test(test_patterns),      cmocka_unit_test(test_exploding_pattern),
-        cmocka_unit_test(test_vocab_refused), cmocka_unit_test(test_hostile_lengths),
-        cmocka_unit_test(test_pre_tokenizers), cmocka_unit_test(test_threads),       cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_gpt2),           cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_lookup),         cmocka_unit_test(test_invalid_input),
+        cmocka_unit_test(test_stream_random),  cmocka_unit_test(test_stream_prompt),
+        cmocka_unit_test(test_json_parts),     cmocka_unit_test(test_json_around),
+        cmocka_unit_test(test_json_decoders),  cmocka_unit_test(test_json_refused),
+        cmocka_unit_test(test_patterns),       cmocka_unit_test(test_exploding_pattern),
+        cmocka_unit_test(test_vocab_refused),  cmocka_unit_test(test_hostile_lengths),
+        cmocka_unit_test(test_pre_tokenizers), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

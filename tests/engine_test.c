@@ -404,7 +404,7 @@ static void test_wrong_use(void **state)
     check_fails(cx, MPK_ELIMIT, "512", mpk_engine_open(cx, folder, &o, &e));
     struct {
         mpk_engine_options known;
-        int unknown;
+        uint64_t unknown;
     } newer = {options_of(1, 1), 1};
     newer.known.size = sizeof newer;
     check_fails(cx, MPK_EUNSUPPORTED, "version", mpk_engine_open(cx, folder, &newer.known, &e));

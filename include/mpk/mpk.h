@@ -136,6 +136,7 @@ typedef struct mpk_engine_options {
     bool verify;        /* prove that every hazard is ordered and that nothing can deadlock */
     const mpk_degree *degrees;
     uint32_t n_degrees;
+    uint32_t reserved; /* 0 */
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,
@@ -170,8 +171,9 @@ typedef struct mpk_request_options {
     uint64_t seed;           /* of the random draws; the same seed draws the same tokens */
     const char *const *stop; /* the answer ends before the first of these texts */
     uint32_t n_stop;
-    bool ignore_eos; /* go on when the model says that it is done */
-    bool raw_prompt; /* of a text: do not put the tokens before and after it that the model's tokenizer asks for */
+    bool ignore_eos;  /* go on when the model says that it is done */
+    bool raw_prompt;  /* of a text: do not put the tokens before and after it that the model's tokenizer asks for */
+    char reserved[2]; /* 0 */
 } mpk_request_options;
 
 typedef enum mpk_finish {

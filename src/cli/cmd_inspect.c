@@ -180,6 +180,7 @@ static int run(const cli_command *command, void *arguments)
     int code = cli_engine_options(command, &args->engine, degrees, &s.wanted);
     if (code != CLI_DONE)
         return code;
+    s.wanted.verify |= args->stats; /* the table has the time that the proof takes */
     s.cx = mpk_context_create();
     code = s.cx ? inspect(&s) : cli_fail(command, "out of memory");
     mpk_context_free(s.cx);

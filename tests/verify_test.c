@@ -1,0 +1,289 @@
+/* verify_test.c - the verifier of task graphs against broken graphs of every kind; each must be caught by a message
+ * that names the task and the event. */
+#include "check.h"
+
+#include "base/rng.h"
+#include "ir/op.h"
+#include "pass/pass.h"
+
+/* Two products in a row, the second one written over tiles of the first, a state that is written in place and read. */
+static const char program[] = "input %x : f32[4, 8] live=tokens\n"
+                              "const %w : f32[16, 8]\n"
+                              "const %v : f32[8, 16]\n"
+                              "%h = linear(%x, %w)\n"
+                              "%g = silu(%h)\n"
+                              "%y = linear(%g, %v)\n"
+                              "%z = add(%y, %x)\n"
+                              "output %z\n";
+
+typedef struct fixture {
+    mpk_context cx;
+    arena a;
+    tg_graph *g;
+} fixture;
+
+static pass_options options(void)
+{
+    static const pass_degree degrees[] = {
+        {{"h", 1}, 1, 4}, {{"g", 1}, 1, 4}, {{"y", 1}, 1, 2}, {{"z", 1}, 0, 2}, {{"z", 1}, 1, 2}};
+    return (pass_options){
+        .n_workers = 4, .page_bytes = 4096, .pages_per_worker = 64, .degrees = degrees, .n_degrees = 5};
+}
+
+/* The graph after these passes, verified. */
+static void make(fixture *f, const char *passes)
+{
+    pass_options o = options();
+    text out = {0};
+    *f = (fixture){0};
+    check_ok(&f->cx, pass_run_text(&f->cx, &o, str_from(passes), (str){program, sizeof program - 1}, &out));
+    check_ok(&f->cx, tg_parse(&f->cx, &f->a, (str){out.at, out.n}, &f->g));
+    check_ok(&f->cx, tg_verify(&f->cx, &f->a, f->g));
+    text_free(&out);
+}
+
+#define RAW "decompose,depend"
+#define FUSED RAW ",drop_implied,fuse_events"
+#define NORMAL FUSED ",label_launch,normalize"
+#define LINEAR NORMAL ",linearize,assign"
+
+/* Run `statement` on a fresh graph g; the verifier must refuse it and say each of the two words. */
+#define check_broken(passes, first, second, statement)                      \
+    do {                                                                    \
+        fixture f;                                                          \
+        make(&f, passes);                                                   \
+        tg_graph *g = f.g;                                                  \
+        statement;                                                          \
+        check_fails(&f.cx, MPK_EVERIFY, first, tg_verify(&f.cx, &f.a, g));  \
+        check_fails(&f.cx, MPK_EVERIFY, second, tg_verify(&f.cx, &f.a, g)); \
+        arena_free(&f.a);                                                   \
+    } while (0)
+
+/* The event of a raw graph between two tasks. */
+static tg_event *event_between(tg_graph *g, tg_task_id from, tg_task_id to)
+{
+    for (tg_event_id e = 2; e < g->n_events; e++)
+        if (g->in_tasks[g->events[e].first_in] == from && g->out_tasks[g->events[e].first_out] == to)
+            return &g->events[e];
+    fail_msg("no event between %u and %u", from, to);
+    return NULL;
+}
+
+static void lists_that_are_wrong(void **state)
+{
+    (void)state;
+    check_broken(RAW, "event 2", "in-task", g->in_tasks[g->events[2].first_in] = 99);
+    check_broken(RAW, "event 3", "out-task", g->out_tasks[g->events[3].first_out] = 99);
+    check_broken(RAW, "event 2", "outside", g->events[2].first_in = 4000);
+    check_broken(FUSED, "h/", "out of order", {
+        tg_task_id *in = g->in_tasks + g->events[TG_END].first_in;
+        (void)in;
+        for (tg_event_id e = 2; e < g->n_events; e++)
+            if (g->events[e].n_out > 1) {
+                tg_task_id *out = g->out_tasks + g->events[e].first_out;
+                out[1] = out[0];
+            }
+        g->out_tasks[g->events[TG_START].first_out + 1] = g->out_tasks[g->events[TG_START].first_out];
+    });
+    check_broken(FUSED, "event 0, the start", "task z/0", {
+        g->events[TG_START].first_in = g->events[TG_END].first_in;
+        g->events[TG_START].n_in = 1;
+    });
+    check_broken(FUSED, "event 1, the end", "task h/0", {
+        g->events[TG_END].first_out = g->events[TG_START].first_out;
+        g->events[TG_END].n_out = 1;
+    });
+    check_broken(FUSED, "event 2 is triggered by no task", "g/0", g->events[2].n_in = 0);
+    check_broken(FUSED, "event 2", "launches no task", g->events[2].n_out = 0);
+}
+
+static void tasks_that_are_wrong(void **state)
+{
+    (void)state;
+    check_broken(RAW, "box of task h/0", "%h", g->tasks[0].box.hi[1] = 17);
+    check_broken(RAW, "box of task h/1", "empty", g->tasks[1].box.hi[1] = g->tasks[1].box.lo[1]);
+    check_broken(RAW, "task h/", "writes what task h/", g->tasks[0].box = g->tasks[1].box);
+    check_broken(RAW, "the tasks of h", "60 elements", g->tasks[0].box.lo[1] = 1);
+    check_broken(RAW, "task 0 is empty", "raw", g->tasks[0].op = IR_NONE);
+    check_broken(RAW, "task 0", "operator number 77", g->tasks[0].op = 77);
+    check_broken(NORMAL, "task h/0", "triggers", g->tasks[0].triggers = TG_END);
+    check_broken(NORMAL, "task g/0", "depends on event 0", g->tasks[4].depends = TG_START);
+    check_broken(FUSED, "task h/0", "depends on no event", {
+        g->events[TG_START].first_out++;
+        g->events[TG_START].n_out--;
+    });
+    check_broken(FUSED, "task z/0", "triggers no event", {
+        g->events[TG_END].first_in++;
+        g->events[TG_END].n_in--;
+    });
+}
+
+static void order_that_is_missing(void **state)
+{
+    (void)state;
+    /* g/0 waits for h/1 in place of h/0. */
+    check_broken(RAW, "task h/0", "triggers no event", {
+        tg_event *e = event_between(g, 0, 4);
+        g->in_tasks[e->first_in] = 1;
+    });
+    /* y/0 waits for one task of g less. */
+    check_broken(RAW, "task g/2 and task y/0", "event ", {
+        tg_event *e = event_between(g, 6, 8);
+        g->out_tasks[e->first_out] = 9;
+    });
+    /* A cycle: h/0 waits for what needs it. */
+    check_broken(RAW, "cycle", "event ", {
+        tg_event *e = event_between(g, 4, 8);
+        g->out_tasks[e->first_out] = 0;
+    });
+    check_broken(RAW, "event 5", "in-tasks", {
+        g->events[5].n_in = 2;
+        g->in_tasks[g->events[5].first_in + 1] = g->in_tasks[g->events[5].first_in] + 1;
+    });
+}
+
+/* The level that needs one event a task, and tasks that name one. */
+static void claim_normal(tg_graph *g)
+{
+    g->level = TG_NORMAL;
+    for (tg_event_id e = 0; e < g->n_events; e++) {
+        for (uint32_t i = 0; i < g->events[e].n_in; i++)
+            g->tasks[g->in_tasks[g->events[e].first_in + i]].triggers = e;
+        for (uint32_t i = 0; i < g->events[e].n_out; i++)
+            g->tasks[g->out_tasks[g->events[e].first_out + i]].depends = e;
+    }
+}
+
+static void levels_that_lie(void **state)
+{
+    (void)state;
+    check_broken(RAW, "equal", "fuse them", g->level = TG_FUSED);
+    check_broken(FUSED, "task h/0 says", "event 2 counts it", {
+        g->level = TG_NORMAL;
+        for (tg_task_id t = 0; t < g->n_tasks; t++)
+            g->tasks[t].depends = g->tasks[t].triggers = 0;
+    });
+    check_broken(RAW, "task g/0 triggers 2 events", "event ", claim_normal(g));
+    check_broken(NORMAL, "task h/0 and task h/1", "event 0 launches", g->tasks[1].launch = TG_JIT);
+    check_broken(LINEAR, "worker 9 of 4", "task h/2 (event 0)", g->tasks[2].worker = 9);
+    check_broken(LINEAR, "task h/2 (event 0) is AOT", "no worker", g->tasks[2].worker = TG_NONE);
+    check_broken(LINEAR, "its out-tasks end", "event 0", g->events[0].n_out = 400);
+}
+
+/* The numbers of two tasks exchanged, everything else kept: a worker would wait for a task behind it. */
+static void numbers_that_deadlock(void **state)
+{
+    (void)state;
+    fixture f;
+    make(&f, LINEAR);
+    tg_graph *g = f.g;
+    /* Event 6 launches y/0 and y/1, tasks 8 and 9; event 7 launches z/0 and z/1, tasks 10 and 11. */
+    tg_event *before = &g->events[6], *after = &g->events[7];
+    assert_int_equal(before->first_out, 8);
+    assert_int_equal(after->first_out, 10);
+    for (uint32_t i = 8; i < 10; i++) {
+        tg_task swapped = g->tasks[i];
+        g->tasks[i] = g->tasks[i + 2];
+        g->tasks[i + 2] = swapped;
+    }
+    before->first_out = 10;
+    after->first_out = 8;
+    for (uint32_t i = 0; i < g->n_in_tasks; i++)
+        if (g->in_tasks[i] >= 8 && g->in_tasks[i] < 12)
+            g->in_tasks[i] += g->in_tasks[i] < 10 ? 2 : -2u;
+    check_fails(&f.cx, MPK_EVERIFY, "would not end", tg_verify(&f.cx, &f.a, g));
+    check_fails(&f.cx, MPK_EVERIFY, "z/", tg_verify(&f.cx, &f.a, g));
+    arena_free(&f.a);
+}
+
+/* Any single edge of a minimal graph that is taken away must be missed. */
+static void every_edge_counts(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    fixture f;
+    make(&f, "decompose,depend,drop_implied");
+    uint32_t n = f.g->n_events;
+    arena_free(&f.a);
+    for (uint32_t i = 0; i < n - 2; i++) {
+        make(&f, "decompose,depend,drop_implied");
+        tg_event_id e = 2 + (tg_event_id)((seed + i) % (n - 2));
+        tg_task_id in = f.g->in_tasks[f.g->events[e].first_in], out = f.g->out_tasks[f.g->events[e].first_out];
+        bool out_waits = false, in_triggers = false;
+        for (tg_event_id k = 2; k < n; k++) {
+            out_waits = out_waits || (k != e && f.g->out_tasks[f.g->events[k].first_out] == out);
+            in_triggers = in_triggers || (k != e && f.g->in_tasks[f.g->events[k].first_in] == in);
+        }
+        f.g->events[e] = f.g->events[--f.g->n_events];
+        check_fails(&f.cx, MPK_EVERIFY, out_waits && in_triggers ? "touch the same bytes" : "no event, not even the",
+                    tg_verify(&f.cx, &f.a, f.g));
+        arena_free(&f.a);
+    }
+}
+
+/* ---- memory ---- */
+
+static void plans_that_overlap(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    pass_options o = options();
+    ir_graph *g;
+    tg_program p;
+    uint32_t n_tokens = 4;
+    o.fusion = PASS_FUSE_NONE;
+    check_ok(&cx, ir_parse(&cx, &a, (str){program, sizeof program - 1}, &g));
+    check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &p));
+    tg_compiled *c = &p.graphs[0];
+    check_ok(&cx, tg_verify_memory(&cx, &a, c, p.area_bytes));
+    ir_tensor_id h = ir_find(c->ir, "h"), y = ir_find(c->ir, "y"), x = ir_find(c->ir, "x"), gt = ir_find(c->ir, "g");
+    tg_place *places = arena_alloc(&a, c->ir->tensors.n, sizeof *places);
+    assert_non_null(places);
+    memcpy(places, c->places, c->ir->tensors.n * sizeof *places);
+    c->places = places;
+    places[gt] = places[h]; /* alive together */
+    check_fails(&cx, MPK_EVERIFY, "%g takes bytes of %h", tg_verify_memory(&cx, &a, c, p.area_bytes));
+    check_fails(&cx, MPK_EVERIFY, "task g/0 (event ", tg_verify_memory(&cx, &a, c, p.area_bytes));
+    memcpy(places, (tg_place[]){{TG_TEMPS, 4096}}, sizeof *places);
+    places[y].offset = p.area_bytes[TG_TEMPS];
+    places[gt].offset += 512;
+    check_fails(&cx, MPK_EVERIFY, "does not fit", tg_verify_memory(&cx, &a, c, p.area_bytes));
+    places[x] = (tg_place){TG_WEIGHTS, 0};
+    check_fails(&cx, MPK_EVERIFY, "%x lies in the wrong area", tg_verify_memory(&cx, &a, c, p.area_bytes));
+    arena_free(&a);
+}
+
+/* A result whose tiles read what other tiles of it write. */
+static void tiles_that_race(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "input %k : f32[2, 2, 4] live=tokens\ninput %v : f32[2, 2, 4] live=tokens\ninput %p : i32[2] live=tokens\n"
+        "input %s : i32[2] live=tokens\ninput %pages : i32[2, 1]\nstate %kc : f32[2, 2, 4, 4]\nstate %vc : f32[2, 2, "
+        "4, "
+        "4]\n%a, %b = kv_write(%k, %v, %p, %s, %pages, %kc, %vc) : f32[2, 2, 4, 4], f32[2, 2, 4, 4]\n"
+        "output %a\ntgraph raw workers=2\ntask 0 = %a [0:2, 0:2, 0:4, 0:4] aot\ntask 1 = %a [0:2, 1:2, 0:4, 0:4] aot\n"
+        "event 0 -> 0-1\nevent 1 <- 0-1\n";
+    mpk_context cx = {0};
+    arena a = {0};
+    tg_graph *g;
+    check_ok(&cx, tg_parse(&cx, &a, (str){source, sizeof source - 1}, &g));
+    check_fails(&cx, MPK_EVERIFY, "the tasks of a compute", tg_verify(&cx, &a, g));
+    g->tasks[0].box.hi[0] = 1;
+    g->tasks[1].box.lo[0] = 1;
+    g->tasks[1].box.lo[1] = 0;
+    check_ok(&cx, tg_verify(&cx, &a, g)); /* two pages: apart */
+    arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_that_are_wrong),  cmocka_unit_test(tasks_that_are_wrong),
+        cmocka_unit_test(order_that_is_missing), cmocka_unit_test(levels_that_lie),
+        cmocka_unit_test(numbers_that_deadlock), cmocka_unit_test(every_edge_counts),
+        cmocka_unit_test(plans_that_overlap),    cmocka_unit_test(tiles_that_race),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

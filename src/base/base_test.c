@@ -72,6 +72,8 @@ static void errors_keep_the_first_message(void **state)
     assert_int_equal(status_fail(&cx, MPK_EARG, "bad %d", 5), MPK_EARG);
     status_note(&cx, MPK_EARG, "loading %s", "x");
     assert_string_equal(cx.text, "bad 5\n  while loading x");
+    status_fail(&cx, MPK_EARG, "name %s", "a\n\033[31mb"); /* as a file may hold it */
+    assert_string_equal(cx.text, "name a??[31mb");
     for (int i = 0; i < 1000; i++)
         status_note(&cx, MPK_EARG, "a long note that must not overflow the buffer");
     assert_true(strlen(cx.text) < sizeof cx.text);

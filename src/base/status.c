@@ -2,13 +2,22 @@
 #include "base/status.h"
 
 #include <stdio.h>
+#include <string.h>
+
+static const char note_lead[] = "\n  while ";
 
 static void append(mpk_context *cx, const char *format, va_list args)
 {
     size_t room = ERROR_TEXT_BYTES - cx->text_bytes;
     int n = vsnprintf(cx->text + cx->text_bytes, room, format, args);
-    if (n > 0)
-        cx->text_bytes += (size_t)n < room ? (size_t)n : room - 1;
+    size_t end = cx->text_bytes + (n <= 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1);
+    for (; cx->text_bytes < end; cx->text_bytes++) {
+        /* names out of files must not break the line or steer a terminal; a whole message may be quoted with its notes
+         */
+        char *c = &cx->text[cx->text_bytes];
+        if ((unsigned char)*c < ' ' && strncmp(c, note_lead, sizeof note_lead - 1) != 0)
+            *c = '?';
+    }
 }
 
 mpk_status status_fail(mpk_context *cx, mpk_status code, const char *format, ...)
@@ -28,10 +37,9 @@ mpk_status status_note(mpk_context *cx, mpk_status code, const char *format, ...
 {
     if (!cx)
         return code;
-    static const char lead[] = "\n  while ";
     va_list args;
-    for (size_t i = 0; lead[i] && cx->text_bytes + 1 < ERROR_TEXT_BYTES; i++)
-        cx->text[cx->text_bytes++] = lead[i];
+    for (size_t i = 0; note_lead[i] && cx->text_bytes + 1 < ERROR_TEXT_BYTES; i++)
+        cx->text[cx->text_bytes++] = note_lead[i];
     cx->text[cx->text_bytes] = 0;
     va_start(args, format);
     append(cx, format, args);

@@ -1,0 +1,257 @@
+/* stress_program_test.c - random tensor programs through the whole compiler, as an image, on the CPU target: the bits
+ * must be those of the reference interpreter, whatever the number of workers, the launch policy and the live entries.
+ * And images: what was written opens and runs the same; damaged ones are refused, or run without harm.
+ */
+#include "base/rng.h"
+#include "base/thread.h"
+#include "check.h"
+#include "cpu/cpu.h"
+#include "ir/op.h"
+#include "pass/pass.h"
+
+enum { MAX_VALUES = 40 };
+
+typedef struct bed {
+    mpk_context cx;
+    arena arena;
+    uint64_t seed, used;
+    ir_graph *g;
+    ir_tensor_id values[MAX_VALUES]; /* f32[T, any] */
+    uint32_t n_values, n_names;
+    tg_program program;
+    gen_image image;
+    void **weights;
+} bed;
+
+static uint32_t below(bed *b, uint32_t n)
+{
+    return (uint32_t)(rng_u64(b->seed, b->used++) % n);
+}
+
+static int64_t columns(const bed *b, ir_tensor_id t)
+{
+    return b->g->tensors.at[t].dims[1];
+}
+
+static ir_tensor_id add_leaf(bed *b, ir_kind kind, ir_live live, int64_t rows, int64_t width)
+{
+    ir_tensor_id t;
+    char name[32];
+    snprintf(name, sizeof name, "leaf%u", b->n_names++);
+    check_ok(&b->cx, ir_add_tensor(&b->cx, b->g, kind, live, name, IR_F32, 2, (int64_t[]){rows, width}, &t));
+    return t;
+}
+
+static void add_op(bed *b, const char *op, uint32_t n_in, const ir_tensor_id *in, const ir_set *set)
+{
+    ir_tensor_id out;
+    check_ok(&b->cx, ir_add_op(&b->cx, b->g, op, NULL, n_in, in, set, &out));
+    b->values[b->n_values++] = out;
+}
+
+/* One random operator over what is there. */
+static void grow(bed *b)
+{
+    static const char *const unary[] = {"silu", "gelu", "softmax", "rms_norm", "copy"}, *const binary[] = {"add",
+                                                                                                           "mul"};
+    ir_tensor_id x = b->values[below(b, b->n_values)], y = b->values[below(b, b->n_values)];
+    int64_t width = columns(b, x), from = below(b, (uint32_t)width), to = from + 1 + below(b, (uint32_t)(width - from));
+    switch (below(b, 5)) {
+    case 0:
+        add_op(b, unary[below(b, 5)], 1, &x, NULL);
+        break;
+    case 1:
+        if (columns(b, x) == columns(b, y))
+            add_op(b, binary[below(b, 2)], 2, (ir_tensor_id[]){x, y}, NULL);
+        break;
+    case 2:
+        add_op(b, "linear", 2, (ir_tensor_id[]){x, add_leaf(b, IR_CONST, IR_ALL, 1 + below(b, 40), width)}, NULL);
+        break;
+    case 3:
+        if (width + columns(b, y) < 100)
+            add_op(b, "concat", 2, (ir_tensor_id[]){x, y}, (ir_set[]){{.name = "axis", .i = 1}, {0}});
+        break;
+    default:
+        add_op(b, "slice", 1, &x,
+               (ir_set[]){{.name = "starts", .ints = (int64_t[]){0, from}, .n_ints = 2},
+                          {.name = "stops", .ints = (int64_t[]){b->g->tensors.at[x].dims[0], to}, .n_ints = 2},
+                          {0}});
+    }
+}
+
+static void build(bed *b)
+{
+    int64_t rows = 1 + below(b, 12);
+    ir_live live = below(b, 2) ? IR_TOKENS : IR_ALL;
+    check_ok(&b->cx, ir_create(&b->cx, &b->arena, "random", &b->g));
+    for (uint32_t i = 0; i < 2; i++)
+        b->values[b->n_values++] = add_leaf(b, IR_INPUT, live, rows, 1 + below(b, 40));
+    uint32_t n = 3 + below(b, 25);
+    while (b->n_values < n)
+        grow(b);
+    ir_tensor_id last = b->values[n - 1]; /* perhaps a view: a program of views alone has nothing to run */
+    add_op(b, "linear", 2, (ir_tensor_id[]){last, add_leaf(b, IR_CONST, IR_ALL, 7, columns(b, last))}, NULL);
+    check_ok(&b->cx, ir_add_output(&b->cx, b->g, b->values[n]));
+}
+
+static void compile(bed *b, uint32_t n_workers)
+{
+    uint32_t n_tokens = (uint32_t)b->g->tensors.at[b->values[0]].dims[0];
+    pass_options o = {.n_workers = n_workers, .page_bytes = 32768, .pages_per_worker = 7, .verify = true};
+    o.launch = (pass_launch[]){PASS_LAUNCH_AUTO, PASS_LAUNCH_PAPER, PASS_LAUNCH_AOT, PASS_LAUNCH_JIT}[below(b, 4)];
+    o.fusion = (pass_fusion[]){PASS_FUSE_FULL, PASS_FUSE_NONE}[below(b, 2)];
+    o.coarse_events = below(b, 4) == 0;
+    check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &o, 1, &b->g, &n_tokens, &b->program));
+    check_ok(&b->cx, gen_image_make(&b->cx, &b->arena, &b->program, &b->image));
+}
+
+/* A tensor's data follows from its name, so that interpreter and machine are given the same. */
+static void fill(const bed *b, const ir_tensor *t, void *data)
+{
+    for (int64_t i = 0; i < ir_elements(t); i++)
+        ((float *)data)[i] = rng_normal(hash_bytes(t->name.at, t->name.n, b->seed), (uint64_t)i);
+}
+
+static void make_weights(bed *b)
+{
+    b->weights = arena_alloc(&b->arena, b->image.n_weights, sizeof(void *));
+    for (uint32_t i = 0; i < b->image.n_weights; i++) {
+        ir_tensor t = {.name = b->image.weights[i].name, .rank = 2};
+        memcpy(t.dims, b->image.weights[i].dims, sizeof t.dims);
+        b->weights[i] = arena_alloc(&b->arena, (size_t)ir_elements(&t), sizeof(float));
+        fill(b, &t, b->weights[i]);
+    }
+}
+
+static void interpret(bed *b, uint32_t live, ir_values *v)
+{
+    const ir_graph *g = b->image.ir[0]; /* after fusion: the same operators, so the same bits */
+    *v = (ir_values){.live = {UINT32_MAX, live, live}};
+    v->data = arena_alloc(&b->arena, g->tensors.n, sizeof(void *));
+    check_ok(&b->cx, ir_eval_allocate(&b->cx, &b->arena, g, v));
+    for (ir_tensor_id t = 0; t < g->tensors.n; t++)
+        if (g->tensors.at[t].kind == IR_INPUT || g->tensors.at[t].kind == IR_CONST)
+            fill(b, &g->tensors.at[t], v->data[t]);
+    check_ok(&b->cx, ir_eval(&b->cx, &b->arena, g, v));
+}
+
+static void compare(bed *b, cpu_machine *m, const ir_values *v, uint32_t live)
+{
+    const ir_graph *g = b->image.ir[0];
+    for (size_t i = 0; i < g->outputs.n; i++) {
+        ir_tensor_id id = g->outputs.at[i];
+        const ir_tensor *t = &g->tensors.at[id];
+        const float *want = v->data[id], *have = cpu_tensor(m, 0, id);
+        int64_t rows = t->live == IR_ALL || t->dims[0] < live ? t->dims[0] : live;
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < t->dims[1]; c++)
+                if (memcmp(&want[r * t->stride[0] + c * t->stride[1]], &have[r * t->stride[0] + c * t->stride[1]],
+                           sizeof(float)))
+                    fail_msg("output %.*s differs at %lld, %lld", STR_ARG(t->name), (long long)r, (long long)c);
+    }
+}
+
+/* Run an image some times and compare every output with the interpreter's. */
+static void run_image(bed *b, const gen_image *image, uint64_t delay_seed)
+{
+    cpu_machine *m;
+    ir_values v;
+    uint32_t live = 1 + below(b, 12);
+    interpret(b, live, &v);
+    check_ok(&b->cx, cpu_start(&b->cx, image, b->weights,
+                               &(cpu_options){.no_fast_bodies = true, .delay_seed = delay_seed}, &m));
+    for (int i = 0; i < 3; i++) {
+        const ir_graph *g = image->ir[0];
+        for (ir_tensor_id t = 0; t < g->tensors.n; t++)
+            if (g->tensors.at[t].kind == IR_INPUT)
+                fill(b, &g->tensors.at[t], cpu_tensor(m, 0, t));
+        check_ok(&b->cx, cpu_run_graph(&b->cx, m, 0, live, live));
+        compare(b, m, &v, live);
+    }
+    cpu_stop(m);
+}
+
+static void test_random_programs(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed(), end = clock_ns() + 3500000000u;
+    uint32_t n = 0;
+    for (; n < 10 || clock_ns() < end; n++) {
+        bed b = {.seed = seed + n};
+        gen_image again;
+        build(&b);
+        compile(&b, 1 + below(&b, below(&b, 8) ? 8 : 64));
+        make_weights(&b);
+        run_image(&b, &b.image, n % 4 == 0 ? seed + n : 0);
+        if (n % 3 == 0) {
+            check_ok(&b.cx, gen_image_open(&b.cx, &b.arena, b.image.block, b.image.block->n_bytes, &again));
+            run_image(&b, &again, 0);
+        }
+        arena_free(&b.arena);
+    }
+    print_message("%u random programs\n", n);
+}
+
+static void seal(rt_header *h)
+{
+    size_t from = offsetof(rt_header, checksum) + sizeof h->checksum;
+    h->checksum = hash_bytes((const char *)h + from, h->n_bytes - from, 0);
+}
+
+/* Damage with a right checksum, as an enemy would do it: refused, or the program still runs to its end. */
+static void test_hostile_images(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed(), end = clock_ns() + 2500000000u;
+    uint32_t n = 0, accepted = 0;
+    bed b = {.seed = 11};
+    build(&b);
+    compile(&b, 4);
+    make_weights(&b);
+    size_t bytes = b.image.block->n_bytes;
+    rt_header *copy = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    memcpy(copy, b.image.block, bytes);
+    ((char *)copy)[bytes / 2] ^= 1;
+    gen_image opened;
+    check_fails(&b.cx, MPK_EFORMAT, "checksum", gen_image_open(&b.cx, &b.arena, copy, bytes, &opened));
+    for (size_t k = 0; k < bytes; k += 1 + k / 16)
+        assert_true(gen_image_open(&b.cx, &b.arena, copy, k, &opened) != MPK_OK);
+    for (; n < 200 || clock_ns() < end; n++) {
+        arena a = {0};
+        cpu_machine *m;
+        memcpy(copy, b.image.block, bytes);
+        for (uint64_t i = 0; i < 1 + n % 3; i++) {
+            uint64_t r = rng_u64(seed + n, i), tables = b.image.block->sections[RT_TEXT].offset;
+            size_t at =
+                r % 4 ? sizeof *copy + (r >> 8) % (tables - sizeof *copy) : (r >> 8) % bytes; /* mostly the tables */
+            ((unsigned char *)copy)[at] =
+                r >> 4 & 1 ? (unsigned char)(r >> 40) : (unsigned char)(((unsigned char *)copy)[at] + 1);
+        }
+        seal(copy->n_bytes == bytes ? copy : memcpy(copy, b.image.block, bytes));
+        if (gen_image_open(&b.cx, &a, copy, bytes, &opened) == MPK_OK && opened.n_weights == b.image.n_weights) {
+            bool same = true;
+            for (uint32_t i = 0; i < opened.n_weights; i++)
+                same =
+                    same && memcmp(opened.weights[i].dims, b.image.weights[i].dims, sizeof opened.weights[i].dims) == 0;
+            accepted++;
+            if (same) {
+                mpk_status status = cpu_start(&b.cx, &opened, b.weights, &(cpu_options){.no_fast_bodies = true}, &m);
+                if (status == MPK_ENOMEM) /* larger areas than this machine has */
+                    continue;
+                assert_int_equal(status, MPK_OK);
+                check_ok(&b.cx, cpu_run_graph(&b.cx, m, 0, UINT32_MAX, UINT32_MAX));
+                cpu_stop(m);
+            }
+        }
+        arena_free(&a);
+    }
+    print_message("%u damaged images, %u of them harmless\n", n, accepted);
+    free(copy);
+    arena_free(&b.arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_programs), cmocka_unit_test(test_hostile_images)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

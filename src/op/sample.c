@@ -61,7 +61,8 @@ typedef struct candidates {
 
 static float logit_of(const candidates *c, int32_t id)
 {
-    return op_load(c->x, c->offset + id * c->x->stride[1]);
+    int64_t at = c->offset + id * c->x->stride[1];
+    return c->x->dtype == IR_F32 ? ((const float *)c->x->data)[at] : op_load(c->x, at);
 }
 
 static double weight_of(const candidates *c, int32_t id)
@@ -94,19 +95,25 @@ static void sink(candidates *c, int64_t at)
     c->ids[at] = id;
 }
 
-/* The ids that can be drawn at all, as a heap; the sum of their weights. */
-static double build_heap(candidates *c)
+/* The ids that can be drawn at all, as a heap. */
+static void build_heap(candidates *c)
 {
-    double sum = 0;
     c->n = 0;
     for (int64_t i = 0; i < c->x->dims[1]; i++)
-        if (logit_of(c, (int32_t)i) > -INFINITY) {
+        if (logit_of(c, (int32_t)i) > -INFINITY)
             c->ids[c->n++] = (int32_t)i;
-            sum += weight_of(c, (int32_t)i);
-        }
     c->in_heap = c->n;
     for (int64_t i = c->n / 2; i-- > 0;)
         sink(c, i);
+}
+
+/* The weight of all ids that can be drawn, in the order of ids. */
+static double weigh_all(const candidates *c)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < c->x->dims[1]; i++)
+        if (logit_of(c, (int32_t)i) > -INFINITY)
+            sum += weight_of(c, (int32_t)i);
     return sum;
 }
 
@@ -122,7 +129,7 @@ static int32_t take(candidates *c, int64_t rank)
     return c->ids[c->n - 1 - rank];
 }
 
-/* How many are kept (in falling order) and, in *sum, the weight of those; *sum comes in as that of all. */
+/* How many are kept (in falling order) and, in *sum, the weight of those. */
 static int64_t keep(candidates *c, const float *sampling, double *sum)
 {
     int64_t kept = c->n;
@@ -131,6 +138,8 @@ static int64_t keep(candidates *c, const float *sampling, double *sum)
         *sum = 0;
         for (int64_t i = 0; i < kept; i++)
             *sum += weight_of(c, take(c, i));
+    } else {
+        *sum = weigh_all(c);
     }
     bool by_share = sampling[TOP_P]<1, by_weight = sampling[MIN_P]> 0;
     if (!by_share && !by_weight)
@@ -158,7 +167,8 @@ static int32_t draw(candidates *c, const float *sampling, uint64_t seed, uint64_
     c->temperature = (double)sampling[TEMPERATURE];
     if (!(c->temperature > 0) || isinf(c->largest))
         return (int32_t)best;
-    double sum = build_heap(c);
+    build_heap(c);
+    double sum;
     int64_t kept = keep(c, sampling, &sum), i = 0;
     double target = (double)rng_float(seed, number) * sum, passed = weight_of(c, take(c, 0));
     while (passed <= target && i + 1 < kept)

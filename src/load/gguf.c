@@ -17,6 +17,7 @@ typedef struct reader {
     uint64_t n, at; /* at <= n */
 } reader;
 
+/* n more bytes are there. */
 static mpk_status check_left(reader *r, uint64_t n, const char *what)
 {
     CHECK(r->cx, n <= r->n - r->at, MPK_EFORMAT, "the file ends at byte %llu inside %s: damaged or incomplete",
@@ -24,6 +25,7 @@ static mpk_status check_left(reader *r, uint64_t n, const char *what)
     return MPK_OK;
 }
 
+/* n bytes, little-endian, at any alignment. */
 static uint64_t get_unsigned(const unsigned char *at, unsigned n)
 {
     uint64_t value = 0;
@@ -58,6 +60,7 @@ static const uint8_t type_bytes[GGUF_TYPES] = {
 #undef GGUF_TYPE_BYTES
 };
 
+/* Move behind the items of a value; strings have to be walked, for each says its length. */
 static mpk_status skip_items(reader *r, const gguf_value *v)
 {
     str skipped;
@@ -83,6 +86,7 @@ static mpk_status read_type(reader *r, const gguf_value *v, gguf_type *out)
     return MPK_OK;
 }
 
+/* Key, type, value; the value stays where it is. */
 static mpk_status read_value(reader *r, arena *a, gguf *f)
 {
     gguf_value v = {.n = 1};
@@ -221,6 +225,7 @@ static const struct tensor_type {
     [30] = {"BF16", IR_BF16}, [34] = {"TQ1_0", -1},     [35] = {"TQ2_0", -1},     [39] = {"MXFP4", -1},
 };
 
+/* The dtype of a type number, or a refusal that says what the type is. */
 static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype *out)
 {
     const struct tensor_type *t =
@@ -328,6 +333,7 @@ static mpk_status place_tensors(reader *r, load_model *m, size_t first, const ui
     return load_check_overlap(r->cx, m, first);
 }
 
+/* The table of n tensors, then where their bytes begin: at the next multiple of the alignment. */
 static mpk_status read_tensors(reader *r, const gguf *f, uint64_t n_tensors, load_model *m)
 {
     size_t first = m->tensors.n;
@@ -345,6 +351,7 @@ static mpk_status read_tensors(reader *r, const gguf *f, uint64_t n_tensors, loa
 
 /* ---- the file ---- */
 
+/* Magic, version, counts; a version whose low half is empty was written by a big-endian machine. */
 static mpk_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_values)
 {
     uint64_t version = 0;
@@ -365,6 +372,7 @@ static mpk_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_values
     return MPK_OK;
 }
 
+/* Hyper-parameters and vocabulary from the values. */
 static mpk_status fill_model(mpk_context *cx, const gguf *f, load_model *m)
 {
     mpk_status status = gguf_fill_config(cx, f, m);

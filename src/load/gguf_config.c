@@ -33,6 +33,7 @@ static mpk_status get_double(scope *s, const char *key, double *out)
     return gguf_get_double(s->cx, s->f, scoped(s, key), out);
 }
 
+/* The embedding's rows are the vocabulary that the model has; the key and the list of tokens may be shorter. */
 static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
 {
     const struct {
@@ -83,6 +84,7 @@ static mpk_status refuse_unsupported(scope *s)
     return MPK_OK;
 }
 
+/* Only Mistral's files of the llama architecture are known to mean all layers by this. */
 static mpk_status fill_window(scope *s, model_config *c)
 {
     uint32_t window = 0;
@@ -170,6 +172,7 @@ static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_confi
     FAIL(s->cx, MPK_EUNSUPPORTED, "rope_freqs.weight is not Llama 3's scaling as it is known here");
 }
 
+/* Theta, rotated size, scaling by name or by divisors. */
 static mpk_status fill_rope(scope *s, const load_model *m, model_config *c)
 {
     c->rope_interleaved = str_is(s->architecture, "llama"); /* its q and k rows are stored for neighbours as pairs */
@@ -182,6 +185,7 @@ static mpk_status fill_rope(scope *s, const load_model *m, model_config *c)
     return divisors ? fill_rope_divisors(s, divisors, c) : MPK_OK;
 }
 
+/* A token id, -1 if the key is absent or out of range (writers say -1 as 4294967295). */
 static mpk_status fill_token(scope *s, const char *key, int32_t *out)
 {
     uint32_t id = UINT32_MAX;
@@ -190,6 +194,7 @@ static mpk_status fill_token(scope *s, const char *key, int32_t *out)
     return MPK_OK;
 }
 
+/* The tensors have been read: they say what is tied and what has a bias. */
 static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
 {
     TRY(model_check_family(s->cx, s->architecture));
@@ -284,6 +289,7 @@ static mpk_status fill_vocab_ids(mpk_context *cx, const gguf *f, tokenizer_vocab
     return fill_flag(cx, f, "tokenizer.ggml.add_space_prefix", &v->add_space_prefix);
 }
 
+/* Strings are slices of the mapping, listed in scratch; the tokenizer copies what it keeps. */
 static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f, str model, tokenizer **out)
 {
     tokenizer_vocab v = TOKENIZER_VOCAB_EMPTY;

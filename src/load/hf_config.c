@@ -50,6 +50,7 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
     return MPK_OK;
 }
 
+/* Transformers' names -> ours; the tanh forms differ in spelling only. */
 static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j, model_config *c)
 {
     static const char *const names[][2] = {{"silu", "silu"},
@@ -71,6 +72,7 @@ static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j
     return MPK_OK; /* model_check refuses it by name */
 }
 
+/* What the weights were saved as; it matters for random weights only, for each tensor of a file says its own. */
 static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config *c)
 {
     str name = STR("float32");
@@ -125,6 +127,7 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_c
     return MPK_OK;
 }
 
+/* Mistral slides in every layer; Qwen only if use_sliding_window says so, and then from max_window_layers on. */
 static mpk_status fill_window(mpk_context *cx, const json_value *j, model_config *c)
 {
     uint32_t window = 0, first = 28; /* Transformers' default of max_window_layers */
@@ -163,6 +166,7 @@ static mpk_status find_rope(mpk_context *cx, const json_value *j, const json_val
     return MPK_OK;
 }
 
+/* "type" is the older spelling of "rope_type". */
 static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_config *c)
 {
     static const char *const names[] = {"default", "linear", "llama3", "yarn"};
@@ -178,6 +182,8 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_
          (int)(type.n < 64 ? type.n : 64), type.at);
 }
 
+/* The rope object's own values win over those beside it, except original_max_position_embeddings: there Transformers
+ * takes the one outside. */
 static mpk_status fill_rope(mpk_context *cx, const json_value *j, model_config *c)
 {
     const json_value *rope = NULL;
@@ -226,6 +232,7 @@ static mpk_status add_eos_tokens(mpk_context *cx, const json_value *value, model
     return MPK_OK;
 }
 
+/* Families before sizes: of an unknown model the first thing to say is that it is unknown. */
 static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, model_config *c)
 {
     str family = {0};
@@ -251,6 +258,7 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
     return model_check(cx, c);
 }
 
+/* The document lives in scratch; what the configuration keeps of it is copied to *a. */
 static mpk_status parse_config(mpk_context *cx, arena *a, arena *scratch, str json, model_config *c)
 {
     const json_value *j = NULL;
@@ -269,6 +277,7 @@ mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out
     return MPK_OK;
 }
 
+/* Sampling values count only if do_sample does. */
 static mpk_status fill_generation(mpk_context *cx, const json_value *j, load_model *m)
 {
     double temperature = -1, top_p = -1, min_p = -1;

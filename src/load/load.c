@@ -50,12 +50,14 @@ mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t)
     return map_put(cx, &m->arena, &m->names, t->name, m->tensors.n - 1);
 }
 
+/* For qsort over pointers to tensors. */
 static int compare_addresses(const void *left, const void *right)
 {
     const load_tensor *a = *(const load_tensor *const *)left, *b = *(const load_tensor *const *)right;
     return (a->data > b->data) - (a->data < b->data);
 }
 
+/* Sort by address; only neighbours can overlap first. */
 mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
 {
     size_t n = m->tensors.n - first;
@@ -99,6 +101,7 @@ static const char *print_dims(char to[128], uint32_t rank, const int64_t *dims)
     return to;
 }
 
+/* model_weights.dtype over a loaded model: the one place where a weight's shape is compared with what is needed. */
 static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
                                ir_dtype *dtype)
 {
@@ -141,6 +144,8 @@ static bool is_of_layers(str name)
            (name.n > 4 && memcmp(name.at, "blk.", 4) == 0);
 }
 
+/* Build the program for one token; then look for weights of layers that it did not ask for: say, a q_norm in a model
+ * that calls itself llama.  To leave them out would give wrong answers without a word. */
 static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load_model *m)
 {
     model_shape shape = {.n_tokens = 1,
@@ -180,6 +185,7 @@ static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder
     return file_exists(path) ? file_read(cx, &m->arena, path, JSON_BYTES_LIMIT, out) : MPK_OK;
 }
 
+/* One file, or shards; none is fine. */
 static mpk_status open_weights(mpk_context *cx, load_model *m, const char *folder)
 {
     const char *path;
@@ -211,6 +217,7 @@ static mpk_status open_chat_template(mpk_context *cx, load_model *m, const char 
     return MPK_OK;
 }
 
+/* A folder with config.json, tokenizer.json or both. */
 static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder)
 {
     str config, generation;
@@ -232,6 +239,7 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
     return open_weights(cx, m, folder);
 }
 
+/* Fill a zeroed model; on failure the caller closes what there is of it. */
 static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
 {
     size_t n = strlen(path);

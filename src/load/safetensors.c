@@ -8,6 +8,7 @@
 
 enum { HEADER_LIMIT_BYTES = 100 << 20 }; /* that of the format's own library */
 
+/* "shape": sizes, outermost first; [] is a scalar. */
 static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tensor *t)
 {
     CHECK(cx, json_is(shape, JSON_KIND_LIST) && shape->n <= IR_MAX_RANK, MPK_EFORMAT,
@@ -36,6 +37,7 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tens
     return MPK_OK;
 }
 
+/* The bytes must lie in the file and be as many as shape and dtype need: no more trust in either than in the other. */
 static mpk_status fill_data(mpk_context *cx, const json_value *offsets, const unsigned char *data, uint64_t n_data,
                             load_tensor *t)
 {
@@ -55,6 +57,7 @@ static mpk_status fill_data(mpk_context *cx, const json_value *offsets, const un
     return MPK_OK;
 }
 
+/* A member of the header; its name stays in the mapping. */
 static mpk_status add_tensor(mpk_context *cx, load_model *m, const json_value *j, const unsigned char *data,
                              uint64_t n_data)
 {

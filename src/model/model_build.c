@@ -17,6 +17,7 @@ enum {
     MAX_STEP_TOKENS = 1 << 20,
 };
 
+/* A count from 1 to a limit. */
 static mpk_status check_size(mpk_context *cx, const char *what, uint32_t value, uint32_t limit)
 {
     CHECK(cx, value >= 1 && value <= limit, MPK_EFORMAT, "the model's %s is %u, expected 1 to %u", what, value, limit);
@@ -36,6 +37,7 @@ static mpk_status check_number(mpk_context *cx, const char *what, double value, 
     return MPK_OK;
 }
 
+/* The family's record, or NULL. */
 static const model_def *find_family(str family)
 {
     for (const model_def *const *m = model_table; *m; m++)
@@ -58,6 +60,7 @@ mpk_status model_check_family(mpk_context *cx, str family)
          (int)(family.n < 64 ? family.n : 64), family.at, known);
 }
 
+/* What each kind of scaling needs; theta above 1, because its logarithm divides. */
 static mpk_status check_rope(mpk_context *cx, const model_config *c)
 {
     CHECK(cx, c->rope_size && c->rope_size % 2 == 0 && c->rope_size <= c->head_size, MPK_EFORMAT,
@@ -109,6 +112,7 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
     return check_rope(cx, c);
 }
 
+/* These are ours to get right, not a file's: MPK_EARG. */
 static mpk_status check_shape(mpk_context *cx, const model_shape *s)
 {
     CHECK(cx, s->n_tokens >= 1 && s->n_tokens <= MAX_STEP_TOKENS, MPK_EARG, "%u tokens a step, expected 1 to %d",

@@ -23,6 +23,7 @@ static ir_tensor_id add_op(decoder *d, const char *op, const char *name, uint32_
     return d->status == MPK_OK ? out[0] : IR_NONE;
 }
 
+/* An input, a constant or state, by its full name. */
 static ir_tensor_id add_tensor(decoder *d, ir_kind kind, ir_live live, const char *name, ir_dtype dtype, uint32_t rank,
                                const int64_t *dims)
 {
@@ -32,6 +33,7 @@ static ir_tensor_id add_tensor(decoder *d, ir_kind kind, ir_live live, const cha
     return d->status == MPK_OK ? out : IR_NONE;
 }
 
+/* A weight of the whole model, [rows, columns] or (rank 1) [rows]; its dtype is that of the file. */
 static ir_tensor_id add_weight(decoder *d, const char *name, uint32_t rank, int64_t rows, int64_t columns)
 {
     int64_t dims[2] = {rows, columns};
@@ -41,6 +43,7 @@ static ir_tensor_id add_weight(decoder *d, const char *name, uint32_t rank, int6
     return add_tensor(d, IR_CONST, IR_ALL, name, dtype, rank, dims);
 }
 
+/* A weight of the present layer: model.layers.LAYER.what.part. */
 static ir_tensor_id add_layer_weight(decoder *d, const char *what, const char *part, uint32_t rank, int64_t rows,
                                      int64_t columns)
 {
@@ -67,6 +70,7 @@ ir_tensor_id decoder_norm(decoder *d, ir_tensor_id x, const char *what)
                   (ir_set[]){{.name = "eps", .f = d->c->norm_eps}, {0}});
 }
 
+/* One weight and one bias of the operator's three: a pass joins q, k, v and gate, up. */
 ir_tensor_id decoder_linear(decoder *d, ir_tensor_id x, const char *what, int64_t n_out, int64_t n_in, bool bias)
 {
     char name[NAME_BYTES];
@@ -76,6 +80,7 @@ ir_tensor_id decoder_linear(decoder *d, ir_tensor_id x, const char *what, int64_
     return add_op(d, "linear", layer_name(d, name, result_name(what)), bias ? 5 : 2, in, NULL);
 }
 
+/* A view: no work. */
 ir_tensor_id decoder_heads(decoder *d, ir_tensor_id x, int64_t n, const char *name)
 {
     char full[NAME_BYTES];
@@ -97,6 +102,7 @@ ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char 
     return add_op(d, "add", layer_name(d, full, name), 2, (ir_tensor_id[]){a, b}, NULL);
 }
 
+/* State [pages, G, P, K]: the tokens of a page are neighbours for each head, so that attention reads rows in order. */
 static ir_tensor_id add_cache(decoder *d, const char *which)
 {
     char name[NAME_BYTES];
@@ -105,6 +111,7 @@ static ir_tensor_id add_cache(decoder *d, const char *which)
     return add_tensor(d, IR_STATE, IR_ALL, name, d->s->kv_dtype, 4, dims);
 }
 
+/* Tokens that the present layer may look back at, itself included; 0: all. */
 static uint32_t layer_window(const decoder *d)
 {
     const model_config *c = d->c;
@@ -112,6 +119,8 @@ static uint32_t layer_window(const decoder *d)
     return slides ? c->window : 0;
 }
 
+/* The reads of the cache name kv_write's results, so that the program's order says that this step's k and v come
+ * first; the storage is that of the state. */
 ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_tensor_id v)
 {
     char name[NAME_BYTES];
@@ -127,6 +136,7 @@ ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_te
         (ir_set[]){{.name = "scale", .f = 1.0 / sqrt(d->c->head_size)}, {.name = "window", .i = layer_window(d)}, {0}});
 }
 
+/* gate and up [T, F] are separate products here; a pass fuses them with the activation. */
 ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
 {
     const model_config *c = d->c;
@@ -173,6 +183,7 @@ static ir_tensor_id add_rope_table(decoder *d)
     return add_op(d, "rope_table", "rope_table", 1, &d->positions, set);
 }
 
+/* The step inputs of model.h; x[T, D] = the rows of the embedding that the tokens name. */
 static ir_tensor_id add_begin(decoder *d)
 {
     const model_shape *s = d->s;
@@ -204,6 +215,8 @@ static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
     return add_op(d, "argmax_reduce", "next", 2, (ir_tensor_id[]){part[0], part[1]}, NULL);
 }
 
+/* x[T, D] -> the rows that are wanted [R, D] -> logits f32[R, V] -> next i32[R].  Rows are chosen before the norm: in
+ * a chunk of a prompt most tokens need no logits, and the head is the largest product. */
 static mpk_status add_end(decoder *d, ir_tensor_id x)
 {
     const model_config *c = d->c;

@@ -154,12 +154,13 @@ static void *work(void *argument)
     int me = (int)(intptr_t)argument;
     unsigned local = 0;
     void *scratch = memory(8 << 20);
-    for (int seen = 0; mode != STOP; seen++) {
+    for (int seen = 0;; seen++) {
         while (atomic_load(&round_number) == seen)
             _mm_pause();
+        if (mode == STOP)
+            return 0;
         run_round(me, scratch, &local);
     }
-    return 0;
 }
 
 /* The best of some rounds, seconds; the caller is worker 0. */
@@ -221,9 +222,9 @@ int main(int n, char **v)
     double read = best(10);
     mode = RUN;
     best(2);
-    double run = best(tokens > 16 ? 8 : 40);
+    double run = best(tokens > 16 ? 8 : layers < 4 ? 1000 : 150);
     mode = STOP;
-    best(1);
+    atomic_fetch_add(&round_number, 1);
     for (int i = 1; i < n_threads; i++)
         pthread_join(thread[i], 0);
     double bound = multiply_adds / fma > read ? multiply_adds / fma : read;

@@ -19,12 +19,23 @@ V_INLINE float half_at(const uint8_t *p)
 
 /* ---- 32 weights of a row, the group-th, as two vectors ---- */
 
-V_INLINE void load_q8_0(const uint8_t *row, int64_t group, vf w[2])
+/* The scale of a block, and what is added: f16 in the file.  They go through memory, because a broadcast from memory is
+ * free where one from a register takes the same ports as the permutations. */
+V_INLINE void load_scales(ir_dtype dtype, const uint8_t *row, int64_t group, float scale[4])
 {
-    const uint8_t *block = row + group * 34;
-    vf d = v_set(half_at(block));
-    w[0] = v_mul(vi_float(vi_load_i8(block + 2)), d);
-    w[1] = v_mul(vi_float(vi_load_i8(block + 18)), d);
+    if (dtype == IR_Q4_1)
+        _mm_storeu_ps(scale, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)(row + group * 20))));
+    else if (dtype == IR_Q8_0)
+        _mm_storeu_ps(scale, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)(row + group * 34))));
+    else if (dtype == IR_Q4_0)
+        _mm_storeu_ps(scale, _mm_mul_ps(_mm_setr_ps(1, -8, 0, 0), _mm_set1_ps(half_at(row + group * 18))));
+}
+
+V_INLINE void load_q8_0(const uint8_t *row, int64_t group, const float *scale, vf w[2])
+{
+    const uint8_t *q = row + group * 34 + 2;
+    w[0] = v_mul(vi_float(vi_load_i8(q)), v_set(scale[0]));
+    w[1] = v_mul(vi_float(vi_load_i8(q + 16)), v_set(scale[0]));
 }
 
 V_INLINE void load_levels(v_levels levels, const uint8_t *q, vf w[2])
@@ -34,19 +45,14 @@ V_INLINE void load_levels(v_levels levels, const uint8_t *q, vf w[2])
     w[1] = v_level(levels, vi_shr(bytes, 4));
 }
 
-V_INLINE void load_q4_0(const uint8_t *row, int64_t group, vf w[2])
+V_INLINE void load_q4_0(const uint8_t *row, int64_t group, const float *scale, vf w[2])
 {
-    const uint8_t *block = row + group * 18;
-    float d = half_at(block);
-    load_levels(v_make_levels(v_set(d), v_set(-8 * d)), block + 2, w);
+    load_levels(v_make_levels(v_set(scale[0]), v_set(scale[1])), row + group * 18 + 2, w);
 }
 
-V_INLINE void load_q4_1(const uint8_t *row, int64_t group, vf w[2])
+V_INLINE void load_q4_1(const uint8_t *row, int64_t group, const float *scale, vf w[2])
 {
-    const uint8_t *block = row + group * 20;
-    __m128 scale = _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)block)); /* d, m */
-    float d = _mm_cvtss_f32(scale), m = _mm_cvtss_f32(_mm_movehdup_ps(scale));
-    load_levels(v_make_levels(v_set(d), v_set(m)), block + 4, w);
+    load_levels(v_make_levels(v_set(scale[0]), v_set(scale[1])), row + group * 20 + 4, w);
 }
 
 /* The 6-bit scale and minimum of group j of a Q4_K block, out of 12 bytes. */
@@ -90,14 +96,14 @@ V_INLINE void load_q6_k(const uint8_t *row, int64_t group, vf w[2])
 }
 
 /* dtype is a constant wherever this is used: one case remains. */
-V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, vf w[2])
+V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, const float *scale, vf w[2])
 {
     if (dtype == IR_Q4_0)
-        load_q4_0(row, group, w);
+        load_q4_0(row, group, scale, w);
     else if (dtype == IR_Q4_1)
-        load_q4_1(row, group, w);
+        load_q4_1(row, group, scale, w);
     else if (dtype == IR_Q8_0)
-        load_q8_0(row, group, w);
+        load_q8_0(row, group, scale, w);
     else if (dtype == IR_Q4_K)
         load_q4_k(row, group, w);
     else if (dtype == IR_Q6_K)
@@ -109,13 +115,14 @@ V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, vf
 
 /* ---- direct ---- */
 
-enum { AHEAD_BYTES = 4096 }; /* how far before their use weights are asked for */
+enum { AHEAD_BYTES = 8192 }; /* how far before their use weights are asked for */
 
-/* Ask for the next rows of weights: the rows of a box follow each other, so what this loop will need lies ahead. */
+/* Ask for the next rows of weights: the rows of a box follow each other, so what this loop will need lies ahead.  Into
+ * the second cache only: the few fills that the first can have under way are for the loads themselves. */
 V_INLINE void ask_ahead(const uint8_t *at, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)at + AHEAD_BYTES + i, _MM_HINT_T0);
+        _mm_prefetch((const char *)at + AHEAD_BYTES + i, _MM_HINT_T1);
 }
 
 /* nt tokens x nr rows, groups [g0, g1) of 32. */
@@ -123,6 +130,7 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
                            int64_t g1, float *out)
 {
     vf acc[16], w[2];
+    float scale[8][4];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         acc[i] = v_zero();
@@ -131,8 +139,12 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
     for (int64_t g = g0; g < g1; g++) {
         ask_ahead(ahead + g * group_bytes * nr, group_bytes * nr);
 #pragma GCC unroll 8
+        for (int r = 0; r < nr; r++)
+            load_scales(dtype, row[r], g, scale[r]);
+        __asm__ volatile("" : "+m"(scale)); /* the compiler must not keep them in registers */
+#pragma GCC unroll 8
         for (int r = 0; r < nr; r++) {
-            load_weights(dtype, row[r], g, w);
+            load_weights(dtype, row[r], g, scale[r], w);
 #pragma GCC unroll 4
             for (int t = 0; t < nt; t++) {
                 acc[t * nr + r] = v_fma(w[0], v_load(x[t] + 32 * g), acc[t * nr + r]);
@@ -194,8 +206,10 @@ LINEAR_DIRECT(q6_k, IR_Q6_K)
 V_INLINE void unpack_groups(ir_dtype dtype, const void *from, int64_t n, float *to)
 {
     vf w[2];
+    float scale[4];
     for (int64_t g = 0; g < n / 32; g++) {
-        load_weights(dtype, from, g, w);
+        load_scales(dtype, from, g, scale);
+        load_weights(dtype, from, g, scale, w);
         v_store(to + 32 * g, w[0]);
         v_store(to + 32 * g + 16, w[1]);
     }

@@ -193,10 +193,6 @@ static mpk_status make_gpt2(maker *m)
           STR_ARG(m->v->pre));
     if (pre->nfc)
         TRY(steps_add(m->cx, &m->t->normalize, STEP_NFC, &s));
-    if (m->v->add_space_prefix == 1) {
-        TRY(steps_add(m->cx, &m->t->split, STEP_PREFIX, &s));
-        s->content = STR(" ");
-    }
     for (size_t i = 0; i < MAX_PATTERNS && pre->patterns[i]; i++)
         TRY(steps_add_split(m->cx, m->t, str_from(pre->patterns[i]), SPLIT_ISOLATED));
     TRY(steps_add(m->cx, &m->t->split, STEP_BYTES, &s));

@@ -290,7 +290,7 @@ static void serve_all(mpk_context *cx, cpu_machine *m, expected *all, uint32_t n
             if (all[sent].cancel && below(seed, &draws, 2))
                 cpu_cancel(m, all[sent].id);
         }
-        check_ok(cx, cpu_drain(cx, m, tokens, 1 + below(seed, &draws, 16), sent < n ? 100000 : 5000000000u, &got));
+        check_ok(cx, cpu_drain(cx, m, tokens, 1 + below(seed, &draws, 16), sent < n ? 100000 : 60000000000u, &got));
         assert_true(got || sent < n);
         for (uint32_t i = 0; i < got; i++) {
             expected *e = find(all, sent, tokens[i].id);
@@ -376,7 +376,7 @@ static void drive_sequence(mpk_context *cx, cpu_machine *m, uint64_t seed, bool 
     for (;;) {
         rt_token t;
         uint32_t got;
-        check_ok(cx, cpu_drain(cx, m, &t, 1, 5000000000u, &got));
+        check_ok(cx, cpu_drain(cx, m, &t, 1, 60000000000u, &got));
         assert_int_equal(got, 1);
         assert_int_equal(t.reason, RT_GOING);
         assert_int_equal(t.rows, all_logits ? n : 1);
@@ -395,7 +395,7 @@ static void drive_sequence(mpk_context *cx, cpu_machine *m, uint64_t seed, bool 
     rt_token t;
     uint32_t got;
     cpu_cancel(m, id);
-    check_ok(cx, cpu_drain(cx, m, &t, 1, 5000000000u, &got));
+    check_ok(cx, cpu_drain(cx, m, &t, 1, 60000000000u, &got));
     assert_int_equal(got, 1);
     assert_int_equal(t.reason, RT_CANCELLED);
 }

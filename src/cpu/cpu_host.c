@@ -214,6 +214,14 @@ static mpk_status add_entry(mpk_context *cx, cpu_machine *m, cpu_entry *e)
     return MPK_OK;
 }
 
+static void send_command(cpu_machine *m, rt_command c)
+{
+    rt_machine *rt = &m->rt;
+    rt->commands[rt_load_relaxed_device(&rt->command_ring->written) & rt->command_mask] = c;
+    rt_ring_wrote(rt->command_ring, 1); /* partner: rt_step_commands */
+    cpu_ring(m);
+}
+
 /* Move what waits into the machine's ring, as far as ring and arena allow. */
 static void send_waiting(cpu_machine *m)
 {
@@ -230,18 +238,12 @@ static void send_waiting(cpu_machine *m)
         rt->requests[rt_load_relaxed_device(&rt->request_ring->written) & rt->request_mask] = e->request;
         rt_ring_wrote(rt->request_ring, 1); /* partner: rt_step_admit */
         e->sent = sent = true;
+        if (e->cancelled)
+            send_command(m, (rt_command){.kind = RT_CANCEL, .id = e->id});
         m->entries_unsent++;
     }
     if (sent)
         cpu_ring(m);
-}
-
-static void send_command(cpu_machine *m, rt_command c)
-{
-    rt_machine *rt = &m->rt;
-    rt->commands[rt_load_relaxed_device(&rt->command_ring->written) & rt->command_mask] = c;
-    rt_ring_wrote(rt->command_ring, 1); /* partner: rt_step_commands */
-    cpu_ring(m);
 }
 
 /* ---- requests ---- */
@@ -346,8 +348,10 @@ static void end_early(cpu_machine *m, size_t index)
     if (m->n_early == m->early_capacity) {
         size_t capacity = m->early_capacity ? 2 * m->early_capacity : 16;
         rt_token *at = realloc(m->early, capacity * sizeof *at);
-        if (!at)
-            return; /* it stays in the book, and is cancelled once it has been sent */
+        if (!at) {
+            m->entries.at[index]->cancelled = true; /* it stays in the book, and is cancelled once it has been sent */
+            return;
+        }
         m->early = at;
         m->early_capacity = capacity;
     }

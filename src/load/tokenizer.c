@@ -77,10 +77,11 @@ static mpk_status index_bytes(mpk_context *cx, tokenizer *t)
         if (t->byte_ids[b] < 0 && map_get(&t->model_ids, str_from(name), &id))
             t->byte_ids[b] = (int32_t)id;
         utf8_add(&spelling, b);
-        TRY(text_check(cx, &spelling));
-        if (map_get(&t->model_ids, (str){spelling.at, spelling.n}, &id))
+        mpk_status status = text_check(cx, &spelling);
+        if (status == MPK_OK && map_get(&t->model_ids, (str){spelling.at, spelling.n}, &id))
             t->char_ids[b] = (int32_t)id;
         text_free(&spelling);
+        TRY(status);
     }
     return MPK_OK;
 }

@@ -96,16 +96,6 @@ static int byte_of_token(str token)
     return value;
 }
 
-static bool is_valid_utf8(str s)
-{
-    text copy = {0};
-    utf8_rest rest = {0};
-    utf8_add_valid(&copy, &rest, s.at, s.n);
-    bool valid = !copy.failed && !rest.n && str_equal((str){copy.at, copy.n}, s);
-    text_free(&copy);
-    return valid;
-}
-
 /* A run of byte tokens ends: its text if it is valid, else U+FFFD for each byte. */
 static mpk_status flush_bytes(mpk_context *cx, tokenizer_stream *s, size_t k)
 {
@@ -117,7 +107,7 @@ static mpk_status flush_bytes(mpk_context *cx, tokenizer_stream *s, size_t k)
     size_t n = run->n;
     run->n = 0;
     TRY(text_check(cx, to));
-    if (is_valid_utf8((str){to->at, to->n}))
+    if (utf8_is_valid((str){to->at, to->n}))
         return feed(cx, s, k + 1, (str){to->at, to->n});
     for (size_t i = 0; i < n; i++)
         TRY(feed(cx, s, k + 1, STR("\xef\xbf\xbd")));
@@ -136,7 +126,7 @@ static mpk_status feed_byte_fallback(mpk_context *cx, tokenizer_stream *s, size_
     TRY(text_check(cx, run));
     /* Shown at once where the parts are joined anyway: a character that is complete. */
     bool joined = k + 1 == s->t->decode.n || s->t->decode.at[k + 1].kind == STEP_FUSE;
-    if (!s->whole && joined && is_valid_utf8((str){run->at, run->n}))
+    if (!s->whole && joined && utf8_is_valid((str){run->at, run->n}))
         return flush_bytes(cx, s, k);
     return MPK_OK;
 }

@@ -28,6 +28,8 @@ uint32_t utf8_get(const char *at);
 /* Append a character. */
 void utf8_add(text *t, uint32_t c);
 
+bool utf8_is_valid(str s);
+
 /* The bytes of a character that has begun and not ended. */
 typedef struct utf8_rest {
     unsigned char at[4];

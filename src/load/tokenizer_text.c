@@ -49,6 +49,21 @@ static bool continues(const unsigned char *at, unsigned n, unsigned char c)
     return c >= low && c <= high;
 }
 
+bool utf8_is_valid(str s)
+{
+    for (size_t i = 0; i < s.n;) {
+        const unsigned char *at = (const unsigned char *)s.at + i;
+        size_t n = utf8_length(s.at + i);
+        if ((at[0] >= 0x80 && at[0] < 0xc2) || at[0] > 0xf4 || n > s.n - i)
+            return false;
+        for (unsigned k = 1; k < n; k++)
+            if (!continues(at, k, at[k]))
+                return false;
+        i += n;
+    }
+    return true;
+}
+
 static const char replacement[] = "\xef\xbf\xbd";
 
 void utf8_end_valid(text *t, utf8_rest *rest)

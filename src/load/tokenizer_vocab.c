@@ -80,16 +80,6 @@ typedef struct maker {
     const tokenizer_vocab *v;
 } maker;
 
-static bool is_utf8(str s)
-{
-    text copy = {0};
-    utf8_rest rest = {0};
-    utf8_add_valid(&copy, &rest, s.at, s.n);
-    bool same = !copy.failed && !rest.n && str_equal((str){copy.at, copy.n}, s);
-    text_free(&copy);
-    return same;
-}
-
 static mpk_status copy_tokens(maker *m)
 {
     tokenizer *t = m->t;
@@ -100,7 +90,7 @@ static mpk_status copy_tokens(maker *m)
     NEW(m->cx, &t->arena, t->special, t->n_tokens);
     for (size_t i = 0; i < v->n_tokens; i++) {
         str token = v->tokens[i];
-        CHECK(m->cx, is_utf8(token), MPK_EFORMAT, "token %zu of the vocabulary is not valid UTF-8", i);
+        CHECK(m->cx, utf8_is_valid(token), MPK_EFORMAT, "token %zu of the vocabulary is not valid UTF-8", i);
         const char *copy = arena_copy(&t->arena, token.at, token.n);
         CHECK(m->cx, copy, MPK_ENOMEM, "out of memory for a vocabulary");
         t->tokens[i] = (str){copy, token.n};

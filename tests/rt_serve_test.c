@@ -11,7 +11,7 @@
 #include "cpu/cpu.h"
 #include "ir/op.h"
 
-enum { V = 97, B = 3, P = 4, N = 8, N_PAGES = 14, MAX_T = 8, MAX_R = 4, CONTEXT = N * P };
+enum { V = 97, B = 3, P = 4, N = 8, N_PAGES = 14, MAX_T = 8, MAX_R = 2, CONTEXT = N * P };
 
 /* ---- the program: two operators ---- */
 

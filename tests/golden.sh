@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# golden.sh - passes on text give the text that is kept: tests/golden/NAME.in -> NAME.out through `mpk opt`.
+# golden.sh - passes on text give the text that is kept: tests/golden/NAME.in -> NAME.out by `mpk opt`.
 #
-# The first line of an input is a comment with the options: "#: --pass=NAME ...".  A name begins with the paper's section.
+# The first line of an input is a comment with the options: "#: --pass=NAME ...".  Names begin with the paper's section.
 # MPK_GOLDEN_UPDATE=1 writes the outputs anew: read the difference before you commit it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/golden"

@@ -253,6 +253,12 @@ static bool unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
 
 enum { PANEL_SUMS = (V_PANEL_TOKENS * V_PANEL_ROWS + 7) / 8 * 8 };
 
+V_INLINE void panel_put(float *sums, const float *from, bool add)
+{
+    vf v = v_load_n(from, V_PANEL_ROWS);
+    v_store_n(sums, V_PANEL_ROWS, add ? v_add(v_load_n(sums, V_PANEL_ROWS), v) : v);
+}
+
 V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t n, float out[PANEL_SUMS])
 {
     vf acc[PANEL_SUMS];
@@ -287,7 +293,7 @@ static void panel(linear_rows x, const float *const *w, int64_t n, bool add, flo
             token[t] = x.at + (t0 + (t < nt ? t : nt - 1)) * x.stride;
         panel_block(token, w, n, out);
         for (int64_t t = 0; t < nt; t++)
-            sums_put(sums + (t0 + t) * ld, out + t * V_PANEL_ROWS, V_PANEL_ROWS, add);
+            panel_put(sums + (t0 + t) * ld, out + t * V_PANEL_ROWS, add);
     }
 }
 
@@ -312,18 +318,27 @@ V_INLINE vf activate(linear_activation activation, vf a)
     }
 }
 
-static void finish(const linear_finish *f)
+V_INLINE void finish_row(const linear_finish *f, ir_dtype a, ir_dtype b, ir_dtype residual, ir_dtype out)
 {
     for (int64_t i = 0; i < f->n; i += 16) {
         int64_t n = f->n - i;
-        vf v = add_row(v_load_n(f->a + i, n), f->bias_a, f->bias_a_dtype, i, n);
+        vf v = add_row(v_load_n(f->a + i, n), f->bias_a, a, i, n);
         if (f->b) {
-            vf up = add_row(v_load_n(f->b + i, n), f->bias_b, f->bias_b_dtype, i, n);
+            vf up = add_row(v_load_n(f->b + i, n), f->bias_b, b, i, n);
             v = v_mul(activate(f->activation, v), up);
         }
-        v = add_row(v, f->residual, f->residual_dtype, i, n);
-        row_store(f->out, f->out_dtype, i, n, v);
+        v = add_row(v, f->residual, residual, i, n);
+        row_store(f->out, out, i, n, v);
     }
+}
+
+/* Compiled once for rows of f32, the common case, and once for any. */
+static void finish(const linear_finish *f)
+{
+    if (!f->bias_a && !f->bias_b && (!f->residual || f->residual_dtype == IR_F32) && f->out_dtype == IR_F32)
+        finish_row(f, IR_F32, IR_F32, IR_F32, IR_F32);
+    else
+        finish_row(f, f->bias_a_dtype, f->bias_b_dtype, f->residual_dtype, f->out_dtype);
 }
 
 static void norm_to_f32(const void *x, ir_dtype dtype, int64_t n, const void *weight, ir_dtype weight_dtype, float eps,

@@ -236,11 +236,11 @@ static void test_hostile_images(void **state)
             accepted++;
             if (same) {
                 mpk_status status = cpu_start(&b.cx, &opened, b.weights, &(cpu_options){.no_fast_bodies = true}, &m);
-                if (status == MPK_ENOMEM) /* larger areas than this machine has */
-                    continue;
-                assert_int_equal(status, MPK_OK);
-                check_ok(&b.cx, cpu_run_graph(&b.cx, m, 0, UINT32_MAX, UINT32_MAX));
-                cpu_stop(m);
+                if (status == MPK_OK) {
+                    check_ok(&b.cx, cpu_run_graph(&b.cx, m, 0, UINT32_MAX, UINT32_MAX));
+                    cpu_stop(m);
+                }
+                assert_true(status == MPK_OK || status == MPK_ENOMEM); /* larger areas than this machine has */
             }
         }
         arena_free(&a);

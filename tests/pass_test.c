@@ -352,7 +352,8 @@ static void run_many(ir_graph *(*make)(world *w), uint32_t n)
     uint64_t seed = check_seed();
     for (uint32_t i = 0; i < n; i++) {
         world w = {.seed = seed + i};
-        print_message(i % 50 ? "" : "graph %u, MPK_SEED=%llu\n", i, (unsigned long long)w.seed);
+        if (i % 50 == 0)
+            print_message("graph %u, MPK_SEED=%llu\n", i, (unsigned long long)w.seed);
         compare(&w, make(&w));
         arena_free(&w.a);
     }

@@ -14,7 +14,7 @@
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
 enum { EPS, GLU };                                  /* attributes */
-enum { X_BYTES = 256 * 1024 };                      /* of x in a block of tokens */
+enum { X_BYTES = 512 * 1024 };                      /* of x in a block of tokens */
 
 /* What one task works on. */
 typedef struct linear_task {

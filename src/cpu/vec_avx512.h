@@ -14,7 +14,7 @@
 #define V_INLINE static inline __attribute__((always_inline))
 
 /* Tokens and rows of a register block: a panel's accumulators, and what is left for operands, fill 32 registers. */
-enum { V_PANEL_TOKENS = 4, V_PANEL_ROWS = 6, V_DIRECT_ROWS_1 = 4, V_DIRECT_ROWS_2 = 8, V_DIRECT_ROWS_4 = 4 };
+enum { V_PANEL_TOKENS = 4, V_PANEL_ROWS = 6, V_DIRECT_ROWS_1 = 8, V_DIRECT_ROWS_2 = 8, V_DIRECT_ROWS_4 = 4 };
 enum { V_QUERIES = 8 }; /* queries whose scores are computed together */
 
 typedef __m512 vf;

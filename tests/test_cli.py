@@ -311,6 +311,27 @@ def test_opt(model, tmp_path):
     fails("opt", "--pass=fuse_ops", code=1, needle="line|:", stdin=b"%a = nothing(")
 
 
+def test_a_configuration_alone_is_a_model(tmp_path):
+    """With made-up weights every verb works, and the same seed makes the same model."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    config = json.loads((CONFIGURATION / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2, "vocab_size": 1000}))
+
+    def made(seed):
+        return support.mpk("run", folder, f"--random-weights={seed}", "-p", "é x", "-n", "8", "--ignore-eos")[0]
+    assert made(1) == made(1) != made(2)
+    score = json.loads(support.mpk("score", folder, "--random-weights=1", "-p", "a text", "--json")[0])
+    assert score["tokens"] == 6 and score["perplexity"] > 1
+    out = support.mpk("batch", folder, "-", "--random-weights=1", stdin=b'{"prompt": "a", "max_tokens": 3}\n')[0]
+    assert len(json.loads(out)["tokens"]) == 3
+    support.mpk("bench", folder, "--random-weights=1", "--generate", "4", "--runs", "1")
+    support.mpk("compile", folder, "--random-weights=1", "-o", tmp_path / "image")
+    assert support.mpk("run", tmp_path / "image", "-p", "é x", "-n", "8", "--ignore-eos")[0] == made(1)
+    large = ["--random-weights=1", "--context=40000", "--kv-tokens=4000000"]
+    fails("run", CONFIGURATION.parent / "qwen3-8b", *large, "-p", "x", code=1, needle="GiB.*free|free.*GiB")
+
+
 def test_bench(model):
     options = ["--prompt", "20", "--generate", "100", "--batch", "3", "--runs", "2", "--json"]
     result = json.loads(support.mpk("bench", model, *options)[0])

@@ -210,7 +210,7 @@ void cli_request_options(const cli_sampling *from, mpk_request_options *to);
 int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text, const char *file,
                   const char *dash, str *text);
 /* Token ids from text: whitespace or commas between.  *ids is in `a`. */
-int cli_read_ids(const cli_command *command, mpk_context *cx, arena *a, str source, int32_t **ids, size_t *n);
+int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n);
 /* From now on Ctrl-C (and a request to end) is noted instead of ending the process; a second one ends it. */
 void cli_catch_interrupt(void);
 bool cli_interrupted(void);

@@ -135,7 +135,8 @@ static void print_result(const scoring *s, bool json, uint64_t ns)
                s->log_likelihood, mean, exp(-mean));
 }
 
-static int score(scoring *s, score_arguments *args)
+/* n_tokens 0: not known yet. */
+static int open_engine(scoring *s, score_arguments *args, size_t n_tokens)
 {
     mpk_degree degrees[CLI_MAX_LIST];
     mpk_engine_options wanted;
@@ -144,34 +145,53 @@ static int score(scoring *s, score_arguments *args)
     if (code != CLI_DONE)
         return code;
     wanted.max_batch = 1;
-    if (!wanted.context_tokens && s->n > DEFAULT_CONTEXT)
-        wanted.context_tokens = (uint32_t)s->n;
+    if (!wanted.context_tokens && n_tokens > DEFAULT_CONTEXT)
+        wanted.context_tokens = (uint32_t)n_tokens;
     cli_catch_interrupt();
     if (mpk_engine_open(s->cx, args->model, &wanted, &s->engine) != MPK_OK)
         return cli_report(s->command, s->cx);
     cli_progress("%s", "");
     mpk_engine_describe(s->engine, &facts);
     s->vocab_size = facts.vocab_size;
+    return CLI_DONE;
+}
+
+static int score(scoring *s, score_arguments *args)
+{
     uint64_t start = clock_ns();
-    code = score_to_file(s);
+    int code = score_to_file(s);
     if (code == CLI_DONE)
         print_result(s, args->json, clock_ns() - start);
-    mpk_engine_close(s->engine);
     return code;
 }
 
+static int score_ids(scoring *s, score_arguments *args, const int32_t *ids, size_t n)
+{
+    s->ids = ids;
+    s->n = n;
+    if (!n)
+        return cli_fail(s->command, "%s holds no token ids", args->tokens ? args->tokens : "the text");
+    int code = s->engine ? CLI_DONE : open_engine(s, args, n);
+    return code == CLI_DONE ? score(s, args) : code;
+}
+
+/* The text's length decides the context, so its tokens come first; but a made-up model brings its tokenizer itself. */
 static int score_text(scoring *s, score_arguments *args, str source)
 {
-    mpk_tokenizer *t;
+    mpk_tokenizer *own = NULL;
     int32_t *ids;
-    if (mpk_tokenizer_open(s->cx, args->model, &t) != MPK_OK)
+    size_t n;
+    int code = args->engine.random.given ? open_engine(s, args, 0) : CLI_DONE;
+    if (code != CLI_DONE)
+        return code;
+    const mpk_tokenizer *t = s->engine ? mpk_engine_tokenizer(s->engine) : NULL;
+    if (!t && mpk_tokenizer_open(s->cx, args->model, &own) != MPK_OK)
         return cli_report(s->command, s->cx);
-    mpk_status status = mpk_tokenize(s->cx, t, source.at, source.n, true, &ids, &s->n);
-    mpk_tokenizer_close(t);
+    mpk_status status = mpk_tokenize(s->cx, t ? t : own, source.at, source.n, true, &ids, &n);
+    mpk_tokenizer_close(own);
     if (status != MPK_OK)
         return cli_report(s->command, s->cx);
-    s->ids = ids;
-    int code = s->n ? score(s, args) : cli_fail(s->command, "the text is empty");
+    code = score_ids(s, args, ids, n);
     mpk_free(ids);
     return code;
 }
@@ -180,6 +200,7 @@ static int with_arena(scoring *s, arena *a, score_arguments *args)
 {
     str source;
     int32_t *ids;
+    size_t n;
     if (!args->tokens + !args->file + !args->prompt != 2)
         return cli_misuse(s->command, "give one of --tokens FILE, -f FILE, -p TEXT");
     int code =
@@ -188,11 +209,8 @@ static int with_arena(scoring *s, arena *a, score_arguments *args)
         return code;
     if (!args->tokens)
         return score_text(s, args, source);
-    code = cli_read_ids(s->command, s->cx, a, source, &ids, &s->n);
-    s->ids = ids;
-    if (code == CLI_DONE && !s->n)
-        code = cli_fail(s->command, "%s holds no token ids", args->tokens);
-    return code == CLI_DONE ? score(s, args) : code;
+    code = cli_read_ids(s->command, a, source, &ids, &n);
+    return code == CLI_DONE ? score_ids(s, args, ids, n) : code;
 }
 
 static int run(const cli_command *command, void *arguments)
@@ -201,6 +219,7 @@ static int run(const cli_command *command, void *arguments)
     arena a = {0};
     scoring s = {.command = command, .cx = mpk_context_create(), .npy_path = args->logits};
     int code = s.cx ? with_arena(&s, &a, args) : cli_fail(command, "out of memory");
+    mpk_engine_close(s.engine);
     mpk_context_free(s.cx);
     arena_free(&a);
     return code;

@@ -44,7 +44,7 @@ static int decode(const cli_command *command, mpk_context *cx, arena *a, const m
     int32_t *ids;
     size_t n_ids, n;
     char *bytes;
-    int code = cli_read_ids(command, cx, a, source, &ids, &n_ids);
+    int code = cli_read_ids(command, a, source, &ids, &n_ids);
     if (code != CLI_DONE)
         return code;
     if (mpk_detokenize(cx, t, ids, n_ids, &bytes, &n) != MPK_OK)

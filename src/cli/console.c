@@ -202,9 +202,8 @@ int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const c
     return file_read(cx, a, file ? file : "-", MAX_TEXT_BYTES, out) == MPK_OK ? CLI_DONE : cli_report(command, cx);
 }
 
-int cli_read_ids(const cli_command *command, mpk_context *cx, arena *a, str source, int32_t **ids, size_t *n)
+int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n)
 {
-    (void)cx;
     const char *p = source.at, *end = source.at + source.n;
     int32_t *at = arena_alloc(a, source.n / 2 + 1, sizeof *at);
     size_t count = 0;

@@ -108,6 +108,11 @@ void engine_free_weights(mpk_engine *e);
 /* The compiler's options for this target. */
 mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, pass_options *to);
 
+/* ---- engine_letters.c ---- */
+
+/* A stand-in for the tokenizer of a made-up model, or NULL if it has too few ids.  MPK_ENOMEM. */
+mpk_status engine_make_tokenizer(mpk_context *cx, uint32_t vocab_size, tokenizer **out);
+
 /* ---- engine_image.c ---- */
 
 bool engine_is_image(const char *path);

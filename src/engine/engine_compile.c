@@ -80,6 +80,8 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
         b->load_ns = clock_ns() - start;
         TRY(engine_make_plan(cx, &b->model, &b->options, for_running, &b->plan));
     }
+    if (b->options.random_weights && !b->model.tensors.n && !b->model.tokenizer)
+        TRY(engine_make_tokenizer(cx, b->model.config.vocab_size, &b->model.tokenizer));
     if (b->image.block)
         return MPK_OK;
     NOTE(cx, compile(cx, only_tokens, b), "compiling %s", model);
@@ -155,6 +157,22 @@ static mpk_status bind_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
     return MPK_OK;
 }
 
+/* What is not mapped from files must fit into memory: said now, with numbers, instead of by the system later. */
+static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
+{
+    const double gib = 1 << 30;
+    const rt_u64 *area = e->build.image.block->area_bytes;
+    uint64_t weights = e->build.options.random_weights ? area[RT_WEIGHTS] : 0, kv = e->build.plan.kv_bytes;
+    uint64_t other = area[RT_STEP] + area[RT_TEMPS], available = engine_free_memory(NULL);
+    CHECK(cx, weights + kv + other <= available, MPK_ELIMIT,
+          "this takes %.2f GiB of memory (made-up weights %.2f, KV cache %.2f, activations %.2f), but only %.2f are "
+          "free: "
+          "lower the context or the batch, or keep the KV cache in bf16",
+          (double)(weights + kv + other) / gib, (double)weights / gib, (double)kv / gib, (double)other / gib,
+          (double)available / gib);
+    return MPK_OK;
+}
+
 mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
 {
     uint32_t n = e->build.image.n_weights;
@@ -165,6 +183,7 @@ mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
     CHECK(cx, o->random_weights || e->build.model.tensors.n, MPK_EARG,
           "%.*s has a configuration but no weights: put them beside it, or have them made up (--random-weights=SEED)",
           STR_ARG(e->build.model.path));
+    TRY(check_memory(cx, e));
     for (uint32_t i = 0; i < n; i++) {
         TRY(engine_progress(cx, o, o->random_weights ? "making up weights" : "finding weights", (double)i / n));
         TRY(o->random_weights ? make_up_weight(cx, e, i) : bind_weight(cx, e, i));

@@ -45,8 +45,11 @@ static void finish(mpk_request *r, mpk_finish how)
     if (r->finish != MPK_RUNNING)
         return;
     str rest = {0};
-    if (r->decoder && !r->stream.stopped && tokenizer_stream_end(&r->words, r->decoder, &rest) == MPK_OK)
-        engine_stream_put(&r->stream, rest);
+    if (r->decoder && !r->stream.stopped && how != MPK_FINISH_ERROR &&
+        (tokenizer_stream_end(&r->words, r->decoder, &rest) != MPK_OK || !engine_stream_put(&r->stream, rest))) {
+        status_fail(&r->words, MPK_ENOMEM, "out of memory for the text of an answer");
+        how = MPK_FINISH_ERROR;
+    }
     if (r->stream.stopped && how != MPK_FINISH_ERROR)
         how = MPK_FINISH_STOP;
     engine_stream_end(&r->stream);

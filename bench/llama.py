@@ -80,8 +80,8 @@ def llama_rate(programs, model, threads, prompt, generate):
 
 
 def mpk_rate(mpk, model, threads, prompt, generate):
-    out = json.loads(run(mpk, "bench", model, "-t", threads, "-p", prompt or 1, "-n", generate or 1, "-r", 3, "--json", "-q"))
-    return out["prompt_tokens_per_s" if prompt else "decode_tokens_per_s"]
+    out = run(mpk, "bench", model, "-t", threads, "-p", prompt or 1, "-n", generate or 1, "-r", 3, "--json", "-q")
+    return json.loads(out)["prompt_tokens_per_s" if prompt else "decode_tokens_per_s"]
 
 
 def measure(programs, mpk, model, threads, rounds, prompt, generate):
@@ -105,11 +105,14 @@ def main():
     programs = build_llama()
     rows = []
     for kind, model in make_models(programs).items():
-        for what, prompt, generate, wanted in (("decode", 0, GENERATE, FORMATS[kind][0]), ("prompt", PROMPT, 0, FORMATS[kind][1])):
+        cases = (("decode", 0, GENERATE), ("prompt", PROMPT, 0))
+        for (what, prompt, generate), wanted in zip(cases, FORMATS[kind]):
             theirs, ours = measure(programs, options.mpk, model, options.threads, options.rounds, prompt, generate)
-            rows.append({"format": kind, "what": what, "llama_cpp": theirs, "mpk": ours, "ratio": ours / theirs, "wanted": wanted})
+            ratio = ours / theirs
+            rows.append({"format": kind, "what": what, "llama_cpp": theirs, "mpk": ours, "ratio": ratio, "wanted": wanted})
             if not options.json:
-                print(f"{kind:5} {what:7} llama.cpp {theirs:8.1f}  mpk {ours:8.1f} tokens/s  ratio {ours / theirs:5.2f}  (wanted {wanted})", flush=True)
+                print(f"{kind:5} {what:7} llama.cpp {theirs:8.1f}  mpk {ours:8.1f} tokens/s  "
+                      f"ratio {ratio:5.2f}  (wanted {wanted})", flush=True)
     if options.json:
         print(json.dumps(rows, indent=2))
 

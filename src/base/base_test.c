@@ -1,6 +1,7 @@
 /* base_test.c - arenas, maps, text, number formats, random numbers, files. */
 #include "check.h"
 
+#include <locale.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -141,6 +142,67 @@ static void files_are_whole_or_untouched(void **state)
     arena_free(&a);
 }
 
+/* Make a locale that writes commas for points, and enter it; false where the C library's compiler is missing. */
+static bool enter_comma_locale(char folder[32])
+{
+    static const char source[] = "comment_char %%\nescape_char /\nLC_NUMERIC\ndecimal_point \",\"\n"
+                                 "thousands_sep \"\"\ngrouping -1\nEND LC_NUMERIC\n";
+    char command[512];
+    strcpy(folder, "/tmp/mpk-locale-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    snprintf(command, sizeof command,
+             "cd %s && printf '%s' > source && localedef --no-archive -c -i source -f ANSI_X3.4-1968 ./comma >log 2>&1",
+             folder, source);
+    int ignored = system(command); /* it warns of the categories that are left out */
+    (void)ignored;
+    setenv("LOCPATH", folder, 1);
+    return setlocale(LC_NUMERIC, "comma") != NULL;
+}
+
+static void numbers_have_points_in_any_locale(void **state)
+{
+    (void)state;
+    char folder[32], command[64], digits[16];
+    bool entered = enter_comma_locale(folder);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    if (!entered)
+        skip();
+    snprintf(digits, sizeof digits, "%g", 0.5);
+    assert_string_equal(digits, "0,5");
+    text t = {0};
+    double x = 0;
+    text_print(&t, "%g ", 0.25);
+    text_add_double(&t, 1.0 / 3);
+    assert_string_equal(t.at, "0.25 0.3333333333333333");
+    assert_true(str_read_double(STR("1.5e-3"), &x) && x == 1.5e-3);
+    assert_false(str_read_double(STR("1,5"), &x));
+    snprintf(digits, sizeof digits, "%g", 0.5);
+    assert_string_equal(digits, "0,5"); /* the program's locale is as it was */
+    setlocale(LC_NUMERIC, "C");
+    text_free(&t);
+}
+
+static void numbers_read_back(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    double back = 0;
+    for (uint64_t i = 0; i < 2000; i++) {
+        uint64_t bits = rng_u64(seed, i);
+        double x;
+        text t = {0};
+        memcpy(&x, &bits, sizeof x);
+        x = i % 2 ? x : (double)(float)(i * 0.01);
+        text_add_double(&t, x);
+        assert_true(str_read_double((str){t.at, t.n}, &back) && (back == x || (isnan(x) && isnan(back))));
+        text_free(&t);
+    }
+    static const char *const bad[] = {"", " 1x", "1x", "1..2", "--1", "."};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(str_read_double(str_from(bad[i]), &back));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -150,6 +212,8 @@ int main(void)
         cmocka_unit_test(numbers_convert_exactly),
         cmocka_unit_test(random_numbers_have_their_moments),
         cmocka_unit_test(files_are_whole_or_untouched),
+        cmocka_unit_test(numbers_have_points_in_any_locale),
+        cmocka_unit_test(numbers_read_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

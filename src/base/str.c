@@ -1,9 +1,44 @@
 /* str.c - the text builder. */
 #include "base/str.h"
 
+#include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+enum { NUMBER_BYTES = 128 };
+
+/* Enter the C locale in this thread alone.  The C library has it ready: nothing is allocated. */
+typedef struct c_locale {
+    locale_t c, before;
+} c_locale;
+
+static bool enter_c_locale(c_locale *l)
+{
+    l->c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (l->c)
+        l->before = uselocale(l->c);
+    return l->c;
+}
+
+static void leave_c_locale(c_locale *l)
+{
+    uselocale(l->before);
+    freelocale(l->c);
+}
+
+bool str_read_double(str s, double *out)
+{
+    char digits[NUMBER_BYTES + 1], *end = digits;
+    c_locale l;
+    if (!s.n || s.n > NUMBER_BYTES || !enter_c_locale(&l))
+        return false;
+    memcpy(digits, s.at, s.n);
+    digits[s.n] = 0;
+    *out = strtod(digits, &end);
+    leave_c_locale(&l);
+    return end == digits + s.n;
+}
 
 /* Room for n more bytes and the final NUL. */
 static bool reserve(text *t, size_t n)
@@ -40,15 +75,33 @@ void text_add(text *t, const char *bytes, size_t n)
 void text_print(text *t, const char *format, ...)
 {
     va_list args;
+    c_locale l;
+    if (!enter_c_locale(&l)) {
+        t->failed = true;
+        return;
+    }
     va_start(args, format);
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    if (n < 0 || !reserve(t, (size_t)n))
-        return;
-    va_start(args, format);
-    vsnprintf(t->at + t->n, (size_t)n + 1, format, args);
-    va_end(args);
-    t->n += (size_t)n;
+    if (n >= 0 && reserve(t, (size_t)n)) {
+        va_start(args, format);
+        vsnprintf(t->at + t->n, (size_t)n + 1, format, args);
+        va_end(args);
+        t->n += (size_t)n;
+    }
+    leave_c_locale(&l);
+}
+
+void text_add_double(text *t, double x)
+{
+    size_t before = t->n;
+    double back = 0;
+    for (int digits = 1; digits <= 17; digits++) {
+        t->n = before;
+        text_print(t, "%.*g", digits, x);
+        if (t->failed || (str_read_double((str){t->at + before, t->n - before}, &back) && back == x))
+            break;
+    }
 }
 
 void text_free(text *t)

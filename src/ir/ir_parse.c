@@ -181,10 +181,7 @@ static mpk_status parse_int(parser *p, int64_t *out)
 
 static mpk_status parse_float(parser *p, double *out)
 {
-    char digits[NUMBER_BYTES], *end;
-    TRY(scan_number(p, digits));
-    *out = strtod(digits, &end);
-    return *end ? fail_here(p, "expected a number") : MPK_OK;
+    return str_read_double(scan(p, is_number), out) ? MPK_OK : fail_here(p, "expected a number");
 }
 
 /* [1, 2, 3]; into the arena */

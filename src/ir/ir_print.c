@@ -3,9 +3,6 @@
  * One statement a line: tensors that are given in the order of their numbers, each before the operators that follow it,
  * so that parsing gives the same numbers again.  Attributes that have their default are left out.
  */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "ir/op.h"
 
 static bool is_plain(str name)
@@ -51,13 +48,10 @@ static void print_name(const ir_graph *g, ir_tensor_id tensor, text *out)
 /* The fewest digits that read back as the same number, always with a point, an exponent or a letter. */
 static void print_float(double x, text *out)
 {
-    char digits[40];
-    for (int n = 1; n <= 17; n++) {
-        snprintf(digits, sizeof digits, "%.*g", n, x);
-        if (strtod(digits, NULL) == x)
-            break;
-    }
-    text_print(out, "%s%s", digits, strpbrk(digits, ".einf") ? "" : ".0");
+    size_t before = out->n;
+    text_add_double(out, x);
+    if (!out->failed && !strpbrk(out->at + before, ".einf"))
+        text_add(out, ".0", 2);
 }
 
 static void print_ints(const int64_t *at, uint32_t n, text *out)

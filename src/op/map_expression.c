@@ -11,7 +11,6 @@
  * result has the dtype of x0 if that is a float, else f32.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include "op/shape.h"
 #include "op/walk.h"
@@ -176,18 +175,23 @@ static mpk_status emit_call(map_parser *p, uint32_t function)
 
 static mpk_status parse_compare(map_parser *p);
 
+/* Does the character after s belong to the number that s begins?  A sign does after an exponent's letter. */
+static bool in_number(str s)
+{
+    char c = s.at[s.n];
+    bool after_e = s.n && (s.at[s.n - 1] | 0x20) == 'e';
+    return (c >= '0' && c <= '9') || c == '.' || (s.n && (c | 0x20) == 'e') || (after_e && (c == '+' || c == '-'));
+}
+
 static mpk_status parse_number(map_parser *p)
 {
-    char digits[32], *end, c = peek(p);
-    if (!(c >= '0' && c <= '9') && c != '.')
+    str digits = {p->source.at + p->at, 0};
+    double value;
+    while (p->at + digits.n < p->source.n && in_number(digits))
+        digits.n++;
+    if (!str_read_double(digits, &value))
         return fail_at(p, "expected a number, an input or a function");
-    size_t n = p->source.n - p->at < sizeof digits - 1 ? p->source.n - p->at : sizeof digits - 1;
-    memcpy(digits, p->source.at + p->at, n);
-    digits[n] = 0;
-    double value = strtod(digits, &end);
-    if (end == digits)
-        return fail_at(p, "expected a number, an input or a function");
-    p->at += (size_t)(end - digits);
+    p->at += digits.n;
     return emit(p, (map_step){.kind = MAP_NUMBER, .value = (float)value});
 }
 

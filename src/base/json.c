@@ -5,9 +5,7 @@
  */
 #include "base/json.h"
 
-#include <locale.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/map.h"
 
@@ -197,22 +195,6 @@ static size_t skip_digits(reader *r)
     return r->at - start;
 }
 
-/* strtod in a locale that may not write a point. */
-static double convert(str spelling)
-{
-    char copy[MAX_NUMBER_BYTES + 16];
-    const char *point = localeconv()->decimal_point;
-    size_t n = 0;
-    for (size_t i = 0; i < spelling.n && n < sizeof copy - 9; i++) {
-        const char *from = spelling.at[i] == '.' ? point : &spelling.at[i];
-        size_t size = spelling.at[i] == '.' ? strnlen(point, 8) : 1;
-        memcpy(copy + n, from, size);
-        n += size;
-    }
-    copy[n] = 0;
-    return strtod(copy, NULL);
-}
-
 /* The digits as an integer, if they fit. */
 static bool convert_integer(str spelling, int64_t *out)
 {
@@ -256,9 +238,10 @@ static mpk_status read_number(reader *r, json_value *out)
     if (spelling.n > MAX_NUMBER_BYTES)
         return fail_at(r, "a shorter number");
     out->kind = JSON_KIND_NUMBER;
-    out->number = convert(spelling);
+    out->text = spelling;
     out->is_integer = whole && convert_integer(spelling, &out->integer);
-    return isfinite(out->number) ? MPK_OK : fail_at(r, "a smaller number");
+    bool good = str_read_double(spelling, &out->number) && isfinite(out->number);
+    return good ? MPK_OK : fail_at(r, "a smaller number");
 }
 
 static mpk_status read_word(reader *r, json_value *out)
@@ -377,9 +360,14 @@ bool json_is(const json_value *value, json_kind kind)
 
 const json_value *json_get(const json_value *object, const char *key)
 {
+    return json_find(object, str_from(key));
+}
+
+const json_value *json_find(const json_value *object, str key)
+{
     if (json_is(object, JSON_KIND_OBJECT))
         for (size_t i = 0; i < object->n; i++)
-            if (str_is(object->items[i].key, key))
+            if (str_equal(object->items[i].key, key))
                 return object->items[i].kind == JSON_KIND_NULL ? NULL : &object->items[i];
     return NULL;
 }
@@ -395,7 +383,7 @@ static const json_value *find_member(const json_value *object, str key)
 bool json_equals(const json_value *a, const json_value *b)
 {
     if (a->kind != b->kind || a->boolean != b->boolean || a->number != b->number || a->integer != b->integer ||
-        a->n != b->n || !str_equal(a->text, b->text))
+        a->n != b->n || (a->kind == JSON_KIND_STRING && !str_equal(a->text, b->text)))
         return false;
     for (size_t i = 0; i < a->n; i++) {
         const json_value *other = a->kind == JSON_KIND_OBJECT ? find_member(b, a->items[i].key) : &b->items[i];
@@ -442,4 +430,61 @@ mpk_status json_read_str(mpk_context *cx, const json_value *object, const char *
     if (value)
         *out = value->text;
     return MPK_OK;
+}
+
+/* ---- writing ---- */
+
+void json_write_str(text *t, str s)
+{
+    static const char letters[] = "\"\\bfnrt", meanings[] = "\"\\\b\f\n\r\t";
+    text_add(t, "\"", 1);
+    for (size_t i = 0; i < s.n;) {
+        unsigned char c = (unsigned char)s.at[i];
+        const char *meaning = c ? strchr(meanings, c) : NULL;
+        size_t size = utf8_character((const unsigned char *)s.at + i, s.n - i);
+        if (meaning)
+            text_print(t, "\\%c", letters[meaning - meanings]);
+        else if (c < 0x20 || c == 0x7f)
+            text_print(t, "\\u%04x", c);
+        else if (size)
+            text_add(t, s.at + i, size);
+        else
+            text_add(t, "\xef\xbf\xbd", 3);
+        i += size ? size : 1;
+    }
+    text_add(t, "\"", 1);
+}
+
+/* indent: of each level, 0: all in one line. */
+static void write_value(text *t, const json_value *v, unsigned indent, unsigned depth)
+{
+    static const char *const words[] = {"false", "true", "null"};
+    bool object = v->kind == JSON_KIND_OBJECT;
+    if (v->kind == JSON_KIND_STRING)
+        json_write_str(t, v->text);
+    else if (v->kind == JSON_KIND_NUMBER)
+        text_add(t, v->text.at, v->text.n);
+    else if (v->kind != JSON_KIND_LIST && !object)
+        text_print(t, "%s", words[v->kind == JSON_KIND_NULL ? 2 : v->boolean]);
+    else {
+        text_add(t, object ? "{" : "[", 1);
+        for (size_t i = 0; i < v->n; i++) {
+            text_print(t, "%s", i ? "," : "");
+            if (indent)
+                text_print(t, "\n%*s", (int)(indent * (depth + 1)), "");
+            if (object) {
+                json_write_str(t, v->items[i].key);
+                text_print(t, indent ? ": " : ":");
+            }
+            write_value(t, &v->items[i], indent, depth + 1);
+        }
+        if (indent && v->n)
+            text_print(t, "\n%*s", (int)(indent * depth), "");
+        text_add(t, object ? "}" : "]", 1);
+    }
+}
+
+void json_write(text *t, const json_value *value, unsigned indent)
+{
+    write_value(t, value, indent, 0);
 }

@@ -157,11 +157,32 @@ static void test_equality(void **state)
     arena_free(&a);
 }
 
+static void test_writing(void **state)
+{
+    (void)state;
+    arena a = {0};
+    text t = {0};
+    static const char compact[] =
+        "{\"a\":[1,-2.50,1e-05,12345678901234567890123],\"b\\n\":{},\"\":[],\"c\":[null,true,false]}";
+    json_write(&t, parse(&a, compact), 0);
+    assert_string_equal(t.at, compact);
+    text_free(&t);
+    json_write(&t, parse(&a, "{\"a\":[1,{\"b\":[]}]}"), 2);
+    assert_string_equal(t.at, "{\n  \"a\": [\n    1,\n    {\n      \"b\": []\n    }\n  ]\n}");
+    text_free(&t);
+    json_write_str(&t, STR("\"\\/\b\f\n\r\t\x01\x7f\0\xc3\xa4\xf0\x9f\x98\x80\xff\xc3"));
+    assert_string_equal(
+        t.at, "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u0001\\u007f\\u0000\xc3\xa4\xf0\x9f\x98\x80\xef\xbf\xbd\xef\xbf\xbd\"");
+    text_free(&t);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),     cmocka_unit_test(test_numbers),        cmocka_unit_test(test_strings),
         cmocka_unit_test(test_each_fault), cmocka_unit_test(test_depth_and_size), cmocka_unit_test(test_equality),
+        cmocka_unit_test(test_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,9 +5,8 @@
  */
 #include "load/tokenizer_parts.h"
 
-#include <jansson.h>
-
 #include "base/file.h"
+#include "base/json.h"
 
 /* --- reading values --- */
 
@@ -19,131 +18,141 @@ typedef struct reader {
 
 enum { MAX_DEPTH = 8, MAX_FILE_BYTES = 1 << 28, MAX_IDS = 1 << 24, MAX_GAP = 1 << 16 };
 
-static const char *type_of(const json_t *object)
+/* For %.*s: as much of a foreign name as a message has room for. */
+#define SHOWN(s) (int)((s).n < 100 ? (s).n : 100), (s).at
+
+static str type_of(const json_value *object)
 {
-    const char *type = json_string_value(json_object_get(object, "type"));
-    return type ? type : "(none)";
+    const json_value *type = json_get(object, "type");
+    return json_is(type, JSON_KIND_STRING) ? type->text : STR("(none)");
+}
+
+static bool is_text(const json_value *v)
+{
+    return json_is(v, JSON_KIND_STRING);
+}
+
+/* A whole number from 0 to limit - 1. */
+static bool is_below(const json_value *v, int64_t limit)
+{
+    return v && v->is_integer && v->integer >= 0 && v->integer < limit;
 }
 
 /* Refuse keys of object that are not in the list, which ends with NULL. */
-static mpk_status known_keys(reader *r, const char *what, const json_t *object, const char *const *known)
+static mpk_status known_keys(reader *r, const char *what, const json_value *object, const char *const *known)
 {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)object, key, value)
-    {
-        bool found = strcmp(key, "type") == 0;
+    for (size_t k = 0; k < object->n; k++) {
+        str key = object->items[k].key, type = type_of(object);
+        bool found = str_is(key, "type");
         for (size_t i = 0; known[i] && !found; i++)
-            found = strcmp(key, known[i]) == 0;
-        CHECK(r->cx, found, MPK_EUNSUPPORTED, "tokenizer.json: option \"%s\" of %s %s is not supported", key, what,
-              type_of(object));
+            found = str_is(key, known[i]);
+        CHECK(r->cx, found, MPK_EUNSUPPORTED, "tokenizer.json: option \"%.*s\" of %s %.*s is not supported", SHOWN(key),
+              what, SHOWN(type));
     }
     return MPK_OK;
 }
 #define KNOWN(r, what, object, ...) TRY(known_keys(r, what, object, (const char *const[]){__VA_ARGS__, NULL}))
 
-static mpk_status get_bool(reader *r, const json_t *object, const char *key, bool otherwise, bool *out)
+static mpk_status get_bool(reader *r, const json_value *object, const char *key, bool otherwise, bool *out)
 {
-    const json_t *v = json_object_get(object, key);
+    const json_value *v = json_get(object, key);
     *out = otherwise;
-    CHECK(r->cx, !v || json_is_boolean(v) || json_is_null(v), MPK_EFORMAT,
-          "tokenizer.json: \"%s\" of %s is not true or false", key, type_of(object));
-    if (json_is_boolean(v))
-        *out = json_is_true(v);
+    CHECK(r->cx, !v || v->kind == JSON_KIND_BOOL, MPK_EFORMAT, "tokenizer.json: \"%s\" of %.*s is not true or false",
+          key, SHOWN(type_of(object)));
+    if (v)
+        *out = v->boolean;
     return MPK_OK;
 }
 
 /* A copy of a JSON string in the tokenizer. */
-static mpk_status copy_str(reader *r, const json_t *v, str *out)
+static mpk_status copy_str(reader *r, const json_value *v, str *out)
 {
-    size_t n = json_string_length(v);
-    const char *copy = arena_copy(&r->t->arena, json_string_value(v), n);
+    const char *copy = arena_copy(&r->t->arena, v->text.at, v->text.n);
     CHECK(r->cx, copy, MPK_ENOMEM, "out of memory for a tokenizer");
-    *out = (str){copy, n};
+    *out = (str){copy, v->text.n};
     return MPK_OK;
 }
 
-static mpk_status get_str(reader *r, const json_t *object, const char *key, bool needed, str *out)
+static mpk_status get_str(reader *r, const json_value *object, const char *key, bool needed, str *out)
 {
-    const json_t *v = json_object_get(object, key);
+    const json_value *v = json_get(object, key);
     *out = (str){0};
-    if (!needed && (!v || json_is_null(v)))
+    if (!needed && !v)
         return MPK_OK;
-    CHECK(r->cx, json_is_string(v), MPK_EFORMAT, "tokenizer.json: \"%s\" of %s is not a text", key, type_of(object));
+    CHECK(r->cx, is_text(v), MPK_EFORMAT, "tokenizer.json: \"%s\" of %.*s is not a text", key, SHOWN(type_of(object)));
     return copy_str(r, v, out);
 }
 
-static mpk_status get_count(reader *r, const json_t *object, const char *key, uint32_t *out)
+static mpk_status get_count(reader *r, const json_value *object, const char *key, uint32_t *out)
 {
-    const json_t *v = json_object_get(object, key);
-    CHECK(r->cx, json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < 1 << 20, MPK_EFORMAT,
-          "tokenizer.json: \"%s\" of %s is not a count", key, type_of(object));
-    *out = (uint32_t)json_integer_value(v);
+    const json_value *v = json_get(object, key);
+    CHECK(r->cx, is_below(v, 1 << 20), MPK_EFORMAT, "tokenizer.json: \"%s\" of %.*s is not a count", key,
+          SHOWN(type_of(object)));
+    *out = (uint32_t)v->integer;
     return MPK_OK;
 }
 
 /* {"String": ...} or {"Regex": ...} into the matcher of a step. */
-static mpk_status get_pattern(reader *r, const json_t *object, step *s)
+static mpk_status get_pattern(reader *r, const json_value *object, step *s)
 {
-    const json_t *v = json_object_get(object, "pattern");
-    const json_t *literal = json_object_get(v, "String"), *pattern = json_object_get(v, "Regex");
-    if (json_is_string(pattern)) {
+    const json_value *v = json_get(object, "pattern");
+    const json_value *literal = json_get(v, "String"), *pattern = json_get(v, "Regex");
+    if (is_text(pattern)) {
         s->match = MATCH_REGEX;
-        return regex_compile(r->cx, &r->t->arena, (str){json_string_value(pattern), json_string_length(pattern)},
-                             &s->regex);
+        return regex_compile(r->cx, &r->t->arena, pattern->text, &s->regex);
     }
-    CHECK(r->cx, json_is_string(literal) && json_string_length(literal), MPK_EFORMAT,
-          "tokenizer.json: %s has no pattern {\"String\"} or {\"Regex\"} that is not empty", type_of(object));
+    CHECK(r->cx, is_text(literal) && literal->text.n, MPK_EFORMAT,
+          "tokenizer.json: %.*s has no pattern {\"String\"} or {\"Regex\"} that is not empty", SHOWN(type_of(object)));
     s->match = MATCH_LITERAL;
     return copy_str(r, literal, &s->literal);
 }
 
 /* One of names, which ends with NULL, as its index. */
-static mpk_status get_choice(reader *r, const json_t *object, const char *key, const char *const *names, int otherwise,
-                             int *out)
+static mpk_status get_choice(reader *r, const json_value *object, const char *key, const char *const *names,
+                             int otherwise, int *out)
 {
-    const json_t *v = json_object_get(object, key);
+    const json_value *v = json_get(object, key);
     *out = otherwise;
-    if (!v || json_is_null(v))
+    if (!v)
         return MPK_OK;
+    str name = is_text(v) ? v->text : STR("not a text");
     for (int i = 0; names[i]; i++)
-        if (json_is_string(v) && strcmp(json_string_value(v), names[i]) == 0) {
+        if (is_text(v) && str_is(name, names[i])) {
             *out = i;
             return MPK_OK;
         }
-    FAIL(r->cx, MPK_EUNSUPPORTED, "tokenizer.json: \"%s\" of %s is \"%.100s\", which is not known", key,
-         type_of(object), json_is_string(v) ? json_string_value(v) : "not a text");
+    FAIL(r->cx, MPK_EUNSUPPORTED, "tokenizer.json: \"%s\" of %.*s is \"%.*s\", which is not known", key,
+         SHOWN(type_of(object)), SHOWN(name));
 }
 
 static const char *const behavior_names[] = {"Removed",        "Isolated",   "MergedWithPrevious",
                                              "MergedWithNext", "Contiguous", NULL};
 static const char *const scheme_names[] = {"always", "first", "never", NULL};
 
-typedef mpk_status (*read_one)(reader *r, const json_t *object);
+typedef mpk_status (*read_one)(reader *r, const json_value *object);
 
 /* The items of a Sequence, in order. */
-static mpk_status read_sequence(reader *r, const json_t *object, const char *key, read_one one)
+static mpk_status read_sequence(reader *r, const json_value *object, const char *key, read_one one)
 {
-    const json_t *list = json_object_get(object, key);
-    size_t i;
-    json_t *item;
-    CHECK(r->cx, json_is_array(list), MPK_EFORMAT, "tokenizer.json: a Sequence without a list \"%s\"", key);
+    const json_value *list = json_get(object, key);
+    CHECK(r->cx, json_is(list, JSON_KIND_LIST), MPK_EFORMAT, "tokenizer.json: a Sequence without a list \"%s\"", key);
     CHECK(r->cx, ++r->depth <= MAX_DEPTH, MPK_ELIMIT, "tokenizer.json: sequences are nested more than %d deep",
           MAX_DEPTH);
-    json_array_foreach(list, i, item) TRY(one(r, item));
+    for (size_t i = 0; i < list->n; i++)
+        TRY(one(r, &list->items[i]));
     r->depth--;
     return MPK_OK;
 }
 
-static mpk_status unknown(reader *r, const char *what, const json_t *object)
+static mpk_status unknown(reader *r, const char *what, const json_value *object)
 {
-    CHECK(r->cx, json_is_object(object), MPK_EFORMAT, "tokenizer.json: a %s is not an object", what);
-    FAIL(r->cx, MPK_EUNSUPPORTED, "tokenizer.json: %s \"%.100s\" is not supported", what, type_of(object));
+    CHECK(r->cx, json_is(object, JSON_KIND_OBJECT), MPK_EFORMAT, "tokenizer.json: a %s is not an object", what);
+    FAIL(r->cx, MPK_EUNSUPPORTED, "tokenizer.json: %s \"%.*s\" is not supported", what, SHOWN(type_of(object)));
 }
 
 /* --- normalizers --- */
 
-static mpk_status read_normalizer(reader *r, const json_t *o)
+static mpk_status read_normalizer(reader *r, const json_value *o)
 {
     static const struct {
         const char *type;
@@ -155,27 +164,27 @@ static mpk_status read_normalizer(reader *r, const json_t *o)
                  {"Lowercase", STEP_LOWERCASE},
                  {"StripAccents", STEP_STRIP_ACCENTS},
                  {"ByteLevel", STEP_BYTES}};
-    const char *type = type_of(o);
+    str type = type_of(o);
     step *s = NULL;
-    if (strcmp(type, "Sequence") == 0)
+    if (str_is(type, "Sequence"))
         return read_sequence(r, o, "normalizers", read_normalizer);
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
-        if (strcmp(type, plain[i].type) == 0) {
+        if (str_is(type, plain[i].type)) {
             KNOWN(r, "normalizer", o, "type");
             return steps_add(r->cx, &r->t->normalize, plain[i].kind, &s);
         }
-    if (strcmp(type, "Prepend") == 0) {
+    if (str_is(type, "Prepend")) {
         KNOWN(r, "normalizer", o, "prepend");
         TRY(steps_add(r->cx, &r->t->normalize, STEP_PREPEND, &s));
         return get_str(r, o, "prepend", true, &s->content);
     }
-    if (strcmp(type, "Replace") == 0) {
+    if (str_is(type, "Replace")) {
         KNOWN(r, "normalizer", o, "pattern", "content");
         TRY(steps_add(r->cx, &r->t->normalize, STEP_REPLACE, &s));
         TRY(get_pattern(r, o, s));
         return get_str(r, o, "content", true, &s->content);
     }
-    if (strcmp(type, "Strip") == 0) {
+    if (str_is(type, "Strip")) {
         bool left, right;
         KNOWN(r, "normalizer", o, "strip_left", "strip_right");
         TRY(get_bool(r, o, "strip_left", false, &left));
@@ -208,7 +217,7 @@ static mpk_status add_prefix(reader *r, str content, prefix_scheme scheme)
     return MPK_OK;
 }
 
-static mpk_status read_byte_level(reader *r, const json_t *o)
+static mpk_status read_byte_level(reader *r, const json_value *o)
 {
     bool prefix, use_regex;
     step *s = NULL;
@@ -225,19 +234,19 @@ static mpk_status read_byte_level(reader *r, const json_t *o)
 }
 
 /* Old files say add_prefix_space, newer ones prepend_scheme. */
-static mpk_status get_scheme(reader *r, const json_t *o, prefix_scheme *out)
+static mpk_status get_scheme(reader *r, const json_value *o, prefix_scheme *out)
 {
     int scheme;
     bool old;
     TRY(get_choice(r, o, "prepend_scheme", scheme_names, PREFIX_ALWAYS, &scheme));
     TRY(get_bool(r, o, "add_prefix_space", true, &old));
-    CHECK(r->cx, old || scheme == PREFIX_NEVER || !json_object_get(o, "prepend_scheme"), MPK_EFORMAT,
+    CHECK(r->cx, old || scheme == PREFIX_NEVER || !json_get(o, "prepend_scheme"), MPK_EFORMAT,
           "tokenizer.json: \"add_prefix_space\" and \"prepend_scheme\" of Metaspace contradict each other");
     *out = old ? (prefix_scheme)scheme : PREFIX_NEVER;
     return MPK_OK;
 }
 
-static mpk_status read_metaspace(reader *r, const json_t *o)
+static mpk_status read_metaspace(reader *r, const json_value *o)
 {
     str replacement;
     prefix_scheme scheme;
@@ -260,7 +269,7 @@ static mpk_status read_metaspace(reader *r, const json_t *o)
     return MPK_OK;
 }
 
-static mpk_status read_split(reader *r, const json_t *o)
+static mpk_status read_split(reader *r, const json_value *o)
 {
     step *s = NULL;
     int behavior;
@@ -285,7 +294,7 @@ static mpk_status read_whitespace(reader *r)
                                 STR("[" RUST_WORD "]+|[^" RUST_WORD "\\x{9}-\\x{d}\\x{20}\\x{85}\\p{Z}]+"), &s->regex);
 }
 
-static mpk_status read_delimiter(reader *r, const json_t *o)
+static mpk_status read_delimiter(reader *r, const json_value *o)
 {
     step *s = NULL;
     KNOWN(r, "pre-tokenizer", o, "delimiter");
@@ -298,35 +307,35 @@ static mpk_status read_delimiter(reader *r, const json_t *o)
     return MPK_OK;
 }
 
-static mpk_status read_pre_tokenizer(reader *r, const json_t *o)
+static mpk_status read_pre_tokenizer(reader *r, const json_value *o)
 {
-    const char *type = type_of(o);
+    str type = type_of(o);
     bool yes;
     int behavior;
-    if (strcmp(type, "Sequence") == 0)
+    if (str_is(type, "Sequence"))
         return read_sequence(r, o, "pretokenizers", read_pre_tokenizer);
-    if (strcmp(type, "ByteLevel") == 0)
+    if (str_is(type, "ByteLevel"))
         return read_byte_level(r, o);
-    if (strcmp(type, "Metaspace") == 0)
+    if (str_is(type, "Metaspace"))
         return read_metaspace(r, o);
-    if (strcmp(type, "Split") == 0)
+    if (str_is(type, "Split"))
         return read_split(r, o);
-    if (strcmp(type, "CharDelimiterSplit") == 0)
+    if (str_is(type, "CharDelimiterSplit"))
         return read_delimiter(r, o);
-    if (strcmp(type, "Whitespace") == 0)
+    if (str_is(type, "Whitespace"))
         return read_whitespace(r);
-    if (strcmp(type, "WhitespaceSplit") == 0)
+    if (str_is(type, "WhitespaceSplit"))
         return add_class_split(r, MATCH_SPACE, SPLIT_REMOVED);
-    if (strcmp(type, "BertPreTokenizer") == 0) {
+    if (str_is(type, "BertPreTokenizer")) {
         TRY(add_class_split(r, MATCH_SPACE, SPLIT_REMOVED));
         return add_class_split(r, MATCH_PUNCTUATION, SPLIT_ISOLATED);
     }
-    if (strcmp(type, "Digits") == 0) {
+    if (str_is(type, "Digits")) {
         KNOWN(r, "pre-tokenizer", o, "individual_digits");
         TRY(get_bool(r, o, "individual_digits", false, &yes));
         return add_class_split(r, MATCH_NUMERIC, yes ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS);
     }
-    if (strcmp(type, "Punctuation") == 0) {
+    if (str_is(type, "Punctuation")) {
         KNOWN(r, "pre-tokenizer", o, "behavior");
         TRY(get_choice(r, o, "behavior", behavior_names, SPLIT_ISOLATED, &behavior));
         return add_class_split(r, MATCH_PUNCTUATION, (split_behavior)behavior);
@@ -336,31 +345,31 @@ static mpk_status read_pre_tokenizer(reader *r, const json_t *o)
 
 /* --- decoders --- */
 
-static mpk_status read_decoder(reader *r, const json_t *o)
+static mpk_status read_decoder(reader *r, const json_value *o)
 {
-    const char *type = type_of(o);
+    str type = type_of(o);
     steps *list = &r->t->decode;
     step *s = NULL;
-    if (strcmp(type, "Sequence") == 0)
+    if (str_is(type, "Sequence"))
         return read_sequence(r, o, "decoders", read_decoder);
-    if (strcmp(type, "ByteLevel") == 0)
+    if (str_is(type, "ByteLevel"))
         return steps_add(r->cx, list, STEP_UNBYTES, &s);
-    if (strcmp(type, "ByteFallback") == 0)
+    if (str_is(type, "ByteFallback"))
         return steps_add(r->cx, list, STEP_BYTE_FALLBACK, &s);
-    if (strcmp(type, "Fuse") == 0)
+    if (str_is(type, "Fuse"))
         return steps_add(r->cx, list, STEP_FUSE, &s);
-    if (strcmp(type, "Metaspace") == 0) {
+    if (str_is(type, "Metaspace")) {
         TRY(steps_add(r->cx, list, STEP_METASPACE, &s));
         TRY(get_str(r, o, "replacement", true, &s->content));
         return get_scheme(r, o, &s->scheme);
     }
-    if (strcmp(type, "Replace") == 0) {
+    if (str_is(type, "Replace")) {
         KNOWN(r, "decoder", o, "pattern", "content");
         TRY(steps_add(r->cx, list, STEP_REPLACE, &s));
         TRY(get_pattern(r, o, s));
         return get_str(r, o, "content", true, &s->content);
     }
-    if (strcmp(type, "Strip") == 0) {
+    if (str_is(type, "Strip")) {
         KNOWN(r, "decoder", o, "content", "start", "stop");
         TRY(steps_add(r->cx, list, STEP_STRIP_TOKEN, &s));
         TRY(get_str(r, o, "content", true, &s->content));
@@ -390,37 +399,34 @@ static mpk_status surround(reader *r, const tokenizer_ids *before, const tokeniz
 }
 
 /* The ids of a template's special token. */
-static mpk_status add_template_ids(reader *r, const json_t *o, const char *name, tokenizer_ids *ids)
+static mpk_status add_template_ids(reader *r, const json_value *o, str name, tokenizer_ids *ids)
 {
-    const json_t *list = json_object_get(json_object_get(json_object_get(o, "special_tokens"), name), "ids");
-    size_t i;
-    json_t *id;
-    CHECK(r->cx, json_is_array(list), MPK_EFORMAT, "tokenizer.json: TemplateProcessing does not define \"%s\"", name);
-    json_array_foreach(list, i, id)
-    {
-        CHECK(r->cx, json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < MAX_IDS,
-              MPK_EFORMAT, "tokenizer.json: TemplateProcessing gives \"%s\" an id that is none", name);
-        PUSH(r->cx, &r->t->arena, ids, (int32_t)json_integer_value(id));
+    const json_value *list = json_get(json_find(json_get(o, "special_tokens"), name), "ids");
+    CHECK(r->cx, json_is(list, JSON_KIND_LIST), MPK_EFORMAT,
+          "tokenizer.json: TemplateProcessing does not define \"%.*s\"", SHOWN(name));
+    for (size_t i = 0; i < list->n; i++) {
+        CHECK(r->cx, is_below(&list->items[i], MAX_IDS), MPK_EFORMAT,
+              "tokenizer.json: TemplateProcessing gives \"%.*s\" an id that is none", SHOWN(name));
+        PUSH(r->cx, &r->t->arena, ids, (int32_t)list->items[i].integer);
     }
     return MPK_OK;
 }
 
-static mpk_status read_template(reader *r, const json_t *o)
+static mpk_status read_template(reader *r, const json_value *o)
 {
     tokenizer_ids sides[2] = {{0}, {0}};
-    const json_t *list = json_object_get(o, "single");
-    size_t i, texts = 0;
-    json_t *item;
+    const json_value *list = json_get(o, "single");
+    size_t texts = 0;
     KNOWN(r, "post-processor", o, "single", "pair", "special_tokens");
-    CHECK(r->cx, json_is_array(list), MPK_EFORMAT, "tokenizer.json: TemplateProcessing has no list \"single\"");
-    json_array_foreach(list, i, item)
-    {
-        const char *name = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
-        const char *sequence = json_string_value(json_object_get(json_object_get(item, "Sequence"), "id"));
-        CHECK(r->cx, name || (sequence && strcmp(sequence, "A") == 0), MPK_EUNSUPPORTED,
+    CHECK(r->cx, json_is(list, JSON_KIND_LIST), MPK_EFORMAT,
+          "tokenizer.json: TemplateProcessing has no list \"single\"");
+    for (size_t i = 0; i < list->n; i++) {
+        const json_value *name = json_get(json_get(&list->items[i], "SpecialToken"), "id");
+        const json_value *sequence = json_get(json_get(&list->items[i], "Sequence"), "id");
+        CHECK(r->cx, is_text(name) || (is_text(sequence) && str_is(sequence->text, "A")), MPK_EUNSUPPORTED,
               "tokenizer.json: item %zu of TemplateProcessing is neither a SpecialToken nor Sequence A", i);
-        if (name)
-            TRY(add_template_ids(r, o, name, &sides[texts > 0]));
+        if (is_text(name))
+            TRY(add_template_ids(r, o, name->text, &sides[texts > 0]));
         else
             texts++;
     }
@@ -430,25 +436,25 @@ static mpk_status read_template(reader *r, const json_t *o)
 }
 
 /* ["text", id] of BertProcessing and RobertaProcessing. */
-static mpk_status add_pair_id(reader *r, const json_t *o, const char *key, tokenizer_ids *ids)
+static mpk_status add_pair_id(reader *r, const json_value *o, const char *key, tokenizer_ids *ids)
 {
-    const json_t *id = json_array_get(json_object_get(o, key), 1);
-    CHECK(r->cx, json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < MAX_IDS, MPK_EFORMAT,
-          "tokenizer.json: \"%s\" of %s is not [text, id]", key, type_of(o));
-    PUSH(r->cx, &r->t->arena, ids, (int32_t)json_integer_value(id));
+    const json_value *pair = json_get(o, key);
+    CHECK(r->cx, json_is(pair, JSON_KIND_LIST) && pair->n == 2 && is_below(&pair->items[1], MAX_IDS), MPK_EFORMAT,
+          "tokenizer.json: \"%s\" of %.*s is not [text, id]", key, SHOWN(type_of(o)));
+    PUSH(r->cx, &r->t->arena, ids, (int32_t)pair->items[1].integer);
     return MPK_OK;
 }
 
-static mpk_status read_post_processor(reader *r, const json_t *o)
+static mpk_status read_post_processor(reader *r, const json_value *o)
 {
-    const char *type = type_of(o);
-    if (strcmp(type, "Sequence") == 0)
+    str type = type_of(o);
+    if (str_is(type, "Sequence"))
         return read_sequence(r, o, "processors", read_post_processor);
-    if (strcmp(type, "ByteLevel") == 0) /* offsets only */
+    if (str_is(type, "ByteLevel")) /* offsets only */
         return MPK_OK;
-    if (strcmp(type, "TemplateProcessing") == 0)
+    if (str_is(type, "TemplateProcessing"))
         return read_template(r, o);
-    if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
+    if (str_is(type, "BertProcessing") || str_is(type, "RobertaProcessing")) {
         tokenizer_ids before = {0}, after = {0};
         KNOWN(r, "post-processor", o, "sep", "cls", "trim_offsets", "add_prefix_space");
         TRY(add_pair_id(r, o, "cls", &before));
@@ -460,50 +466,45 @@ static mpk_status read_post_processor(reader *r, const json_t *o)
 
 /* --- the model --- */
 
-static mpk_status read_vocab(reader *r, const json_t *vocab)
+static mpk_status read_vocab(reader *r, const json_value *vocab)
 {
     tokenizer *t = r->t;
-    const char *key;
-    json_t *value;
-    json_int_t most = -1;
-    CHECK(r->cx, json_is_object(vocab), MPK_EFORMAT, "tokenizer.json: model has no \"vocab\" of text to id");
-    json_object_foreach((json_t *)vocab, key, value)
-    {
-        CHECK(r->cx, json_is_integer(value) && json_integer_value(value) >= 0 && json_integer_value(value) < MAX_IDS,
-              MPK_EFORMAT, "tokenizer.json: token \"%.100s\" has an id that is none (ids are below %d)", key, MAX_IDS);
-        if (json_integer_value(value) > most)
-            most = json_integer_value(value);
+    int64_t most = -1;
+    CHECK(r->cx, json_is(vocab, JSON_KIND_OBJECT), MPK_EFORMAT, "tokenizer.json: model has no \"vocab\" of text to id");
+    for (size_t i = 0; i < vocab->n; i++) {
+        const json_value *v = &vocab->items[i];
+        CHECK(r->cx, is_below(v, MAX_IDS), MPK_EFORMAT,
+              "tokenizer.json: token \"%.*s\" has an id that is none (ids are below %d)", SHOWN(v->key), MAX_IDS);
+        if (v->integer > most)
+            most = v->integer;
     }
-    size_t n = json_object_size(vocab);
-    CHECK(r->cx, most < (json_int_t)(4 * n + MAX_GAP), MPK_EFORMAT,
-          "tokenizer.json: a vocabulary of %zu tokens has an id %lld", n, (long long)most);
+    CHECK(r->cx, most < (int64_t)(4 * vocab->n + MAX_GAP), MPK_EFORMAT,
+          "tokenizer.json: a vocabulary of %zu tokens has an id %lld", vocab->n, (long long)most);
     t->n_tokens = (size_t)(most + 1);
     NEW(r->cx, &t->arena, t->tokens, t->n_tokens);
-    json_object_foreach((json_t *)vocab, key, value)
-    {
-        size_t bytes = strlen(key);
-        str *token = &t->tokens[json_integer_value(value)];
-        CHECK(r->cx, !token->at, MPK_EFORMAT, "tokenizer.json: id %lld belongs to \"%.100s\" and to \"%.100s\"",
-              (long long)json_integer_value(value), token->at, key);
-        token->at = arena_copy(&t->arena, key, bytes);
-        token->n = bytes;
+    for (size_t i = 0; i < vocab->n; i++) {
+        const json_value *v = &vocab->items[i];
+        str *token = &t->tokens[v->integer];
+        CHECK(r->cx, !token->at, MPK_EFORMAT, "tokenizer.json: id %lld belongs to \"%.*s\" and to \"%.*s\"",
+              (long long)v->integer, SHOWN(*token), SHOWN(v->key));
+        token->at = arena_copy(&t->arena, v->key.at, v->key.n);
+        token->n = v->key.n;
         CHECK(r->cx, token->at, MPK_ENOMEM, "out of memory for a vocabulary");
-        TRY(map_put(r->cx, &t->arena, &t->model_ids, *token, (uint64_t)json_integer_value(value)));
+        TRY(map_put(r->cx, &t->arena, &t->model_ids, *token, (uint64_t)v->integer));
     }
     return MPK_OK;
 }
 
 /* A merge is "left right" or ["left", "right"]. */
-static mpk_status split_merge(reader *r, const json_t *v, size_t i, str *left, str *right)
+static mpk_status split_merge(reader *r, const json_value *v, size_t i, str *left, str *right)
 {
-    const json_t *l = json_array_get(v, 0), *m = json_array_get(v, 1);
-    if (json_is_string(l) && json_is_string(m) && json_array_size(v) == 2) {
-        *left = (str){json_string_value(l), json_string_length(l)};
-        *right = (str){json_string_value(m), json_string_length(m)};
+    if (json_is(v, JSON_KIND_LIST) && v->n == 2 && is_text(&v->items[0]) && is_text(&v->items[1])) {
+        *left = v->items[0].text;
+        *right = v->items[1].text;
         return MPK_OK;
     }
-    str both = {json_string_value(v), json_string_length(v)};
-    const char *space = json_is_string(v) ? memchr(both.at, ' ', both.n) : NULL;
+    str both = v->text;
+    const char *space = is_text(v) ? memchr(both.at, ' ', both.n) : NULL;
     CHECK(r->cx, space && !memchr(space + 1, ' ', (size_t)(both.at + both.n - space - 1)), MPK_EFORMAT,
           "tokenizer.json: merge %zu is not two tokens with a space between", i);
     *left = (str){both.at, (size_t)(space - both.at)};
@@ -515,12 +516,12 @@ mpk_status tokenizer_add_merge(mpk_context *cx, tokenizer *t, size_t rank, str l
 {
     uint64_t left_id, right_id, id;
     CHECK(cx, map_get(&t->model_ids, left, &left_id), MPK_EFORMAT, "merge %zu names \"%.*s\", which is no token", rank,
-          STR_ARG(left));
+          SHOWN(left));
     CHECK(cx, map_get(&t->model_ids, right, &right_id), MPK_EFORMAT, "merge %zu names \"%.*s\", which is no token",
-          rank, STR_ARG(right));
+          rank, SHOWN(right));
     size_t skip = t->prefix.n; /* the mark of a token that continues a word goes when it is joined to one before */
     CHECK(cx, right.n >= skip, MPK_EFORMAT, "merge %zu: \"%.*s\" is shorter than the prefix of such tokens", rank,
-          STR_ARG(right));
+          SHOWN(right));
     text joined = {0};
     text_add(&joined, left.at, left.n);
     text_add(&joined, right.at + skip, right.n - skip);
@@ -534,45 +535,42 @@ mpk_status tokenizer_add_merge(mpk_context *cx, tokenizer *t, size_t rank, str l
     return MPK_OK;
 }
 
-static mpk_status read_merges(reader *r, const json_t *merges)
+static mpk_status read_merges(reader *r, const json_value *merges)
 {
-    size_t i;
-    json_t *v;
-    CHECK(r->cx, json_is_array(merges), MPK_EFORMAT, "tokenizer.json: model has no list \"merges\"");
-    TRY(pair_map_reserve(r->cx, &r->t->arena, &r->t->merges, json_array_size(merges)));
-    json_array_foreach(merges, i, v)
-    {
+    CHECK(r->cx, json_is(merges, JSON_KIND_LIST), MPK_EFORMAT, "tokenizer.json: model has no list \"merges\"");
+    TRY(pair_map_reserve(r->cx, &r->t->arena, &r->t->merges, merges->n));
+    for (size_t i = 0; i < merges->n; i++) {
         str left, right;
-        TRY(split_merge(r, v, i, &left, &right));
+        TRY(split_merge(r, &merges->items[i], i, &left, &right));
         NOTE(r->cx, tokenizer_add_merge(r->cx, r->t, i, left, right), "reading tokenizer.json");
     }
     return MPK_OK;
 }
 
-static mpk_status read_model(reader *r, const json_t *o)
+static mpk_status read_model(reader *r, const json_value *o)
 {
     tokenizer *t = r->t;
     str unk;
-    const json_t *dropout = json_object_get(o, "dropout");
-    CHECK(r->cx, json_is_object(o), MPK_EFORMAT, "tokenizer.json has no \"model\"");
-    CHECK(r->cx, strcmp(type_of(o), "BPE") == 0, MPK_EUNSUPPORTED,
-          "tokenizer.json: model \"%.100s\" is not supported, BPE is", type_of(o));
+    const json_value *dropout = json_get(o, "dropout");
+    CHECK(r->cx, json_is(o, JSON_KIND_OBJECT), MPK_EFORMAT, "tokenizer.json has no \"model\"");
+    CHECK(r->cx, str_is(type_of(o), "BPE"), MPK_EUNSUPPORTED, "tokenizer.json: model \"%.*s\" is not supported, BPE is",
+          SHOWN(type_of(o)));
     KNOWN(r, "model", o, "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
           "byte_fallback", "ignore_merges", "vocab", "merges");
-    CHECK(r->cx, !dropout || json_is_null(dropout) || (json_is_number(dropout) && json_number_value(dropout) == 0),
-          MPK_EUNSUPPORTED, "tokenizer.json: \"dropout\" of BPE gives random ids and is not supported");
+    CHECK(r->cx, !dropout || (dropout->kind == JSON_KIND_NUMBER && dropout->number == 0), MPK_EUNSUPPORTED,
+          "tokenizer.json: \"dropout\" of BPE gives random ids and is not supported");
     TRY(get_str(r, o, "unk_token", false, &unk));
     TRY(get_str(r, o, "continuing_subword_prefix", false, &t->prefix));
     TRY(get_str(r, o, "end_of_word_suffix", false, &t->suffix));
     TRY(get_bool(r, o, "fuse_unk", false, &t->fuse_unk));
     TRY(get_bool(r, o, "byte_fallback", false, &t->byte_fallback));
     TRY(get_bool(r, o, "ignore_merges", false, &t->ignore_merges));
-    TRY(read_vocab(r, json_object_get(o, "vocab")));
-    TRY(read_merges(r, json_object_get(o, "merges")));
+    TRY(read_vocab(r, json_get(o, "vocab")));
+    TRY(read_merges(r, json_get(o, "merges")));
     uint64_t id;
     if (unk.at) {
         CHECK(r->cx, map_get(&t->model_ids, unk, &id), MPK_EFORMAT,
-              "tokenizer.json: the unknown token \"%.*s\" is no token", STR_ARG(unk));
+              "tokenizer.json: the unknown token \"%.*s\" is no token", SHOWN(unk));
         t->unk_id = (int32_t)id;
     }
     return MPK_OK;
@@ -580,14 +578,13 @@ static mpk_status read_model(reader *r, const json_t *o)
 
 /* --- added tokens --- */
 
-static mpk_status read_added(reader *r, const json_t *o, size_t i, added_token *a)
+static mpk_status read_added(reader *r, const json_value *o, size_t i, added_token *a)
 {
-    CHECK(r->cx, json_is_object(o), MPK_EFORMAT, "tokenizer.json: added token %zu is not an object", i);
+    CHECK(r->cx, json_is(o, JSON_KIND_OBJECT), MPK_EFORMAT, "tokenizer.json: added token %zu is not an object", i);
     KNOWN(r, "added token", o, "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special");
-    const json_t *id = json_object_get(o, "id");
-    CHECK(r->cx, json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < MAX_IDS, MPK_EFORMAT,
-          "tokenizer.json: added token %zu has no id", i);
-    *a = (added_token){.id = (int32_t)json_integer_value(id)};
+    const json_value *id = json_get(o, "id");
+    CHECK(r->cx, is_below(id, MAX_IDS), MPK_EFORMAT, "tokenizer.json: added token %zu has no id", i);
+    *a = (added_token){.id = (int32_t)id->integer};
     TRY(get_str(r, o, "content", true, &a->content));
     CHECK(r->cx, a->content.n, MPK_EUNSUPPORTED, "tokenizer.json: added token %d is an empty text", a->id);
     TRY(get_bool(r, o, "single_word", false, &a->single_word));
@@ -609,8 +606,8 @@ static mpk_status check_added_id(reader *r, const added_token *a, size_t model_t
         id = *last >= (int64_t)model_tokens || (*last >= 0 && !model_tokens) ? (uint64_t)*last + 1 : model_tokens;
     }
     CHECK(r->cx, (int32_t)id == a->id, MPK_EUNSUPPORTED,
-          "tokenizer.json: added token \"%.*s\" says id %d, but its place in the vocabulary is %llu",
-          STR_ARG(a->content), a->id, (unsigned long long)id);
+          "tokenizer.json: added token \"%.*s\" says id %d, but its place in the vocabulary is %llu", SHOWN(a->content),
+          a->id, (unsigned long long)id);
     if (a->id > *last)
         *last = a->id;
     return MPK_OK;
@@ -631,18 +628,15 @@ static mpk_status grow_tokens(reader *r, size_t id)
     return MPK_OK;
 }
 
-static mpk_status read_added_tokens(reader *r, const json_t *list)
+static mpk_status read_added_tokens(reader *r, const json_value *list)
 {
     tokenizer *t = r->t;
-    size_t i, model_tokens = t->model_ids.n;
+    size_t model_tokens = t->model_ids.n;
     int64_t last = -1, most = -1;
-    json_t *o;
-    CHECK(r->cx, !list || json_is_null(list) || json_is_array(list), MPK_EFORMAT,
-          "tokenizer.json: \"added_tokens\" is not a list");
-    json_array_foreach(list, i, o)
-    {
+    CHECK(r->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "tokenizer.json: \"added_tokens\" is not a list");
+    for (size_t i = 0; list && i < list->n; i++) {
         added_token a;
-        TRY(read_added(r, o, i, &a));
+        TRY(read_added(r, &list->items[i], i, &a));
         TRY(check_added_id(r, &a, model_tokens, &last));
         TRY(map_put(r->cx, &t->arena, &t->added_ids, a.content, (uint64_t)a.id));
         PUSH(r->cx, &t->arena, &t->added, a);
@@ -650,7 +644,7 @@ static mpk_status read_added_tokens(reader *r, const json_t *list)
     }
     TRY(grow_tokens(r, (size_t)(most + 1 > 0 ? most : 0)));
     NEW(r->cx, &t->arena, t->special, t->n_tokens);
-    for (i = 0; i < t->added.n; i++) { /* decoded as they are searched for: so does the library */
+    for (size_t i = 0; i < t->added.n; i++) { /* decoded as they are searched for: so does the library */
         t->tokens[t->added.at[i].id] = t->added.at[i].text;
         t->special[t->added.at[i].id] |= t->added.at[i].special;
     }
@@ -660,16 +654,21 @@ static mpk_status read_added_tokens(reader *r, const json_t *list)
 /* --- tokenizer_config.json --- */
 
 /* The id of a token that the config names, as text or as an object with "content"; -1 if it does not. */
-static int32_t config_id(const tokenizer *t, const json_t *config, const char *key)
+static int32_t config_id(const tokenizer *t, const json_value *config, const char *key)
 {
-    const json_t *v = json_object_get(config, key);
-    if (json_is_object(v))
-        v = json_object_get(v, "content");
-    return json_is_string(v) ? tokenizer_find(t, (str){json_string_value(v), json_string_length(v)}) : -1;
+    const json_value *v = json_get(config, key);
+    if (json_is(v, JSON_KIND_OBJECT))
+        v = json_get(v, "content");
+    return is_text(v) ? tokenizer_find(t, v->text) : -1;
+}
+
+static bool is_true(const json_value *v)
+{
+    return json_is(v, JSON_KIND_BOOL) && v->boolean;
 }
 
 /* BOS, EOS and padding; add_bos_token and add_eos_token add what the post-processor does not add already. */
-static mpk_status read_config(reader *r, const json_t *config)
+static mpk_status read_config(reader *r, const json_value *config)
 {
     tokenizer *t = r->t;
     tokenizer_ids before = {0}, after = {0};
@@ -678,9 +677,9 @@ static mpk_status read_config(reader *r, const json_t *config)
     t->pad_id = config_id(t, config, "pad_token");
     bool has_bos = t->before.n && t->before.at[0] == t->bos_id;
     bool has_eos = t->after.n && t->after.at[t->after.n - 1] == t->eos_id;
-    if (json_is_true(json_object_get(config, "add_bos_token")) && t->bos_id >= 0 && !has_bos)
+    if (is_true(json_get(config, "add_bos_token")) && t->bos_id >= 0 && !has_bos)
         PUSH(r->cx, &t->arena, &before, t->bos_id);
-    if (json_is_true(json_object_get(config, "add_eos_token")) && t->eos_id >= 0 && !has_eos)
+    if (is_true(json_get(config, "add_eos_token")) && t->eos_id >= 0 && !has_eos)
         PUSH(r->cx, &t->arena, &after, t->eos_id);
     return surround(r, &before, &after);
 }
@@ -696,55 +695,49 @@ static mpk_status check_ids(reader *r, const tokenizer_ids *ids)
 
 /* --- the file --- */
 
-static mpk_status read_part(reader *r, const json_t *root, const char *key, read_one one)
+static mpk_status read_part(reader *r, const json_value *root, const char *key, read_one one)
 {
-    const json_t *v = json_object_get(root, key);
-    return !v || json_is_null(v) ? MPK_OK : one(r, v);
+    const json_value *v = json_get(root, key);
+    return v ? one(r, v) : MPK_OK;
 }
 
-static mpk_status read_root(reader *r, const json_t *root, const json_t *config)
+static mpk_status read_root(reader *r, const json_value *root, const json_value *config)
 {
-    const json_t *version = json_object_get(root, "version");
+    const json_value *version = json_get(root, "version");
     step *s = NULL;
-    CHECK(r->cx, json_is_object(root), MPK_EFORMAT, "tokenizer.json is not an object");
-    CHECK(r->cx, !version || (json_is_string(version) && strcmp(json_string_value(version), "1.0") == 0),
-          MPK_EUNSUPPORTED, "tokenizer.json: only version \"1.0\" is known");
-    TRY(read_model(r, json_object_get(root, "model")));
+    CHECK(r->cx, json_is(root, JSON_KIND_OBJECT), MPK_EFORMAT, "tokenizer.json is not an object");
+    CHECK(r->cx, !version || (is_text(version) && str_is(version->text, "1.0")), MPK_EUNSUPPORTED,
+          "tokenizer.json: only version \"1.0\" is known");
+    TRY(read_model(r, json_get(root, "model")));
     TRY(read_part(r, root, "normalizer", read_normalizer));
     TRY(read_part(r, root, "pre_tokenizer", read_pre_tokenizer));
     TRY(read_part(r, root, "decoder", read_decoder));
-    if (!json_object_get(root, "decoder") || json_is_null(json_object_get(root, "decoder")))
+    if (!json_get(root, "decoder"))
         TRY(steps_add(r->cx, &r->t->decode, STEP_JOIN, &s));
     TRY(read_part(r, root, "post_processor", read_post_processor));
-    TRY(read_added_tokens(r, json_object_get(root, "added_tokens")));
+    TRY(read_added_tokens(r, json_get(root, "added_tokens")));
     TRY(check_ids(r, &r->t->before));
     TRY(check_ids(r, &r->t->after));
     TRY(tokenizer_finish(r->cx, r->t));
     return config ? read_config(r, config) : MPK_OK;
 }
 
-static mpk_status parse(mpk_context *cx, const char *name, str bytes, json_t **out)
+static mpk_status read_documents(reader *r, arena *a, str json, str config)
 {
-    json_error_t error;
-    *out = json_loadb(bytes.at ? bytes.at : "", bytes.n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    CHECK(cx, *out, json_error_code(&error) == json_error_out_of_memory ? MPK_ENOMEM : MPK_EFORMAT,
-          "%s: line %d, column %d: %s", name, error.line, error.column, error.text);
-    return MPK_OK;
+    const json_value *root, *config_root = NULL;
+    NOTE(r->cx, json_parse(r->cx, a, json, &root), "reading tokenizer.json");
+    if (config.n)
+        NOTE(r->cx, json_parse(r->cx, a, config, &config_root), "reading tokenizer_config.json");
+    TRY(tokenizer_new(r->cx, &r->t));
+    return read_root(r, root, config_root);
 }
 
 mpk_status tokenizer_from_json_bytes(mpk_context *cx, str json, str config, tokenizer **out)
 {
     reader r = {.cx = cx};
-    json_t *root = NULL, *config_root = NULL;
-    mpk_status status = parse(cx, "tokenizer.json", json, &root);
-    if (status == MPK_OK && config.n)
-        status = parse(cx, "tokenizer_config.json", config, &config_root);
-    if (status == MPK_OK)
-        status = tokenizer_new(cx, &r.t);
-    if (status == MPK_OK)
-        status = read_root(&r, root, config_root);
-    json_decref(root);
-    json_decref(config_root);
+    arena documents = {0};
+    mpk_status status = read_documents(&r, &documents, json, config);
+    arena_free(&documents);
     if (status == MPK_OK)
         *out = r.t;
     else

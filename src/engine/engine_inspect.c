@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <jansson.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <utf8proc.h>
 
+#include "base/json.h"
 #include "base/thread.h"
 #include "cpu/body.h"
 #include "engine/engine.h"
@@ -28,29 +28,13 @@ static mpk_status give_text(mpk_context *cx, text *t, char **out)
 
 /* ---- JSON ---- */
 
-/* A string of JSON: what a file says may hold anything. */
-static void add_string(text *t, str s)
-{
-    text_add(t, "\"", 1);
-    for (size_t i = 0; i < s.n; i++) {
-        unsigned char c = (unsigned char)s.at[i];
-        if (c == '"' || c == '\\')
-            text_print(t, "\\%c", c);
-        else if (c < ' ' || c >= 0x7f)
-            text_print(t, "\\u%04x", c < ' ' || c == 0x7f ? c : 0xfffd);
-        else
-            text_add(t, (const char *)&s.at[i], 1);
-    }
-    text_add(t, "\"", 1);
-}
-
 static void add_model(text *t, const engine_build *b)
 {
     const model_config *c = &b->model.config;
     text_print(t, "\"model\": {\"path\": ");
-    add_string(t, b->model.path);
+    json_write_str(t, b->model.path);
     text_print(t, ", \"family\": ");
-    add_string(t, c->family);
+    json_write_str(t, c->family);
     text_print(t,
                ", \"layers\": %u, \"hidden_size\": %u, \"heads\": %u, \"kv_heads\": %u, \"head_size\": %u, "
                "\"ffn_size\": %u, \"vocab_size\": %u, \"trained_context\": %u, \"tied_embeddings\": %s, "
@@ -266,8 +250,8 @@ mpk_status mpk_machine(mpk_context *cx, char **json)
         if (features & sets[i].bit)
             text_print(&t, "%s%s", n++ ? ", " : "", sets[i].name);
     text_print(&t,
-               "\", \"memory_bytes\": %llu, \"free_memory_bytes\": %llu, \"libraries\": {\"jansson\": \"%s\", "
-               "\"pcre2\": \"%s\", \"utf8proc\": \"%s\"}}",
-               (unsigned long long)total, (unsigned long long)available, JANSSON_VERSION, pcre, utf8proc_version());
+               "\", \"memory_bytes\": %llu, \"free_memory_bytes\": %llu, \"libraries\": {\"pcre2\": \"%s\", "
+               "\"utf8proc\": \"%s\"}}",
+               (unsigned long long)total, (unsigned long long)available, pcre, utf8proc_version());
     return give_text(cx, &t, json);
 }

@@ -109,7 +109,8 @@ def main():
         for (what, prompt, generate), wanted in zip(cases, FORMATS[kind]):
             theirs, ours = measure(programs, options.mpk, model, options.threads, options.rounds, prompt, generate)
             ratio = ours / theirs
-            rows.append({"format": kind, "what": what, "llama_cpp": theirs, "mpk": ours, "ratio": ratio, "wanted": wanted})
+            rows.append({"format": kind, "what": what, "llama_cpp": theirs, "mpk": ours, "ratio": ratio,
+                         "wanted": wanted})
             if not options.json:
                 print(f"{kind:5} {what:7} llama.cpp {theirs:8.1f}  mpk {ours:8.1f} tokens/s  "
                       f"ratio {ratio:5.2f}  (wanted {wanted})", flush=True)

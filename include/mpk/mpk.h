@@ -267,8 +267,8 @@ MPK_API mpk_status mpk_compile_to_file(mpk_context *cx, const char *model, const
  * tokens: one graph, of this many tokens a step; 0: all. */
 MPK_API mpk_status mpk_inspect(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
                                char **json);
-/* A readable part of one task graph in the language of graphviz: the operators whose names contain `part` and what
- * touches them; NULL: the first layer. */
+/* A readable part of one task graph in the language of graphviz: from the first operator whose name, kind or weights
+ * contain `part` to the last ("layers.0.", "lm_head"); NULL: the first layer. */
 MPK_API mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
                             const char *part, char **dot);
 /* The tensor program of a step of so many tokens, in its text form. */

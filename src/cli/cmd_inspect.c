@@ -22,7 +22,7 @@ static const cli_option options[] = {
     {"json", 0, CLI_FLAG, false, NULL, "print JSON", offsetof(inspect_arguments, json), 0, 0},
     {"dot", 0, CLI_FLAG, false, NULL, "draw a part of the task graph: pipe it into dot -Tsvg",
      offsetof(inspect_arguments, dot), 0, 0},
-    {"part", 0, CLI_TEXT, false, "NAME", "with --dot: the operators whose names contain NAME (the first layer)",
+    {"part", 0, CLI_TEXT, false, "NAME", "with --dot: operators with NAME in name, kind or weights (the first layer)",
      offsetof(inspect_arguments, part), 0, 0},
     {"program", 0, CLI_FLAG, false, NULL, "print the tensor program, as mpk opt reads it",
      offsetof(inspect_arguments, program), 0, 0},

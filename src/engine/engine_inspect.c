@@ -101,7 +101,17 @@ static bool contains(str s, const char *part)
     return memmem(s.at, s.n, part, strlen(part)) != NULL;
 }
 
-/* The operators with tasks are counted: the first and how many of the neighbours have a name with `part` in it. */
+/* Does its name, its kind, or the name of a weight of it contain `part`? */
+static bool op_contains(const ir_graph *ir, const ir_op *op, const char *part)
+{
+    bool found = contains(op->name, part) || contains(str_from(op->def->name), part);
+    for (uint32_t i = 0; !found && i < op->n_in; i++)
+        found = op->in[i] != IR_NONE && ir->tensors.at[op->in[i]].kind == IR_CONST &&
+                contains(ir->tensors.at[op->in[i]].name, part);
+    return found;
+}
+
+/* From the first operator that contains `part` to the last, counted as tg_dot does: without views. */
 static bool find_part(const ir_graph *ir, const char *part, uint32_t *first, uint32_t *n)
 {
     uint32_t at = 0;
@@ -110,7 +120,7 @@ static bool find_part(const ir_graph *ir, const char *part, uint32_t *first, uin
         const ir_op *op = &ir->ops.at[i];
         if (!tg_op_has_tasks(ir, op))
             continue;
-        bool match = contains(op->name, part) || contains(str_from(op->def->name), part);
+        bool match = op_contains(ir, op, part);
         if (match && !found)
             *first = at;
         if (match)

@@ -428,8 +428,8 @@ void mpk_request_free(mpk_request *r)
     free(r);
 }
 
-const char *mpk_finish_name(mpk_finish finish_)
+const char *mpk_finish_name(mpk_finish how)
 {
     static const char *const names[] = {"running", "stop", "length", "cancelled", "error"};
-    return (unsigned)finish_ <= MPK_FINISH_ERROR ? names[finish_] : "unknown";
+    return (unsigned)how <= MPK_FINISH_ERROR ? names[how] : "unknown";
 }

@@ -285,7 +285,7 @@ static int run_lines(batch *b)
         else if ((n = getline(&line, &capacity, b->in)) > 0 && !is_blank(line, n))
             start_job(b, line, (size_t)n, &b->jobs[b->n_read++ % b->window]);
     }
-    if (code == CLI_DONE && ferror(b->in))
+    if (code == CLI_DONE && n < 0 && !feof(b->in)) /* a read that failed, or no memory for the line */
         code = cli_fail(b->command, "cannot read %s: %s", b->in_name, strerror(errno));
     while (code == CLI_DONE && b->n_written < b->n_read && !cli_interrupted())
         code = finish_job(b, &b->jobs[b->n_written % b->window]);

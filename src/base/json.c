@@ -240,7 +240,8 @@ static mpk_status read_number(reader *r, json_value *out)
     out->kind = JSON_KIND_NUMBER;
     out->text = spelling;
     out->is_integer = whole && convert_integer(spelling, &out->integer);
-    bool good = str_read_double(spelling, &out->number) && isfinite(out->number);
+    out->number = (double)out->integer; /* as strtod rounds, and vocabularies are full of them */
+    bool good = out->is_integer || (str_read_double(spelling, &out->number) && isfinite(out->number));
     return good ? MPK_OK : fail_at(r, "a smaller number");
 }
 

@@ -68,12 +68,12 @@ static void look_at_memory(report *r, const json_value *machine)
 static void look_at_libraries(report *r, const json_value *machine)
 {
     const json_value *libraries = json_get(machine, "libraries");
-    text words = {0};
-    for (size_t i = 0; libraries && i < libraries->n; i++)
-        text_print(&words, "%s%.*s %.*s", i ? ", " : "", STR_ARG(libraries->items[i].key),
-                   STR_ARG(libraries->items[i].text));
-    add_finding(r, "libraries", NULL, "%s", words.at ? words.at : "");
-    text_free(&words);
+    char words[256] = "";
+    size_t n = 0;
+    for (size_t i = 0; libraries && i < libraries->n && n < sizeof words; i++)
+        n += (size_t)snprintf(words + n, sizeof words - n, "%s%.*s %.*s", i ? ", " : "",
+                              STR_ARG(libraries->items[i].key), STR_ARG(libraries->items[i].text));
+    add_finding(r, "libraries", NULL, "%s", words);
 }
 
 static bool is_in_path(const char *program)

@@ -350,6 +350,13 @@ static inline void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task,
     ended[op] = 1;
 }
 
+static inline int rt_preload(rt_machine *m, rt_worker *w, rt_u32 task, rt_u32 piece)
+{
+    (void)m, (void)w, (void)piece;
+    expect(task < TASKS, "no such task to look ahead to");
+    return 0;
+}
+
 /* Tables that follow from the tasks. */
 static void step_tables(void)
 {

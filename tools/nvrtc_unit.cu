@@ -11,6 +11,15 @@ RT_FN void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 
     (void)page;
 }
 
+RT_FN int rt_preload(rt_machine *m, rt_worker *w, rt_u32 task, rt_u32 piece)
+{
+    (void)m;
+    (void)w;
+    (void)task;
+    (void)piece;
+    return 0;
+}
+
 extern "C" __global__ void rt_all(rt_machine *m, rt_worker *workers, rt_scheduler *schedulers)
 {
     if (threadIdx.x == 0)

@@ -136,7 +136,7 @@ typedef struct mpk_engine_options {
     bool verify;        /* prove that every hazard is ordered and that nothing can deadlock */
     const mpk_degree *degrees;
     uint32_t n_degrees;
-    uint32_t reserved; /* 0 */
+    uint32_t no_preload; /* 1: a worker that waits does not look ahead to the weights of its next tasks (ablation) */
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,

@@ -6,18 +6,18 @@
 #ifndef MPK_STATUS_H
 #define MPK_STATUS_H
 
-#define MPK_STATUS_MAP(X)                                                                          \
-    X(OK, "no error")                                                                              \
-    X(EARG, "an argument is wrong")                                                                \
-    X(ENOMEM, "out of memory")                                                                     \
-    X(EIO, "a file could not be read or written")                                                  \
-    X(EFORMAT, "a file is damaged or not of its format")                                           \
-    X(EUNSUPPORTED, "valid, but not supported")                                                    \
-    X(ESHAPE, "shapes or dtypes do not fit together")                                              \
-    X(ELIMIT, "a limit is exceeded")                                                               \
-    X(EVERIFY, "a compiler invariant does not hold")                                               \
-    X(EDEVICE, "the device failed")                                                                \
-    X(ESTALLED, "the runtime made no progress")                                                    \
+#define MPK_STATUS_MAP(X)                                \
+    X(OK, "no error")                                    \
+    X(EARG, "an argument is wrong")                      \
+    X(ENOMEM, "out of memory")                           \
+    X(EIO, "a file could not be read or written")        \
+    X(EFORMAT, "a file is damaged or not of its format") \
+    X(EUNSUPPORTED, "valid, but not supported")          \
+    X(ESHAPE, "shapes or dtypes do not fit together")    \
+    X(ELIMIT, "a limit is exceeded")                     \
+    X(EVERIFY, "a compiler invariant does not hold")     \
+    X(EDEVICE, "the device failed")                      \
+    X(ESTALLED, "the runtime made no progress")          \
     X(ECANCELLED, "cancelled")
 
 typedef enum mpk_status {

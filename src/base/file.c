@@ -21,6 +21,12 @@ bool file_is_folder(const char *path)
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
+void file_map_release(const file_map *m)
+{
+    if (m->bytes)
+        madvise((void *)(uintptr_t)m->bytes, m->n_bytes, MADV_DONTNEED);
+}
+
 mpk_status file_join(mpk_context *cx, arena *a, const char *folder, const char *name, const char **path)
 {
     size_t n = strlen(folder), bytes = n + strlen(name) + 2;

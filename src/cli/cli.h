@@ -68,7 +68,7 @@ typedef struct cli_engine {
     uint32_t threads, max_batch, step_tokens, context, kv_tokens;
     cli_seed random;
     int kv, ops, launch;
-    bool coarse_events, verify, quiet;
+    bool coarse_events, verify, quiet, no_preload;
     cli_list degrees;
 } cli_engine;
 

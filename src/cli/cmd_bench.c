@@ -30,6 +30,8 @@ static const cli_option options[] = {
     {"json", 0, CLI_FLAG, false, NULL, "print JSON", offsetof(bench_arguments, json), 0, 0},
     CLI_THREADS_ROW(bench_arguments, engine),
     CLI_MODEL_ROWS(bench_arguments, engine),
+    {"no-preload", 0, CLI_FLAG, false, NULL, "a waiting worker does not look ahead to the weights of its next tasks",
+     offsetof(bench_arguments, engine.no_preload), 0, 0},
     CLI_QUIET_ROW(bench_arguments, engine),
 };
 

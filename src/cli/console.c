@@ -166,6 +166,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .launch = (mpk_launch)from->launch,
         .coarse_events = from->coarse_events,
         .verify = from->verify,
+        .no_preload = from->no_preload,
         .degrees = degrees,
         .n_degrees = from->degrees.n,
     };

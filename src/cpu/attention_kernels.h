@@ -15,7 +15,7 @@
 #include "cpu/vec_math.h"
 #include "op/attend.h"
 
-enum { MAX_QUERIES = 64, BLOCK = 16 };
+enum { MAX_QUERIES = 64, BLOCK = 16, AHEAD = 2 };
 
 /* What one query has summed so far. */
 typedef struct attend_query {
@@ -130,12 +130,30 @@ static void attend_load_values(attend_task *task, const int64_t offset[BLOCK])
     }
 }
 
+/* Ask for the rows of a block before they are needed: they are read once, from memory.  Inlined, since the compiler
+ * drops calls of a function that only asks. */
+V_INLINE void attend_ask(const attend_task *task, const op_view *cache, int64_t slot, int64_t kv_head, int64_t p0)
+{
+    int64_t at = pages_find(&task->call->in[AT_PAGES], cache, slot, p0);
+    if (at < 0)
+        return;
+    int64_t bytes = cache->dtype == IR_F32 ? 4 : 2, left = cache->dims[2] - p0 % cache->dims[2];
+    const char *row = (const char *)cache->data + (at + kv_head * cache->stride[1]) * bytes;
+    for (int64_t j = 0; j < BLOCK && j < left; j++, row += cache->stride[2] * bytes)
+        for (int64_t i = 0; i < task->size * bytes; i += 64)
+            _mm_prefetch(row + i, _MM_HINT_T1);
+}
+
 static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, int64_t p0, int64_t last)
 {
     const op_view *k = &task->call->in[AT_K_CACHE], *v = &task->call->in[AT_V_CACHE];
     int64_t at_k[BLOCK], at_v[BLOCK];
     attend_find(task, k, slot, p0, last, at_k);
     attend_find(task, v, slot, p0, last, at_v);
+    if (p0 + AHEAD * BLOCK <= last) {
+        attend_ask(task, k, slot, kv_head, p0 + AHEAD * BLOCK);
+        attend_ask(task, v, slot, kv_head, p0 + AHEAD * BLOCK);
+    }
     task->absent = 0;
     for (int j = 0; j < BLOCK; j++) {
         bool absent = at_k[j] < 0 || at_v[j] < 0;
@@ -149,27 +167,39 @@ static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, 
 
 /* ---- queries ---- */
 
-/* The scores of V_QUERIES queries (the last one stands in for those past the end), lane j for position j. */
-static void attend_scores(const attend_task *task, int64_t from, vf score[V_QUERIES])
+/* The scores of nq queries from `from` on (the last one stands in for those past the end), lane j for position j. */
+V_INLINE void attend_scores_of(const attend_task *task, int nq, int64_t from, vf score[V_QUERIES])
 {
     const float *q[V_QUERIES];
-    for (int64_t i = 0; i < V_QUERIES; i++) {
-        q[i] = task->query[from + i < task->n ? from + i : task->n - 1].q;
-        score[i] = v_zero();
-    }
     vf s[V_QUERIES];
 #pragma GCC unroll 8
-    for (int i = 0; i < V_QUERIES; i++)
+    for (int i = 0; i < nq; i++) {
+        q[i] = task->query[from + i < task->n ? from + i : task->n - 1].q;
         s[i] = v_zero();
+    }
     for (int64_t k = 0; k < task->size; k++) {
         vf key = v_load(task->keys + 16 * k);
 #pragma GCC unroll 8
-        for (int i = 0; i < V_QUERIES; i++)
+        for (int i = 0; i < nq; i++)
             s[i] = v_fma(v_set(q[i][k]), key, s[i]);
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < V_QUERIES; i++)
+    for (int i = 0; i < nq; i++)
         score[i] = s[i];
+}
+
+/* The same for up to V_QUERIES queries: while one token is generated there are only those of one KV head. */
+static void attend_scores(const attend_task *task, int64_t from, vf score[V_QUERIES])
+{
+    int64_t n = task->n - from;
+    if (n == 1)
+        attend_scores_of(task, 1, from, score);
+    else if (n == 2)
+        attend_scores_of(task, 2, from, score);
+    else if (n <= 4)
+        attend_scores_of(task, 4, from, score);
+    else
+        attend_scores_of(task, V_QUERIES, from, score);
 }
 
 /* The positions of the block at p0 that a query sees: [*j0, *j1); false: none. */

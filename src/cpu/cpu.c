@@ -6,26 +6,48 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "cpu/cpu_machine.h"
 #include "rt/rt_worker.h"
 
-enum { PAGE_BYTES = 4096, SPIN_POLLS = 2000, YIELD_POLLS = 20, STEAL_POLLS = 16 };
+enum { PAGE_BYTES = 4096, LARGE_PAGE = 2 << 20, SPIN_POLLS = 2000, YIELD_POLLS = 20, STEAL_POLLS = 16 };
+/* Of each of the next tasks that many bytes, in pieces so small that a ready event does not wait long. */
+enum { PRELOAD_TASKS = 3, PRELOAD_BYTES = 65536, PRELOAD_PIECE_BYTES = 1024 };
 
 /* ---- bodies ---- */
+
+static ir_box box_of(const rt_task *task)
+{
+    ir_box box;
+    for (int i = 0; i < RT_MAX_RANK; i++) {
+        box.lo[i] = task->lo[i];
+        box.hi[i] = task->hi[i];
+    }
+    return box;
+}
 
 /* One task: the box from the descriptor, its end clipped by the worker, the code that was chosen at start. */
 RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0, rt_u32 page)
 {
     cpu_machine *m = rt->target;
     const cpu_call *c = &m->calls[op];
-    ir_box box;
-    for (int i = 0; i < RT_MAX_RANK; i++) {
-        box.lo[i] = task->lo[i];
-        box.hi[i] = task->hi[i];
-    }
+    ir_box box = box_of(task);
     box.hi[0] = hi0;
     c->run(&c->call, &box, m->scratch + w->index * m->scratch_bytes + (uint64_t)page * m->page_bytes);
+}
+
+/* Into the second cache, as the bodies do: the first one is too small to wait in. */
+RT_FN int rt_preload(rt_machine *rt, rt_worker *w, rt_u32 task, rt_u32 piece)
+{
+    (void)w;
+    const cpu_constant *c = &((const cpu_machine *)rt->target)->constants[task];
+    uint32_t first = piece * PRELOAD_PIECE_BYTES;
+    if (first >= c->n_bytes)
+        return 0;
+    for (uint32_t i = first; i < first + PRELOAD_PIECE_BYTES && i < c->n_bytes; i += 64)
+        __builtin_prefetch(c->at + i, 0, 2);
+    return 1;
 }
 
 static size_t scratch_of(const ir_graph *g, const cpu_call *c, const ir_box *box)
@@ -40,11 +62,7 @@ static size_t scratch_of(const ir_graph *g, const cpu_call *c, const ir_box *box
  * take another road and need more, so every power of two is asked. */
 static size_t scratch_of_task(const ir_graph *g, const cpu_call *c, const rt_task *task, const rt_op *op)
 {
-    ir_box box;
-    for (int i = 0; i < RT_MAX_RANK; i++) {
-        box.lo[i] = task->lo[i];
-        box.hi[i] = task->hi[i];
-    }
+    ir_box box = box_of(task);
     size_t most = scratch_of(g, c, &box);
     for (int64_t n = 1; op->live != RT_ALL && n < task->hi[0] - task->lo[0]; n *= 2) {
         box.hi[0] = box.lo[0] + n;
@@ -81,6 +99,42 @@ static mpk_status plan_scratch(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
+/* ---- looking ahead ---- */
+
+/* The first matrix of weights of which the task reads rows that its box alone decides, not all of it. */
+static cpu_constant constant_of(const ir_graph *g, const cpu_call *c, const rt_task *task)
+{
+    const ir_op *op = c->call.op;
+    ir_box box = box_of(task);
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        if (op->in[i] == IR_NONE || g->tensors.at[op->in[i]].kind != IR_CONST || g->tensors.at[op->in[i]].rank != 2)
+            continue;
+        const ir_tensor *t = &g->tensors.at[op->in[i]];
+        ir_box read = {0};
+        op->def->reads(g, op, i, &box, &read);
+        int64_t rows = read.hi[0] - read.lo[0], row_bytes = ir_row_bytes(t->dtype, t->dims[1]);
+        if (rows <= 0 || (rows == t->dims[0] && rows * row_bytes > PRELOAD_BYTES))
+            continue;
+        int64_t bytes = rows * row_bytes < PRELOAD_BYTES ? rows * row_bytes : PRELOAD_BYTES;
+        return (cpu_constant){(const char *)c->call.in[i].data + read.lo[0] * row_bytes, (uint32_t)bytes};
+    }
+    return (cpu_constant){0};
+}
+
+static mpk_status find_constants(mpk_context *cx, cpu_machine *m)
+{
+    NEW(cx, &m->arena, m->constants, gen_image_count(m->image.block, RT_TASKS));
+    for (uint32_t i = 0; i < m->rt.n_graphs; i++) {
+        const rt_graph *g = &m->rt.graphs[i];
+        for (uint32_t t = 0; t < g->n_tasks; t++) {
+            const rt_task *task = &m->rt.tasks[g->first_task + t];
+            if (task->op != RT_NONE)
+                m->constants[g->first_task + t] = constant_of(m->image.ir[i], &m->calls[g->first_op + task->op], task);
+        }
+    }
+    return MPK_OK;
+}
+
 /* ---- memory ---- */
 
 /* n zeroed bytes at a multiple of 64 in *at; *block is what to free. */
@@ -89,6 +143,12 @@ static mpk_status allocate(mpk_context *cx, uint64_t n, const char *what, void *
     *block = n < SIZE_MAX - 128 ? calloc(1, (size_t)n + 128) : NULL;
     CHECK(cx, *block, MPK_ENOMEM, "out of memory for %llu bytes of %s", (unsigned long long)n, what);
     *at = (void *)(((uintptr_t)*block + 63) / 64 * 64);
+    /* Large pages where they fit: reading the KV cache is then 1.6 times as fast (a page's translation is one miss). A
+     * refusal does no harm. */
+    uintptr_t first = ((uintptr_t)*at + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1),
+              end = (uintptr_t)*at + (size_t)n;
+    if (end > first && end - first >= LARGE_PAGE)
+        madvise((void *)first, end - first, MADV_HUGEPAGE);
     return MPK_OK;
 }
 
@@ -188,6 +248,7 @@ static void set_limits(cpu_machine *m, const cpu_options *o)
                                .body_ns = o->body_ns ? o->body_ns : 600000000000u,
                                .spin_polls = crowded ? 0 : SPIN_POLLS,
                                .yield_polls = crowded ? 2 : YIELD_POLLS,
+                               .preload_tasks = o->no_preload ? 0 : PRELOAD_TASKS,
                                .steal_polls = crowded ? 0 : STEAL_POLLS,
                                .processors = thread_processors()};
     m->rt.delay = o->delay_seed;
@@ -232,6 +293,7 @@ static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights,
     set_limits(m, o);
     TRY(bind_graphs(cx, m, weights, !o->no_fast_bodies));
     TRY(plan_scratch(cx, m));
+    TRY(find_constants(cx, m));
     void *scratch = NULL;
     TRY(allocate(cx, m->scratch_bytes * m->rt.n_workers, "scratch", &m->scratch_block, &scratch));
     m->scratch = scratch;

@@ -29,6 +29,7 @@ typedef struct cpu_options {
     uint32_t token_entries;    /* of the token ring, for tests.  0: 1024 */
     uint32_t queue_entries;    /* of the workers' queues, for tests: shorter than they must be.  0: as long as proved */
     bool no_fast_bodies;       /* reference code only */
+    bool no_preload;           /* do not look ahead while waiting (ablation) */
 } cpu_options;
 
 /* Start the machine.  weights[i]: the first byte of image->weights[i]; borrowed, and so is the image, until cpu_stop.

@@ -13,6 +13,12 @@ typedef struct cpu_call {
     const cpu_body *body; /* NULL: the reference code */
 } cpu_call;
 
+/* The first bytes of a weight that a task reads; what comes after them its body asks for itself. */
+typedef struct cpu_constant {
+    const char *at; /* NULL: the task reads no weight */
+    uint32_t n_bytes;
+} cpu_constant;
+
 /* A piece of the token arena. */
 typedef struct cpu_region {
     uint64_t at, n;
@@ -38,6 +44,7 @@ struct cpu_machine {
     rt_ring request_ring, command_ring, token_ring;
     rt_op *ops;
     cpu_call *calls;                          /* one for each rt_op */
+    cpu_constant *constants;                  /* one for each rt_task */
     void ***data;                             /* [n_graphs][tensors]: first elements */
     void *blocks[RT_AREAS], *areas[RT_AREAS]; /* allocated; their 64-byte aligned first bytes */
     void *scratch_block;

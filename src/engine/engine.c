@@ -24,7 +24,8 @@ static mpk_status start(mpk_context *cx, mpk_engine *e)
     CHECK(cx, !error, MPK_ENOMEM, "no mutex: %s", strerror(error));
     e->has_mutex = true;
     e->tokens.tokenizer = e->build.model.tokenizer;
-    TRY(cpu_start(cx, &e->build.image, e->weights, &(cpu_options){0}, &e->cpu));
+    TRY(cpu_start(cx, &e->build.image, e->weights, &(cpu_options){.no_preload = e->build.options.no_preload != 0},
+                  &e->cpu));
     TRY(check_machine(cx, e));
     return engine_start_collector(cx, e);
 }

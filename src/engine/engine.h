@@ -61,7 +61,9 @@ enum { ENGINE_BUCKETS = 1024 };
 
 struct mpk_engine {
     engine_build build;
-    void **weights;     /* heap, [image.n_weights] addresses */
+    void **weights; /* heap, [image.n_weights] addresses */
+    char *gathered; /* mapped: all weights in large pages; NULL: they stay in the files */
+    size_t gathered_bytes, gathered_used;
     void **own_weights; /* heap, [image.n_weights]: those that are not in a file, or not aligned there; heap each */
     cpu_machine *cpu;
     mpk_tokenizer tokens; /* tokenizer NULL: the model brings none */

@@ -1,8 +1,11 @@
 /* engine_compile.c - from MODEL to a compiled program with its weights.
  *
- * Input: a path and options; output: an image and an address for each weight.  Weights stay in the file's mapping; only
- * what is not aligned there, or is made up, gets memory of its own.
+ * Input: a path and options; output: an image and an address for each weight.  Weights that are
+ * small beside the free memory are gathered in large pages; others stay in the file's mapping, and only what is not
+ * aligned there, or is made up, gets memory of its own.
  */
+#include <sys/mman.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -107,13 +110,42 @@ static uint64_t weight_bytes(const tg_weight *w)
     return rows * (uint64_t)ir_row_bytes(w->dtype, w->rank ? w->dims[w->rank - 1] : 1);
 }
 
-static mpk_status own_bytes(mpk_context *cx, const tg_weight *w, void **out)
+enum { LARGE_PAGE = 2 << 20 };
+static const uint64_t MOST_GATHERED_BYTES = (uint64_t)2 << 30;
+
+/* Room for all weights in large pages, if they are small beside the free memory.  A file's mapping has a translation
+ * for every 4 KiB; without most of them weights are read 10 to 15 % faster.  No room is no error: then they stay in the
+ * file. */
+static void find_room_for_weights(mpk_engine *e)
 {
+    uint64_t n = LARGE_PAGE;
+    for (uint32_t i = 0; i < e->build.image.n_weights; i++)
+        n += (weight_bytes(&e->build.image.weights[i]) + 63) / 64 * 64;
+    if (n > MOST_GATHERED_BYTES || n > engine_free_memory(NULL) / 4)
+        return;
+    void *p = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return;
+    madvise(p, (size_t)n, MADV_HUGEPAGE);
+    e->gathered = p;
+    e->gathered_bytes = (size_t)n;
+    e->gathered_used = (size_t)(-(uintptr_t)p & (LARGE_PAGE - 1));
+}
+
+/* Memory for a weight of the engine's own. */
+static mpk_status own_bytes(mpk_context *cx, mpk_engine *e, uint32_t i)
+{
+    const tg_weight *w = &e->build.image.weights[i];
     uint64_t n = weight_bytes(w);
+    if (e->gathered) {
+        e->weights[i] = e->gathered + e->gathered_used;
+        e->gathered_used += (size_t)(n + 63) / 64 * 64;
+        return MPK_OK;
+    }
     void *p = NULL;
     CHECK(cx, n <= SIZE_MAX - 64 && posix_memalign(&p, 64, n ? n : 1) == 0, MPK_ENOMEM,
           "out of memory for the %llu bytes of weight %.*s", (unsigned long long)n, LOAD_NAME(w->name));
-    *out = p;
+    e->weights[i] = e->own_weights[i] = p;
     return MPK_OK;
 }
 
@@ -123,9 +155,8 @@ static mpk_status make_up_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
     int64_t elements = 1;
     for (uint32_t d = 0; d < w->rank; d++)
         elements *= w->dims[d];
-    TRY(own_bytes(cx, w, &e->own_weights[i]));
-    load_random_fill(e->build.options.random_seed, w->name, w->dtype, 0, elements, e->own_weights[i]);
-    e->weights[i] = e->own_weights[i];
+    TRY(own_bytes(cx, e, i));
+    load_random_fill(e->build.options.random_seed, w->name, w->dtype, 0, elements, e->weights[i]);
     return MPK_OK;
 }
 
@@ -149,10 +180,9 @@ static mpk_status bind_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
         same = t->dims[d] == w->dims[d];
     CHECK(cx, same, MPK_ESHAPE, "weight %s is not of the shape and dtype that the program was compiled for", name);
     e->weights[i] = (void *)(uintptr_t)t->data; /* only read */
-    if ((uintptr_t)t->data % alignment_of(w->dtype)) {
-        TRY(own_bytes(cx, w, &e->own_weights[i]));
-        memcpy(e->own_weights[i], t->data, t->n_bytes);
-        e->weights[i] = e->own_weights[i];
+    if (e->gathered || (uintptr_t)t->data % alignment_of(w->dtype)) {
+        TRY(own_bytes(cx, e, i));
+        memcpy(e->weights[i], t->data, t->n_bytes);
     }
     return MPK_OK;
 }
@@ -184,10 +214,13 @@ mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
           "%.*s has a configuration but no weights: put them beside it, or have them made up (--random-weights=SEED)",
           STR_ARG(e->build.model.path));
     TRY(check_memory(cx, e));
+    find_room_for_weights(e);
     for (uint32_t i = 0; i < n; i++) {
         TRY(engine_progress(cx, o, o->random_weights ? "making up weights" : "finding weights", (double)i / n));
         TRY(o->random_weights ? make_up_weight(cx, e, i) : bind_weight(cx, e, i));
     }
+    for (size_t i = 0; e->gathered && i < e->build.model.files.n; i++)
+        file_map_release(&e->build.model.files.at[i]);
     return MPK_OK;
 }
 
@@ -197,4 +230,6 @@ void engine_free_weights(mpk_engine *e)
         free(e->own_weights[i]);
     free(e->own_weights);
     free(e->weights);
+    if (e->gathered)
+        munmap(e->gathered, e->gathered_bytes);
 }

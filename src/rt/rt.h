@@ -248,16 +248,18 @@ typedef struct rt_worker {
     rt_word task;   /* the last task that it began */
     char apart[RT_LINE - sizeof(rt_wide) - 4 * sizeof(rt_word)];
     rt_u32 index;
-    rt_u32 owner;      /* 1: this worker runs the step task */
-    rt_u64 step;       /* the value of control.step that the fields below belong to */
-    rt_u32 graph;      /* index */
-    rt_u32 epoch;      /* run number of the graph */
-    rt_u32 spins;      /* fruitless polls since the last task */
-    rt_u32 announced;  /* 1: it has told that it is about to sleep */
-    rt_u32 doorbell;   /* the owner's: the host's bell before it last looked */
-    rt_u32 beats_seen; /* sum over all workers when they last changed */
-    rt_u64 still_ns;   /* how long they have not changed */
-    rt_u64 looked_ns;  /* when that was last looked at; 0: not waiting */
+    rt_u32 owner;                   /* 1: this worker runs the step task */
+    rt_u64 step;                    /* the value of control.step that the fields below belong to */
+    rt_u32 graph;                   /* index */
+    rt_u32 epoch;                   /* run number of the graph */
+    rt_u32 spins;                   /* fruitless polls since the last task */
+    rt_u32 announced;               /* 1: it has told that it is about to sleep */
+    rt_u32 ahead;                   /* entry of its list from which it looks ahead */
+    rt_u32 ahead_task, ahead_piece; /* entries after that one, and pieces of the next, that are near */
+    rt_u32 doorbell;                /* the owner's: the host's bell before it last looked */
+    rt_u32 beats_seen;              /* sum over all workers when they last changed */
+    rt_u64 still_ns;                /* how long they have not changed */
+    rt_u64 looked_ns;               /* when that was last looked at; 0: not waiting */
     rt_pages pages;
     char end[RT_LINE];
 } rt_worker;
@@ -295,12 +297,13 @@ typedef struct rt_serving {
 
 /* Limits, in ns; both count time in which someone looked, so that a stopped process does not age. */
 typedef struct rt_limits {
-    rt_u64 stall_ns;    /* no task ends and none runs */
-    rt_u64 body_ns;     /* no task ends, but some run */
-    rt_u64 spin_polls;  /* polls before the first yield */
-    rt_u64 yield_polls; /* polls before sleeping */
-    rt_u64 steal_polls; /* polls before a worker takes what lies in the queues of others */
-    rt_u32 processors;  /* more workers than this need not be awake */
+    rt_u64 stall_ns;      /* no task ends and none runs */
+    rt_u64 body_ns;       /* no task ends, but some run */
+    rt_u64 spin_polls;    /* polls before the first yield */
+    rt_u64 yield_polls;   /* polls before sleeping */
+    rt_u32 preload_tasks; /* tasks to look ahead while waiting; 0: none */
+    rt_u64 steal_polls;   /* polls before a worker takes what lies in the queues of others */
+    rt_u32 processors;    /* more workers than this need not be awake */
 } rt_limits;
 
 typedef struct rt_machine {

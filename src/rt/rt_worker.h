@@ -14,6 +14,10 @@
  * the worker's pages `page` on. */
 RT_FN void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0, rt_u32 page);
 
+/* Bring piece number `piece` of the constant operands of a task (an index into m->tasks) near to the worker, without
+ * waiting for it. 0: it has no such piece. */
+RT_FN int rt_preload(rt_machine *m, rt_worker *w, rt_u32 task, rt_u32 piece);
+
 /* Follow the step word.  A worker that runs a task holds the step: it cannot end meanwhile. */
 RT_FN void rt_worker_enter(rt_machine *m, rt_worker *w)
 {
@@ -133,13 +137,41 @@ RT_LARGE_FN int rt_worker_poll(rt_machine *m, rt_worker *w)
     return rt_take_jit(m, w, w->index) || rt_take_aot(m, w, w->index) || rt_steal(m, w);
 }
 
+/* Nothing is ready: use the wait to bring near, piece by piece, what the worker's next tasks will read and no task
+ * writes (paper §5.3): across tasks and operators, and after the last task of the list those of the same graph's next
+ * run. */
+RT_FN void rt_preload_ahead(rt_machine *m, rt_worker *w)
+{
+    if (w->step == RT_NO_STEP || m->limits.preload_tasks == 0)
+        return;
+    const rt_graph *g = &m->graphs[w->graph];
+    const rt_range *r = &m->ranges[g->first_range + w->index];
+    rt_u64 seen = rt_load_wide_acquire_device(&w->cursor);
+    rt_u32 next =
+        (rt_u32)(seen >> 32) == w->epoch && (rt_u32)seen > r->first && (rt_u32)seen < r->last ? (rt_u32)seen : r->first;
+    if (w->ahead != next) {
+        w->ahead = next;
+        w->ahead_task = w->ahead_piece = 0;
+    }
+    if (w->ahead_task == m->limits.preload_tasks || next + w->ahead_task >= r->last)
+        return;
+    if (rt_preload(m, w, g->first_task + m->lists[next + w->ahead_task], w->ahead_piece)) {
+        w->ahead_piece++;
+        return;
+    }
+    w->ahead_task++;
+    w->ahead_piece = 0;
+}
+
 /* Work until the machine stops.  s: the scheduler that shares the thread, or NULL. */
 RT_LARGE_FN void rt_worker_loop(rt_machine *m, rt_worker *w, rt_scheduler *s)
 {
     while (rt_load_acquire_system(&m->control->abort) == RT_RUNNING) {
         int did = s && rt_sched_poll(m, s);
-        if (!rt_worker_poll(m, w) && !did)
-            rt_worker_wait(m, w);
+        if (rt_worker_poll(m, w) || did)
+            continue;
+        rt_preload_ahead(m, w);
+        rt_worker_wait(m, w);
     }
     rt_worker_awake(m, w);
 }

@@ -49,7 +49,7 @@ def randomise(model, generator, scale=1.0):
                 r = 1 + 0.2 * r
             elif p.dim() == 1:
                 r = 0.2 * r
-            elif "embed" not in name:
+            else:  # the embedding too: tied, it makes the logits
                 r = r * (scale / p.shape[1] ** 0.5)
             p.copy_(r)
     return model

@@ -354,7 +354,7 @@ static mpk_status parse_op(parser *p)
 
 static mpk_status parse_output(parser *p)
 {
-    ir_tensor_id id;
+    ir_tensor_id id = IR_NONE;
     TRY(parse_tensor(p, &id));
     return ir_add_output(p->cx, p->graph, id);
 }

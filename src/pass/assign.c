@@ -26,15 +26,21 @@ static int compare_tiles(const void *a, const void *b)
     return x->task < y->task ? -1 : x->task > y->task;
 }
 
-static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks, uint32_t n, uint32_t *next)
+/* label_launch gives all tasks of an operator one label; a graph written by hand need not. */
+static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks, uint32_t n_tasks, uint32_t *next)
 {
     tile *tiles;
     bool sorted = true;
-    NEW(s->cx, s->scratch, tiles, n);
-    for (uint32_t i = 0; i < n; i++) {
-        tiles[i].task = tasks[i];
-        memcpy(tiles[i].lo, g->tasks[tasks[i]].box.lo, sizeof tiles[i].lo);
-        sorted = sorted && (i == 0 || compare_tiles(&tiles[i - 1], &tiles[i]) < 0);
+    uint32_t n = 0;
+    NEW(s->cx, s->scratch, tiles, n_tasks);
+    for (uint32_t i = 0; i < n_tasks; i++) {
+        const tg_task *task = &g->tasks[tasks[i]];
+        if (task->launch != TG_AOT)
+            continue;
+        tiles[n].task = tasks[i];
+        memcpy(tiles[n].lo, task->box.lo, sizeof tiles[n].lo);
+        sorted = sorted && (n == 0 || compare_tiles(&tiles[n - 1], &tiles[n]) < 0);
+        n++;
     }
     if (!sorted)
         qsort(tiles, n, sizeof *tiles, compare_tiles);
@@ -68,7 +74,7 @@ mpk_status pass_assign(pass_state *s, tg_graph *g)
         g->tasks[t].worker = TG_NONE;
     for (ir_op_id op = 0; op < g->ir->ops.n; op++) {
         uint32_t n = by_op.first[op + 1] - by_op.first[op];
-        if (n && g->tasks[by_op.tasks[by_op.first[op]]].launch == TG_AOT)
+        if (n)
             TRY(assign_op(s, g, by_op.tasks + by_op.first[op], n, &next));
     }
     for (tg_task_id t = 0; t < g->n_tasks; t++) {

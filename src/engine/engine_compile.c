@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/pages.h"
 #include "base/thread.h"
 #include "engine/engine.h"
 
@@ -110,7 +111,6 @@ static uint64_t weight_bytes(const tg_weight *w)
     return rows * (uint64_t)ir_row_bytes(w->dtype, w->rank ? w->dims[w->rank - 1] : 1);
 }
 
-enum { LARGE_PAGE = 2 << 20 };
 static const uint64_t MOST_GATHERED_BYTES = (uint64_t)2 << 30;
 
 /* Room for all weights in large pages, if they are small beside the free memory.  A file's mapping has a translation
@@ -126,7 +126,7 @@ static void find_room_for_weights(mpk_engine *e)
     void *p = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return;
-    madvise(p, (size_t)n, MADV_HUGEPAGE);
+    pages_make_large(p, (size_t)n);
     e->gathered = p;
     e->gathered_bytes = (size_t)n;
     e->gathered_used = (size_t)(-(uintptr_t)p & (LARGE_PAGE - 1));

@@ -33,4 +33,12 @@ static inline void fill_indices(const ir_tensor *t, int64_t limit, uint64_t seed
         fill_store(t, i, fill_choose(seed, (uint64_t)i, limit), data);
 }
 
+/* The `fill` of arithmetic on integers: 64 random bits, so that wrapping around is tried. */
+static inline void fill_wide_integers(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    for (int64_t i = 0; t->dtype != IR_F32 && i < ir_elements(t); i++)
+        fill_store(t, i, (int64_t)rng_u64(seed, (uint64_t)i), data);
+}
+
 #endif

@@ -36,14 +36,6 @@ static const op_case cases[] = {
     {"input %a : f64[2, 3]\ninput %b : f64[2, 3]\n%y = mul(%a, %b)\n"},
 };
 
-/* Integers of 64 random bits, so that wrapping around is tried. */
-static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
-{
-    const ir_tensor *t = shape_input(g, op, input);
-    for (int64_t i = 0; t->dtype != IR_F32 && i < ir_elements(t); i++)
-        fill_store(t, i, (int64_t)rng_u64(seed, (uint64_t)i), data);
-}
-
 const op_def op_mul = {
     .name = "mul",
     .summary = "a * b with broadcasting",
@@ -58,5 +50,5 @@ const op_def op_mul = {
     .ref = ref,
     .cases = cases,
     .n_cases = SHAPE_COUNT(cases),
-    .fill = fill,
+    .fill = fill_wide_integers,
 };

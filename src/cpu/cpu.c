@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/pages.h"
+#include "base/large_pages.h"
 #include "cpu/cpu_machine.h"
 #include "rt/rt_worker.h"
 

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/pages.h"
+#include "base/large_pages.h"
 #include "base/thread.h"
 #include "engine/engine.h"
 

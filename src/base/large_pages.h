@@ -1,6 +1,6 @@
-/* pages.h - ask the system for large pages. */
-#ifndef BASE_PAGES_H
-#define BASE_PAGES_H
+/* large_pages.h - ask the system for large pages. */
+#ifndef BASE_LARGE_PAGES_H
+#define BASE_LARGE_PAGES_H
 
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
-/* pages.c - the system's advice on page sizes. */
-#include "base/pages.h"
+/* large_pages.c - the system's advice on page sizes. */
+#include "base/large_pages.h"
 
 #include <stdint.h>
 #include <sys/mman.h>

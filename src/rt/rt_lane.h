@@ -1,0 +1,80 @@
+/* rt_lane.h - the wire format between the host and the GPU's workers: a task with everything its code needs, resolved.
+ *
+ * Where a CPU worker looks up task, operator, operands and event in the image's tables, a GPU worker streams its AOT
+ * list as an array of entries (paper §5.3, descriptor prefetch): bulk copies of a few entries each, ahead of use.  The
+ * host builds the entries once at start from the image (rt.h) and the addresses of tensors.
+ *
+ *   entries of graph g, worker w:  entries[first_entry[g * n_workers + w]] ... first_entry[g * n_workers + w + 1] - 1,
+ *                                  in the order of the worker's list
+ *   entries of JIT tasks:          entries[jit_entry[graph.first_task + t]]
+ */
+#ifndef RT_LANE_H
+#define RT_LANE_H
+
+#include "rt/rt.h"
+
+enum { RT_OPERANDS = 16, RT_PACKED = 15 }; /* operand RT_PACKED: the operator's packed weights (gen/body.h) */
+
+/* What triggering the entry's event takes. */
+enum {
+    RT_TRIGGER_COUNT = 0,  /* an add: those who wait poll the counter */
+    RT_TRIGGER_LAUNCH = 1, /* the one who completes the event hands its JIT tasks to a scheduler */
+};
+
+/* One task, resolved.  256 bytes: two cache lines. */
+typedef struct rt_entry {
+    rt_u32 body;                            /* number of its code in the kernel; RT_NONE: an empty task */
+    rt_u32 depends, needed;                 /* index into counters, and that event's `needed` */
+    rt_u32 triggers;                        /* index into counters */
+    rt_u32 trigger_kind;                    /* RT_TRIGGER_* */
+    rt_u32 task;                            /* number in its graph, for faults */
+    rt_u32 op;                              /* index into rt_machine.ops */
+    rt_u32 live;                            /* RT_ALL ...: what axis 0 of the box counts */
+    rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
+    rt_u32 rank, reserved[11];
+    rt_u64 at[RT_OPERANDS]; /* device addresses of first elements: inputs in the record's order (absent: 0), then from
+                               index n_in of the record on the outputs; RT_PACKED as above */
+} rt_entry;
+
+/* How the kernel was started. */
+enum {
+    RT_SERVE = 0,   /* persistent: until control.abort */
+    RT_ONE_OP = 1,  /* one operator of one graph, as a kernel of its own: the CUDA-graph baseline; no events */
+};
+
+/* Tuned numbers; none changes a result. */
+typedef struct rt_tuning {
+    rt_u32 in_flight;         /* pages that a worker's loader asks for at a time */
+    rt_u32 preload;           /* 0: the loader waits for a task's event before its first load (ablation) */
+    rt_u32 descriptor_ahead;  /* entries fetched ahead; 1: none (ablation) */
+    rt_u32 hold_cycles;       /* before a waiting worker's first poll */
+} rt_tuning;
+
+/* The kernel's only argument; lies in device memory. */
+typedef struct rt_kernel {
+    rt_machine machine; /* all addresses are the device's; its rings are device memory */
+    const rt_entry *entries;
+    const rt_u32 *first_entry; /* [n_graphs * n_workers + 1] */
+    const rt_u32 *jit_entry;   /* one for each task of the image */
+    rt_tuning tuning;
+    rt_u32 mode, graph, op;  /* RT_ONE_OP: which */
+    rt_u32 idle_ns;          /* the machine has had nothing to do for so long: the kernel ends (control.abort becomes
+                                RT_STOPPING); the host starts it again when there is work.  0: never */
+
+    /* The host's ends of the rings, in pinned host memory.  The courier, a warp of its own, moves entries between these
+     * and the machine's rings, so that the step task never waits for the bus. */
+    rt_ring *host_request_ring, *host_command_ring, *host_token_ring;
+    const rt_request *host_requests; /* [request_mask + 1] */
+    const rt_command *host_commands; /* [command_mask + 1] */
+    rt_token *host_tokens;           /* [token_mask + 1] */
+    const rt_word *host_abort;       /* host: 1 asks the machine to stop */
+    rt_fault *host_fault;            /* written before host_state becomes RT_FAULTED */
+    rt_word *host_state;             /* RT_RUNNING, RT_STOPPING: the kernel has ended or is ending, RT_FAULTED */
+    const rt_word *host_once_wanted; /* host-driven steps: rt_control.once_* are written by the courier from these */
+    const rt_u32 *host_once;         /* [3]: graph, tokens, rows */
+    rt_word *host_once_done;
+} rt_kernel;
+
+typedef char rt_size_of_entry[sizeof(rt_entry) == 256 ? 1 : -1];
+
+#endif

@@ -1,0 +1,48 @@
+/* task.cuh - what a body is given, and the few things it may ask of the worker that runs it.
+ *
+ * A body is called by all MPK_THREADS threads of a worker (warps 0 ... MPK_WARPS - 1).  Generic bodies use nothing but
+ * this file: they work for any number of threads, one included, and are tested so on the CPU.
+ */
+#ifndef TILE_TASK_CUH
+#define TILE_TASK_CUH
+
+#include "rt/rt_lane.h"
+
+#define MPK_FN static __device__ __forceinline__
+#define MPK_WARPS (MPK_THREADS / 32)
+
+/* A task as its body sees it. */
+struct mpk_task {
+    const rt_entry *e;  /* in shared memory */
+    rt_u32 hi0;         /* end of axis 0, clipped to what is alive */
+    const rt_u32 *live; /* [RT_LIVES], in shared memory */
+    char *s_scratch;    /* MPK_SCRATCH_BYTES of shared memory, 1024-byte aligned, this task's until it ends */
+};
+
+MPK_FN rt_u32 mpk_lo(const mpk_task &t, int axis)
+{
+    return t.e->lo[axis];
+}
+MPK_FN rt_u32 mpk_hi(const mpk_task &t, int axis)
+{
+    return axis == 0 ? t.hi0 : t.e->hi[axis];
+}
+/* First element of an operand: inputs, then outputs (rt_entry.at). */
+template <typename type> MPK_FN type *mpk_at(const mpk_task &t, int operand)
+{
+    return (type *)t.e->at[operand];
+}
+
+#ifndef MPK_EMULATED
+MPK_FN int mpk_thread(void)
+{
+    return (int)threadIdx.x;
+}
+/* All threads of the body meet; what they wrote to shared and global memory before is seen by all after. */
+MPK_FN void mpk_sync(void)
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(MPK_THREADS) : "memory");
+}
+#endif
+
+#endif

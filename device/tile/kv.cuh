@@ -5,7 +5,7 @@
  * operand is one conflict-free 16-byte (keys) or 8-byte (values) read from shared memory, otherwise it is plain.
  *
  *   keys    blocks of 8 tokens x 32 dims, 512 bytes: block (token / 8) * (K / 32) + dim / 32; in it, token r, dim c at
- *           element (c / 8) * 64 + r * 8 + c % 8: what GEN_ROWS does to weights (gen/body.h)
+ *           element r * 32 + ((c / 8) ^ (r / 2 % 4)) * 8 + c % 8, as in packed weights (gen/body.h)
  *   values  blocks of 8 dims x 16 tokens, 256 bytes: block (token / 16) * (K / 8) + dim / 8; in it, dim d, token t at
  *           element d * 16 + (t % 8 / 2) * 4 + t / 8 * 2 + t % 2: a lane's two words are its tokens of a 16 x 8 product
  */
@@ -24,8 +24,8 @@ MPK_FN int kv_key_at(int token, int dim, int page_tokens, int head_size, int ele
 {
     if (!kv_is_blocked(page_tokens, head_size, element_bytes))
         return token * head_size + dim;
-    int block = token / 8 * (head_size / 32) + dim / 32, c = dim % 32;
-    return block * 256 + c / 8 * 64 + token % 8 * 8 + c % 8;
+    int block = token / 8 * (head_size / 32) + dim / 32, r = token % 8, c = dim % 32;
+    return block * 256 + r * 32 + (c / 8 ^ r / 2) * 8 + c % 8;
 }
 MPK_FN int kv_value_at(int token, int dim, int page_tokens, int head_size, int element_bytes)
 {

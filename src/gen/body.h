@@ -37,8 +37,9 @@ typedef struct gen_call {
 
 /* Weights that a body reads as one stream: rows of up to three matrices [rows_i, columns], padded to blocks.  The layout
  * (device/task/linear_stream.cuh): groups of 8 rows; a group is `padded_columns / 32` blocks of 512 bytes, one after the
- * other; a block is 4 pieces of 8 columns x 8 rows x 16 bits: element (row r, column c) of a block lies at byte
- * (c / 8) * 128 + r * 16 + (c % 8) * 2.  Missing rows and columns are zeros.
+ * other; a block is 8 rows x 32 columns x 16 bits: element (row r, column c) of a block lies at byte
+ * r * 64 + ((c / 8) ^ (r / 2 % 4)) * 16 + (c % 8) * 2, which is both conflict-free for a warp that reads 16 bytes a
+ * lane and the 64-byte swizzle that wgmma reads.  Missing rows and columns are zeros.
  *   order  GEN_ROWS:   the rows of w[0], then w[1], then w[2]
  *          GEN_PAIRED: group 2 i holds rows 8i .. 8i+3 of w[0] and w[1] in turn (w0[8i], w1[8i], w0[8i+1] ...), group
  *                      2 i + 1 rows 8i+4 .. 8i+7: a lane gets gate and up of the same column

@@ -14,10 +14,10 @@ import sys
 import tree
 
 # Lowest first; rooms on one line do not see each other.
-ORDER = [["base"], ["ir"], ["op"], ["model"], ["load", "tgraph", "super"], ["gen"], ["pass"], ["cpu"], ["engine"]]
+ORDER = [["base"], ["ir"], ["op"], ["model"], ["load", "tgraph", "super"], ["gen"], ["pass"], ["cpu", "cuda"], ["engine"]]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 # rt is seen by what builds its descriptors and by what runs them, and sees nothing itself.
-SEES_RT = {"gen", "pass", "cpu", "engine"}
+SEES_RT = {"gen", "pass", "cpu", "cuda", "engine"}
 ONLY_PUBLIC = {"cli": {"base"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 # Only these two may name a system header: they hide the compiler from the rest of rt.

@@ -1,0 +1,93 @@
+/* arch.c - the table of GPUs. */
+#include "gen/arch.h"
+
+#include <string.h>
+
+#include "gen/body.h"
+
+/* A block of 256 + 128 threads on each SM: 65536 registers / 384 are 168 for each, in steps of 8.  Where a warpgroup
+ * can give registers away (setmaxnreg), the bodies' two get 232 and the helpers' one 40: 2 * 128 * 232 + 128 * 40 =
+ * 64512. Pages: as many as leave 35 KB of shared memory for scratch, descriptors and the worker's own. */
+#define KIB(n) ((n)*1024u)
+#define WORKER .body_threads = 256, .worker_threads = 384, .page_bytes = KIB(16), .thread_registers = 168
+
+const gen_arch gen_arch_table[] = {
+    {.name = "sm_80",
+     .ptx_name = "compute_80",
+     .gpu = "A100",
+     .major = 8,
+     .minor = 0,
+     .features = 0,
+     .n_sms = 108,
+     .shared_bytes = KIB(163),
+     .n_pages = 8,
+     WORKER,
+     .body_registers = 168,
+     .helper_registers = 168},
+    {.name = "sm_90a",
+     .ptx_name = "compute_90a",
+     .gpu = "H100",
+     .major = 9,
+     .minor = 0,
+     .features = GEN_BULK | GEN_WGMMA,
+     .n_sms = 132,
+     .shared_bytes = KIB(227),
+     .n_pages = 12,
+     WORKER,
+     .body_registers = 232,
+     .helper_registers = 40},
+    {.name = "sm_100a",
+     .ptx_name = "compute_100a",
+     .gpu = "B200",
+     .major = 10,
+     .minor = 0,
+     .features = GEN_BULK,
+     .n_sms = 148,
+     .shared_bytes = KIB(227),
+     .n_pages = 12,
+     WORKER,
+     .body_registers = 168,
+     .helper_registers = 168},
+    {.name = NULL},
+};
+
+const gen_arch *gen_arch_find(const char *name)
+{
+    for (const gen_arch *row = gen_arch_table; row->name; row++)
+        if (strcmp(row->name, name) == 0)
+            return row;
+    return NULL;
+}
+
+const gen_arch *gen_arch_for(uint32_t major, uint32_t minor, bool *as_ptx)
+{
+    const gen_arch *plain = &gen_arch_table[0], *best = NULL;
+    bool ptx = false;
+    for (const gen_arch *row = gen_arch_table; row->name; row++)
+        if (row->major == major && row->minor == minor)
+            best = row;
+    /* Code named ...a runs on its own capability alone; the first row's on all of its major version, and its PTX on
+     * whatever came later. */
+    if (!best && major >= plain->major) {
+        best = plain;
+        ptx = major > plain->major;
+    }
+    if (as_ptx)
+        *as_ptx = ptx;
+    return best;
+}
+
+bool gen_arch_fit(const gen_arch *row, uint32_t n_sms, uint32_t shared_bytes, gen_arch *out)
+{
+    uint32_t own = row->shared_bytes - row->n_pages * row->page_bytes;
+    if (shared_bytes < own + 2 * row->page_bytes)
+        return false;
+    uint32_t n_pages = (shared_bytes - own) / row->page_bytes;
+    *out = *row;
+    out->n_sms = n_sms;
+    if (n_pages < row->n_pages)
+        out->n_pages = n_pages;
+    if (shared_bytes < row->shared_bytes)
+        out->shared_bytes = own + out->n_pages * row->page_bytes;
+    return true;
+}

@@ -1,0 +1,88 @@
+/* source.h - the CUDA source of a program: one readable, self-contained text with the bodies that its tasks use.
+ *
+ * Input: tensor programs and a row of the table of architectures.  Output: text that NVRTC and nvcc compile without any
+ * other file, and for each operator of each graph the number of its code in that text.
+ *
+ * Order of the text: what it is; the constants (#define MPK_...); the headers of src/rt and device/, each once, and of
+ * device/task only what is used; the instances; the tables that the worker switches on; device/kernel.cuh.  Equal
+ * instances are printed once.  The same programs and architecture give the same bytes, so the text can be a cache's
+ * key.
+ */
+#ifndef GEN_SOURCE_H
+#define GEN_SOURCE_H
+
+#include "gen/arch.h"
+#include "gen/body.h"
+#include "gen/image.h"
+
+/* A text that the library carries with it: a header of src/rt or a file of device/, under the name by which #include
+ * asks for it ("rt/rt.h", "tile/task.cuh", "task/silu.cuh", "kernel.cuh").  Ends with name == NULL (generated). */
+typedef struct gen_text {
+    const char *name, *text;
+    size_t n; /* bytes, without the NUL */
+} gen_text;
+extern const gen_text gen_text_table[];
+
+/* The code of one operator of one graph. */
+typedef struct gen_use {
+    uint32_t instance;    /* RT_NONE: the operator has no tasks (a view in place) */
+    const gen_body *body; /* NULL with RT_NONE */
+    gen_pack pack;        /* n_weights 0: nothing is packed */
+} gen_use;
+
+/* One function body_N of the source; N is its index. */
+typedef struct gen_instance {
+    const gen_body *body;
+    uint32_t scratch_bytes;
+    uint32_t uses;      /* operators of all graphs that share it */
+    uint32_t graph, op; /* the first of them */
+    str text;           /* as it stands in the source */
+} gen_instance;
+
+typedef struct gen_source {
+    str text; /* NUL-terminated */
+    uint32_t n_instances;
+    const gen_instance *instances;
+    const gen_use *const *uses; /* [n_graphs][ir->ops.n] */
+    uint32_t scratch_bytes;     /* MPK_SCRATCH_BYTES: the most that an instance needs, a multiple of 1024 */
+} gen_source;
+
+/* One graph for gen_source_make. */
+typedef struct gen_graph {
+    const ir_graph *ir;
+    uint32_t n_tokens; /* T it was built for */
+} gen_graph;
+
+/* What stands behind the instances. */
+typedef enum gen_whole {
+    GEN_KERNEL, /* device/kernel.cuh */
+    GEN_BODIES, /* nothing: bodies alone, to be tested on the host or compiled for a report */
+} gen_whole;
+
+/* Write the source for these graphs on n_workers workers.  Everything is allocated from a; the tensor programs are
+ * borrowed.  MPK_EUNSUPPORTED: no body of this architecture accepts an operator; its name and operands are named. */
+mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs, uint32_t n_workers,
+                           const gen_arch *arch, gen_whole whole, gen_source *out);
+/* The whole kernel for an image. */
+mpk_status gen_source_of_image(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch,
+                               gen_source *out);
+
+/* The text of this name with every #include "x" replaced by the text x, each once: a source of its own.
+ * MPK_EINTERNAL: there is no such text. */
+mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *out);
+
+/* The body that a call gets: of those that accept and whose needs are met the one of the highest rank; NULL: none. */
+const gen_body *gen_body_choose(const gen_call *c);
+
+/* Where the address of an operand stands in rt_entry.at: inputs first, then outputs. */
+static inline uint32_t gen_operand_of_input(const ir_op *op, uint32_t i)
+{
+    (void)op;
+    return i;
+}
+static inline uint32_t gen_operand_of_output(const ir_op *op, uint32_t i)
+{
+    return op->n_in + i; /* at least as many as the record names, more if the last one is variadic */
+}
+
+#endif

@@ -1,0 +1,78 @@
+/* cuda.h - the GPU target: the in-kernel runtime (src/rt, paper §5) as one kernel that generates every token.
+ *
+ * cuda_start prints and compiles the kernel (or takes it from the cache), packs the weights on the GPU, allocates
+ * everything else and starts the kernel; the machine is then used through host/machine.h like any other.
+ */
+#ifndef CUDA_H
+#define CUDA_H
+
+#include "cuda/driver.h"
+#include "gen/arch.h"
+#include "host/machine.h"
+#include "rt/rt_lane.h"
+
+/* ---- devices ---- */
+
+typedef struct cuda_device_facts {
+    cuda_facts gpu;
+    const gen_arch *arch; /* what code for it is made with */
+    uint32_t index, n_devices;
+    uint32_t driver_version;
+    uint64_t free_bytes; /* of its memory, now */
+} cuda_device_facts;
+
+/* Look at GPU `index`.  MPK_EUNSUPPORTED, in one line that says what is missing and what to do: no driver, no such GPU,
+ * or one that mpk has no code for. */
+mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out);
+
+/* ---- weights ---- */
+
+/* One weight of the image as it is on the host. */
+typedef struct cuda_weight {
+    const void *at; /* dense rows, no alignment promised; borrowed until cuda_start returns.  NULL: make it up */
+    ir_dtype dtype; /* of these bytes; may differ from the program's, which is then bf16: convert (ir/blocks.h) */
+} cuda_weight;
+
+typedef struct cuda_weights {
+    const cuda_weight *at; /* [image->n_weights] */
+    uint64_t seed;         /* of those that are made up: the values of load_random_fill */
+} cuda_weights;
+
+/* ---- starting ---- */
+
+/* How operators reach the GPU. */
+typedef enum cuda_mode {
+    CUDA_PERSISTENT, /* one kernel until the machine stops */
+    CUDA_GRAPH,      /* the same bodies, one kernel for each operator in a CUDA graph: the baseline */
+    CUDA_GRAPH_PDL,  /* the same with programmatic dependent launch */
+} cuda_mode;
+
+/* Zero means the default. */
+typedef struct cuda_options {
+    uint32_t device; /* index as the driver counts */
+    cuda_mode mode;
+    uint32_t waiting_requests; /* entries of the request ring.  0: 256 */
+    uint32_t token_entries;    /* of the token ring.  0: 1024 */
+    uint64_t stall_ns;         /* how long nothing may happen before it is a fault.  0: 10 s */
+    uint64_t body_ns;          /* the same while some task runs.  0: 60 s */
+    uint64_t idle_ns;          /* without work for so long the kernel ends, and starts again with work.  0: 200 ms */
+    uint32_t in_flight, hold_cycles; /* rt_tuning; 0: chosen for the device */
+    bool no_preload;                 /* the loader waits for a task's event before its first load (ablation) */
+    bool no_descriptor_prefetch;     /* one task's description at a time (ablation) */
+    bool reference_bodies;           /* generic code only */
+    const char *keep;                /* a folder: leave the kernel's source and code there.  NULL: do not */
+    const void *code; /* the image's kernel, compiled before for this architecture; borrowed until cuda_start
+                         returns.  NULL: from the cache, or compiled now */
+    size_t code_bytes;
+    /* Tell how far it is (0 to 1); anything but MPK_OK gives up with that status.  NULL: nobody asks. */
+    mpk_status (*progress)(mpk_context *cx, void *user, const char *stage, double done);
+    void *progress_user;
+} cuda_options;
+
+/* Start the machine.  The image is borrowed until machine_stop; its n_workers is the number of SMs that it was compiled
+ * for, at most the device's.  MPK_EUNSUPPORTED: as cuda_probe, or no compiler and nothing in the cache; MPK_ELIMIT: the
+ * memory of the GPU is too small, with the numbers; MPK_EDEVICE: the driver's words; MPK_ENOMEM. */
+mpk_status cuda_start(mpk_context *cx, const gen_image *image, const cuda_weights *weights, const cuda_options *options,
+                      machine **out);
+
+#endif

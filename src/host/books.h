@@ -1,0 +1,80 @@
+/* books.h - the host's books of requests, and its ends of the rings, whatever machine reads them.
+ *
+ * The host keeps a book of every request from submission until its end is drained.  What does not fit into the request
+ * ring or the token arena waits in the book, in order, and moves up whenever someone drains.  The rings lie where the
+ * target wants them: on the CPU they are the machine's own (rt_machine.request_ring ...), on a GPU pinned memory of
+ * the host that a courier mirrors.  A mirror keeps every index: it copies entries and `written` one way and `read` back
+ * the other, so that one law, read <= written <= read + capacity, bounds both copies, and neither can overflow.  It
+ * looks at the commands' `written` first, then moves requests, then those commands: a command never overtakes the
+ * request that it is about.
+ */
+#ifndef HOST_BOOKS_H
+#define HOST_BOOKS_H
+
+#include "base/thread.h"
+#include "gen/image.h"
+
+/* ---- what a target supplies ---- */
+
+/* The host's ends, all zero at the start, in memory that outlives the books.  Masks are capacities - 1. */
+typedef struct host_rings {
+    rt_ring *request_ring, *command_ring, *token_ring;
+    rt_request *requests; /* [request_mask + 1] */
+    rt_command *commands; /* [command_mask + 1] */
+    rt_token *tokens;     /* [token_mask + 1] */
+    rt_i32 *token_arena;  /* [n_arena]: prompts; read by the machine */
+    uint32_t request_mask, command_mask, token_mask;
+    uint64_t n_arena;
+    rt_word *bell; /* grows whenever there is something new for the host, or machine_nudge was called */
+} host_rings;
+
+/* What the program offers: filled in full, all pages free, no slot taken.  ready 0: it takes no requests. */
+void host_find_serving(const gen_image *image, rt_serving *out);
+/* Masks and n_arena for a program that is ready; the addresses stay as they are.  waiting: entries of the request ring,
+ * 0: 256; tokens: entries of the token ring at least, 0: 1024. */
+void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, host_rings *rings);
+
+/* ---- the books ---- */
+
+/* A piece of the token arena. */
+typedef struct host_region {
+    uint64_t at, n;
+} host_region;
+
+/* A request that has been submitted and whose end has not been drained. */
+typedef struct host_entry {
+    uint64_t id;
+    int32_t *tokens; /* on the heap; NULL once they are in the arena */
+    host_region region;
+    float *logits; /* the caller's, while the machine has been told where to put them */
+    uint64_t n_logits;
+    bool sent;      /* in the machine's ring, or past it */
+    bool cancelled; /* machine_cancel was called */
+    bool ready;     /* host_samples: its logits were drained, it may be continued */
+    rt_request request;
+} host_entry;
+
+typedef struct host_books {
+    host_rings rings;
+    rt_serving serving; /* as at the start: sizes, not state */
+    uint64_t context;   /* positions that one request may take */
+    bool has_lock;
+
+    pthread_mutex_t lock; /* guards what follows */
+    uint64_t next_id;
+    VEC(host_entry *) entries; /* in order of submission; on the heap */
+    size_t entries_unsent;     /* index of the first entry that is not in the ring */
+    rt_token *early;           /* ends of requests that never reached the machine */
+    size_t n_early, early_capacity;
+    bool nudged; /* a machine_drain that finds nothing returns once */
+} host_books;
+
+/* Begin; for a program that is not ready, rings may be NULL.  b is zeroed before, and host_books_close is called after
+ * any status.  MPK_ENOMEM. */
+mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_rings *rings, host_books *b);
+/* Free what the books have on the heap; the machine has stopped. */
+void host_books_close(host_books *b);
+/* Are requests under way? */
+bool host_books_are_busy(host_books *b);
+
+#endif

@@ -1,0 +1,122 @@
+/* machine.h - a machine: a program in memory and the in-kernel runtime (src/rt, paper §5) that executes it.
+ *
+ * What stands behind it, threads of this processor (src/cpu) or one kernel on a GPU (src/cuda), is its definition's
+ * matter.  A target starts it and hands it out; from then on everything happens inside.  The host submits requests and
+ * drains tokens, or, while no request is about, writes inputs, runs one graph and reads outputs.  An idle machine costs
+ * nothing.
+ *
+ *   machine.c  calls through the definition      books.c      requests and rings, the same for every target
+ *   serving.c  what a program offers             host_port.c  the operating system under src/rt
+ *
+ * Threads: submit, append, cancel, drain and nudge may be called by any thread at any time; the rest by one at a time.
+ */
+#ifndef HOST_MACHINE_H
+#define HOST_MACHINE_H
+
+#include "host/books.h"
+
+typedef struct machine machine;
+
+typedef struct machine_facts {
+    const char *device; /* "2 threads", "NVIDIA H100 80GB HBM3": belongs to the machine */
+    uint32_t n_workers, n_slots, max_context, max_tokens, n_vocab; /* max_context 0: the program takes no requests */
+    uint32_t n_pages, free_pages;                                  /* of the KV cache, when last looked at */
+    uint64_t n_steps;
+    uint64_t area_bytes, state_bytes, scratch_bytes; /* allocated */
+} machine_facts;
+
+/* A target's functions.  Each gets the machine that the target made, whose first member is `machine`. */
+typedef struct machine_def {
+    const char *name; /* "cpu", "cuda" */
+    /* Stop at the next task, wait for the end, free everything, the machine itself too; it calls machine_end. */
+    void (*stop)(machine *m);
+    /* MPK_OK, or MPK_ESTALLED, MPK_EDEVICE with who waited for what if the machine has given up.  Any thread. */
+    mpk_status (*check)(mpk_context *cx, machine *m);
+    /* The dense bytes of an input or state tensor, of an input, state or output; `tensor` of read may be a view. */
+    mpk_status (*write_tensor)(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, const void *from);
+    mpk_status (*read_tensor)(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, void *to);
+    /* One run of a graph, waited for; nothing else is about. */
+    mpk_status (*run_graph)(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows);
+    mpk_status (*clear_state)(mpk_context *cx, machine *m);
+    /* There is something new in the rings: wake the machine, start it if it has gone to rest.  Any thread, with the
+     * books' lock held: it must not call back. */
+    void (*ring)(machine *m);
+    /* Sleep until rings.bell is not `seen` any more, an entry of the token ring is unread, the machine has failed, or
+     * timeout_ns are over (UINT64_MAX: no limit); may return early.  Any thread, without the lock. */
+    void (*wait)(machine *m, rt_u32 seen, uint64_t timeout_ns);
+    /* n_steps, free_pages, bytes, device; the rest is filled in already. */
+    void (*describe)(machine *m, machine_facts *out);
+    /* Name of the code that runs operator `op` of a graph. */
+    const char *(*body_of)(const machine *m, uint32_t graph, ir_op_id op);
+    /* A place for n logits that the machine can write to, of which `to` gets a copy with return_logits.  Called with
+     * the lock held.  Both NULL: the machine writes to `to` itself. */
+    mpk_status (*lend_logits)(mpk_context *cx, machine *m, float *to, uint64_t n, rt_u64 *at);
+    void (*return_logits)(machine *m, rt_u64 at, float *to, uint64_t n);
+} machine_def;
+
+/* The part of a target's machine that all share. */
+struct machine {
+    const machine_def *def;
+    gen_image image; /* its tables are borrowed until machine_stop */
+    host_books books;
+};
+
+/* ---- for targets ---- */
+
+/* Begin and end the shared part.  rings as in host_books_open. */
+mpk_status machine_begin(mpk_context *cx, machine *m, const machine_def *def, const gen_image *image,
+                         const rt_serving *s, const host_rings *rings);
+void machine_end(machine *m);
+/* Make something new for the host known: machine_drain looks. */
+void machine_ring_host(machine *m);
+/* Copy a tensor that may be a view from its first element at `first`, in the strides of its root, to dense bytes. */
+void machine_gather(const ir_graph *g, ir_tensor_id tensor, const void *first, void *to);
+/* Write a stall, an overflow or bad input into the context: MPK_ESTALLED or MPK_EDEVICE. */
+mpk_status machine_say_fault(mpk_context *cx, const machine *m, const rt_fault *f);
+
+/* ---- the calls ---- */
+
+/* NULL is allowed. */
+void machine_stop(machine *m);
+mpk_status machine_check(mpk_context *cx, machine *m);
+
+/* Between steps that the host drives.  MPK_EARG: no such graph. */
+mpk_status machine_write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, const void *from);
+mpk_status machine_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, void *to);
+/* Run one graph once with so many live tokens and rows (UINT32_MAX: all) and wait for the end.  MPK_EARG: a request is
+ * about, or no such graph. */
+mpk_status machine_run_graph(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows);
+/* Zero the state tensors; only between host-driven steps. */
+mpk_status machine_clear_state(mpk_context *cx, machine *m);
+
+typedef struct machine_request {
+    const int32_t *tokens; /* copied */
+    uint32_t n_tokens;
+    uint32_t max_tokens; /* to generate; 0: until the context is full */
+    float temperature, top_k, top_p, min_p;
+    uint64_t seed;
+    const int32_t *eos; /* copied; n_eos 0: none ends it */
+    uint32_t n_eos;
+    bool host_samples; /* logits are delivered after each feed, and machine_append continues */
+    bool all_logits;   /* with host_samples: of every token fed */
+    float *logits;     /* with host_samples: f32[1 or n_tokens, V]; borrowed until its rt_token is drained */
+} machine_request;
+
+/* Put a request in the queue; *id names it in what machine_drain gives.  MPK_ELIMIT: it can never run here, with the
+ * numbers; MPK_EARG; MPK_EUNSUPPORTED: the program takes no requests. */
+mpk_status machine_submit(mpk_context *cx, machine *m, const machine_request *r, uint64_t *id);
+/* The next tokens of a host_samples request whose logits have been drained. */
+mpk_status machine_append(mpk_context *cx, machine *m, uint64_t id, const int32_t *tokens, uint32_t n, float *logits);
+/* Ask a request to end; it will, with RT_CANCELLED unless it was faster.  No such request: nothing. */
+void machine_cancel(machine *m, uint64_t id);
+/* Take up to `most` entries; wait at most timeout_ns for the first (UINT64_MAX: for ever, which ends when the machine
+ * fails).  *n = 0 after a timeout, or after machine_nudge. */
+mpk_status machine_drain(mpk_context *cx, machine *m, rt_token *out, uint32_t most, uint64_t timeout_ns, uint32_t *n);
+/* Make one machine_drain that finds nothing return, the one that waits or the next. */
+void machine_nudge(machine *m);
+
+void machine_describe(machine *m, machine_facts *out);
+/* Name of the code that runs operator `op` of a graph, or "ref". */
+const char *machine_body_of(const machine *m, uint32_t graph, ir_op_id op);
+
+#endif

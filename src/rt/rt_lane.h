@@ -31,7 +31,9 @@ typedef struct rt_entry {
     rt_u32 op;                              /* index into rt_machine.ops */
     rt_u32 live;                            /* RT_ALL ...: what axis 0 of the box counts */
     rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
-    rt_u32 rank, reserved[11];
+    rt_u32 rank;
+    rt_u32 is_last; /* 1: the last entry of its list; JIT: 1 */
+    rt_u32 reserved[10];
     rt_u64 at[RT_OPERANDS]; /* device addresses of first elements: inputs in the record's order (absent: 0), then from
                                index n_in of the record on the outputs; RT_PACKED as above */
 } rt_entry;
@@ -39,7 +41,8 @@ typedef struct rt_entry {
 /* How the kernel was started. */
 enum {
     RT_SERVE = 0,   /* persistent: until control.abort */
-    RT_ONE_OP = 1,  /* one operator of one graph, as a kernel of its own: the CUDA-graph baseline; no events */
+    RT_ONE_OP = 1, /* one operator of one graph, as a kernel of its own: the CUDA-graph baseline; no events */
+    RT_ONE_STEP = 2, /* the step task once, by one thread: beside RT_ONE_OP */
 };
 
 /* Tuned numbers; none changes a result. */
@@ -57,7 +60,8 @@ typedef struct rt_kernel {
     const rt_u32 *first_entry; /* [n_graphs * n_workers + 1] */
     const rt_u32 *jit_entry;   /* one for each task of the image */
     rt_tuning tuning;
-    rt_u32 mode, graph, op;  /* RT_ONE_OP: which */
+    rt_u32 mode, graph;  /* graph: of RT_ONE_OP */
+    const rt_range *one; /* [n_workers] RT_ONE_OP: entries of that operator */
     rt_u32 idle_ns;          /* the machine has had nothing to do for so long: the kernel ends (control.abort becomes
                                 RT_STOPPING); the host starts it again when there is work.  0: never */
 

@@ -1,0 +1,101 @@
+/* pack.cuh - loading: weights into the layout that bodies stream, and made-up weights.
+ *
+ * Kernels of their own in the module of the mega-kernel.  A thread makes 8 neighbours of a row, which is one 16-byte
+ * unit of the packed layout (gen/body.h).  Padding is zero because the host clears the memory first.
+ * Cost: the bytes read and written, at the speed of the memory.
+ */
+#ifndef PACK_CUH
+#define PACK_CUH
+
+#include "rt/rt_pack.h"
+
+static __device__ __forceinline__ float pack_from_f16(rt_u16 bits)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+static __device__ __forceinline__ rt_u16 pack_to_f16(float x)
+{
+    rt_u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+static __device__ __forceinline__ float pack_from_bf16(rt_u16 bits)
+{
+    return __uint_as_float((rt_u32)bits << 16);
+}
+/* Nearest, ties to even, as on the host. */
+static __device__ __forceinline__ rt_u16 pack_to_bf16(float x)
+{
+    rt_u32 u = __float_as_uint(x);
+    if ((u & 0x7fffffff) > 0x7f800000)
+        return (rt_u16)(u >> 16 | 0x40);
+    return (rt_u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static __device__ __forceinline__ float pack_load(rt_u64 from, rt_u32 dtype, rt_u64 i)
+{
+    if (dtype == RT_PACK_F32)
+        return ((const float *)from)[i];
+    rt_u16 bits = ((const rt_u16 *)from)[i];
+    return dtype == RT_PACK_BF16 ? pack_from_bf16(bits) : pack_from_f16(bits);
+}
+
+/* Row of the packed weight that holds this row of this matrix. */
+static __device__ __forceinline__ rt_u64 pack_row(const rt_pack &p, rt_u64 row)
+{
+    return p.paired ? row / 4 * 8 + row % 4 * 2 + p.which : p.base_row + row;
+}
+
+extern "C" __global__ void mpk_pack(const rt_pack p)
+{
+    rt_u64 units = (p.columns + 7) / 8, n = p.n_rows * units;
+    for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < n; i += gridDim.x * (rt_u64)blockDim.x) {
+        rt_u64 r = i / units, unit = i % units, column = unit * 8, packed = pack_row(p, p.first_row + r);
+        union {
+            rt_u16 half[8];
+            uint4 whole;
+        } v;
+        for (int k = 0; k < 8; k++) {
+            float x = 0;
+            if (column + k < p.columns) {
+                x = pack_load(p.from, p.dtype, r * p.columns + column + k);
+                if (p.scale)
+                    x = __fmul_rn(x, pack_load(p.scale, p.scale_dtype, column + k));
+            }
+            v.half[k] = pack_to_bf16(x);
+        }
+        rt_u64 block = packed / 8 * (p.padded_columns / 32) + column / 32;
+        rt_u64 at = block * 512 + packed % 8 * 64 + ((unit % 4) ^ (packed % 8 / 2)) * 16;
+        *(uint4 *)(p.to + at) = v.whole;
+    }
+}
+
+static __device__ __forceinline__ rt_u64 pack_random(rt_u64 stream, rt_u64 index)
+{
+    rt_u64 z = stream * 0x9e3779b97f4a7c15ull + index;
+    for (int round = 0; round < 2; round++) {
+        z += 0x9e3779b97f4a7c15ull;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+        z ^= z >> 31;
+    }
+    return z;
+}
+
+extern "C" __global__ void mpk_fill(const rt_fill f)
+{
+    for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < f.n; i += gridDim.x * (rt_u64)blockDim.x) {
+        rt_u64 z = pack_random(f.stream, f.first + i);
+        int sum = (int)(z & 0xffff) + (int)(z >> 16 & 0xffff) + (int)(z >> 32 & 0xffff) + (int)(z >> 48);
+        float normal = __fmul_rn((float)(sum - 131070), 1.0f / 37837.0f);
+        float x = __fadd_rn(f.mean, __fmul_rn(f.deviation, normal));
+        if (f.dtype == RT_PACK_F32)
+            ((float *)f.to)[i] = x;
+        else
+            ((rt_u16 *)f.to)[i] = f.dtype == RT_PACK_BF16 ? pack_to_bf16(x) : pack_to_f16(x);
+    }
+}
+
+#endif

@@ -1,0 +1,186 @@
+/* ptx.cuh - all inline PTX of the device code: memory, barriers, bulk copies, products.
+ *
+ * Each function is one instruction of PTX ISA 8.0, with its order and scope in the name.  What sm_80 lacks stands under
+ * MPK_BULK.
+ */
+#ifndef PTX_PTX_CUH
+#define PTX_PTX_CUH
+
+#include "tile/task.cuh"
+
+/* Four 32-bit words as they are loaded and stored. */
+struct mpk_words {
+    rt_u32 x, y, z, w;
+};
+
+MPK_FN rt_u32 ptx_shared(const void *p)
+{
+    return (rt_u32)__cvta_generic_to_shared(p);
+}
+
+/* ---- global memory, relaxed at device scope: seen by every SM, cached in L2 only ---- */
+
+MPK_FN mpk_words ptx_load_words(const void *p)
+{
+    mpk_words v;
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+MPK_FN rt_u32 ptx_load_word(const void *p)
+{
+    rt_u32 v;
+    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+MPK_FN void ptx_store_word(void *p, rt_u32 v)
+{
+    asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+MPK_FN void ptx_store_pair(void *p, rt_u32 a, rt_u32 b)
+{
+    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(a), "r"(b) : "memory");
+}
+/* Adds without a result; the release covers what the thread has seen, through barriers too. */
+MPK_FN void ptx_add_release(rt_word *w, rt_u32 v)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(&w->value), "r"(v) : "memory");
+}
+MPK_FN void ptx_add_relaxed(rt_word *w, rt_u32 v)
+{
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(&w->value), "r"(v) : "memory");
+}
+
+/* ---- shared memory ---- */
+
+MPK_FN mpk_words ptx_load_shared_words(const void *p)
+{
+    mpk_words v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(ptx_shared(p))
+                 : "memory");
+    return v;
+}
+MPK_FN rt_u32 ptx_load_flag(const rt_u32 *p)
+{
+    rt_u32 v;
+    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(v) : "r"(ptx_shared(p)) : "memory");
+    return v;
+}
+MPK_FN void ptx_store_flag(rt_u32 *p, rt_u32 v)
+{
+    asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(ptx_shared(p)), "r"(v) : "memory");
+}
+
+/* ---- barriers in shared memory ---- */
+
+MPK_FN void ptx_barrier_init(rt_u64 *b, rt_u32 arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ptx_shared(b)), "r"(arrivals) : "memory");
+}
+MPK_FN void ptx_barrier_arrive(rt_u64 *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ptx_shared(b)) : "memory");
+}
+
+#if MPK_BULK
+MPK_FN void ptx_barrier_expect(rt_u64 *b, rt_u32 n_bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_shared(b)), "r"(n_bytes)
+                 : "memory");
+}
+/* 1: the phase of this parity has completed; may sleep for a short while. */
+MPK_FN rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
+{
+    rt_u32 done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(ptx_shared(b)), "r"(parity)
+                 : "memory");
+    return done;
+}
+/* Global to shared memory, n_bytes a multiple of 16, both addresses too; completes on the barrier's transaction count.
+ * The bytes are read once: L2 may drop them first. */
+MPK_FN void ptx_copy_bulk_once(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b, rt_u64 policy)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(ptx_shared(to)),
+        "l"(from), "r"(n_bytes), "r"(ptx_shared(b)), "l"(policy)
+        : "memory");
+}
+MPK_FN void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     ptx_shared(to)),
+                 "l"(from), "r"(n_bytes), "r"(ptx_shared(b))
+                 : "memory");
+}
+MPK_FN rt_u64 ptx_policy_once(void)
+{
+    rt_u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+/* Ordinary writes of others that this thread has acquired are seen by its bulk copies after this. */
+MPK_FN void ptx_fence_bulk(void)
+{
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+MPK_FN void ptx_fence_barrier_init(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+#endif
+
+/* ---- arithmetic ---- */
+
+MPK_FN float ptx_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+MPK_FN float ptx_log2(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+/* Two floats, rounded to nearest even: `low` in the low half. */
+MPK_FN rt_u32 ptx_pack_bf16(float low, float high)
+{
+    rt_u32 v;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+    return v;
+}
+MPK_FN float ptx_low_bf16(rt_u32 v)
+{
+    return __uint_as_float(v << 16);
+}
+MPK_FN float ptx_high_bf16(rt_u32 v)
+{
+    return __uint_as_float(v & 0xffff0000u);
+}
+/* c[16 x 8] += a[16 x 16] b[16 x 8], bf16 with f32 sums.  Lane (g = lane / 4, c = lane % 4) holds of a: rows g and
+ * g + 8 of columns 2c, 2c + 1 (a0, a1) and 2c + 8, 2c + 9 (a2, a3); of b: rows 2c, 2c + 1 (b0) and 2c + 8, 2c + 9 (b1)
+ * of column g; of c: row g, columns 2c, 2c + 1 (c[0], c[1]), row g + 8 (c[2], c[3]). */
+MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+MPK_FN rt_u64 ptx_cycles(void)
+{
+    rt_u64 t;
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(t));
+    return t;
+}
+
+#endif

@@ -109,6 +109,17 @@ MPK_API mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint
  * outputs that are not named are not copied; a state may be bound to be read after the run.  MPK_EARG: an unknown name
  * or a wrong size, and nothing was run; MPK_ESTALLED, MPK_EDEVICE: the runtime failed. */
 MPK_API mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings, const mpk_binding *bindings);
+/* For callers whose tensors have memory of their own and who call often: name the tensors once, inputs, constants,
+ * states and outputs in any order, then give their addresses in that order with each call.  Nothing is copied.  The
+ * names replace those of an earlier call.  MPK_EARG: an unknown name, a name twice, or an output that is a view of
+ * another tensor or an input itself (put `copy` behind it). */
+MPK_API mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const char *const *names);
+/* Run once.  data[n]: the bytes of each slot, row-major, dense, as many as its tensor has, and aligned to its elements;
+ * used until the next call.  A slot that is written (an output, a state) overlaps no other.  MPK_EARG: n is not what
+ * was named, or an address is NULL or not aligned, and nothing was run; else as mpk_program_run. */
+MPK_API mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *const *data);
+/* What it was compiled to, as JSON, yours (mpk_free): {"operators": 12, "tasks": 40, ..., "kinds": {"linear": 3}}. */
+MPK_API mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **json);
 MPK_API void mpk_program_close(mpk_program *p);
 
 #ifdef __cplusplus

@@ -6,6 +6,7 @@
  *
  *   cpu.c        areas, bodies, threads, host-driven steps, faults
  *   cpu_host.c   the host's side of the rings
+ *   cpu_slots.c  tensors in the caller's memory
  *   cpu_port.c   what rt_port.h asks for           cpu_features.c  instruction sets
  *
  * Threads: submit, append, cancel and drain may be called by any thread at any time; the machine keeps its own lock.
@@ -48,6 +49,14 @@ void *cpu_tensor(cpu_machine *m, uint32_t graph, ir_tensor_id tensor);
 /* Run one graph once with so many live tokens and rows (UINT32_MAX: all) and wait for the end.  MPK_EARG: a request is
  * about, or no such graph. */
 mpk_status cpu_run_graph(mpk_context *cx, cpu_machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows);
+/* Tensors of a graph that may lie in the caller's memory, from slot to slot: roots[n], each with storage of its own
+ * (IR_NONE: a slot that nothing uses).  Allocated from a.  Only between host-driven steps.  MPK_EARG: one is given
+ * twice. */
+typedef struct cpu_slots cpu_slots;
+mpk_status cpu_make_slots(mpk_context *cx, cpu_machine *m, arena *a, uint32_t graph, uint32_t n,
+                          const ir_tensor_id *roots, cpu_slots **out);
+/* Let slot i lie at data[i] from the next step on, aligned to its elements; borrowed until moved again. */
+void cpu_move_slots(cpu_slots *s, void *const *data);
 /* Zero the state tensors; only between host-driven steps. */
 void cpu_clear_state(cpu_machine *m);
 

@@ -20,6 +20,12 @@ struct mpk_program {
     gen_image image;
     void **weights; /* [image.n_weights] */
     cpu_machine *cpu;
+
+    /* mpk_program_name_slots */
+    arena slots_arena;
+    cpu_slots *slots;
+    uint32_t n_slots;
+    uintptr_t *slot_masks; /* [n_slots] address bits that must be 0 */
 };
 
 /* ---- building ---- */
@@ -147,14 +153,18 @@ static const mpk_binding *find_binding(uint32_t n, const mpk_binding *bindings, 
     return NULL;
 }
 
+static uintptr_t alignment_of(ir_dtype dtype)
+{
+    const ir_dtype_info *info = &ir_dtype_table[dtype];
+    return info->block_elements > 1 ? 2 : info->block_bytes;
+}
+
 static mpk_status check_size(mpk_context *cx, const ir_tensor *t, const mpk_binding *b)
 {
-    const ir_dtype_info *info = &ir_dtype_table[t->dtype];
-    uintptr_t alignment = info->block_elements > 1 ? 2 : info->block_bytes;
     CHECK(cx, b->data && b->n_bytes == (size_t)ir_bytes(t), MPK_EARG, "%s is bound to %zu bytes, but has %lld", b->name,
           b->data ? b->n_bytes : 0, (long long)ir_bytes(t));
-    CHECK(cx, (uintptr_t)b->data % alignment == 0, MPK_EARG, "the bytes of %s are not aligned to its elements",
-          b->name);
+    CHECK(cx, (uintptr_t)b->data % alignment_of(t->dtype) == 0, MPK_EARG,
+          "the bytes of %s are not aligned to its elements", b->name);
     return MPK_OK;
 }
 
@@ -223,6 +233,7 @@ void mpk_program_close(mpk_program *p)
     if (!p)
         return;
     cpu_stop(p->cpu);
+    arena_free(&p->slots_arena);
     arena_free(&p->arena);
     free(p);
 }
@@ -292,5 +303,95 @@ mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings,
         if (id != IR_NONE && (g->tensors.at[id].kind != IR_INPUT || is_output(g, id)))
             copy_out(p, id, &bindings[i]);
     }
+    return MPK_OK;
+}
+
+/* ---- running in the caller's memory ---- */
+
+/* The tensor of a slot in the compiled graph; IR_NONE if the compiler found it unused. */
+static mpk_status find_slot(mpk_context *cx, const mpk_program *p, const char *name, ir_tensor_id *out)
+{
+    const ir_graph *g = p->image.ir[0];
+    ir_tensor_id source = name ? ir_find(p->source, name) : IR_NONE;
+    CHECK(cx, source != IR_NONE, MPK_EARG, "the program has no tensor '%s'", name ? name : "");
+    const ir_tensor *t = &p->source->tensors.at[source];
+    CHECK(cx, t->kind != IR_TEMP || is_output(p->source, source), MPK_EARG,
+          "'%s' is neither an input, nor a constant, nor a state, nor an output", name);
+    *out = ir_find(g, name);
+    CHECK(cx, *out == IR_NONE || g->tensors.at[*out].shares == IR_NONE, MPK_EARG,
+          "'%s' is a view and cannot lie in memory of its own; put the operator copy behind it", name);
+    return MPK_OK;
+}
+
+static mpk_status name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const char *const *names)
+{
+    ir_tensor_id *roots;
+    NEW(cx, &p->slots_arena, roots, n);
+    NEW(cx, &p->slots_arena, p->slot_masks, n);
+    for (uint32_t i = 0; i < n; i++) {
+        TRY(find_slot(cx, p, names[i], &roots[i]));
+        p->slot_masks[i] = alignment_of(p->source->tensors.at[ir_find(p->source, names[i])].dtype) - 1;
+    }
+    TRY(cpu_make_slots(cx, p->cpu, &p->slots_arena, 0, n, roots, &p->slots));
+    p->n_slots = n;
+    return MPK_OK;
+}
+
+mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const char *const *names)
+{
+    arena_free(&p->slots_arena);
+    p->slots = NULL;
+    p->n_slots = 0;
+    return name_slots(cx, p, n, names);
+}
+
+mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *const *data)
+{
+    CHECK(cx, p->slots && n == p->n_slots, MPK_EARG, "%u addresses for %u slots", n, p->n_slots);
+    for (uint32_t i = 0; i < n; i++)
+        CHECK(cx, data[i] && ((uintptr_t)data[i] & p->slot_masks[i]) == 0, MPK_EARG, "the address of slot %u is %s", i,
+              data[i] ? "not aligned to its elements" : "NULL");
+    cpu_move_slots(p->slots, data);
+    return cpu_run_graph(cx, p->cpu, 0, UINT32_MAX, UINT32_MAX);
+}
+
+/* ---- looking at it ---- */
+
+/* Operators of this kind that have tasks. */
+static uint32_t count_kind(const ir_graph *g, const op_def *def)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const ir_op *op = &g->ops.at[i];
+        bool seen_in_place = def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE;
+        n += op->def == def && !seen_in_place;
+    }
+    return n;
+}
+
+static void print_kinds(const ir_graph *g, text *out)
+{
+    const char *comma = "";
+    for (const op_def *const *def = op_table; *def; def++) {
+        uint32_t n = count_kind(g, *def);
+        if (n)
+            text_print(out, "%s\"%s\": %u", comma, (*def)->name, n);
+        comma = n ? ", " : comma;
+    }
+}
+
+mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **json)
+{
+    text t = {0};
+    text_print(&t, "{");
+    tg_print_stats(&p->program.graphs[0].stats, &t);
+    text_print(&t, ", \"kinds\": {");
+    print_kinds(p->program.graphs[0].ir, &t);
+    text_print(&t, "}}");
+    if (t.failed || !t.at) {
+        text_free(&t);
+        FAIL(cx, MPK_ENOMEM, "out of memory for the description of a program");
+    }
+    *json = t.at;
     return MPK_OK;
 }

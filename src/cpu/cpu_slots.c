@@ -1,0 +1,96 @@
+/* cpu_slots.c - tensors that lie in the caller's memory, another place in each step.
+ *
+ * A slot is a tensor with storage of its own.  All operands that see its storage are found once; a step then writes
+ * their addresses, which is an addition for each operand of a slot that has moved.  No bytes of tensors are copied.
+ */
+#include "cpu/cpu_machine.h"
+
+enum { NO_SLOT = -1 };
+
+/* An operand that sees the storage of a slot. */
+typedef struct cpu_use {
+    void **data;    /* op_view.data */
+    int64_t offset; /* bytes, from the slot's first element */
+    uint32_t slot;
+} cpu_use;
+
+struct cpu_slots {
+    uint32_t n, graph;
+    const char **at; /* [n] where the slots lie now; NULL: not used by any operator */
+    uint32_t *first; /* [n + 1] uses[first[i]] ... are those of slot i */
+    cpu_use *uses;
+};
+
+/* Call `visit` for each operand of the graph that sees a slot. */
+static void visit_uses(cpu_machine *m, uint32_t graph, const int32_t *slot_of,
+                       void (*visit)(cpu_slots *s, uint32_t slot, void **data), cpu_slots *s)
+{
+    const ir_graph *g = m->image.ir[graph];
+    for (uint32_t k = 0; k < g->ops.n; k++) {
+        const ir_op *op = &g->ops.at[k];
+        op_call *call = &m->calls[m->rt.graphs[graph].first_op + k].call;
+        for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
+            ir_tensor_id t = i < op->n_in ? op->in[i] : op->out[i - op->n_in];
+            int32_t slot = t == IR_NONE ? NO_SLOT : slot_of[tg_root(g, t)];
+            if (slot != NO_SLOT)
+                visit(s, (uint32_t)slot, i < op->n_in ? &call->in[i].data : &call->out[i - op->n_in].data);
+        }
+    }
+}
+
+static void count_use(cpu_slots *s, uint32_t slot, void **data)
+{
+    (void)data;
+    s->first[slot + 1]++;
+}
+
+/* first[slot] counts up to the end of its uses, which the caller puts right again. */
+static void add_use(cpu_slots *s, uint32_t slot, void **data)
+{
+    s->uses[s->first[slot]++] = (cpu_use){data, (const char *)*data - s->at[slot], slot};
+}
+
+mpk_status cpu_make_slots(mpk_context *cx, cpu_machine *m, arena *a, uint32_t graph, uint32_t n,
+                          const ir_tensor_id *roots, cpu_slots **out)
+{
+    const ir_graph *g = m->image.ir[graph];
+    int32_t *slot_of;
+    cpu_slots *s;
+    NEW(cx, a, s, 1);
+    NEW(cx, a, s->at, n);
+    NEW(cx, a, s->first, n + 1);
+    NEW(cx, a, slot_of, g->tensors.n);
+    for (size_t t = 0; t < g->tensors.n; t++)
+        slot_of[t] = NO_SLOT;
+    s->n = n;
+    s->graph = graph;
+    for (uint32_t i = 0; i < n; i++) {
+        if (roots[i] == IR_NONE)
+            continue;
+        CHECK(cx, slot_of[roots[i]] == NO_SLOT, MPK_EARG, "tensor %.*s is given twice",
+              STR_ARG(g->tensors.at[roots[i]].name));
+        slot_of[roots[i]] = (int32_t)i;
+        s->at[i] = m->data[graph][roots[i]];
+    }
+    visit_uses(m, graph, slot_of, count_use, s);
+    for (uint32_t i = 0; i < n; i++)
+        s->first[i + 1] += s->first[i];
+    NEW(cx, a, s->uses, s->first[n]);
+    visit_uses(m, graph, slot_of, add_use, s);
+    for (uint32_t i = n; i > 0; i--)
+        s->first[i] = s->first[i - 1];
+    s->first[0] = 0;
+    *out = s;
+    return MPK_OK;
+}
+
+void cpu_move_slots(cpu_slots *s, void *const *data)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (s->at[i] == (const char *)data[i] || !s->at[i])
+            continue;
+        for (uint32_t u = s->first[i]; u < s->first[i + 1]; u++)
+            *s->uses[u].data = (char *)data[i] + s->uses[u].offset;
+        s->at[i] = data[i];
+    }
+}

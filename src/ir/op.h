@@ -59,6 +59,8 @@ enum {
     OP_VIEW = 1,           /* no work: output 0 is input 0 seen with other strides; see `view` */
     OP_DATA_DEPENDENT = 2, /* the time of a task depends on data (paper §5.2) */
     OP_ELEMENTWISE = 4,    /* an element of the output depends on that element of the inputs (after broadcasting) */
+    OP_READS_EARLIER = 8,  /* of state that it writes in place it also reads entries that no task of this step writes;
+                              `reads` does not name them, for no task has to wait for them */
 };
 
 /* A shape to test: the text form of a graph with this one operator; its inputs get random data, see `fill`. */

@@ -23,36 +23,79 @@ static inline float attend_scale(double attribute, int64_t head_size)
     return attribute != 0 ? (float)attribute : (float)(1.0 / sqrt((double)head_size));
 }
 
-/* out[K] = softmax(scale q . k) v over the positions that the token at `position` of `slot` sees; zeros if it sees
- * none. row: K floats of scratch. */
-static inline void attend_head(const attend_view *view, int64_t slot, int64_t position, int64_t kv_head, const float *q,
-                               float *row, float *out)
+/* What has been seen so far: the largest score, the sum of weights relative to it, and in out[K] that of values. */
+typedef struct attend_sum {
+    float largest, sum, *out;
+    int64_t size;
+} attend_sum;
+
+static inline attend_sum attend_begin(int64_t size, float *out)
 {
-    int64_t size = view->k_cache->dims[3], room = view->pages->dims[1] * view->k_cache->dims[2];
-    int64_t last = position < room ? position : room - 1;
-    int64_t first = view->window > 0 && position - view->window >= 0 ? position - view->window + 1 : 0;
-    float largest = -INFINITY, sum = 0;
     memset(out, 0, (size_t)size * sizeof *out);
+    return (attend_sum){-INFINITY, 0, out, size};
+}
+
+/* Make room for one more score; returns the weight that its values get. */
+static inline float attend_weigh(attend_sum *a, float score)
+{
+    float kept = 1, weight = 1;
+    if (score > a->largest) {
+        kept = expf(a->largest - score);
+        a->largest = score;
+    } else {
+        weight = expf(score - a->largest);
+    }
+    a->sum = a->sum * kept + weight;
+    for (int64_t i = 0; kept != 1 && i < a->size; i++)
+        a->out[i] *= kept;
+    return weight;
+}
+
+static inline void attend_add(attend_sum *a, float weight, const float *value)
+{
+    for (int64_t i = 0; i < a->size; i++)
+        a->out[i] += weight * value[i];
+}
+
+/* out becomes the mean of the values; zeros if nothing was seen. */
+static inline void attend_end(attend_sum *a)
+{
+    for (int64_t i = 0; a->sum > 0 && i < a->size; i++)
+        a->out[i] /= a->sum;
+}
+
+/* Add the positions first .. last of a slot that have a page, in rising order; row: K floats of scratch. */
+static inline void attend_cached(const attend_view *view, int64_t slot, int64_t first, int64_t last, int64_t kv_head,
+                                 const float *q, float *row, attend_sum *a)
+{
     for (int64_t p = first; p <= last; p++) {
         int64_t k = pages_find(view->pages, view->k_cache, slot, p),
                 v = pages_find(view->pages, view->v_cache, slot, p);
         if (k < 0 || v < 0)
             continue;
-        walk_load_row(view->k_cache, k + kv_head * view->k_cache->stride[1], 0, size, row);
-        float score = view->scale * dot_rows(q, row, size), kept = 1, weight = 1;
-        if (score > largest) {
-            kept = expf(largest - score);
-            largest = score;
-        } else {
-            weight = expf(score - largest);
-        }
-        sum = sum * kept + weight;
-        walk_load_row(view->v_cache, v + kv_head * view->v_cache->stride[1], 0, size, row);
-        for (int64_t i = 0; i < size; i++)
-            out[i] = out[i] * kept + weight * row[i];
+        walk_load_row(view->k_cache, k + kv_head * view->k_cache->stride[1], 0, a->size, row);
+        float weight = attend_weigh(a, view->scale * dot_rows(q, row, a->size));
+        walk_load_row(view->v_cache, v + kv_head * view->v_cache->stride[1], 0, a->size, row);
+        attend_add(a, weight, row);
     }
-    for (int64_t i = 0; sum > 0 && i < size; i++)
-        out[i] /= sum;
+}
+
+/* The first position that the token at `position` sees. */
+static inline int64_t attend_first(int64_t window, int64_t position)
+{
+    return window > 0 && position - window >= 0 ? position - window + 1 : 0;
+}
+
+/* out[K] = softmax(scale q . k) v over the positions that the token at `position` of `slot` sees; zeros if it sees
+ * none. row: K floats of scratch. */
+static inline void attend_head(const attend_view *view, int64_t slot, int64_t position, int64_t kv_head, const float *q,
+                               float *row, float *out)
+{
+    int64_t room = view->pages->dims[1] * view->k_cache->dims[2];
+    attend_sum a = attend_begin(view->k_cache->dims[3], out);
+    attend_cached(view, slot, attend_first(view->window, position), position < room ? position : room - 1, kv_head, q,
+                  row, &a);
+    attend_end(&a);
 }
 
 #endif

@@ -253,11 +253,14 @@ static void spoil(bed *b, const ir_tensor *t, unsigned char *at, int kind)
         memcpy(at, &small, 8);
 }
 
-/* Garbage in every block of a root outside a box (outputs of their own: everywhere). */
+/* Garbage in every block of a root outside a box (outputs of their own: everywhere).  State whose reads are not named
+ * stays: that it is not read where the step writes is seen by running parts in any order. */
 static void poison(bed *b, ir_tensor_id id, const ir_box *kept, int kind)
 {
     const ir_tensor *t = tensor(b, id);
     bool is_output = false;
+    if (t->kind == IR_STATE && b->op->def->flags & OP_READS_EARLIER)
+        return;
     for (uint32_t o = 0; o < b->op->n_out; o++)
         is_output = is_output || b->op->out[o] == id;
     for (int64_t e = 0; e < ir_elements(t); e += ir_dtype_table[t->dtype].block_elements)

@@ -8,14 +8,15 @@
  * weights passes it.
  *
  * Idea: a heap of ids; only as many are taken out as are looked at, so cost is O(V + looked_at log V), not a sort.
- * NaN and -inf are never drawn.
+ * NaN and -inf are never drawn.  With peaks [R, ceil(V / 64), 2] of `logits` the largest is found there: a greedy row
+ * reads nothing else.
  */
 #include <math.h>
 
 #include "op/fill.h"
-#include "op/largest.h"
+#include "op/peaks.h"
 
-enum { LOGITS, SAMPLING, SEEDS, DRAWS };
+enum { LOGITS, SAMPLING, SEEDS, DRAWS, PEAKS };
 enum { TEMPERATURE, TOP_K, TOP_P, MIN_P };
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -27,7 +28,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect(cx, g, op, SAMPLING, 1 << IR_F32, 2, (int64_t[]){x->dims[0], 4}));
     TRY(shape_expect(cx, g, op, SEEDS, SHAPE_I64, 1, x->dims));
     TRY(shape_expect(cx, g, op, DRAWS, SHAPE_I32, 1, x->dims));
-    for (uint32_t i = SAMPLING; i <= DRAWS; i++)
+    TRY(shape_expect(cx, g, op, PEAKS, 1 << IR_F32, 3, (int64_t[]){x->dims[0], peaks_count(x->dims[1]), 2}));
+    for (uint32_t i = SAMPLING; i <= PEAKS; i++)
         TRY(shape_expect_live(cx, g, op, i, x->live));
     out->dtype = IR_I32;
     out->live = x->live;
@@ -157,15 +159,15 @@ static int64_t keep(candidates *c, const float *sampling, double *sum)
     return i;
 }
 
-/* The token of one row. A running sum in falling order reaches the target soon if the distribution is peaked. */
-static int32_t draw(candidates *c, const float *sampling, uint64_t seed, uint64_t number)
+/* The token of one row whose largest logit is at `best` (below 0: all are NaN). A running sum in falling order reaches
+ * the target soon if the distribution is peaked. */
+static int32_t draw(candidates *c, int64_t best, const float *sampling, uint64_t seed, uint64_t number)
 {
-    int64_t best = largest_in_row(c->x, c->offset, 0, c->x->dims[1]);
-    if (best < 0)
+    if (best < 0 || best >= c->x->dims[1])
         return 0;
     c->largest = (double)logit_of(c, (int32_t)best);
     c->temperature = (double)sampling[TEMPERATURE];
-    if (!(c->temperature > 0) || isinf(c->largest))
+    if (!(c->temperature > 0) || !isfinite(c->largest))
         return (int32_t)best;
     build_heap(c);
     double sum;
@@ -185,7 +187,9 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         walk_load_row(&in[SAMPLING], r * in[SAMPLING].stride[0], 0, 4, sampling);
         uint64_t seed = (uint64_t)walk_load_int(&in[SEEDS], r * in[SEEDS].stride[0]);
         uint64_t number = (uint64_t)walk_load_int(&in[DRAWS], r * in[DRAWS].stride[0]);
-        ((int32_t *)out->data)[r * out->stride[0]] = draw(&c, sampling, seed, number);
+        int64_t best = in[PEAKS].data ? peaks_largest(&in[PEAKS], r)
+                                      : largest_in_row(&in[LOGITS], c.offset, 0, in[LOGITS].dims[1]);
+        ((int32_t *)out->data)[r * out->stride[0]] = draw(&c, best, sampling, seed, number);
     }
 }
 
@@ -195,7 +199,10 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     const ir_tensor *t = shape_input(g, op, input);
     for (int64_t i = 0; input != LOGITS && i < ir_elements(t); i++) {
         uint64_t bits = rng_u64(seed, (uint64_t)i);
-        if (input == SAMPLING) {
+        if (input == PEAKS) {
+            ((float *)data)[i] = i % 2 ? (float)fill_choose(seed, (uint64_t)i, shape_input(g, op, LOGITS)->dims[1])
+                                       : rng_normal(seed, (uint64_t)i);
+        } else if (input == SAMPLING) {
             float values[4] = {(float)(bits % 4) * 0.5f, (float)(bits % 3) * 20, 1 - (float)(bits % 5) * 0.1f,
                                (float)(bits % 2) * 0.05f};
             ((float *)data)[i] = values[i % 4];
@@ -205,7 +212,8 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     }
 }
 
-static const op_operand in[] = {{"logits", 0}, {"sampling", 0}, {"seeds", 0}, {"draws", 0}}, out[] = {{"token", 0}};
+static const op_operand in[] = {{"logits", 0}, {"sampling", 0}, {"seeds", 0}, {"draws", 0}, {"peaks", OP_OPTIONAL}};
+static const op_operand out[] = {{"token", 0}};
 
 #define CASE(rows, logits)                                                                                \
     {                                                                                                     \
@@ -213,7 +221,12 @@ static const op_operand in[] = {{"logits", 0}, {"sampling", 0}, {"seeds", 0}, {"
         "] live=rows\n"                                                                                   \
         "input %draw : i32[" rows "] live=rows\n%t = sample(%x, %s, %seed, %draw)\n"                      \
     }
-static const op_case cases[] = {CASE("1", "f32[1, 1003]"), CASE("7", "f32[7, 1003]"), CASE("16", "bf16[16, 49]")};
+static const op_case cases[] = {
+    CASE("1", "f32[1, 1003]"),
+    CASE("7", "f32[7, 1003]"),
+    CASE("16", "bf16[16, 49]"),
+    {"input %x : f32[5, 300] live=rows\ninput %s : f32[5, 4] live=rows\ninput %seed : i64[5] live=rows\n"
+     "input %draw : i32[5] live=rows\ninput %p : f32[5, 5, 2] live=rows\n%t = sample(%x, %s, %seed, %draw, %p)\n"}};
 
 const op_def op_sample = {
     .name = "sample",

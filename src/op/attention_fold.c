@@ -1,0 +1,93 @@
+/* attention_fold.c - put the parts of attention_split together: part [T, S, H K], lse f32[T, S, H] -> y [T, H K].
+ *
+ * y = sum of exp(lse_s - M) part_s / sum of exp(lse_s - M) with M the largest lse_s, splits in rising order, fp32,
+ * rounded once.  Splits whose lse is -inf are passed over and their rows of part not read; zeros if all are.
+ * `linear` has the same built in. Cost: one pass over the parts.
+ */
+#include "op/fill.h"
+#include "op/fold.h"
+
+enum { PART, LSE };
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    TRY(shape_expect(cx, g, op, PART, SHAPE_FLOAT, 3, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
+    TRY(fold_expect(cx, g, op, PART, LSE));
+    const ir_tensor *part = shape_input(g, op, PART);
+    out->dtype = part->dtype;
+    out->live = part->live;
+    out->rank = 2;
+    out->dims[0] = part->dims[0];
+    out->dims[1] = part->dims[2];
+    return MPK_OK;
+}
+
+static int64_t head_size(const ir_graph *g, const ir_op *op)
+{
+    return shape_input(g, op, PART)->dims[2] / shape_input(g, op, LSE)->dims[2];
+}
+
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    axes[0].grain = 1;
+    axes[1].grain = head_size(g, op);
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    int64_t size = input == LSE ? head_size(g, op) : 1;
+    *read = ir_box_whole(shape_input(g, op, input));
+    read->lo[0] = box->lo[0];
+    read->hi[0] = box->hi[0];
+    read->lo[2] = box->lo[1] / size;
+    read->hi[2] = (box->hi[1] + size - 1) / size;
+}
+
+/* A row, and a head of a part. */
+static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    return (size_t)(box->hi[1] - box->lo[1] + head_size(g, op)) * sizeof(float);
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    const op_view *out = &call->out[0];
+    int64_t n = box->hi[1] - box->lo[1];
+    float *y = scratch;
+    for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
+        fold_columns(&call->in[PART], &call->in[LSE], t, box->lo[1], box->hi[1], y + n, y);
+        walk_store_row(out, t * out->stride[0], box->lo[1], n, y);
+    }
+}
+
+/* One split in four has seen nothing. */
+static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    for (int64_t i = 0; input == LSE && i < ir_elements(t); i++)
+        ((float *)data)[i] = rng_u64(seed, (uint64_t)i) % 4 ? 3 * rng_normal(seed ^ 1, (uint64_t)i) : -INFINITY;
+}
+
+static const op_operand in[] = {{"part", 0}, {"lse", 0}}, out[] = {{"y", 0}};
+static const op_case cases[] = {
+    {"input %p : f32[1, 1, 64] live=tokens\ninput %l : f32[1, 1, 2] live=tokens\n%y = attention_fold(%p, %l)\n"},
+    {"input %p : bf16[7, 5, 96] live=tokens\ninput %l : f32[7, 5, 6] live=tokens\n%y = attention_fold(%p, %l)\n"},
+    {"input %p : f32[3, 16, 80] live=tokens\ninput %l : f32[3, 16, 1] live=tokens\n%y = attention_fold(%p, %l)\n"},
+};
+
+const op_def op_attention_fold = {
+    .name = "attention_fold",
+    .summary = "put the parts of an attention that was cut over its context together",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .scratch_bytes = scratch_bytes,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+    .fill = fill,
+};

@@ -1,0 +1,326 @@
+/* attention_split.c - attention of a few tokens, cut over the context so that one long request uses every worker
+ * (paper §5.2 balances such work at run time; here it is balanced by a rule that all tasks follow).
+ *
+ * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] ->
+ * part [T, S, H K], lse f32[T, S, H] and the caches in place.  Norm and rope of heads and the cache update are inside;
+ * attention_fold, or linear, puts the parts together.
+ *
+ * Division of work, from the data of the step alone.  Tokens of a slot are neighbours with rising positions.  The
+ * cached context c_t of token t is the position of the first token of its slot in this step, at least 0 and at most N
+ * P; it is cut into u_t = max(1, ceil(c_t / unit)) units of `unit` positions.  The last unit of a token also holds the
+ * tokens of the step that it sees, from the first of its slot to t itself: these are taken from qkv, normalised and
+ * rotated, and not from the cache; a page is not needed for them.  Of all units of the live tokens, in the order of
+ * tokens, U in all, split s does floor(s U / S) .. floor((s + 1) U / S) - 1.
+ *
+ * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(scaled score).  A split
+ * that has nothing of a token gives lse = -inf; rows of part whose lse is -inf hold nothing in particular and are not
+ * to be read (here they are zeros).  The tasks with split S - 1 put the keys and values of all live tokens into the
+ * cache.
+ *
+ * Cost: that of attention; units balance the splits, so the operator's time does not count as dependent on data.
+ */
+#include "op/attend.h"
+#include "op/heads.h"
+
+enum { QKV, TABLE, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE, Q_NORM, K_NORM };
+enum { PART, LSE, K_OUT, V_OUT };
+enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT };
+
+static heads_split split_of(const ir_attribute *a)
+{
+    return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};
+}
+
+static mpk_status check_attributes(mpk_context *cx, const ir_op *op)
+{
+    const ir_attribute *a = op->attributes;
+    CHECK(cx, a[WINDOW].i >= 0, MPK_EARG, "attention_split: window is %lld, expected 0 (none) or more",
+          (long long)a[WINDOW].i);
+    CHECK(cx, a[SPLITS].i >= 1 && a[SPLITS].i <= 1 << 16, MPK_EARG,
+          "attention_split: splits is %lld, expected 1 to 65536", (long long)a[SPLITS].i);
+    CHECK(cx, a[UNIT].i >= 1 && a[UNIT].i <= 1 << 20, MPK_EARG, "attention_split: unit is %lld, expected 1 to 1048576",
+          (long long)a[UNIT].i);
+    return MPK_OK;
+}
+
+/* The caches must be state itself: positions of earlier steps are read without being named in `reads`. */
+static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *op, heads_split n)
+{
+    TRY(pages_expect_caches(cx, g, op, K_CACHE, n.kv, n.size));
+    for (uint32_t i = K_CACHE; i <= V_CACHE; i++)
+        CHECK(cx, shape_input(g, op, i)->kind == IR_STATE, MPK_EUNSUPPORTED,
+              "attention_split: %%%.*s is written in this step, the cache must be state",
+              STR_ARG(shape_input(g, op, i)->name));
+    return MPK_OK;
+}
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    heads_split n = split_of(op->attributes);
+    TRY(heads_check(cx, g, op, n, Q_NORM));
+    TRY(check_attributes(cx, op));
+    const ir_tensor *qkv = shape_input(g, op, QKV), *table = shape_input(g, op, TABLE);
+    TRY(shape_expect(cx, g, op, TABLE, 1 << IR_F32, 3, (int64_t[]){qkv->dims[0], 2, SHAPE_FREE}));
+    TRY(shape_expect_live(cx, g, op, TABLE, qkv->live));
+    CHECK(cx, 2 * table->dims[2] <= n.size, MPK_ESHAPE,
+          "attention_split: the table rotates %lld entries, heads have %lld", (long long)(2 * table->dims[2]),
+          (long long)n.size);
+    TRY(pages_expect(cx, g, op, POSITIONS, qkv->dims[0], qkv->live));
+    TRY(check_caches(cx, g, op, n));
+    for (uint32_t i = PART; i <= LSE; i++) {
+        out[i].dtype = i == PART ? qkv->dtype : IR_F32;
+        out[i].live = qkv->live;
+        out[i].rank = 3;
+        out[i].dims[0] = qkv->dims[0];
+        out[i].dims[1] = op->attributes[SPLITS].i;
+        out[i].dims[2] = i == PART ? n.q * n.size : n.q;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        shape_like(shape_input(g, op, K_CACHE + i), &out[K_OUT + i]);
+        out[K_OUT + i].shares = op->in[K_CACHE + i];
+    }
+    return MPK_OK;
+}
+
+/* Columns of a part that belong to one KV head. */
+static int64_t group_columns(const ir_op *op)
+{
+    return op->attributes[HEADS].i / op->attributes[KV_HEADS].i * op->attributes[HEAD_SIZE].i;
+}
+
+/* A split is a range of units of all tokens. */
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    (void)g;
+    axes[1].grain = 1;
+    axes[2].grain = group_columns(op);
+}
+
+/* Of the caches only positions of earlier steps are read, which no task of this step writes: nothing, see
+ * OP_READS_EARLIER. */
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    *read = ir_box_whole(shape_input(g, op, input));
+    if (input == QKV)
+        *read = heads_box(shape_input(g, op, QKV), split_of(op->attributes), box->lo[2] / group_columns(op),
+                          box->hi[2] / group_columns(op));
+    else if (input == K_CACHE || input == V_CACHE)
+        *read = (ir_box){0};
+}
+
+static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
+{
+    *written = *box;
+    if (output == LSE) {
+        written->lo[2] = box->lo[2] / op->attributes[HEAD_SIZE].i;
+        written->hi[2] = box->hi[2] / op->attributes[HEAD_SIZE].i;
+    } else if (box->hi[1] == op->attributes[SPLITS].i) {
+        *written =
+            pages_box(&g->tensors.at[op->out[output]], box->lo[2] / group_columns(op), box->hi[2] / group_columns(op));
+    } else {
+        *written = (ir_box){0};
+    }
+}
+
+/* Query, row, answer, and a row of the table. */
+static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    (void)box;
+    return (size_t)(3 * op->attributes[HEAD_SIZE].i + 2 * shape_input(g, op, TABLE)->dims[2]) * sizeof(float);
+}
+
+/* A call, and a token of it. */
+typedef struct work {
+    const op_call *call;
+    heads_split n;
+    attend_view view;
+    int64_t alive, half;
+    float *query, *row, *answer, *cosine, *sine;
+} work;
+
+typedef struct token {
+    int64_t slot, position, first; /* first: token of its slot in this step */
+    int64_t cached, units;         /* c_t, u_t */
+} token;
+
+static int64_t integer_of(const op_view *v, int64_t t)
+{
+    return walk_load_int(v, t * v->stride[0]);
+}
+
+static token token_at(const work *w, int64_t t)
+{
+    const op_view *in = w->call->in;
+    int64_t room = in[PAGES].dims[1] * in[K_CACHE].dims[2], unit = w->call->attributes[UNIT].i;
+    token k = {.slot = integer_of(&in[SLOTS], t), .position = integer_of(&in[POSITIONS], t), .first = t};
+    while (k.first > 0 && integer_of(&in[SLOTS], k.first - 1) == k.slot)
+        k.first--;
+    k.cached = integer_of(&in[POSITIONS], k.first);
+    k.cached = k.cached < 0 ? 0 : k.cached < room ? k.cached : room;
+    k.units = k.cached > unit ? (k.cached + unit - 1) / unit : 1;
+    return k;
+}
+
+/* A head of token t: normalised and rotated if `norm` is not NULL. */
+static void load_head(const work *w, int64_t t, int64_t head, const op_view *norm, float *row)
+{
+    const op_view *table = &w->call->in[TABLE];
+    const ir_attribute *a = w->call->attributes;
+    heads_load(&w->call->in[QKV], w->n, t, head, row);
+    if (!norm)
+        return;
+    walk_load_row(table, t * table->stride[0], 0, w->half, w->cosine);
+    walk_load_row(table, t * table->stride[0] + table->stride[1], 0, w->half, w->sine);
+    heads_turn(w->call->in[QKV].dtype, row, w->n.size, norm, a[EPS].f, w->cosine, w->sine, w->half, a[INTERLEAVED].i);
+}
+
+/* Keys and values of all live tokens, KV heads lo .. hi - 1. */
+static void fill_cache(const work *w, int64_t lo, int64_t hi)
+{
+    const op_view *in = w->call->in, *out = w->call->out;
+    for (int64_t t = 0; t < w->alive; t++)
+        for (int64_t head = lo; head < hi; head++) {
+            int64_t slot = integer_of(&in[SLOTS], t), position = integer_of(&in[POSITIONS], t);
+            load_head(w, t, w->n.q + head, &in[K_NORM], w->row);
+            pages_store(&in[PAGES], &out[K_OUT], slot, position, head, w->row);
+            load_head(w, t, w->n.q + w->n.kv + head, NULL, w->row);
+            pages_store(&in[PAGES], &out[V_OUT], slot, position, head, w->row);
+        }
+}
+
+/* Add the tokens of the step itself that token t sees. */
+static void attend_step(const work *w, int64_t t, const token *k, int64_t kv_head, attend_sum *a)
+{
+    for (int64_t i = k->first; i <= t; i++) {
+        if (i < t && integer_of(&w->call->in[POSITIONS], i) < attend_first(w->view.window, k->position))
+            continue;
+        load_head(w, i, w->n.q + kv_head, &w->call->in[K_NORM], w->row);
+        float weight = attend_weigh(a, w->view.scale * dot_rows(w->query, w->row, a->size));
+        load_head(w, i, w->n.q + w->n.kv + kv_head, NULL, w->row);
+        attend_add(a, weight, w->row);
+    }
+}
+
+/* Units lo .. hi - 1 of token t for one query head; none: zeros and -inf. */
+static void attend_units(const work *w, int64_t t, const token *k, int64_t lo, int64_t hi, int64_t split, int64_t head)
+{
+    const op_view *part = &w->call->out[PART], *lse = &w->call->out[LSE];
+    int64_t kv_head = head / (w->n.q / w->n.kv), unit = w->call->attributes[UNIT].i;
+    attend_sum a = attend_begin(w->n.size, w->answer);
+    if (lo < hi) {
+        int64_t first = attend_first(w->view.window, k->position), end = hi * unit < k->cached ? hi * unit : k->cached;
+        load_head(w, t, head, &w->call->in[Q_NORM], w->query);
+        attend_cached(&w->view, k->slot, first > lo * unit ? first : lo * unit, end - 1, kv_head, w->query, w->row, &a);
+        if (hi == k->units)
+            attend_step(w, t, k, kv_head, &a);
+    }
+    attend_end(&a);
+    walk_store_row(part, t * part->stride[0] + split * part->stride[1], head * w->n.size, w->n.size, w->answer);
+    op_store(lse, t * lse->stride[0] + split * lse->stride[1] + head * lse->stride[2],
+             a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
+}
+
+static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
+{
+    return x < lo ? lo : x < hi ? x : hi;
+}
+
+/* Token by token: which of its units a split does follows from those of the tokens before it. */
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    const ir_attribute *a = call->attributes;
+    const op_view *in = call->in;
+    heads_split n = split_of(a);
+    work w = {.call = call, .n = n, .alive = op_live_entries(call, &in[QKV]), .half = in[TABLE].dims[2]};
+    w.view = (attend_view){&in[K_CACHE], &in[V_CACHE], &in[PAGES], attend_scale(a[SCALE].f, n.size), a[WINDOW].i};
+    w.query = scratch;
+    w.row = w.query + n.size;
+    w.answer = w.row + n.size;
+    w.cosine = w.answer + n.size;
+    w.sine = w.cosine + w.half;
+    int64_t all = 0, before = 0, splits = a[SPLITS].i, group = n.q / n.kv;
+    for (int64_t t = 0; t < w.alive; t++)
+        all += token_at(&w, t).units;
+    for (int64_t t = 0; t < box->hi[0]; t++) {
+        token k = token_at(&w, t);
+        for (int64_t s = box->lo[1]; t >= box->lo[0] && s < box->hi[1]; s++)
+            for (int64_t head = box->lo[2] / n.size; head < box->hi[2] / n.size; head++)
+                attend_units(&w, t, &k, clamp(s * all / splits - before, 0, k.units),
+                             clamp((s + 1) * all / splits - before, 0, k.units), s, head);
+        before += k.units;
+    }
+    if (box->hi[1] == splits)
+        fill_cache(&w, box->lo[2] / n.size / group, box->hi[2] / n.size / group);
+}
+
+/* Tokens of a slot are neighbours with rising positions, pages are distinct: what the operator relies on.  Some pages
+ * and slots do not exist. */
+static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+{
+    const ir_tensor *t = shape_input(g, op, input), *pages = shape_input(g, op, PAGES),
+                    *k = shape_input(g, op, K_CACHE), *positions = shape_input(g, op, POSITIONS);
+    if (t->dtype != IR_I32)
+        return;
+    int64_t n = ir_elements(t), slots = pages->dims[0], run = (positions->dims[0] + slots - 1) / slots,
+            room = pages->dims[1] * k->dims[2], starts = room - run > 0 ? room - run + 1 : 1;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t bits = rng_u64(seed, (uint64_t)(input == PAGES ? i : i / run));
+        int64_t value;
+        if (input == POSITIONS)
+            value = (int64_t)((bits >> 8) % (uint64_t)starts) + i % run;
+        else if (input == SLOTS)
+            value = bits % 16 ? i / run : slots + i / run;
+        else
+            value = bits % 16 && i < k->dims[0] ? i : -1;
+        fill_store(t, i, value, data);
+    }
+}
+
+static const op_operand in[] = {
+    {"qkv", 0},     {"table", 0},   {"positions", 0},        {"slots", 0},           {"pages", 0},
+    {"k_cache", 0}, {"v_cache", 0}, {"q_norm", OP_OPTIONAL}, {"k_norm", OP_OPTIONAL}};
+static const op_operand out[] = {{"part", 0}, {"lse", 0}, {"k_cache", 0}, {"v_cache", 0}};
+static const op_attribute attributes[] = {
+    SHAPE_NEEDED("heads", INT),  SHAPE_NEEDED("kv_heads", INT), SHAPE_NEEDED("head_size", INT),
+    SHAPE_REAL("eps", 1e-6),     SHAPE_REAL("scale", 0),        SHAPE_INT("window", 0),
+    SHAPE_INT("interleaved", 0), SHAPE_NEEDED("splits", INT),   SHAPE_INT("unit", 128)};
+
+#define INPUTS(tokens, qkv, half, pages, cache)                                                                       \
+    "input %x : " qkv " live=tokens\ninput %t : f32[" tokens ", 2, " half "] live=tokens\n"                           \
+    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n" \
+    "state %kc : " cache "\nstate %vc : " cache "\n"
+static const op_case cases[] = {
+    {INPUTS("1", "f32[1, 960]", "32", "2, 4",
+            "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 9, "
+                                 "kv_heads = 3, head_size = 64, splits = 4, unit = 16}\n"},
+    {INPUTS("7", "f32[7, 336]", "24", "3, 3",
+            "bf16[9, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
+                                 "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads "
+                                 "= 5, kv_heads = 1, head_size = 48, eps = 1e-05, window = 9, splits = 3, unit = 8}\n"},
+    {INPUTS("7", "bf16[7, 640]", "32", "4, 3",
+            "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
+                                 "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = "
+                                 "4, kv_heads = 2, head_size = 80, interleaved = 1, scale = 0.2, splits = 9, unit = "
+                                 "4}\n"},
+};
+
+const op_def op_attention_split = {
+    .name = "attention_split",
+    .summary = "norm, rope, cache update and attention of a few tokens, cut over the context; see attention_fold",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .flags = OP_READS_EARLIER,
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .writes = writes,
+    .scratch_bytes = scratch_bytes,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+    .fill = fill,
+};

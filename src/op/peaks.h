@@ -1,0 +1,33 @@
+/* peaks.h - the largest of each 64 neighbouring columns of a row: what `logits` writes and `sample` reads.
+ *
+ * peaks f32[R, ceil(V / 64), 2]: value and column (as a float; -1: the columns are all NaN).
+ */
+#ifndef OP_PEAKS_H
+#define OP_PEAKS_H
+
+#include "op/largest.h"
+
+enum { PEAKS_COLUMNS = 64, PEAKS_MOST_COLUMNS = 1 << 24 };
+
+static inline int64_t peaks_count(int64_t columns)
+{
+    return (columns + PEAKS_COLUMNS - 1) / PEAKS_COLUMNS;
+}
+
+/* The column of the largest entry of row r, as largest_in_row finds it: -1 if all are NaN. */
+static inline int64_t peaks_largest(const op_view *peaks, int64_t r)
+{
+    int64_t best = -1;
+    float value = 0;
+    for (int64_t i = 0; i < peaks->dims[1]; i++) {
+        int64_t at = r * peaks->stride[0] + i * peaks->stride[1];
+        float v = op_load(peaks, at), column = op_load(peaks, at + peaks->stride[2]);
+        if (column >= 0 && (best < 0 || v > value)) {
+            best = (int64_t)column;
+            value = v;
+        }
+    }
+    return best;
+}
+
+#endif

@@ -49,7 +49,10 @@ typedef uint32_t ir_op_id;
     X(Q3_K, 256, 110, "q3_k") \
     X(Q4_K, 256, 144, "q4_k") \
     X(Q5_K, 256, 176, "q5_k") \
-    X(Q6_K, 256, 210, "q6_k")
+    X(Q6_K, 256, 210, "q6_k") \
+    X(U8, 1, 1, "u8")         \
+    X(I8, 1, 1, "i8")         \
+    X(I16, 1, 2, "i16")
 
 typedef enum ir_dtype {
 #define IR_DTYPE_ENUM(name, elements, bytes, text) IR_##name,

@@ -62,13 +62,18 @@ int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box)
     return bytes;
 }
 
+static bool dtype_is_integer(ir_dtype dtype)
+{
+    return dtype == IR_I32 || dtype == IR_I64 || dtype == IR_U8 || dtype == IR_I8 || dtype == IR_I16;
+}
+
 /* Normal floats, zero integers, either bool. */
 static void fill_plain(ir_dtype dtype, int64_t n, uint64_t seed, void *data)
 {
     op_view view = {.data = data, .dtype = dtype};
     for (int64_t i = 0; i < n; i++) {
         float x = rng_normal(seed, (uint64_t)i);
-        if (dtype == IR_I32 || dtype == IR_I64)
+        if (dtype_is_integer(dtype))
             x = 0;
         else if (dtype == IR_BOOL)
             x = x > 0;
@@ -79,7 +84,7 @@ static void fill_plain(ir_dtype dtype, int64_t n, uint64_t seed, void *data)
 void op_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = &g->tensors.at[op->in[input]];
-    if (op->def->fill && (t->dtype == IR_I32 || t->dtype == IR_I64 || t->dtype == IR_F32)) {
+    if (op->def->fill && (dtype_is_integer(t->dtype) || t->dtype == IR_F32)) {
         fill_plain(t->dtype, ir_elements(t), seed, data);
         op->def->fill(g, op, input, seed, data);
     } else if (!blocks_fill_random(t->dtype, ir_elements(t), seed, data)) {
@@ -104,24 +109,30 @@ float op_load(const op_view *v, int64_t offset)
         return (float)((const int64_t *)v->data)[offset];
     case IR_BOOL:
         return ((const uint8_t *)v->data)[offset] ? 1.0f : 0.0f;
+    case IR_U8:
+        return (float)((const uint8_t *)v->data)[offset];
+    case IR_I8:
+        return (float)((const int8_t *)v->data)[offset];
+    case IR_I16:
+        return (float)((const int16_t *)v->data)[offset];
     default:
         return 0; /* a block dtype has no single elements; records refuse it where they load one */
     }
 }
 
-/* Towards zero; NaN is 0; values outside the range of 64 bits become its ends. */
-static int64_t to_integer(float x)
+/* Towards zero; NaN is 0; values outside lo .. hi become these. */
+static int64_t to_integer(float x, int64_t lo, int64_t hi)
 {
     if (!(x == x))
         return 0;
     if (x >= 0x1p63f)
-        return INT64_MAX;
-    return x < -0x1p63f ? INT64_MIN : (int64_t)x;
+        return hi;
+    int64_t integer = x < -0x1p63f ? lo : (int64_t)x;
+    return integer < lo ? lo : integer > hi ? hi : integer;
 }
 
 void op_store(const op_view *v, int64_t offset, float value)
 {
-    int64_t integer;
     switch (v->dtype) {
     case IR_F32:
         ((float *)v->data)[offset] = value;
@@ -136,13 +147,19 @@ void op_store(const op_view *v, int64_t offset, float value)
         ((double *)v->data)[offset] = (double)value;
         break;
     case IR_I32:
-        integer = to_integer(value);
-        ((int32_t *)v->data)[offset] = (int32_t)(integer > INT32_MAX   ? INT32_MAX
-                                                 : integer < INT32_MIN ? INT32_MIN
-                                                                       : integer);
+        ((int32_t *)v->data)[offset] = (int32_t)to_integer(value, INT32_MIN, INT32_MAX);
         break;
     case IR_I64:
-        ((int64_t *)v->data)[offset] = to_integer(value);
+        ((int64_t *)v->data)[offset] = to_integer(value, INT64_MIN, INT64_MAX);
+        break;
+    case IR_U8:
+        ((uint8_t *)v->data)[offset] = (uint8_t)to_integer(value, 0, UINT8_MAX);
+        break;
+    case IR_I8:
+        ((int8_t *)v->data)[offset] = (int8_t)to_integer(value, INT8_MIN, INT8_MAX);
+        break;
+    case IR_I16:
+        ((int16_t *)v->data)[offset] = (int16_t)to_integer(value, INT16_MIN, INT16_MAX);
         break;
     case IR_BOOL:
         ((uint8_t *)v->data)[offset] = value != 0;

@@ -33,39 +33,17 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return x->rank ? (size_t)(box->hi[x->rank - 1] - box->lo[x->rank - 1]) * sizeof(float) : sizeof(float);
 }
 
-static bool is_integer(ir_dtype dtype)
-{
-    return dtype == IR_I32 || dtype == IR_I64;
-}
-
 /* One element between dtypes for which fp32 would lose digits; false if fp32 is exact enough. */
 static bool convert_wide(const op_view *x, int64_t i, const op_view *y, int64_t o)
 {
     if (ir_dtype_table[x->dtype].block_elements > 1)
         return false;
-    if (is_integer(x->dtype) && is_integer(y->dtype)) {
-        int64_t value = walk_load_int(x, i);
-        if (y->dtype == IR_I64)
-            ((int64_t *)y->data)[o] = value;
-        else
-            ((uint32_t *)y->data)[o] = (uint32_t)(uint64_t)value;
-    } else if (y->dtype == IR_F64) {
-        ((double *)y->data)[o] = is_integer(x->dtype) ? (double)walk_load_int(x, i)
-                                 : x->dtype == IR_F64 ? ((const double *)x->data)[i]
-                                                      : (double)op_load(x, i);
-    } else if (x->dtype == IR_F64 && is_integer(y->dtype)) {
-        double value = ((const double *)x->data)[i], limit = y->dtype == IR_I64 ? 0x1p63 : 0x1p31;
-        int64_t largest = y->dtype == IR_I64 ? INT64_MAX : INT32_MAX;
-        int64_t held = value != value ? 0 : value >= limit ? largest : value < -limit ? -largest - 1 : (int64_t)value;
-        if (y->dtype == IR_I64)
-            ((int64_t *)y->data)[o] = held;
-        else
-            ((int32_t *)y->data)[o] = (int32_t)held;
-    } else if (y->dtype == IR_BOOL && (is_integer(x->dtype) || x->dtype == IR_F64)) {
-        ((uint8_t *)y->data)[o] = x->dtype == IR_F64 ? ((const double *)x->data)[i] != 0 : walk_load_int(x, i) != 0;
-    } else {
+    if (walk_is_exact(x->dtype))
+        walk_store_int(y, o, walk_load_int(x, i));
+    else if (x->dtype == IR_F64 || y->dtype == IR_F64)
+        walk_store_double(y, o, walk_load_double(x, i));
+    else
         return false;
-    }
     return true;
 }
 
@@ -117,6 +95,10 @@ static const op_case cases[] = {
     CASE("i64[7]", "bool"),
     CASE("i64[7]", "f64"),
     CASE("f64[7]", "bool"),
+    CASE("i32[7, 3]", "u8"),
+    CASE("i8[7, 3]", "i64"),
+    CASE("f64[7, 3]", "i16"),
+    CASE("u8[7, 3]", "bf16"),
     {"const %x : q5_k[3, 512]\n%y = cast(%x) {dtype = \"f32\"}\n"},
 };
 

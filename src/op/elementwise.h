@@ -27,11 +27,8 @@ static inline void elementwise_binary(const op_call *call, const ir_box *box, fl
         int64_t i = walk_broadcast(a, y->rank, at), k = walk_broadcast(b, y->rank, at), o = walk_offset(y, at);
         if (y->dtype == IR_F64)
             ((double *)y->data)[o] = f64(((const double *)a->data)[i], ((const double *)b->data)[k]);
-        else if (y->dtype == IR_I64)
-            ((uint64_t *)y->data)[o] = integer(((const uint64_t *)a->data)[i], ((const uint64_t *)b->data)[k]);
-        else if (y->dtype == IR_I32)
-            ((uint32_t *)y->data)[o] =
-                (uint32_t)integer(((const uint32_t *)a->data)[i], ((const uint32_t *)b->data)[k]);
+        else if (walk_is_exact(y->dtype))
+            walk_store_int(y, o, (int64_t)integer((uint64_t)walk_load_int(a, i), (uint64_t)walk_load_int(b, k)));
         else
             op_store(y, o, f(op_load(a, i), op_load(b, k)));
     } while (walk_next(box, y->rank, at));
@@ -48,8 +45,7 @@ static inline mpk_status elementwise_infer_unary(mpk_context *cx, const ir_graph
 /* infer of a binary operator: both inputs have one dtype, which is the result's; shapes broadcast. */
 static inline mpk_status elementwise_infer_binary(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    uint32_t numbers = SHAPE_PLAIN & ~(1u << IR_BOOL);
-    TRY(shape_expect_dtype(cx, g, op, 0, numbers));
+    TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_NUMBER));
     TRY(shape_expect_dtype(cx, g, op, 1, 1u << shape_input(g, op, 0)->dtype));
     out->dtype = shape_input(g, op, 0)->dtype;
     return shape_broadcast(cx, g, op, out);

@@ -25,6 +25,10 @@ static inline void fill_store(const ir_tensor *t, int64_t i, int64_t value, void
         ((int64_t *)data)[i] = value;
     else if (t->dtype == IR_I32)
         ((int32_t *)data)[i] = (int32_t)value;
+    else if (t->dtype == IR_I16)
+        ((int16_t *)data)[i] = (int16_t)value;
+    else if (t->dtype == IR_I8 || t->dtype == IR_U8)
+        ((uint8_t *)data)[i] = (uint8_t)value;
 }
 
 static inline void fill_indices(const ir_tensor *t, int64_t limit, uint64_t seed, void *data)

@@ -206,7 +206,7 @@ static void test_linear(void **state)
     for (int d = 0; d < IR_DTYPES; d++) {
         char graph[512];
         bed b;
-        if (d == IR_F64 || d == IR_I32 || d == IR_I64 || d == IR_BOOL)
+        if (d == IR_F64 || d == IR_I32 || d == IR_I64 || d == IR_BOOL || d >= IR_U8)
             continue;
         snprintf(graph, sizeof graph,
                  "input %%x : f32[3, 512]\nconst %%w : %s[5, 512]\nconst %%u : f32[4, 512]\nconst %%b : f32[4]\n"
@@ -477,6 +477,110 @@ static void test_fused_attention(void **state)
     check_fused("bf16", "f16", with, "%qn", "%kn", "1");
 }
 
+/* attention_split and attention_fold against attention_qkv over a long and a short context, prompts among them; what
+ * is left of a split that saw nothing must not be read. */
+static void check_split_attention(int splits, int unit, int window)
+{
+    enum { TOKENS = 6 };
+    static const int32_t positions[TOKENS] = {50, 0, 1, 2, 13, 14}, slots[TOKENS] = {1, 0, 0, 0, 2, 2};
+    char graph[4096];
+    bed b;
+    snprintf(graph, sizeof graph,
+             "input %%x : f32[6, 640] live=tokens\ninput %%p : i32[6] live=tokens\ninput %%s : i32[6] live=tokens\n"
+             "input %%pages : i32[3, 16]\nconst %%qn : f32[80]\nconst %%kn : f32[80]\nconst %%w : f32[24, 320]\n"
+             "state %%k1 : f32[48, 2, 4, 80]\nstate %%v1 : f32[48, 2, 4, 80]\nstate %%k2 : f32[48, 2, 4, 80]\n"
+             "state %%v2 : f32[48, 2, 4, 80]\n%%t = rope_table(%%p) {size = 64}\n"
+             "%%y1, %%k1a, %%v1a = attention_qkv(%%x, %%p, %%s, %%pages, %%k1, %%v1, %%qn, %%kn) {size = 64, heads = "
+             "4, kv_heads = 2, head_size = 80, window = %d}\n"
+             "%%part, %%lse, %%k2a, %%v2a = attention_split(%%x, %%t, %%p, %%s, %%pages, %%k2, %%v2, %%qn, %%kn) "
+             "{heads = 4, kv_heads = 2, head_size = 80, window = %d, splits = %d, unit = %d}\n"
+             "%%y2 = attention_fold(%%part, %%lse)\n%%z1 = linear(%%y2, %%w)\n"
+             "%%z2 = linear(%%part, %%w, _, _, _, _, _, _, _, %%lse)\n",
+             window, window, splits, unit);
+    set_up(&b, graph);
+    memcpy(data_of(&b, "p"), positions, sizeof positions);
+    memcpy(data_of(&b, "s"), slots, sizeof slots);
+    for (int32_t i = 0; i < 48; i++)
+        ((int32_t *)data_of(&b, "pages"))[i] = (i * 5 + 2) % 48;
+    memcpy(data_of(&b, "k2"), data_of(&b, "k1"), (size_t)ir_bytes(tensor_of(&b, "k1")));
+    memcpy(data_of(&b, "v2"), data_of(&b, "v1"), (size_t)ir_bytes(tensor_of(&b, "v1")));
+    eval(&b);
+    for (int64_t i = 0; i < (int64_t)TOKENS * 320; i++)
+        near(at(&b, "y2", i), at(&b, "y1", i), 1e-5);
+    assert_memory_equal(data_of(&b, "z2"), data_of(&b, "z1"), TOKENS * 24 * sizeof(float));
+    assert_memory_equal(data_of(&b, "k2"), data_of(&b, "k1"), (size_t)ir_bytes(tensor_of(&b, "k1")));
+    assert_memory_equal(data_of(&b, "v2"), data_of(&b, "v1"), (size_t)ir_bytes(tensor_of(&b, "v1")));
+    for (int64_t i = 0; i < (int64_t)TOKENS * splits * 4; i++) {
+        bool seen = at(&b, "lse", i) > -INFINITY;
+        for (int64_t c = 0; !seen && c < 80; c++)
+            ((float *)data_of(&b, "part"))[i / 4 * 320 + i % 4 * 80 + c] = NAN;
+    }
+    const ir_op *fold = &b.g->ops.at[tensor_of(&b, "y2")->producer];
+    op_call call;
+    float scratch[1024];
+    ir_box whole = ir_box_whole(tensor_of(&b, "y2"));
+    op_bind(b.g, fold, b.values.data, b.values.live, &call);
+    memset(data_of(&b, "y2"), 0xFF, TOKENS * 320 * sizeof(float));
+    fold->def->ref(&call, &whole, scratch);
+    for (int64_t i = 0; i < (int64_t)TOKENS * 320; i++)
+        near(at(&b, "y2", i), at(&b, "y1", i), 1e-5);
+    tear_down(&b);
+}
+
+static void test_split_attention(void **state)
+{
+    (void)state;
+    for (int window = 0; window < 13; window += 6)
+        for (int splits = 1; splits < 40; splits = splits * 2 + 1)
+            for (int unit = 4; unit <= 128; unit *= 2)
+                check_split_attention(splits, unit, window);
+}
+
+/* Units of a split follow the rule: two tokens with 3 and 2 units in two splits give 2 and 3. */
+static void test_units_of_splits(void **state)
+{
+    bed b;
+    (void)state;
+    set_up(&b, "input %x : f32[2, 24]\ninput %t : f32[2, 2, 4]\ninput %p : i32[2]\ninput %s : i32[2]\ninput %pages : "
+               "i32[2, 5]\nstate %k : f32[10, 1, 4, 8]\nstate %v : f32[10, 1, 4, 8]\n%y, %l, %ka, %va = "
+               "attention_split(%x, %t, %p, %s, %pages, %k, %v) {heads = 1, kv_heads = 1, head_size = 8, splits = 5, "
+               "unit = 4}\n");
+    memcpy(data_of(&b, "p"), (int32_t[]){10, 8}, 8);
+    memcpy(data_of(&b, "s"), (int32_t[]){0, 1}, 8);
+    for (int32_t i = 0; i < 10; i++)
+        ((int32_t *)data_of(&b, "pages"))[i] = i;
+    eval(&b);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(at(&b, "l", i) > -INFINITY, i / 5 == 0 ? i % 5 < 3 : i % 5 >= 3);
+    tear_down(&b);
+}
+
+/* logits and sample against gather, rms_norm, linear and sample, the same bits; NaN is passed over. */
+static void test_logits(void **state)
+{
+    bed b;
+    (void)state;
+    set_up(&b, "input %x : f32[7, 64] live=tokens\nconst %w : f32[1003, 64]\nconst %n : f32[64]\ninput %r : i32[5] "
+               "live=rows\ninput %s : f32[5, 4] live=rows\ninput %seed : i64[5] live=rows\ninput %d : i32[5] "
+               "live=rows\n%g = gather(%x, %r)\n%h = rms_norm(%g, %n) {eps = 1e-05}\n%l1 = linear(%h, %w)\n"
+               "%t1 = sample(%l1, %s, %seed, %d)\n%l2, %peaks = logits(%x, %w, %n, %r) {eps = 1e-05}\n"
+               "%t2 = sample(%l2, %s, %seed, %d, %peaks)\n");
+    memcpy(data_of(&b, "r"), (int32_t[]){6, 0, 99, 3, 3}, 20);
+    memset(data_of(&b, "s"), 0, 80);
+    ((float *)data_of(&b, "s"))[16] = 1;
+    ((float *)data_of(&b, "s"))[18] = 1;
+    float *w = data_of(&b, "w");
+    for (int i = 0; i < 130 * 64; i++)
+        w[i] = NAN;
+    memcpy(w + 900 * 64, w + 200 * 64, 256); /* ties */
+    eval(&b);
+    assert_memory_equal(data_of(&b, "l2"), data_of(&b, "l1"), 5 * 1003 * sizeof(float));
+    assert_memory_equal(data_of(&b, "t2"), data_of(&b, "t1"), 5 * sizeof(int32_t));
+    assert_true(at(&b, "peaks", 3) == -1 && at(&b, "peaks", 2) == -INFINITY);
+    assert_int_equal(at(&b, "t2", 2), 130); /* all zeros but for NaN */
+    tear_down(&b);
+}
+
 static void test_argmax(void **state)
 {
     bed b;
@@ -654,6 +758,9 @@ int main(void)
         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_fused_attention),
+        cmocka_unit_test(test_split_attention),
+        cmocka_unit_test(test_units_of_splits),
+        cmocka_unit_test(test_logits),
         cmocka_unit_test(test_argmax),
         cmocka_unit_test(test_sample),
         cmocka_unit_test(test_views),

@@ -61,6 +61,22 @@ mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uin
     return MPK_OK;
 }
 
+mpk_status shape_expect_axis(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, int64_t axis)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    CHECK(cx, axis >= 0 && axis < t->rank, MPK_ESHAPE, "%s: axis %lld of input %s (%%%.*s), which has rank %u",
+          op->def->name, (long long)axis, input_name(op, input), STR_ARG(t->name), t->rank);
+    return MPK_OK;
+}
+
+mpk_status shape_expect_whole(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    CHECK(cx, !t || t->live == IR_ALL, MPK_ESHAPE, "%s: axis 0 of input %s (%%%.*s) may not be partly alive",
+          op->def->name, input_name(op, input), STR_ARG(t->name));
+    return MPK_OK;
+}
+
 static const char *const live_names[IR_LIVES] = {"nothing that varies", "tokens", "rows"};
 
 mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, ir_live live)

@@ -9,9 +9,13 @@ enum {
     SHAPE_FLOAT = 1 << IR_F32 | 1 << IR_F16 | 1 << IR_BF16,
     SHAPE_I32 = 1 << IR_I32,
     SHAPE_I64 = 1 << IR_I64,
-    SHAPE_PLAIN = SHAPE_FLOAT | 1 << IR_F64 | SHAPE_I32 | SHAPE_I64 | 1 << IR_BOOL,
+    SHAPE_INTEGER = SHAPE_I32 | SHAPE_I64 | 1 << IR_U8 | 1 << IR_I8 | 1 << IR_I16,
+    SHAPE_REAL_NUMBER = SHAPE_FLOAT | 1 << IR_F64,
+    SHAPE_NUMBER = SHAPE_REAL_NUMBER | SHAPE_INTEGER,
+    SHAPE_PLAIN = SHAPE_NUMBER | 1 << IR_BOOL,
+    SHAPE_INDEX = SHAPE_I32 | SHAPE_I64,
     SHAPE_ANY = (1 << IR_DTYPES) - 1,
-    SHAPE_WEIGHT = SHAPE_ANY & ~(1 << IR_F64 | SHAPE_I32 | SHAPE_I64 | 1 << IR_BOOL)
+    SHAPE_WEIGHT = SHAPE_ANY & ~(1 << IR_F64 | SHAPE_INTEGER | 1 << IR_BOOL)
 };
 
 /* A dimension that may be anything, for shape_expect. */
@@ -34,6 +38,10 @@ enum { SHAPE_FREE = -1 };
     {                                                                         \
         .name = attribute_name, .type = IR_ATTRIBUTE_##kind, .required = true \
     }
+#define SHAPE_LIST(attribute_name)                        \
+    {                                                     \
+        .name = attribute_name, .type = IR_ATTRIBUTE_INTS \
+    }
 #define SHAPE_COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* The tensor of an input, or NULL if it is absent. */
@@ -45,6 +53,10 @@ mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uin
                         uint32_t rank, const int64_t *dims);
 /* MPK_ESHAPE unless the input has one of these dtypes, whatever its shape. */
 mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, uint32_t dtypes);
+/* MPK_ESHAPE unless 0 <= axis < rank of the input. */
+mpk_status shape_expect_axis(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, int64_t axis);
+/* MPK_ESHAPE if axis 0 of the input may be partly alive: for operators that mix the entries of axis 0. */
+mpk_status shape_expect_whole(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input);
 /* MPK_ESHAPE unless axis 0 of both inputs counts the same (absent inputs pass). */
 mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, ir_live live);
 

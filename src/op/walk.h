@@ -80,10 +80,94 @@ static inline void walk_copy(const op_view *to, int64_t to_offset, int64_t to_st
         memcpy(d + (size_t)(i * to_stride) * size, s + (size_t)(i * from_stride) * size, size);
 }
 
-/* An entry of an i32 or i64 tensor. */
+/* An entry of a tensor of integers or bool. */
 static inline int64_t walk_load_int(const op_view *v, int64_t offset)
 {
-    return v->dtype == IR_I32 ? ((const int32_t *)v->data)[offset] : ((const int64_t *)v->data)[offset];
+    switch (v->dtype) {
+    case IR_I32:
+        return ((const int32_t *)v->data)[offset];
+    case IR_I64:
+        return ((const int64_t *)v->data)[offset];
+    case IR_I16:
+        return ((const int16_t *)v->data)[offset];
+    case IR_I8:
+        return ((const int8_t *)v->data)[offset];
+    case IR_U8:
+        return ((const uint8_t *)v->data)[offset];
+    default:
+        return ((const uint8_t *)v->data)[offset] != 0;
+    }
+}
+
+static inline bool walk_is_exact(ir_dtype dtype)
+{
+    return dtype == IR_BOOL || dtype == IR_I64 || dtype == IR_I32 || dtype == IR_I16 || dtype == IR_I8 ||
+           dtype == IR_U8;
+}
+
+/* An entry of any plain dtype as double; exact but for integers beyond 2^53. */
+static inline double walk_load_double(const op_view *v, int64_t offset)
+{
+    if (v->dtype == IR_F64)
+        return ((const double *)v->data)[offset];
+    return walk_is_exact(v->dtype) ? (double)walk_load_int(v, offset) : (double)op_load(v, offset);
+}
+
+/* Keep an integer as any plain dtype: integers take its low bits, bool "not zero". */
+static inline void walk_store_int(const op_view *v, int64_t offset, int64_t value)
+{
+    switch (v->dtype) {
+    case IR_I32:
+        ((uint32_t *)v->data)[offset] = (uint32_t)(uint64_t)value;
+        break;
+    case IR_I64:
+        ((int64_t *)v->data)[offset] = value;
+        break;
+    case IR_I16:
+        ((uint16_t *)v->data)[offset] = (uint16_t)(uint64_t)value;
+        break;
+    case IR_I8:
+    case IR_U8:
+        ((uint8_t *)v->data)[offset] = (uint8_t)(uint64_t)value;
+        break;
+    case IR_BOOL:
+        ((uint8_t *)v->data)[offset] = value != 0;
+        break;
+    case IR_F64:
+        ((double *)v->data)[offset] = (double)value;
+        break;
+    default:
+        op_store(v, offset, (float)value);
+    }
+}
+
+/* Towards zero, held at the ends of 64 bits; NaN is 0. */
+static inline int64_t walk_truncate(double x)
+{
+    if (!(x == x))
+        return 0;
+    return x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : (int64_t)x;
+}
+
+/* Keep a double as any plain dtype: rounded, or for integers towards zero and held at the ends of their range. */
+static inline void walk_store_double(const op_view *v, int64_t offset, double value)
+{
+    static const int64_t least[IR_DTYPES] = {[IR_I32] = INT32_MIN, [IR_I16] = INT16_MIN, [IR_I8] = INT8_MIN};
+    static const int64_t most[IR_DTYPES] = {
+        [IR_I32] = INT32_MAX, [IR_I16] = INT16_MAX, [IR_I8] = INT8_MAX, [IR_U8] = UINT8_MAX};
+    if (v->dtype == IR_F64) {
+        ((double *)v->data)[offset] = value;
+    } else if (v->dtype == IR_I64) {
+        ((int64_t *)v->data)[offset] = walk_truncate(value);
+    } else if (v->dtype == IR_BOOL) {
+        ((uint8_t *)v->data)[offset] = value != 0;
+    } else if (walk_is_exact(v->dtype)) {
+        int64_t held = walk_truncate(value);
+        held = held < least[v->dtype] ? least[v->dtype] : held > most[v->dtype] ? most[v->dtype] : held;
+        walk_store_int(v, offset, held);
+    } else {
+        op_store(v, offset, (float)value);
+    }
 }
 
 /* x as it would come back from a tensor of this dtype. */

@@ -536,7 +536,7 @@ static void test_split_attention(void **state)
                 check_split_attention(splits, unit, window);
 }
 
-/* Units of a split follow the rule: two tokens with 3 and 2 units in two splits give 2 and 3. */
+/* Units of a split follow the rule: of two tokens with 3 and 2 units five splits get one each. */
 static void test_units_of_splits(void **state)
 {
     bed b;

@@ -67,7 +67,7 @@ mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g);
 
 /* ---- Memory ---- */
 
-mpk_status cuda_memory_free(mpk_context *cx, cuda_gpu *g, uint64_t *free_bytes, uint64_t *total_bytes);
+mpk_status cuda_memory_available(mpk_context *cx, cuda_gpu *g, uint64_t *free_bytes, uint64_t *total_bytes);
 /* n bytes, aligned to 256 at least, not zeroed; n = 0: *out = 0.  MPK_ENOMEM says how many are free.  `what` is for
  * that message: "weights". */
 mpk_status cuda_memory_alloc(mpk_context *cx, cuda_gpu *g, const char *what, uint64_t n, cuda_address *out);

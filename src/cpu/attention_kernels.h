@@ -212,7 +212,8 @@ static bool attend_range(const attend_query *a, int64_t p0, int64_t *j0, int64_t
 
 /* Scores to weights: the largest score and the sum of weights move on; *kept: what earlier sums are multiplied by.
  * False if the query sees nothing of the block. */
-static bool attend_weigh(const attend_task *task, attend_query *a, int64_t p0, vf score, float weight[16], float *kept)
+static bool attend_weigh_keys(const attend_task *task, attend_query *a, int64_t p0, vf score, float weight[16],
+                              float *kept)
 {
     int64_t j0, j1;
     if (!attend_range(a, p0, &j0, &j1))
@@ -260,8 +261,8 @@ V_INLINE void attend_add_part(const attend_task *task, int nq, attend_query *a, 
             v_store(a[q].acc + i + 16 * v, acc[q][v]);
 }
 
-V_INLINE void attend_add(const attend_task *task, int nq, attend_query *a, float weight[][16], const float *kept,
-                         int64_t p0)
+V_INLINE void attend_add_values(const attend_task *task, int nq, attend_query *a, float weight[][16], const float *kept,
+                                int64_t p0)
 {
     int64_t j0, j1, i = 0;
     attend_range(a, p0, &j0, &j1);
@@ -290,15 +291,15 @@ static void attend_block(attend_task *task, int64_t p0)
         int64_t n = task->n - from < V_QUERIES ? task->n - from : V_QUERIES;
         attend_scores(task, from, score);
         for (int64_t i = 0; i < n; i++)
-            sees[i] = attend_weigh(task, &a[i], p0, score[i], weight[i], &kept[i]);
+            sees[i] = attend_weigh_keys(task, &a[i], p0, score[i], weight[i], &kept[i]);
         for (int64_t i = 0; i < n; i++) {
             if (!sees[i])
                 continue;
             if (sees[i + 1] && attend_same_range(&a[i], &a[i + 1], p0)) {
-                attend_add(task, 2, &a[i], &weight[i], &kept[i], p0);
+                attend_add_values(task, 2, &a[i], &weight[i], &kept[i], p0);
                 i++;
             } else {
-                attend_add(task, 1, &a[i], &weight[i], &kept[i], p0);
+                attend_add_values(task, 1, &a[i], &weight[i], &kept[i], p0);
             }
         }
     }

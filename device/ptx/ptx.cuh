@@ -64,15 +64,16 @@ MPK_FN mpk_words ptx_load_shared_words(const void *p)
                  : "memory");
     return v;
 }
+/* Flags between warps of one block: what was written before the store is seen after the load. */
 MPK_FN rt_u32 ptx_load_flag(const rt_u32 *p)
 {
     rt_u32 v;
-    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(v) : "r"(ptx_shared(p)) : "memory");
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(ptx_shared(p)) : "memory");
     return v;
 }
 MPK_FN void ptx_store_flag(rt_u32 *p, rt_u32 v)
 {
-    asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(ptx_shared(p)), "r"(v) : "memory");
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(ptx_shared(p)), "r"(v) : "memory");
 }
 
 /* ---- barriers in shared memory ---- */

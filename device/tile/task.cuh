@@ -11,12 +11,15 @@
 #define MPK_FN static __device__ __forceinline__
 #define MPK_WARPS (MPK_THREADS / 32)
 
+struct mpk_ring;
+
 /* A task as its body sees it. */
 struct mpk_task {
     const rt_entry *e;  /* in shared memory */
     rt_u32 hi0;         /* end of axis 0, clipped to what is alive */
     const rt_u32 *live; /* [RT_LIVES], in shared memory */
     char *s_scratch;    /* MPK_SCRATCH_BYTES of shared memory, 1024-byte aligned, this task's until it ends */
+    mpk_ring *ring;     /* the pages that its load phase fills (tile/ring.cuh) */
 };
 
 MPK_FN rt_u32 mpk_lo(const mpk_task &t, int axis)

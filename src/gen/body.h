@@ -11,7 +11,8 @@
  *     __device__ void body_N(const mpk_task &t);      compute the task's box
  *     __device__ void load_N(const mpk_load &l);      optional: the pre-load phase, one thread of the loader's warp
  *
- * `t` gives lo[], hi[] (hi[0] clipped to the live entries: the box is not empty), at[] (rt_entry.at), live[].  A body
+ * `t` gives lo[], hi[] (hi[0] clipped to the live entries: the box is not empty, except that a body which loads is
+ * called even then and must release its pages), at[] (rt_entry.at), live[].  A body
  * whose record says `waits` is called before its event is activated and calls mpk_wait(t) itself, after what it can do
  * ahead, and mpk_trigger(t) as soon as its results are written; any other is called when everything it reads is there,
  * and the worker triggers the event when the body returns.

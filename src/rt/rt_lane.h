@@ -62,6 +62,8 @@ typedef struct rt_kernel {
     rt_tuning tuning;
     rt_u32 mode, graph;  /* graph: of RT_ONE_OP */
     const rt_range *one; /* [n_workers] RT_ONE_OP: entries of that operator */
+    rt_u64 start_step;   /* control.step when the kernel begins: that step is over; RT_NO_STEP at first.  A kernel that
+                            ends by itself leaves it right for the next */
     rt_u32 idle_ns;          /* the machine has had nothing to do for so long: the kernel ends (control.abort becomes
                                 RT_STOPPING); the host starts it again when there is work.  0: never */
 

@@ -1,0 +1,609 @@
+/* kernel.cuh - the mega-kernel: what each warp of a worker does (paper §5).
+ *
+ * Input: rt_kernel in device memory.  One block is one worker; the grid is all workers, all resident at once (the host
+ * checks).  The generated source defines, before it includes this file, mpk_dispatch_body, mpk_dispatch_load,
+ * mpk_body_waits and mpk_body_loads.
+ *
+ *   warps 0 .. MPK_WARPS - 1  bodies: follow the step word, run the worker's AOT list in order, JIT tasks in between
+ *   warp  MPK_WARPS           loader of AOT tasks: descriptors and constant operands, ahead of events, across tasks,
+ *                             operators, layers and steps
+ *   warp  MPK_WARPS + 1       loader of JIT tasks
+ *   warp  MPK_WARPS + 2       worker 0: the step task; workers 1 .. n_schedulers: a scheduler
+ *   warp  MPK_WARPS + 3       worker 0: the courier between the machine's rings and the host's
+ *
+ * The loader assumes that the next step runs the same graph as the last and goes on with its first tasks.  If another
+ * comes, the bodies' side asks it to stop (resync), throws away what it has loaded for the step that does not come, and
+ * both begin the new list together.
+ */
+#ifndef KERNEL_CUH
+#define KERNEL_CUH
+
+#include "rt/rt_step.h"
+#include "tile/ring.cuh"
+
+#ifndef MPK_JIT_PAGES
+#define MPK_JIT_PAGES 0 /* pages kept for the loads of JIT tasks */
+#endif
+
+enum { MPK_BLOCK = MPK_THREADS + 128, MPK_AHEAD = 4, MPK_STOP = 1u << 31 };
+
+MPK_FN const rt_range mpk_list(rt_u32 graph)
+{
+    const rt_kernel *k = mpk_w.k;
+    rt_range r;
+    if (k->mode == RT_ONE_OP)
+        return k->one[mpk_w.index];
+    const rt_u32 *first = k->first_entry + (rt_u64)graph * k->machine.n_workers + mpk_w.index;
+    r.first = first[0];
+    r.last = first[1];
+    return r;
+}
+
+/* ---- loaders ---- */
+
+#if MPK_BULK
+
+/* The descriptor ring, as the loader sees it. */
+struct mpk_descriptors {
+    rt_range list;
+    rt_u32 asked;       /* entries of this list that have been asked for */
+    rt_u32 slot, parity;  /* where the next one goes */
+    rt_u32 ahead;
+};
+
+/* Ask for descriptors up to `ahead` behind entry i. */
+MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
+{
+    rt_u32 n = d->list.last - d->list.first;
+    while (d->asked < n && d->asked <= i + d->ahead) {
+        rt_u64 *empty = &mpk_w.entry_empty[d->slot];
+        if (!ptx_barrier_try(empty, d->parity ^ 1) && !load_wait_on(l, empty, d->parity ^ 1))
+            return 0;
+        if (threadIdx.x % 32 == 0) {
+            ptx_barrier_expect(&mpk_w.entry_full[d->slot], sizeof(rt_entry));
+            ptx_copy_bulk(&mpk_w.entries[d->slot], mpk_w.k->entries + d->list.first + d->asked, sizeof(rt_entry),
+                          &mpk_w.entry_full[d->slot]);
+        }
+        __syncwarp();
+        d->asked++;
+        if (++d->slot == MPK_ENTRIES) {
+            d->slot = 0;
+            d->parity ^= 1;
+        }
+    }
+    return 1;
+}
+
+/* Stop loading for a step that does not come: tell how much there is to throw away. */
+MPK_FN void loader_answer(mpk_load *l, const mpk_descriptors *d)
+{
+    if (threadIdx.x % 32 == 0) {
+        mpk_w.ahead_pages = l->pages;
+        mpk_w.ahead_entries = d->asked;
+        ptx_store_flag(&mpk_w.resync, RESYNC_ANSWERED);
+    }
+    __syncwarp();
+}
+
+/* Load one step's list.  0: the step does not come. */
+MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32 *parity)
+{
+    rt_u32 n = d->list.last - d->list.first;
+    l->pages = d->asked = 0;
+    for (rt_u32 i = 0; i < n; i++) {
+        if (!descriptors_ask(d, l, i))
+            return 0;
+        mpk_barrier_wait(&mpk_w.entry_full[*slot], *parity);
+        l->e = &mpk_w.entries[*slot];
+        if (l->e->body != RT_NONE && mpk_body_loads(l->e->body)) {
+            if (!mpk_w.k->tuning.preload && !load_needs_step(l))
+                return 0;
+            mpk_dispatch_load(l->e->body, *l);
+        }
+        if (l->cancelled)
+            return 0;
+        if (++*slot == MPK_ENTRIES) {
+            *slot = 0;
+            *parity ^= 1;
+        }
+    }
+    return 1;
+}
+
+static __device__ void loader_loop(void)
+{
+    const rt_kernel *k = mpk_w.k;
+    mpk_load l = {};
+    mpk_descriptors d = {};
+    rt_u32 slot = 0, parity = 0, graph = k->start_step == RT_NO_STEP ? 0 : (rt_u32)(k->start_step >> 32);
+    l.ring.n = l.tail.n = MPK_PAGES - MPK_JIT_PAGES;
+    l.in_flight = k->tuning.in_flight;
+    l.policy = ptx_policy_once();
+    l.aot = 1;
+    d.ahead = k->tuning.descriptor_ahead < MPK_AHEAD ? k->tuning.descriptor_ahead : MPK_AHEAD;
+    for (;;) {
+        d.list = mpk_list(graph);
+        int done = loader_run_list(&l, &d, &slot, &parity);
+        if (ptx_load_flag(&mpk_w.abort) || k->mode != RT_SERVE)
+            return;
+        if (done) {
+            l.step++;
+            /* The next step's first loads need no more than memory; but no further than one step ahead. */
+            while (l.step > ptx_load_flag(&mpk_w.begun) && !ptx_load_flag(&mpk_w.abort) &&
+                   ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
+                __nanosleep(100);
+            if (ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
+                continue;
+            l.pages = d.asked = 0;
+        }
+        /* Entries that were asked for but not looked at stand in the ring all the same. */
+        while (ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
+            if (ptx_load_flag(&mpk_w.abort))
+                return;
+        loader_answer(&l, &d);
+        slot = d.slot;
+        parity = d.parity;
+        graph = mpk_w.graph;
+        l.step = mpk_w.begun; /* that of the step which is about to begin */
+        l.cancelled = 0;
+    }
+}
+
+#if MPK_JIT_PAGES
+/* JIT tasks come one at a time: load what the bodies' side has put into the mail. */
+static __device__ void jit_loader_loop(void)
+{
+    mpk_load l = {};
+    l.ring.first = l.tail.first = MPK_PAGES - MPK_JIT_PAGES;
+    l.ring.n = l.tail.n = MPK_JIT_PAGES;
+    l.in_flight = MPK_JIT_PAGES;
+    l.policy = ptx_policy_once();
+    l.e = &mpk_w.jit_entry;
+    while (!ptx_load_flag(&mpk_w.abort)) {
+        if (!ptx_load_flag(&mpk_w.jit_mail)) {
+            __nanosleep(50);
+            continue;
+        }
+        l.step = mpk_w.begun - 1;
+        ptx_fence_bulk();
+        mpk_dispatch_load(l.e->body, l);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            ptx_store_flag(&mpk_w.jit_mail, 0);
+        __syncwarp();
+    }
+}
+#endif
+
+#endif
+
+/* ---- bodies ---- */
+
+/* The bodies' side of the descriptor ring; the same in every thread. */
+struct mpk_side {
+    mpk_ring ring, jit_ring;
+    rt_u32 slot, parity;
+    rt_u64 step; /* the last step word seen */
+};
+
+MPK_FN void run_entry(const rt_entry *e, mpk_ring *ring)
+{
+    mpk_task t;
+    t.e = e;
+    t.live = mpk_w.live;
+    t.s_scratch = mpk_s + MPK_PAGES * MPK_PAGE_BYTES;
+    t.ring = ring;
+    rt_u32 live = mpk_w.live[e->live];
+    t.hi0 = e->live != RT_ALL && e->hi[0] > live ? live : e->hi[0];
+    rt_u32 body = e->body;
+    bool empty = body == RT_NONE || (e->rank && e->lo[0] >= t.hi0);
+    bool waits = body != RT_NONE && mpk_body_waits(body);
+    if (empty && t.hi0 < e->lo[0])
+        t.hi0 = e->lo[0];
+    if (!waits)
+        mpk_wait(t);
+    if (!empty || (body != RT_NONE && mpk_body_loads(body)))
+        mpk_dispatch_body(body, t);
+    else if (waits) {
+        mpk_wait(t);
+        mpk_trigger(t);
+    }
+    if (!waits)
+        mpk_trigger(t);
+}
+
+/* The entry that comes next in the list. */
+MPK_FN const rt_entry *next_entry(mpk_side *s, rt_u32 index)
+{
+#if MPK_BULK
+    (void)index;
+    mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->parity);
+    return &mpk_w.entries[s->slot];
+#else
+    /* Without bulk copies the threads fetch it themselves. */
+    (void)s;
+    mpk_sync();
+    const rt_u32 *from = (const rt_u32 *)(mpk_w.k->entries + index);
+    for (int i = mpk_thread(); i < (int)(sizeof(rt_entry) / 4); i += MPK_THREADS)
+        ((rt_u32 *)&mpk_w.entries[0])[i] = from[i];
+    mpk_sync();
+    return &mpk_w.entries[0];
+#endif
+}
+
+MPK_FN void end_entry(mpk_side *s)
+{
+#if MPK_BULK
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);
+    if (++s->slot == MPK_ENTRIES) {
+        s->slot = 0;
+        s->parity ^= 1;
+    }
+#else
+    (void)s;
+#endif
+}
+
+MPK_FN void run_aot(mpk_side *s, rt_u32 index)
+{
+    run_entry(next_entry(s, index), &s->ring);
+    end_entry(s);
+}
+
+/* ---- steps with JIT tasks ---- */
+
+enum { CHOICE_AOT, CHOICE_JIT, CHOICE_END };
+
+/* Thread 0: JIT tasks first, then the next AOT task if its event is activated (paper §5.2). */
+MPK_FN rt_u32 choose(rt_u64 step, const rt_entry *next, rt_u32 *taken)
+{
+    rt_machine *m = (rt_machine *)&mpk_w.k->machine;
+    rt_u32 me = mpk_w.index;
+    mpk_spin s = {0, 0};
+    for (;;) {
+        if (rt_queue_pop(&m->jit[me], m->jit_slots + (rt_u64)me * (m->jit_mask + 1), m->jit_mask, taken))
+            return CHOICE_JIT;
+        if (next &&
+            (rt_i32)(rt_load_acquire_device(&mpk_w.counters[next->depends]) - next->needed * mpk_w.epoch) >= 0)
+            return CHOICE_AOT;
+        if (!next && rt_load_wide_acquire_device(&mpk_w.control->step) != step)
+            return CHOICE_END;
+        if (!next && rt_load_relaxed_device(&mpk_w.control->idle))
+            s.since = 0;
+        if (mpk_spin_on(&s, next ? next->task : RT_NONE, RT_NONE))
+            return CHOICE_END;
+    }
+}
+
+MPK_FN void run_jit(mpk_side *s, rt_u32 task)
+{
+    const rt_kernel *k = mpk_w.k;
+    rt_u32 at = k->jit_entry[k->machine.graphs[mpk_w.graph].first_task + task];
+    const rt_u32 *from = (const rt_u32 *)(k->entries + at);
+    for (int i = mpk_thread(); i < (int)(sizeof(rt_entry) / 4); i += MPK_THREADS)
+        ((rt_u32 *)&mpk_w.jit_entry)[i] = from[i];
+    mpk_sync();
+#if MPK_JIT_PAGES
+    if (mpk_w.jit_entry.body != RT_NONE && mpk_body_loads(mpk_w.jit_entry.body) && mpk_thread() == 0)
+        ptx_store_flag(&mpk_w.jit_mail, 1);
+#endif
+    run_entry(&mpk_w.jit_entry, &s->jit_ring);
+#if MPK_JIT_PAGES
+    if (mpk_thread() == 0)
+        while (ptx_load_flag(&mpk_w.jit_mail) && !ptx_load_flag(&mpk_w.abort))
+            ;
+#endif
+    mpk_sync();
+}
+
+/* Noinline: the lists of most steps hold AOT tasks alone, and their loop should stay small. */
+static __device__ void run_hybrid(mpk_side *s, rt_range list)
+{
+    rt_u32 i = list.first;
+    for (;;) {
+        const rt_entry *next = i < list.last ? next_entry(s, i) : 0;
+        if (mpk_thread() == 0)
+            mpk_w.choice = choose(s->step, next, &mpk_w.taken);
+        mpk_sync();
+        rt_u32 choice = mpk_w.choice, taken = mpk_w.taken;
+        mpk_sync();
+        if (choice == CHOICE_END || ptx_load_flag(&mpk_w.abort))
+            return;
+        if (choice == CHOICE_JIT) {
+            run_jit(s, taken);
+            continue;
+        }
+        run_entry(next, &s->ring);
+        end_entry(s);
+        i++;
+    }
+}
+
+/* ---- following the step word ---- */
+
+#if MPK_BULK
+/* The loader has gone ahead into a step that does not come: take what it has loaded and drop it. */
+MPK_FN void drop_ahead(mpk_side *s)
+{
+    if (mpk_thread() == 0) {
+        ptx_store_flag(&mpk_w.resync, RESYNC_ASKED);
+        while (ptx_load_flag(&mpk_w.resync) != RESYNC_ANSWERED && !ptx_load_flag(&mpk_w.abort))
+            ;
+    }
+    mpk_sync();
+    rt_u32 pages = mpk_w.ahead_pages, entries = mpk_w.ahead_entries;
+    for (rt_u32 i = 0; i < pages && !ptx_load_flag(&mpk_w.abort); i++) {
+        rt_u32 page;
+        ring_take(&s->ring, &page);
+        ring_release(page);
+    }
+    for (rt_u32 i = 0; i < entries && !ptx_load_flag(&mpk_w.abort); i++) {
+        mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->parity);
+        end_entry(s);
+    }
+    mpk_sync();
+    if (mpk_thread() == 0)
+        ptx_store_flag(&mpk_w.resync, RESYNC_NONE);
+}
+#endif
+
+/* Thread 0 waits for a step after s->step and writes down what it is; MPK_STOP: none comes. */
+MPK_FN void await_step(mpk_side *s)
+{
+    rt_control *c = mpk_w.control;
+    mpk_spin spin = {0, 0};
+    rt_u64 step;
+    while ((step = rt_load_wide_acquire_device(&c->step)) == s->step) {
+        spin.since = 0; /* nothing to do is no stall; the step warp watches the step */
+        if (mpk_spin_on(&spin, RT_NONE, RT_NONE))
+            break;
+    }
+    if (ptx_load_flag(&mpk_w.abort)) {
+        mpk_w.choice = MPK_STOP;
+        return;
+    }
+    mpk_w.choice = (rt_u32)(step >> 32) != mpk_w.graph;
+    mpk_w.graph = (rt_u32)(step >> 32);
+    mpk_w.epoch = (rt_u32)step;
+    for (int i = 0; i < RT_LIVES; i++)
+        mpk_w.live[i] = rt_load_relaxed_device((const rt_word *)&c->live[i]);
+}
+
+static __device__ void body_loop(void)
+{
+    const rt_kernel *k = mpk_w.k;
+    mpk_side s = {};
+    s.ring.n = MPK_PAGES - MPK_JIT_PAGES;
+    s.jit_ring.first = MPK_PAGES - MPK_JIT_PAGES;
+    s.jit_ring.n = MPK_JIT_PAGES;
+    s.step = k->start_step;
+    if (k->mode == RT_ONE_OP) {
+        rt_range list = mpk_list(0);
+        for (rt_u32 i = list.first; i < list.last; i++)
+            run_aot(&s, i);
+        return;
+    }
+    for (;;) {
+        if (mpk_thread() == 0)
+            await_step(&s);
+        mpk_sync();
+        if (mpk_w.choice & MPK_STOP)
+            return;
+#if MPK_BULK
+        if (mpk_w.choice)
+            drop_ahead(&s);
+#endif
+        s.step = (rt_u64)mpk_w.graph << 32 | mpk_w.epoch;
+        if (mpk_thread() == 0)
+            ptx_store_flag(&mpk_w.begun, mpk_w.begun + 1);
+        mpk_sync();
+        rt_range list = mpk_list(mpk_w.graph);
+        if (k->machine.graphs[mpk_w.graph].n_jit)
+            run_hybrid(&s, list);
+        else
+            for (rt_u32 i = list.first; i < list.last && !ptx_load_flag(&mpk_w.abort); i++)
+                run_aot(&s, i);
+        mpk_sync();
+    }
+}
+
+/* ---- the step task ---- */
+
+/* Has the step that was published ended? */
+MPK_FN int step_has_ended(rt_machine *m, rt_u64 step)
+{
+    const rt_graph *g = &m->graphs[step >> 32];
+    rt_u32 needed = m->events[g->first_event + RT_END].needed;
+    return (rt_i32)(rt_load_acquire_device(&m->counters[g->first_event + RT_END]) - needed * (rt_u32)step) >= 0;
+}
+
+/* One thread of worker 0.  It alone writes the step word. */
+static __device__ void step_loop(rt_kernel *k)
+{
+    rt_machine *m = &k->machine;
+    rt_worker *w = &m->workers[0];
+    rt_u64 step = k->start_step, idle_since = 0;
+    mpk_spin s = {0, 0};
+    w->owner = 1;
+    w->index = 0;
+    while (!ptx_load_flag(&mpk_w.abort)) {
+        if (!w->owner && !step_has_ended(m, step)) {
+            if (mpk_spin_on(&s, RT_NONE, RT_END))
+                break;
+            continue;
+        }
+        w->owner = 1;
+        if (rt_step_poll(m, w)) {
+            step = rt_load_wide_acquire_device(&m->control->step);
+            k->start_step = step; /* valid for the next kernel once this step is over */
+            s.n = 0;
+            s.since = idle_since = 0;
+            continue;
+        }
+        rt_store_relaxed_device(&m->control->idle, 1);
+        rt_u64 now = rt_clock_ns();
+        if (!idle_since)
+            idle_since = now;
+        if (k->idle_ns && now - idle_since > k->idle_ns &&
+            rt_replace_acq_rel_device(&m->control->abort, RT_RUNNING, RT_STOPPING))
+            break;
+        mpk_spin_look(&s, RT_NONE, RT_END);
+        s.since = 0;
+        __nanosleep(200);
+    }
+    ptx_store_flag(&mpk_w.abort, 1);
+}
+
+/* ---- the courier ---- */
+
+/* Move entries of `size` bytes (a multiple of 4) from one ring to another; all lanes.  How many. */
+MPK_FN rt_u32 courier_move(rt_ring *from, const char *source, rt_ring *to, char *target, rt_u32 mask, rt_u32 size)
+{
+    rt_u32 lane = threadIdx.x % 32, words = size / 4;
+    rt_u32 read = from->read.value, written = to->written.value;
+    rt_u32 n = rt_load_acquire_system(&from->written) - read;
+    rt_u32 space = mask + 1 - (written - rt_load_acquire_system(&to->read));
+    n = __shfl_sync(0xffffffffu, n < space ? n : space, 0);
+    for (rt_u32 i = 0; i < n * words; i += 1) {
+        rt_u32 at = i * 32 + lane;
+        if (i * 32 >= n * words)
+            break;
+        if (at < n * words)
+            ((volatile rt_u32 *)(target + (rt_u64)((written + at / words) & mask) * size))[at % words] =
+                ((const volatile rt_u32 *)(source + (rt_u64)((read + at / words) & mask) * size))[at % words];
+    }
+    __syncwarp();
+    if (n && lane == 0) {
+        __threadfence_system();
+        rt_store_release_system(&to->written, written + n);
+        rt_store_release_system(&from->read, read + n);
+    }
+    __syncwarp();
+    return n;
+}
+
+/* Host-driven steps and stopping: a few words each way. */
+MPK_FN void courier_words(rt_kernel *k, rt_u32 *asked)
+{
+    rt_control *c = k->machine.control;
+    rt_u32 wanted = rt_load_acquire_system(k->host_once_wanted);
+    if (wanted != *asked) {
+        c->once_graph = ((const volatile rt_u32 *)k->host_once)[0];
+        c->once_tokens = ((const volatile rt_u32 *)k->host_once)[1];
+        c->once_rows = ((const volatile rt_u32 *)k->host_once)[2];
+        *asked = wanted;
+        rt_store_release_system(&c->once_wanted, wanted);
+    }
+    rt_u32 done = rt_load_acquire_system(&c->once_done);
+    if (done != k->host_once_done->value)
+        rt_store_release_system(k->host_once_done, done);
+    if (rt_load_acquire_system(k->host_abort))
+        rt_replace_acq_rel_device(&c->abort, RT_RUNNING, RT_STOPPING);
+}
+
+static __device__ void courier_loop(rt_kernel *k)
+{
+    rt_machine *m = &k->machine;
+    rt_u32 lane = threadIdx.x % 32, asked = m->control->once_wanted.value;
+    while (!ptx_load_flag(&mpk_w.abort)) {
+        rt_u32 n = courier_move(m->token_ring, (const char *)m->tokens, k->host_token_ring, (char *)k->host_tokens,
+                                m->token_mask, sizeof(rt_token));
+        n += courier_move(k->host_request_ring, (const char *)k->host_requests, m->request_ring, (char *)m->requests,
+                          m->request_mask, sizeof(rt_request));
+        n += courier_move(k->host_command_ring, (const char *)k->host_commands, m->command_ring, (char *)m->commands,
+                          m->command_mask, sizeof(rt_command));
+        if (lane == 0) {
+            courier_words(k, &asked);
+            if (rt_load_relaxed_device(&m->control->abort) != RT_RUNNING)
+                ptx_store_flag(&mpk_w.abort, 1);
+        }
+        __syncwarp();
+        if (!n)
+            __nanosleep(500);
+    }
+    /* What was written before the end still goes out. */
+    while (courier_move(m->token_ring, (const char *)m->tokens, k->host_token_ring, (char *)k->host_tokens,
+                        m->token_mask, sizeof(rt_token)))
+        ;
+    if (lane == 0) {
+        courier_words(k, &asked);
+        while (rt_load_relaxed_device(&m->control->abort) == RT_FAULTING)
+            __nanosleep(100);
+        rt_u32 state = rt_load_acquire_system(&m->control->abort);
+        if (state == RT_FAULTED)
+            for (rt_u32 i = 0; i < sizeof(rt_fault) / 4; i++)
+                ((volatile rt_u32 *)k->host_fault)[i] = ((const rt_u32 *)&m->control->fault)[i];
+        __threadfence_system();
+        rt_store_release_system(k->host_state, state == RT_RUNNING ? RT_STOPPING : state);
+    }
+}
+
+/* ---- the kernel ---- */
+
+MPK_FN void worker_begin(const rt_kernel *k)
+{
+    if (threadIdx.x == 0) {
+        mpk_w.k = k;
+        mpk_w.counters = k->machine.counters;
+        mpk_w.control = k->machine.control;
+        mpk_w.stall_ns = k->machine.limits.stall_ns;
+        mpk_w.index = blockIdx.x;
+        mpk_w.mode = k->mode;
+        mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : (rt_u32)(k->start_step >> 32);
+        mpk_w.abort = mpk_w.begun = mpk_w.resync = mpk_w.jit_mail = 0;
+        for (int i = 0; i < RT_LIVES; i++)
+            mpk_w.live[i] = k->machine.control->live[i];
+#if MPK_BULK
+        for (int i = 0; i < MPK_PAGES; i++) {
+            ptx_barrier_init(&mpk_w.full[i], 1);
+            ptx_barrier_init(&mpk_w.empty[i], MPK_WARPS);
+        }
+        for (int i = 0; i < MPK_ENTRIES; i++) {
+            ptx_barrier_init(&mpk_w.entry_full[i], 1);
+            ptx_barrier_init(&mpk_w.entry_empty[i], MPK_WARPS);
+        }
+        ptx_fence_barrier_init();
+#endif
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt_kernel *k)
+{
+    rt_u32 warp = threadIdx.x / 32;
+    worker_begin(k);
+    if (k->mode == RT_ONE_STEP) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) {
+            k->machine.workers[0].owner = 1;
+            rt_step_poll(&k->machine, &k->machine.workers[0]);
+        }
+        return;
+    }
+    if (warp < MPK_WARPS)
+        body_loop();
+#if MPK_BULK
+    else if (warp == MPK_WARPS)
+        loader_loop();
+#if MPK_JIT_PAGES
+    else if (warp == MPK_WARPS + 1)
+        jit_loader_loop();
+#endif
+#endif
+    else if (k->mode != RT_SERVE)
+        return;
+    else if (warp == MPK_WARPS + 2 && blockIdx.x == 0) {
+        if (threadIdx.x % 32 == 0)
+            step_loop(k);
+    } else if (warp == MPK_WARPS + 2 && blockIdx.x <= k->machine.n_schedulers) {
+        if (threadIdx.x % 32 == 0)
+            while (!ptx_load_flag(&mpk_w.abort)) {
+                if (!rt_sched_poll(&k->machine, &k->machine.schedulers[blockIdx.x - 1]))
+                    __nanosleep(50);
+            }
+    } else if (warp == MPK_WARPS + 3 && blockIdx.x == 0)
+        courier_loop(k);
+}
+
+#endif

@@ -1,0 +1,142 @@
+/* ring.cuh - pages of shared memory between a loader and the warps that run bodies (paper §5.3, paged shared memory).
+ *
+ * A ring is filled in order by one loader warp and read in order by all body warps.  Page i goes through: empty -> (the
+ * loader asks for a copy) -> full (the copy has arrived) -> read -> released by every warp -> empty.  AOT and JIT tasks
+ * have rings of their own, so a JIT task never waits for pages that hold the constants of AOT tasks; each ring is
+ * filled in the order in which its tasks run, so the page that a running task waits for is never behind one that waits
+ * for that task: no deadlock.
+ *
+ * The loader keeps few copies in flight though it runs far ahead: a full ring of requests would delay every poll of an
+ * event and every load of an activation (docs/performance.md).
+ */
+#ifndef TILE_RING_CUH
+#define TILE_RING_CUH
+
+#include "tile/worker.cuh"
+
+/* One side's view of a ring. */
+struct mpk_ring {
+    rt_u32 first, n;   /* pages of the worker that belong to it */
+    rt_u32 at, parity; /* the next page, counted from `first`, and its phase */
+};
+
+#if MPK_BULK
+
+MPK_FN void ring_next(mpk_ring *r)
+{
+    if (++r->at == r->n) {
+        r->at = 0;
+        r->parity ^= 1;
+    }
+}
+
+/* ---- the bodies' side; called by whole warps ---- */
+
+/* Wait for the next page to be full and step over it; its first byte. */
+MPK_FN const char *ring_take(mpk_ring *r, rt_u32 *page)
+{
+    *page = r->first + r->at;
+    mpk_barrier_wait(&mpk_w.full[*page], r->parity);
+    ring_next(r);
+    return mpk_s + *page * MPK_PAGE_BYTES;
+}
+/* This warp has read the page. */
+MPK_FN void ring_release(rt_u32 page)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        ptx_barrier_arrive(&mpk_w.empty[page]);
+}
+
+/* ---- the loader's side; called by the whole warp, all lanes alike ---- */
+
+struct mpk_load {
+    const rt_entry *e;  /* the task, in shared memory */
+    mpk_ring ring;
+    mpk_ring tail;      /* the oldest page whose copy may be under way */
+    rt_u32 flying;      /* pages from tail on */
+    rt_u32 in_flight;   /* most that may */
+    rt_u32 step;        /* number of the step that it loads for, since the kernel began */
+    rt_u32 pages;       /* asked for since that step's first */
+    rt_u32 cancelled;   /* 1: the rest of the task need not be loaded */
+    rt_u32 aot;         /* 1: the ring of AOT tasks: it may run into a step that does not come */
+    rt_u64 policy;
+};
+
+static __device__ __noinline__ rt_u32 load_wait_on(mpk_load *l, rt_u64 *b, rt_u32 parity)
+{
+    mpk_spin s = {0, 0};
+    while (!ptx_barrier_try(b, parity)) {
+        if (l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED)
+            return 0;
+        if (ptx_load_flag(&mpk_w.abort))
+            return 0;
+        if (mpk_w.begun == 0 || l->step >= mpk_w.begun)
+            s.since = 0; /* ahead of the step: waiting is no stall */
+        if (++s.n % 1024 == 0 && mpk_spin_look(&s, RT_NONE, RT_NONE))
+            return 0;
+    }
+    return 1;
+}
+
+/* Make room for one page and n_bytes of copies on their way to it; its first byte, or NULL when there is nothing to
+ * load for any more. */
+MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes)
+{
+    rt_u32 page = l->ring.first + l->ring.at;
+    if (l->cancelled)
+        return 0;
+    if (!ptx_barrier_try(&mpk_w.empty[page], l->ring.parity ^ 1) &&
+        !load_wait_on(l, &mpk_w.empty[page], l->ring.parity ^ 1)) {
+        l->cancelled = 1;
+        return 0;
+    }
+    if (l->flying == l->in_flight) {
+        mpk_barrier_wait(&mpk_w.full[l->tail.first + l->tail.at], l->tail.parity);
+        ring_next(&l->tail);
+        l->flying--;
+    }
+    if (threadIdx.x % 32 == 0)
+        ptx_barrier_expect(&mpk_w.full[page], n_bytes);
+    __syncwarp();
+    l->flying++;
+    l->pages++;
+    ring_next(&l->ring);
+    return mpk_s + page * MPK_PAGE_BYTES;
+}
+
+/* A copy into a page that load_page has returned. */
+MPK_FN void load_copy(mpk_load *l, char *page, rt_u32 offset, const void *from, rt_u32 n_bytes)
+{
+    rt_u64 *full = &mpk_w.full[(page - mpk_s) / MPK_PAGE_BYTES];
+    if (threadIdx.x % 32 == 0)
+        ptx_copy_bulk_once(page + offset, from, n_bytes, full, l->policy);
+}
+
+/* One page from one place: the usual case. */
+MPK_FN void load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
+{
+    char *page = load_page(l, n_bytes);
+    if (page)
+        load_copy(l, page, 0, from, n_bytes);
+}
+
+/* What steps write may be read from here on: wait until the step that this task belongs to has begun.  0: it does not
+ * come. */
+MPK_FN int load_needs_step(mpk_load *l)
+{
+    if (mpk_w.mode != RT_SERVE)
+        return 1;
+    while (l->step >= ptx_load_flag(&mpk_w.begun)) {
+        if ((l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED) || ptx_load_flag(&mpk_w.abort)) {
+            l->cancelled = 1;
+            return 0;
+        }
+    }
+    ptx_fence_bulk();
+    return 1;
+}
+
+#endif
+
+#endif

@@ -7,6 +7,11 @@ set(MPK_TEST_ENVIRONMENT "MPK_BUILD=${CMAKE_BINARY_DIR}" "ASAN_OPTIONS=allocator
     "TSAN_OPTIONS=allocator_may_return_null=1"
     "UBSAN_OPTIONS=print_stacktrace=1")
 
+# A stand-in for libcuda, which tests have opened in its place (tests/fake_cuda.h).
+add_library(fake_cuda MODULE tests/fake_cuda.c)
+set_target_properties(fake_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_link_libraries(fake_cuda PRIVATE mpk_libraries)
+
 function(mpk_test file objects)
   get_filename_component(name ${file} NAME_WE)
   add_executable(${name} ${file} ${objects})
@@ -14,6 +19,7 @@ function(mpk_test file objects)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src
                              ${CMAKE_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE mpk_libraries PkgConfig::CMOCKA)
+  add_dependencies(${name} fake_cuda)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   file(STRINGS ${file} slow REGEX "^/\\* ctest: slow \\*/$")
   set(labels binary)

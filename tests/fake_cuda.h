@@ -1,0 +1,61 @@
+/* fake_cuda.h - a stand-in for libcuda: one GPU whose memory is the host's, which counts everything and fails on
+ * demand.
+ *
+ * A test calls fake_cuda_start and then uses cuda/driver.h as ever.  What the GPU is and which calls fail is said in
+ * MPK_FAKE_CUDA, words with commas between:
+ *     fail:cuMemAlloc:3        the third call of cuMemAlloc since the reset fails with CUDA_ERROR_UNKNOWN
+ *     fail:cuMemAlloc:3:2      the same with error 2
+ *     gpus:0  version:11040  capability:86  sms:4  shared:101376  memory:1048576  blocks:1 (that an SM holds)
+ *
+ * Streams run at once, on the calling thread.  A kernel does nothing, unless the test gives it a function.  Kernels
+ * have one argument of 8 bytes or none; addresses that were not allocated are refused, as are calls of a thread without
+ * a current context.
+ */
+#ifndef FAKE_CUDA_H
+#define FAKE_CUDA_H
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct fake_launch {
+    const char *function;
+    unsigned n_blocks, n_threads, shared_bytes;
+    int cooperative, early, from_graph;
+    uint64_t argument; /* 0: none */
+} fake_launch;
+
+typedef void fake_kernel(void *user, const fake_launch *l);
+
+/* What the library exports beside the driver's entry points, as `fake_cuda`. */
+typedef struct fake_cuda_face {
+    void (*reset)(void);                          /* counters of calls, launches and faults begin anew */
+    void (*leaks)(char *words, size_t n);         /* "" or "2 memory, 1 stream": what lives */
+    unsigned (*launches)(void);                   /* so far, those of graphs included */
+    void (*last)(fake_launch *out);               /* the last one; function is borrowed from its module */
+    void (*kernel)(fake_kernel *run, void *user); /* what a launch does; NULL: nothing */
+    const char *(*entry)(unsigned i);             /* names that fail: takes; NULL after the last */
+    unsigned (*calls)(const char *entry);         /* since the reset */
+} fake_cuda_face;
+
+/* Make cuda_driver_open find the stand-in, with these words in MPK_FAKE_CUDA (NULL: none), and reset it.  NULL: it was
+ * not built (the message is printed). */
+static inline const fake_cuda_face *fake_cuda_start(const char *words)
+{
+    const char *build = getenv("MPK_BUILD");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/libfake_cuda.so", build ? build : "build");
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays open: counters outlive what the test closes */
+    if (!library) {
+        printf("%s (MPK_BUILD is the build folder)\n", dlerror());
+        return NULL;
+    }
+    const fake_cuda_face *face = (const fake_cuda_face *)dlsym(library, "fake_cuda");
+    setenv("MPK_LIBCUDA", path, 1);
+    setenv("MPK_FAKE_CUDA", words ? words : "", 1);
+    face->reset();
+    return face;
+}
+
+#endif

@@ -192,7 +192,7 @@ static void make(mpk_context *cx, program *s, uint32_t n_workers, bool jit)
 
 typedef struct expected {
     int32_t prompt[CONTEXT], answer[CONTEXT];
-    cpu_request r;
+    machine_request r;
     int32_t eos;
     uint32_t n, reason; /* the right answer */
     uint32_t got, ends; /* what came */
@@ -278,7 +278,7 @@ static void take_token(expected *e, const rt_token *t)
 }
 
 /* Submit all in random bursts, draining at random, until every request has ended. */
-static void serve_all(mpk_context *cx, cpu_machine *m, expected *all, uint32_t n, uint64_t seed)
+static void serve_all(mpk_context *cx, machine *m, expected *all, uint32_t n, uint64_t seed)
 {
     uint64_t draws = 0;
     uint32_t sent = 0, ended = 0;
@@ -286,18 +286,18 @@ static void serve_all(mpk_context *cx, cpu_machine *m, expected *all, uint32_t n
         rt_token tokens[16];
         uint32_t burst = below(seed, &draws, 8), got;
         for (uint32_t i = 0; i < burst && sent < n; i++, sent++) {
-            check_ok(cx, cpu_submit(cx, m, &all[sent].r, &all[sent].id));
+            check_ok(cx, machine_submit(cx, m, &all[sent].r, &all[sent].id));
             if (all[sent].cancel && below(seed, &draws, 2))
-                cpu_cancel(m, all[sent].id);
+                machine_cancel(m, all[sent].id);
         }
-        check_ok(cx, cpu_drain(cx, m, tokens, 1 + below(seed, &draws, 16), sent < n ? 100000 : 60000000000u, &got));
+        check_ok(cx, machine_drain(cx, m, tokens, 1 + below(seed, &draws, 16), sent < n ? 100000 : 60000000000u, &got));
         assert_true(got || sent < n);
         for (uint32_t i = 0; i < got; i++) {
             expected *e = find(all, sent, tokens[i].id);
             take_token(e, &tokens[i]);
             ended += e->ends;
             if (e->cancel && !e->ends && below(seed, &draws, 3) == 0)
-                cpu_cancel(m, e->id);
+                machine_cancel(m, e->id);
         }
     }
 }
@@ -306,8 +306,8 @@ static void run_requests(uint32_t n_workers, bool jit, uint64_t seed, uint32_t n
 {
     mpk_context cx = {0};
     program s;
-    cpu_machine *m;
-    cpu_facts facts;
+    machine *m;
+    machine_facts facts;
     expected *all = calloc(n, sizeof *all);
     make(&cx, &s, n_workers, jit);
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, o, &m));
@@ -316,10 +316,10 @@ static void run_requests(uint32_t n_workers, bool jit, uint64_t seed, uint32_t n
     for (uint32_t i = 0; i < n; i++)
         all[i].r.tokens = all[i].prompt, all[i].r.eos = &all[i].eos;
     serve_all(&cx, m, all, n, seed);
-    cpu_describe(m, &facts);
+    machine_describe(m, &facts);
     assert_int_equal(facts.free_pages, N_PAGES);
     assert_int_equal(facts.max_context, CONTEXT);
-    cpu_stop(m);
+    machine_stop(m);
     arena_free(&s.arena);
     free(all);
 }
@@ -347,22 +347,22 @@ static void test_refused_at_submission(void **state)
     (void)state;
     mpk_context cx = {0};
     program s;
-    cpu_machine *m;
+    machine *m;
     uint64_t id;
     int32_t prompt[CONTEXT + 1] = {0};
     make(&cx, &s, 2, false);
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, NULL, &m));
     check_fails(&cx, MPK_ELIMIT, "the context holds 32",
-                cpu_submit(&cx, m, &(cpu_request){.tokens = prompt, .n_tokens = CONTEXT + 1}, &id));
+                machine_submit(&cx, m, &(machine_request){.tokens = prompt, .n_tokens = CONTEXT + 1}, &id));
     check_fails(&cx, MPK_ELIMIT, "ask for at most 2",
-                cpu_submit(&cx, m, &(cpu_request){.tokens = prompt, .n_tokens = 30, .max_tokens = 3}, &id));
-    check_fails(&cx, MPK_EARG, "no token", cpu_submit(&cx, m, &(cpu_request){.tokens = prompt}, &id));
-    cpu_stop(m);
+                machine_submit(&cx, m, &(machine_request){.tokens = prompt, .n_tokens = 30, .max_tokens = 3}, &id));
+    check_fails(&cx, MPK_EARG, "no token", machine_submit(&cx, m, &(machine_request){.tokens = prompt}, &id));
+    machine_stop(m);
     arena_free(&s.arena);
 }
 
 /* A sampler of the host's own: feeds of random length, logits of all tokens or of the last. */
-static void drive_sequence(mpk_context *cx, cpu_machine *m, uint64_t seed, bool all_logits)
+static void drive_sequence(mpk_context *cx, machine *m, uint64_t seed, bool all_logits)
 {
     static float logits[CONTEXT * V];
     expected e = {0};
@@ -370,13 +370,13 @@ static void drive_sequence(mpk_context *cx, cpu_machine *m, uint64_t seed, bool 
     uint32_t fed = 0, length = CONTEXT - below(seed, &draws, 4), n = 1 + below(seed, &draws, 12);
     for (uint32_t i = 0; i < CONTEXT; i++)
         e.prompt[i] = (int32_t)below(seed, &draws, V);
-    e.r = (cpu_request){
+    e.r = (machine_request){
         .tokens = e.prompt, .n_tokens = n, .host_samples = true, .all_logits = all_logits, .logits = logits};
-    check_ok(cx, cpu_submit(cx, m, &e.r, &id));
+    check_ok(cx, machine_submit(cx, m, &e.r, &id));
     for (;;) {
         rt_token t;
         uint32_t got;
-        check_ok(cx, cpu_drain(cx, m, &t, 1, 60000000000u, &got));
+        check_ok(cx, machine_drain(cx, m, &t, 1, 60000000000u, &got));
         assert_int_equal(got, 1);
         assert_int_equal(t.reason, RT_GOING);
         assert_int_equal(t.rows, all_logits ? n : 1);
@@ -389,13 +389,13 @@ static void drive_sequence(mpk_context *cx, cpu_machine *m, uint64_t seed, bool 
         if (fed == length)
             break;
         n = 1 + below(seed, &draws, length - fed);
-        check_ok(cx, cpu_append(cx, m, id, e.prompt + fed, n, logits));
-        check_fails(cx, MPK_EARG, "does not wait", cpu_append(cx, m, id, e.prompt, 1, logits));
+        check_ok(cx, machine_append(cx, m, id, e.prompt + fed, n, logits));
+        check_fails(cx, MPK_EARG, "does not wait", machine_append(cx, m, id, e.prompt, 1, logits));
     }
     rt_token t;
     uint32_t got;
-    cpu_cancel(m, id);
-    check_ok(cx, cpu_drain(cx, m, &t, 1, 60000000000u, &got));
+    machine_cancel(m, id);
+    check_ok(cx, machine_drain(cx, m, &t, 1, 60000000000u, &got));
     assert_int_equal(got, 1);
     assert_int_equal(t.reason, RT_CANCELLED);
 }
@@ -405,13 +405,13 @@ static void test_host_samples(void **state)
     (void)state;
     mpk_context cx = {0};
     program s;
-    cpu_machine *m;
+    machine *m;
     uint64_t seed = check_seed();
     make(&cx, &s, 2, false);
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, NULL, &m));
     for (uint64_t i = 0; i < 100; i++)
         drive_sequence(&cx, m, seed + i, i & 1);
-    cpu_stop(m);
+    machine_stop(m);
     arena_free(&s.arena);
 }
 

@@ -186,7 +186,7 @@ static void stress_expect(const tg_graph *g, int64_t seed, int64_t *cells)
 }
 
 /* Run one step of a graph on the machine and compare every cell and how often it was computed. */
-static void stress_step(mpk_context *cx, cpu_machine *m, uint32_t graph, int64_t seed)
+static void stress_step(mpk_context *cx, machine *m, uint32_t graph, int64_t seed)
 {
     const tg_graph *g = stress_graphs[graph];
     int64_t *cells = cpu_tensor(m, graph, 2), *runs = cpu_tensor(m, graph, 1);
@@ -194,7 +194,7 @@ static void stress_step(mpk_context *cx, cpu_machine *m, uint32_t graph, int64_t
     memcpy(expected, cells, g->n_tasks * sizeof *cells);
     memset(runs, 0, g->n_tasks * sizeof *runs);
     *(int64_t *)cpu_tensor(m, graph, 0) = seed;
-    check_ok(cx, cpu_run_graph(cx, m, graph, UINT32_MAX, UINT32_MAX));
+    check_ok(cx, machine_run_graph(cx, m, graph, UINT32_MAX, UINT32_MAX));
     stress_expect(g, seed, expected);
     for (uint32_t t = 0; t < g->n_tasks; t++) {
         if (runs[t] != (g->tasks[t].op != IR_NONE))

@@ -135,7 +135,7 @@ static void interpret(bed *b, uint32_t live, ir_values *v)
     check_ok(&b->cx, ir_eval(&b->cx, &b->arena, g, v));
 }
 
-static void compare(bed *b, cpu_machine *m, const ir_values *v, uint32_t live)
+static void compare(bed *b, machine *m, const ir_values *v, uint32_t live)
 {
     const ir_graph *g = b->image.ir[0];
     for (size_t i = 0; i < g->outputs.n; i++) {
@@ -154,7 +154,7 @@ static void compare(bed *b, cpu_machine *m, const ir_values *v, uint32_t live)
 /* Run an image some times and compare every output with the interpreter's. */
 static void run_image(bed *b, const gen_image *image, uint64_t delay_seed)
 {
-    cpu_machine *m;
+    machine *m;
     ir_values v;
     uint32_t live = 1 + below(b, 12);
     interpret(b, live, &v);
@@ -165,10 +165,10 @@ static void run_image(bed *b, const gen_image *image, uint64_t delay_seed)
         for (ir_tensor_id t = 0; t < g->tensors.n; t++)
             if (g->tensors.at[t].kind == IR_INPUT)
                 fill(b, &g->tensors.at[t], cpu_tensor(m, 0, t));
-        check_ok(&b->cx, cpu_run_graph(&b->cx, m, 0, live, live));
+        check_ok(&b->cx, machine_run_graph(&b->cx, m, 0, live, live));
         compare(b, m, &v, live);
     }
-    cpu_stop(m);
+    machine_stop(m);
 }
 
 static void test_random_programs(void **state)
@@ -218,7 +218,7 @@ static void test_hostile_images(void **state)
         assert_true(gen_image_open(&b.cx, &b.arena, copy, k, &opened) != MPK_OK);
     for (; n < 200 || clock_ns() < end; n++) {
         arena a = {0};
-        cpu_machine *m;
+        machine *m;
         memcpy(copy, b.image.block, bytes);
         for (uint64_t i = 0; i < 1 + n % 3; i++) {
             uint64_t r = rng_u64(seed + n, i), tables = b.image.block->sections[RT_TEXT].offset;
@@ -237,8 +237,8 @@ static void test_hostile_images(void **state)
             if (same) {
                 mpk_status status = cpu_start(&b.cx, &opened, b.weights, &(cpu_options){.no_fast_bodies = true}, &m);
                 if (status == MPK_OK) {
-                    check_ok(&b.cx, cpu_run_graph(&b.cx, m, 0, UINT32_MAX, UINT32_MAX));
-                    cpu_stop(m);
+                    check_ok(&b.cx, machine_run_graph(&b.cx, m, 0, UINT32_MAX, UINT32_MAX));
+                    machine_stop(m);
                 }
                 assert_true(status == MPK_OK || status == MPK_ENOMEM); /* larger areas than this machine has */
             }

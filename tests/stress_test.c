@@ -15,7 +15,7 @@ static void run_random(uint64_t seed, uint64_t budget_ns, bool delays, uint32_t 
         mpk_context cx = {0};
         stress_program s;
         stress_random r = {.seed = seed + n};
-        cpu_machine *m;
+        machine *m;
         uint32_t workers = 1 + stress_below(&r, stress_below(&r, 4) ? 8 : max_workers),
                  graphs = 1 + stress_below(&r, STRESS_GRAPHS);
         stress_make(&cx, &s, &r, workers, graphs, stress_below(&r, 2) ? 60 : 600);
@@ -23,7 +23,7 @@ static void run_random(uint64_t seed, uint64_t budget_ns, bool delays, uint32_t 
         check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.delay_seed = delays ? seed + n : 0}, &m));
         for (uint32_t i = 0; i < 8; i++)
             stress_step(&cx, m, stress_below(&r, graphs), (int64_t)(seed + i));
-        cpu_stop(m);
+        machine_stop(m);
         arena_free(&s.arena);
     }
     print_message("%u random programs, 8 steps each\n", n);
@@ -48,16 +48,16 @@ static void test_many_steps(void **state)
     mpk_context cx = {0};
     stress_program s;
     stress_random r = {.seed = check_seed()};
-    cpu_machine *m;
+    machine *m;
     stress_make(&cx, &s, &r, 3, STRESS_GRAPHS, 100);
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, NULL, &m));
     stress_work = 0;
     for (uint32_t i = 0; i < 2000; i++)
         stress_step(&cx, m, stress_below(&r, STRESS_GRAPHS), i);
-    cpu_facts facts;
-    cpu_describe(m, &facts);
+    machine_facts facts;
+    machine_describe(m, &facts);
     assert_int_equal(facts.n_steps, 2000);
-    cpu_stop(m);
+    machine_stop(m);
     arena_free(&s.arena);
 }
 
@@ -68,14 +68,14 @@ static void test_stall_is_a_fault(void **state)
     mpk_context cx = {0};
     stress_program s;
     stress_random r = {.seed = 7};
-    cpu_machine *m;
+    machine *m;
     stress_make(&cx, &s, &r, 4, 1, 200);
     rt_event *events = (rt_event *)gen_image_table(s.image.block, RT_EVENTS);
     events[3].needed++;
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.stall_ns = 1000000000u}, &m));
-    check_fails(&cx, MPK_ESTALLED, "waits for event 3", cpu_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
-    check_fails(&cx, MPK_ESTALLED, "waits for event 3", cpu_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
-    cpu_stop(m);
+    check_fails(&cx, MPK_ESTALLED, "waits for event 3", machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
+    check_fails(&cx, MPK_ESTALLED, "waits for event 3", machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
+    machine_stop(m);
     arena_free(&s.arena);
 }
 
@@ -86,15 +86,15 @@ static void test_overflow_is_a_fault(void **state)
     mpk_context cx = {0};
     stress_program s = {0};
     stress_random r = {.seed = 1};
-    cpu_machine *m;
+    machine *m;
     do { /* a graph whose start launches several JIT tasks */
         arena_free(&s.arena);
         r.seed++;
         stress_make(&cx, &s, &r, 1, 1, 200);
     } while (s.graphs[0].tg->events[TG_START].n_out < 4 || s.graphs[0].tg->tasks[0].launch != TG_JIT);
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.queue_entries = 2}, &m));
-    check_fails(&cx, MPK_EDEVICE, "overflowed", cpu_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
-    cpu_stop(m);
+    check_fails(&cx, MPK_EDEVICE, "overflowed", machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
+    machine_stop(m);
     arena_free(&s.arena);
 }
 
@@ -112,7 +112,7 @@ static void test_idle_sleeps(void **state)
     mpk_context cx = {0};
     stress_program s;
     stress_random r = {.seed = 3};
-    cpu_machine *m;
+    machine *m;
     stress_make(&cx, &s, &r, 20, 1, 200);
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, NULL, &m));
     stress_step(&cx, m, 0, 1);
@@ -123,7 +123,7 @@ static void test_idle_sleeps(void **state)
     print_message("idle for 0.5 s: %.6f s of processor time\n", used);
     assert_true(used < 0.002);
     stress_step(&cx, m, 0, 2);
-    cpu_stop(m);
+    machine_stop(m);
     arena_free(&s.arena);
 }
 

@@ -85,10 +85,10 @@ static mpk_status plan_scratch(mpk_context *cx, cpu_machine *m)
                 continue;
             rt_op *op = &m->ops[g->first_op + task->op];
             uint64_t pages =
-                (scratch_of_task(m->image.ir[i], &m->calls[g->first_op + task->op], task, op) + PAGE_BYTES - 1) /
+                (scratch_of_task(m->base.image.ir[i], &m->calls[g->first_op + task->op], task, op) + PAGE_BYTES - 1) /
                 PAGE_BYTES;
             CHECK(cx, pages <= INT32_MAX, MPK_ELIMIT, "a task of operator %.*s asks for %llu pages of scratch",
-                  STR_ARG(m->image.ir[i]->ops.at[task->op].name), (unsigned long long)pages);
+                  STR_ARG(m->base.image.ir[i]->ops.at[task->op].name), (unsigned long long)pages);
             op->pages = pages > op->pages ? (rt_u32)pages : op->pages;
             most = op->pages > most ? op->pages : most;
         }
@@ -123,13 +123,14 @@ static cpu_constant constant_of(const ir_graph *g, const cpu_call *c, const rt_t
 
 static mpk_status find_constants(mpk_context *cx, cpu_machine *m)
 {
-    NEW(cx, &m->arena, m->constants, gen_image_count(m->image.block, RT_TASKS));
+    NEW(cx, &m->arena, m->constants, gen_image_count(m->base.image.block, RT_TASKS));
     for (uint32_t i = 0; i < m->rt.n_graphs; i++) {
         const rt_graph *g = &m->rt.graphs[i];
         for (uint32_t t = 0; t < g->n_tasks; t++) {
             const rt_task *task = &m->rt.tasks[g->first_task + t];
             if (task->op != RT_NONE)
-                m->constants[g->first_task + t] = constant_of(m->image.ir[i], &m->calls[g->first_op + task->op], task);
+                m->constants[g->first_task + t] =
+                    constant_of(m->base.image.ir[i], &m->calls[g->first_op + task->op], task);
         }
     }
     return MPK_OK;
@@ -152,7 +153,7 @@ static mpk_status allocate_areas(mpk_context *cx, cpu_machine *m)
     static const char *const names[RT_AREAS] = {"weights", "state (KV cache)", "step inputs and outputs",
                                                 "temporaries"};
     for (int i = RT_STATE; i < RT_AREAS; i++)
-        TRY(allocate(cx, m->image.block->area_bytes[i], names[i], &m->blocks[i], &m->areas[i]));
+        TRY(allocate(cx, m->base.image.block->area_bytes[i], names[i], &m->blocks[i], &m->areas[i]));
     m->rt.step_area = m->areas[RT_STEP];
     return MPK_OK;
 }
@@ -160,10 +161,10 @@ static mpk_status allocate_areas(mpk_context *cx, cpu_machine *m)
 /* Where every tensor of a graph begins. */
 static mpk_status place_tensors(mpk_context *cx, cpu_machine *m, uint32_t graph, void *const *weights)
 {
-    const ir_graph *g = m->image.ir[graph];
+    const ir_graph *g = m->base.image.ir[graph];
     NEW(cx, &m->arena, m->data[graph], g->tensors.n);
     for (uint32_t t = 0; t < g->tensors.n; t++) {
-        const tg_place *p = &m->image.places[graph][t];
+        const tg_place *p = &m->base.image.places[graph][t];
         int64_t stride[IR_MAX_RANK], offset;
         ir_strides(g, t, stride, &offset);
         char *base = p->area == TG_WEIGHTS ? weights[p->offset] : (char *)m->areas[p->area] + p->offset;
@@ -177,7 +178,7 @@ static mpk_status bind_graphs(mpk_context *cx, cpu_machine *m, void *const *weig
     uint32_t features = cpu_features();
     NEW(cx, &m->arena, m->data, m->rt.n_graphs);
     for (uint32_t i = 0; i < m->rt.n_graphs; i++) {
-        const ir_graph *g = m->image.ir[i];
+        const ir_graph *g = m->base.image.ir[i];
         TRY(place_tensors(cx, m, i, weights));
         for (uint32_t k = 0; k < g->ops.n; k++) {
             cpu_call *c = &m->calls[m->rt.graphs[i].first_op + k];
@@ -226,7 +227,7 @@ static mpk_status make_queues(mpk_context *cx, cpu_machine *m, uint32_t entries)
 static mpk_status make_workers(mpk_context *cx, cpu_machine *m)
 {
     rt_machine *rt = &m->rt;
-    NEW(cx, &m->arena, rt->counters, gen_image_count(m->image.block, RT_EVENTS));
+    NEW(cx, &m->arena, rt->counters, gen_image_count(m->base.image.block, RT_EVENTS));
     NEW(cx, &m->arena, rt->epochs, rt->n_graphs);
     NEW(cx, &m->arena, rt->workers, rt->n_workers);
     NEW(cx, &m->arena, rt->schedulers, rt->n_schedulers);
@@ -256,14 +257,14 @@ static void set_limits(cpu_machine *m, const cpu_options *o)
 /* Point the runtime at the image's tables. */
 static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
 {
-    const rt_header *h = m->image.block;
+    const rt_header *h = m->base.image.block;
     rt_machine *rt = &m->rt;
     rt->graphs = gen_image_table(h, RT_GRAPHS);
     rt->tasks = gen_image_table(h, RT_TASKS);
     rt->events = gen_image_table(h, RT_EVENTS);
     rt->ranges = gen_image_table(h, RT_RANGES);
     rt->lists = gen_image_table(h, RT_LISTS);
-    rt->n_graphs = m->image.n_graphs;
+    rt->n_graphs = m->base.image.n_graphs;
     rt->n_workers = rt->n_schedulers = h->n_workers;
     rt->control = &m->control;
     rt->serving = &m->serving;
@@ -279,6 +280,180 @@ static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
+/* ---- as a machine ---- */
+
+static void stop(machine *base)
+{
+    cpu_machine *m = cpu_of(base);
+    if (rt_replace_acq_rel_device(&m->control.abort, RT_RUNNING, RT_STOPPING) && m->n_threads)
+        rt_rouse(&m->rt);
+    for (uint32_t i = 0; i < m->n_threads; i++)
+        pthread_join(m->threads[i], NULL);
+    machine_end(base);
+    free(m->token_arena);
+    for (int i = 0; i < RT_AREAS; i++)
+        free(m->blocks[i]);
+    free(m->scratch_block);
+    arena_free(&m->arena);
+    free(m);
+}
+
+static mpk_status check(mpk_context *cx, machine *base)
+{
+    cpu_machine *m = cpu_of(base);
+    if (rt_load_acquire_system(&m->control.abort) != RT_FAULTED)
+        return MPK_OK;
+    return machine_say_fault(cx, base, &m->control.fault);
+}
+
+static void ring(machine *base)
+{
+    cpu_machine *m = cpu_of(base);
+    rt_add_acq_rel_system(&m->control.doorbell, 1);
+    rt_wake(&m->control.doorbell);
+}
+
+static void wait_bell(machine *base, rt_u32 seen, uint64_t timeout_ns)
+{
+    rt_sleep(&cpu_of(base)->control.host_bell, seen, timeout_ns);
+}
+
+/* ---- host-driven steps ---- */
+
+void *cpu_tensor(machine *m, uint32_t graph, ir_tensor_id tensor)
+{
+    return cpu_of(m)->data[graph][tensor];
+}
+
+static mpk_status write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, const void *from)
+{
+    (void)cx;
+    memcpy(cpu_tensor(m, graph, tensor), from, (size_t)ir_bytes(&m->image.ir[graph]->tensors.at[tensor]));
+    return MPK_OK;
+}
+
+static mpk_status read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, void *to)
+{
+    (void)cx;
+    machine_gather(m->image.ir[graph], tensor, cpu_tensor(m, graph, tensor), to);
+    return MPK_OK;
+}
+
+static mpk_status clear_state(mpk_context *cx, machine *m)
+{
+    (void)cx;
+    memset(cpu_of(m)->areas[RT_STATE], 0, m->image.block->area_bytes[RT_STATE]);
+    return MPK_OK;
+}
+
+/* Wait until the machine has run what was asked for, or has failed. */
+static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
+{
+    rt_control *c = &m->control;
+    for (int spins = 0;; spins++) {
+        rt_u32 bell = rt_load_acquire_system(&c->host_bell); /* before looking: a later ring ends the sleep at once */
+        if (rt_load_acquire_system(&c->once_done) == wanted)
+            return MPK_OK;
+        TRY(check(cx, &m->base));
+        if (spins >= 1000 || m->rt.limits.spin_polls == 0)
+            rt_sleep(&c->host_bell, bell, RT_FOREVER);
+        else
+            rt_pause();
+    }
+}
+
+static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
+{
+    cpu_machine *m = cpu_of(base);
+    rt_control *c = &m->control;
+    rt_u32 wanted = rt_load_relaxed_device(&c->once_wanted) + 1;
+    c->once_graph = graph;
+    c->once_tokens = n_tokens;
+    c->once_rows = n_rows;
+    rt_store_release_system(&c->once_wanted, wanted); /* publishes the inputs; partner: rt_once_poll */
+    ring(base);
+    return wait_once(cx, m, wanted);
+}
+
+/* ---- facts ---- */
+
+static void describe(machine *base, machine_facts *out)
+{
+    cpu_machine *m = cpu_of(base);
+    snprintf(m->device, sizeof m->device, "CPU, %u thread%s", m->rt.n_workers, m->rt.n_workers == 1 ? "" : "s");
+    out->device = m->device;
+    out->free_pages = rt_load_relaxed_device(&m->control.free_pages);
+    out->n_steps = rt_load_wide_acquire_device(&m->control.n_steps);
+    out->scratch_bytes = m->scratch_bytes * m->rt.n_workers;
+}
+
+static const char *body_of(const machine *base, uint32_t graph, ir_op_id op)
+{
+    const cpu_machine *m = (const cpu_machine *)base;
+    const cpu_body *b = m->calls[m->rt.graphs[graph].first_op + op].body;
+    return b ? b->name : "ref";
+}
+
+static const machine_def definition = {
+    .name = "cpu",
+    .stop = stop,
+    .check = check,
+    .write_tensor = write_tensor,
+    .read_tensor = read_tensor,
+    .run_graph = run_graph,
+    .clear_state = clear_state,
+    .ring = ring,
+    .wait = wait_bell,
+    .describe = describe,
+    .body_of = body_of,
+    .make_slots = cpu_make_slots,
+    .move_slots = cpu_move_slots,
+};
+
+/* ---- starting ---- */
+
+/* The host's ends of the rings are the machine's own. */
+static mpk_status make_rings(mpk_context *cx, cpu_machine *m, const cpu_options *o, host_rings *r)
+{
+    rt_machine *rt = &m->rt;
+    host_size_rings(&m->serving, o->waiting_requests, o->token_entries, r);
+    NEW(cx, &m->arena, r->requests, r->request_mask + 1);
+    NEW(cx, &m->arena, r->commands, r->command_mask + 1);
+    NEW(cx, &m->arena, r->tokens, r->token_mask + 1);
+    m->token_arena = calloc(r->n_arena, sizeof *m->token_arena);
+    CHECK(cx, m->token_arena, MPK_ENOMEM, "out of memory for %llu tokens of prompts", (unsigned long long)r->n_arena);
+    r->token_arena = m->token_arena;
+    rt->request_ring = r->request_ring = &m->request_ring;
+    rt->command_ring = r->command_ring = &m->command_ring;
+    rt->token_ring = r->token_ring = &m->token_ring;
+    rt->requests = r->requests;
+    rt->commands = r->commands;
+    rt->tokens = r->tokens;
+    rt->token_arena = r->token_arena;
+    rt->request_mask = r->request_mask;
+    rt->command_mask = r->command_mask;
+    rt->token_mask = r->token_mask;
+    rt->n_arena = r->n_arena;
+    return MPK_OK;
+}
+
+/* Slots, pages, rings and the host's books. */
+static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_options *o)
+{
+    rt_serving *s = &m->serving;
+    host_rings rings = {.bell = &m->control.host_bell};
+    host_find_serving(&m->base.image, s);
+    if (s->ready) {
+        TRY(make_rings(cx, m, o, &rings));
+        NEW(cx, &m->arena, m->rt.slots, s->n_slots);
+        NEW(cx, &m->arena, m->rt.free_pages, s->n_pages);
+        for (uint32_t i = 0; i < s->n_pages; i++)
+            m->rt.free_pages[i] = s->n_pages - 1 - i;
+        rt_store_relaxed_device(&m->control.free_pages, s->n_free);
+    }
+    return machine_begin(cx, &m->base, &definition, &m->base.image, s, &rings);
+}
+
 static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights, const cpu_options *o)
 {
     TRY(open_tables(cx, m));
@@ -292,10 +467,8 @@ static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights,
     void *scratch = NULL;
     TRY(allocate(cx, m->scratch_bytes * m->rt.n_workers, "scratch", &m->scratch_block, &scratch));
     m->scratch = scratch;
-    return cpu_host_prepare(cx, m, o);
+    return prepare_requests(cx, m, o);
 }
-
-/* ---- threads ---- */
 
 typedef struct start {
     cpu_machine *m;
@@ -325,7 +498,7 @@ static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
 }
 
 mpk_status cpu_start(mpk_context *cx, const gen_image *image, void *const *weights, const cpu_options *options,
-                     cpu_machine **out)
+                     machine **out)
 {
     static const cpu_options none = {0};
     cpu_machine *m = NULL;
@@ -335,137 +508,14 @@ mpk_status cpu_start(mpk_context *cx, const gen_image *image, void *const *weigh
         FAIL(cx, MPK_ENOMEM, "out of memory for a machine");
     m = block;
     memset(m, 0, sizeof *m);
-    pthread_mutex_init(&m->lock, NULL);
-    m->image = *image;
+    m->base.image = *image;
     mpk_status status = prepare(cx, m, weights, options ? options : &none);
     if (status == MPK_OK)
         status = start_threads(cx, m);
     if (status != MPK_OK) {
-        cpu_stop(m);
+        stop(&m->base);
         return status;
     }
-    *out = m;
+    *out = &m->base;
     return MPK_OK;
-}
-
-void cpu_stop(cpu_machine *m)
-{
-    if (!m)
-        return;
-    if (rt_replace_acq_rel_device(&m->control.abort, RT_RUNNING, RT_STOPPING) && m->n_threads)
-        rt_rouse(&m->rt);
-    for (uint32_t i = 0; i < m->n_threads; i++)
-        pthread_join(m->threads[i], NULL);
-    cpu_host_free(m);
-    for (int i = 0; i < RT_AREAS; i++)
-        free(m->blocks[i]);
-    free(m->scratch_block);
-    pthread_mutex_destroy(&m->lock);
-    arena_free(&m->arena);
-    free(m);
-}
-
-/* ---- faults ---- */
-
-/* "task 17 (linear_3)", in words for the message. */
-static const char *name_of(const cpu_machine *m, const rt_fault *f, char words[128])
-{
-    const rt_graph *g = &m->rt.graphs[f->graph];
-    if (f->task >= g->n_tasks)
-        return "nothing in particular";
-    rt_u32 op = m->rt.tasks[g->first_task + f->task].op;
-    str name = op == RT_NONE ? STR("an empty task") : m->image.ir[f->graph]->ops.at[op].name;
-    snprintf(words, 128, "task %u (%.*s)", f->task, STR_ARG(name));
-    return words;
-}
-
-mpk_status cpu_check(mpk_context *cx, cpu_machine *m)
-{
-    rt_u32 word = rt_load_acquire_system(&m->control.abort);
-    const rt_fault *f = &m->control.fault;
-    char words[128];
-    if (word != RT_FAULTED)
-        return MPK_OK;
-    if (f->kind == RT_STALL)
-        FAIL(cx, MPK_ESTALLED,
-             "the machine made no progress: worker %u, graph for %u tokens, run %u: %s waits for event %u, which was "
-             "triggered %u of %u times",
-             f->worker, m->rt.graphs[f->graph].n_tokens, f->epoch, name_of(m, f, words), f->event, f->seen, f->needed);
-    FAIL(cx, MPK_EDEVICE, "a queue of the runtime overflowed: worker %u, graph for %u tokens, run %u, %s", f->worker,
-         m->rt.graphs[f->graph].n_tokens, f->epoch, name_of(m, f, words));
-}
-
-/* ---- host-driven steps ---- */
-
-void cpu_ring(cpu_machine *m)
-{
-    rt_add_acq_rel_system(&m->control.doorbell, 1);
-    rt_wake(&m->control.doorbell);
-}
-
-void *cpu_tensor(cpu_machine *m, uint32_t graph, ir_tensor_id tensor)
-{
-    return m->data[graph][tensor];
-}
-
-void cpu_clear_state(cpu_machine *m)
-{
-    memset(m->areas[RT_STATE], 0, m->image.block->area_bytes[RT_STATE]);
-}
-
-/* Wait until the machine has run what was asked for, or has failed. */
-static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
-{
-    rt_control *c = &m->control;
-    for (int spins = 0;; spins++) {
-        rt_u32 bell = rt_load_acquire_system(&c->host_bell); /* before looking: a later ring ends the sleep at once */
-        if (rt_load_acquire_system(&c->once_done) == wanted)
-            return MPK_OK;
-        TRY(cpu_check(cx, m));
-        if (spins >= 1000 || m->rt.limits.spin_polls == 0)
-            rt_sleep(&c->host_bell, bell, RT_FOREVER);
-        else
-            rt_pause();
-    }
-}
-
-mpk_status cpu_run_graph(mpk_context *cx, cpu_machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
-{
-    rt_control *c = &m->control;
-    CHECK(cx, graph < m->rt.n_graphs, MPK_EARG, "graph %u of %u", graph, m->rt.n_graphs);
-    CHECK(cx, !cpu_host_is_busy(m), MPK_EARG, "a graph cannot be run by hand while requests are under way");
-    TRY(cpu_check(cx, m));
-    rt_u32 wanted = rt_load_relaxed_device(&c->once_wanted) + 1;
-    c->once_graph = graph;
-    c->once_tokens = n_tokens;
-    c->once_rows = n_rows;
-    rt_store_release_system(&c->once_wanted, wanted); /* publishes the inputs; partner: rt_once_poll */
-    cpu_ring(m);
-    return wait_once(cx, m, wanted);
-}
-
-/* ---- facts ---- */
-
-void cpu_describe(cpu_machine *m, cpu_facts *out)
-{
-    const rt_serving *s = &m->serving;
-    *out = (cpu_facts){.n_workers = m->rt.n_workers,
-                       .n_slots = s->n_slots,
-                       .max_tokens = s->max_tokens,
-                       .n_vocab = s->n_vocab,
-                       .n_pages = s->n_pages,
-                       .free_pages = rt_load_relaxed_device(&m->control.free_pages),
-                       .n_steps = rt_load_wide_acquire_device(&m->control.n_steps),
-                       .state_bytes = m->image.block->area_bytes[RT_STATE],
-                       .area_bytes = m->image.block->area_bytes[RT_STEP] + m->image.block->area_bytes[RT_TEMPS],
-                       .scratch_bytes = m->scratch_bytes * m->rt.n_workers};
-    if (s->ready)
-        out->max_context = rt_request_limit(
-            s, &(rt_request){.n_prompt = 1, .flags = s->next == RT_NOWHERE ? RT_HOST_SAMPLES : 0, .logits = 1});
-}
-
-const char *cpu_body_of(const cpu_machine *m, uint32_t graph, ir_op_id op)
-{
-    const cpu_body *b = m->calls[m->rt.graphs[graph].first_op + op].body;
-    return b ? b->name : "ref";
 }

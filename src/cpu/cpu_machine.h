@@ -1,8 +1,7 @@
-/* cpu_machine.h - what the files of the CPU target share: the machine's memory and the host's books. */
+/* cpu_machine.h - what the files of the CPU target share: the machine's memory. */
 #ifndef CPU_MACHINE_H
 #define CPU_MACHINE_H
 
-#include "base/thread.h"
 #include "cpu/body.h"
 #include "cpu/cpu.h"
 
@@ -19,25 +18,9 @@ typedef struct cpu_constant {
     uint32_t n_bytes;
 } cpu_constant;
 
-/* A piece of the token arena. */
-typedef struct cpu_region {
-    uint64_t at, n;
-} cpu_region;
-
-/* A request that has been submitted and whose end has not been drained. */
-typedef struct cpu_entry {
-    uint64_t id;
-    int32_t *tokens; /* on the heap; NULL once they are in the arena */
-    cpu_region region;
-    bool sent;      /* in the machine's ring, or past it */
-    bool cancelled; /* cpu_cancel was called */
-    bool ready;     /* host_samples: its logits were drained, it may be continued */
-    rt_request request;
-} cpu_entry;
-
-struct cpu_machine {
+typedef struct cpu_machine {
+    machine base;
     rt_machine rt;
-    gen_image image;
     arena arena;
     rt_control control;
     rt_serving serving;
@@ -53,25 +36,19 @@ struct cpu_machine {
     uint32_t page_bytes;
     pthread_t *threads;
     uint32_t n_threads; /* started */
-
-    /* The host's side, under the lock. */
-    pthread_mutex_t lock;
-    uint64_t next_id;
-    VEC(cpu_entry *) entries; /* in order of submission; on the heap */
-    size_t entries_unsent;    /* index of the first entry that is not in the ring */
-    rt_token *early;          /* ends of requests that never reached the machine */
-    size_t n_early, early_capacity;
     rt_i32 *token_arena;
-    bool nudged; /* a cpu_drain that finds nothing returns once */
-};
+    char device[32]; /* in words */
+} cpu_machine;
 
-/* Ring the machine: there is something new. */
-void cpu_ring(cpu_machine *m);
-/* The rings and books of the host, sized for the program; MPK_ENOMEM. */
-mpk_status cpu_host_prepare(mpk_context *cx, cpu_machine *m, const cpu_options *o);
-/* Free what the host has on the heap. */
-void cpu_host_free(cpu_machine *m);
-/* Are requests under way? */
-bool cpu_host_is_busy(cpu_machine *m);
+static inline cpu_machine *cpu_of(machine *m)
+{
+    return (cpu_machine *)m; /* its first member */
+}
+
+/* ---- cpu_slots.c: machine_def's make_slots and move_slots ---- */
+
+mpk_status cpu_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n, const ir_tensor_id *roots,
+                          void **out);
+void cpu_move_slots(machine *m, void *slots, void *const *data);
 
 #endif

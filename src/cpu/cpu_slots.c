@@ -14,18 +14,18 @@ typedef struct cpu_use {
     uint32_t slot;
 } cpu_use;
 
-struct cpu_slots {
+typedef struct cpu_slots {
     uint32_t n, graph;
     const char **at; /* [n] where the slots lie now; NULL: not used by any operator */
     uint32_t *first; /* [n + 1] uses[first[i]] ... are those of slot i */
     cpu_use *uses;
-};
+} cpu_slots;
 
 /* Call `visit` for each operand of the graph that sees a slot. */
 static void visit_uses(cpu_machine *m, uint32_t graph, const int32_t *slot_of,
                        void (*visit)(cpu_slots *s, uint32_t slot, void **data), cpu_slots *s)
 {
-    const ir_graph *g = m->image.ir[graph];
+    const ir_graph *g = m->base.image.ir[graph];
     for (uint32_t k = 0; k < g->ops.n; k++) {
         const ir_op *op = &g->ops.at[k];
         op_call *call = &m->calls[m->rt.graphs[graph].first_op + k].call;
@@ -50,10 +50,11 @@ static void add_use(cpu_slots *s, uint32_t slot, void **data)
     s->uses[s->first[slot]++] = (cpu_use){data, (const char *)*data - s->at[slot], slot};
 }
 
-mpk_status cpu_make_slots(mpk_context *cx, cpu_machine *m, arena *a, uint32_t graph, uint32_t n,
-                          const ir_tensor_id *roots, cpu_slots **out)
+mpk_status cpu_make_slots(mpk_context *cx, machine *base, arena *a, uint32_t graph, uint32_t n,
+                          const ir_tensor_id *roots, void **out)
 {
-    const ir_graph *g = m->image.ir[graph];
+    cpu_machine *m = cpu_of(base);
+    const ir_graph *g = m->base.image.ir[graph];
     int32_t *slot_of;
     cpu_slots *s;
     NEW(cx, a, s, 1);
@@ -84,8 +85,10 @@ mpk_status cpu_make_slots(mpk_context *cx, cpu_machine *m, arena *a, uint32_t gr
     return MPK_OK;
 }
 
-void cpu_move_slots(cpu_slots *s, void *const *data)
+void cpu_move_slots(machine *m, void *slots, void *const *data)
 {
+    cpu_slots *s = slots;
+    (void)m;
     for (uint32_t i = 0; i < s->n; i++) {
         if (s->at[i] == (const char *)data[i] || !s->at[i])
             continue;

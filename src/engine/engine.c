@@ -7,8 +7,8 @@
 /* The image may be anybody's: what the engine relies on must be so. */
 static mpk_status check_machine(mpk_context *cx, mpk_engine *e)
 {
-    cpu_facts facts;
-    cpu_describe(e->cpu, &facts);
+    machine_facts facts;
+    machine_describe(e->machine, &facts);
     const engine_plan *p = &e->build.plan;
     CHECK(cx,
           facts.n_slots == p->max_batch && facts.n_pages == p->n_pages &&
@@ -25,7 +25,7 @@ static mpk_status start(mpk_context *cx, mpk_engine *e)
     e->has_mutex = true;
     e->tokens.tokenizer = e->build.model.tokenizer;
     TRY(cpu_start(cx, &e->build.image, e->weights, &(cpu_options){.no_preload = e->build.options.no_preload != 0},
-                  &e->cpu));
+                  &e->machine));
     TRY(check_machine(cx, e));
     return engine_start_collector(cx, e);
 }
@@ -57,7 +57,7 @@ void mpk_engine_close(mpk_engine *e)
     if (!e)
         return;
     engine_stop_collector(e);
-    cpu_stop(e->cpu);
+    machine_stop(e->machine);
     if (e->has_mutex)
         pthread_mutex_destroy(&e->mutex);
     engine_free_weights(e);
@@ -69,8 +69,8 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
 {
     const rt_header *h = e->build.image.block;
     const engine_plan *p = &e->build.plan;
-    cpu_facts cpu;
-    cpu_describe(e->cpu, &cpu);
+    machine_facts live;
+    machine_describe(e->machine, &live);
     mpk_engine_facts all = {
         .size = facts->size < sizeof all ? facts->size : sizeof all,
         .vocab_size = e->build.model.config.vocab_size,
@@ -80,7 +80,7 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
         .threads = p->threads,
         .weight_bytes = h->area_bytes[RT_WEIGHTS],
         .kv_bytes = p->kv_bytes,
-        .other_bytes = h->area_bytes[RT_STEP] + h->area_bytes[RT_TEMPS] + cpu.scratch_bytes,
+        .other_bytes = h->area_bytes[RT_STEP] + h->area_bytes[RT_TEMPS] + live.scratch_bytes,
         .load_ns = e->build.load_ns,
         .compile_ns = e->build.compile_ns,
         .graphs = p->n_graphs,

@@ -65,7 +65,7 @@ struct mpk_engine {
     char *gathered; /* mapped: all weights in large pages; NULL: they stay in the files */
     size_t gathered_bytes, gathered_used;
     void **own_weights; /* heap, [image.n_weights]: those that are not in a file, or not aligned there; heap each */
-    cpu_machine *cpu;
+    machine *machine;
     mpk_tokenizer tokens; /* tokenizer NULL: the model brings none */
 
     pthread_mutex_t mutex;                        /* guards everything below, and every request's fields that say so */

@@ -19,11 +19,11 @@ struct mpk_program {
     tg_program program;
     gen_image image;
     void **weights; /* [image.n_weights] */
-    cpu_machine *cpu;
+    machine *machine;
 
     /* mpk_program_name_slots */
     arena slots_arena;
-    cpu_slots *slots;
+    machine_slots *slots;
     uint32_t n_slots;
     uintptr_t *slot_masks; /* [n_slots] address bits that must be 0 */
 };
@@ -212,7 +212,7 @@ static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_consta
     NEW(cx, &p->arena, p->weights, p->image.n_weights + 1);
     for (uint32_t i = 0; i < p->image.n_weights; i++)
         p->weights[i] = find_binding(n_constants, constants, p->image.weights[i].name)->data;
-    return cpu_start(cx, &p->image, p->weights, &(cpu_options){0}, &p->cpu);
+    return cpu_start(cx, &p->image, p->weights, &(cpu_options){0}, &p->machine);
 }
 
 mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
@@ -232,7 +232,7 @@ void mpk_program_close(mpk_program *p)
 {
     if (!p)
         return;
-    cpu_stop(p->cpu);
+    machine_stop(p->machine);
     arena_free(&p->slots_arena);
     arena_free(&p->arena);
     free(p);
@@ -261,33 +261,6 @@ static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t
     return MPK_OK;
 }
 
-/* Gather a tensor that may be a view into dense bytes, axis by axis. */
-static char *copy_axis(const char *from, const ir_tensor *t, const int64_t *stride, uint32_t axis, size_t bytes,
-                       char *to)
-{
-    if (axis >= t->rank || axis >= IR_MAX_RANK) {
-        memcpy(to, from, bytes);
-        return to + bytes;
-    }
-    for (int64_t i = 0; i < t->dims[axis]; i++)
-        to = copy_axis(from + i * stride[axis] * (int64_t)bytes, t, stride, axis + 1, bytes, to);
-    return to;
-}
-
-static void copy_out(const mpk_program *p, ir_tensor_id id, const mpk_binding *b)
-{
-    const ir_graph *g = p->image.ir[0];
-    const ir_tensor *t = &g->tensors.at[id];
-    const char *from = cpu_tensor(p->cpu, 0, id);
-    int64_t stride[IR_MAX_RANK], offset;
-    if (t->shares == IR_NONE) {
-        memcpy(b->data, from, b->n_bytes);
-        return;
-    }
-    ir_strides(g, id, stride, &offset);
-    copy_axis(from, t, stride, 0, ir_dtype_table[t->dtype].block_bytes, b->data);
-}
-
 mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings, const mpk_binding *bindings)
 {
     const ir_graph *g = p->image.ir[0];
@@ -295,13 +268,13 @@ mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings,
     for (uint32_t i = 0; i < n_bindings; i++) {
         ir_tensor_id id = ir_find(g, bindings[i].name); /* none if the compiler found it unused */
         if (id != IR_NONE && g->tensors.at[id].kind == IR_INPUT)
-            memcpy(cpu_tensor(p->cpu, 0, id), bindings[i].data, bindings[i].n_bytes);
+            TRY(machine_write_tensor(cx, p->machine, 0, id, bindings[i].data));
     }
-    TRY(cpu_run_graph(cx, p->cpu, 0, UINT32_MAX, UINT32_MAX));
+    TRY(machine_run_graph(cx, p->machine, 0, UINT32_MAX, UINT32_MAX));
     for (uint32_t i = 0; i < n_bindings; i++) {
         ir_tensor_id id = ir_find(g, bindings[i].name);
         if (id != IR_NONE && (g->tensors.at[id].kind != IR_INPUT || is_output(g, id)))
-            copy_out(p, id, &bindings[i]);
+            TRY(machine_read_tensor(cx, p->machine, 0, id, bindings[i].data));
     }
     return MPK_OK;
 }
@@ -332,7 +305,7 @@ static mpk_status name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const 
         TRY(find_slot(cx, p, names[i], &roots[i]));
         p->slot_masks[i] = alignment_of(p->source->tensors.at[ir_find(p->source, names[i])].dtype) - 1;
     }
-    TRY(cpu_make_slots(cx, p->cpu, &p->slots_arena, 0, n, roots, &p->slots));
+    TRY(machine_make_slots(cx, p->machine, &p->slots_arena, 0, n, roots, &p->slots));
     p->n_slots = n;
     return MPK_OK;
 }
@@ -351,8 +324,7 @@ mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *c
     for (uint32_t i = 0; i < n; i++)
         CHECK(cx, data[i] && ((uintptr_t)data[i] & p->slot_masks[i]) == 0, MPK_EARG, "the address of slot %u is %s", i,
               data[i] ? "not aligned to its elements" : "NULL");
-    cpu_move_slots(p->slots, data);
-    return cpu_run_graph(cx, p->cpu, 0, UINT32_MAX, UINT32_MAX);
+    return machine_run_slots(cx, p->machine, p->slots, data);
 }
 
 /* ---- looking at it ---- */

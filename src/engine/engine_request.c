@@ -69,7 +69,7 @@ static void fail_request(mpk_request *r, mpk_status status, const char *words)
 static void end_early(mpk_request *r, mpk_finish how)
 {
     if (r->is_inside && !r->cancelled)
-        cpu_cancel(r->engine->cpu, r->id);
+        machine_cancel(r->engine->machine, r->id);
     r->cancelled = true;
     if (!r->is_inside || how != MPK_FINISH_CANCELLED)
         finish(r, how);
@@ -146,7 +146,7 @@ static void *collect(void *argument)
     rt_token burst[BURST_TOKENS];
     for (;;) {
         uint32_t n = 0;
-        mpk_status status = cpu_drain(&cx, e->cpu, burst, BURST_TOKENS, UINT64_MAX, &n);
+        mpk_status status = machine_drain(&cx, e->machine, burst, BURST_TOKENS, UINT64_MAX, &n);
         uint64_t now = clock_ns();
         pthread_mutex_lock(&e->mutex);
         for (uint32_t i = 0; i < n; i++)
@@ -174,7 +174,7 @@ void engine_stop_collector(mpk_engine *e)
     pthread_mutex_lock(&e->mutex);
     e->closing = true;
     pthread_mutex_unlock(&e->mutex);
-    cpu_nudge(e->cpu);
+    machine_nudge(e->machine);
     pthread_join(e->collector, NULL);
     e->has_collector = false;
 }
@@ -258,17 +258,17 @@ mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out)
 }
 
 /* Tokens into the machine, under the mutex so that the collector finds the request in the table. */
-static mpk_status submit_locked(mpk_context *cx, mpk_request *r, const cpu_request *wire)
+static mpk_status submit_locked(mpk_context *cx, mpk_request *r, const machine_request *wire)
 {
     mpk_engine *e = r->engine;
     CHECK(cx, !e->failure, e->failure, "the engine has failed: %s", e->failure_words);
     r->submitted_ns = clock_ns();
-    TRY(cpu_submit(cx, e->cpu, wire, &r->id));
+    TRY(machine_submit(cx, e->machine, wire, &r->id));
     enter(r);
     return MPK_OK;
 }
 
-mpk_status engine_submit(mpk_context *cx, mpk_request *r, const cpu_request *wire)
+mpk_status engine_submit(mpk_context *cx, mpk_request *r, const machine_request *wire)
 {
     pthread_mutex_lock(&r->engine->mutex);
     mpk_status status = submit_locked(cx, r, wire);
@@ -280,7 +280,7 @@ static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
 {
     const model_config *c = &r->engine->build.model.config;
     const mpk_request_options *o = &r->options;
-    cpu_request wire = {
+    machine_request wire = {
         .tokens = tokens,
         .n_tokens = (uint32_t)r->n_prompt,
         .max_tokens = r->limit,

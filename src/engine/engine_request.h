@@ -38,6 +38,6 @@ mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32
 /* Positions that one request may take. */
 uint32_t engine_capacity(const mpk_engine *e);
 /* Into the machine.  The engine's failure if it has one. */
-mpk_status engine_submit(mpk_context *cx, mpk_request *r, const cpu_request *wire);
+mpk_status engine_submit(mpk_context *cx, mpk_request *r, const machine_request *wire);
 
 #endif

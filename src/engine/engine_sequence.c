@@ -71,7 +71,7 @@ static mpk_status wait_fed(mpk_context *cx, mpk_request *r)
 
 static mpk_status start(mpk_context *cx, mpk_sequence *s, const int32_t *tokens, size_t n, float *logits)
 {
-    cpu_request wire = {
+    machine_request wire = {
         .tokens = tokens,
         .n_tokens = (uint32_t)n,
         .max_tokens = engine_capacity(s->request->engine) - (uint32_t)n,
@@ -95,7 +95,7 @@ mpk_status mpk_sequence_feed(mpk_context *cx, mpk_sequence *s, const int32_t *to
     if (s->length == 0)
         TRY(start(cx, s, tokens, n, logits));
     else
-        TRY(cpu_append(cx, r->engine->cpu, r->id, tokens, (uint32_t)n, logits));
+        TRY(machine_append(cx, r->engine->machine, r->id, tokens, (uint32_t)n, logits));
     TRY(wait_fed(cx, r));
     s->length += n;
     return MPK_OK;

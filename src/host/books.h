@@ -30,6 +30,8 @@ typedef struct host_rings {
 
 /* What the program offers: filled in full, all pages free, no slot taken.  ready 0: it takes no requests. */
 void host_find_serving(const gen_image *image, rt_serving *out);
+/* Positions that one request may take, as far as the KV pages limit it. */
+uint64_t host_context(const rt_serving *s);
 /* Masks and n_arena for a program that is ready; the addresses stay as they are.  waiting: entries of the request ring,
  * 0: 256; tokens: entries of the token ring at least, 0: 1024. */
 void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, host_rings *rings);
@@ -46,8 +48,9 @@ typedef struct host_entry {
     uint64_t id;
     int32_t *tokens; /* on the heap; NULL once they are in the arena */
     host_region region;
-    float *logits; /* the caller's, while the machine has been told where to put them */
+    float *logits; /* the caller's, while `lent` stands for it; NULL: nothing is lent */
     uint64_t n_logits;
+    rt_u64 lent;
     bool sent;      /* in the machine's ring, or past it */
     bool cancelled; /* machine_cancel was called */
     bool ready;     /* host_samples: its logits were drained, it may be continued */
@@ -57,7 +60,6 @@ typedef struct host_entry {
 typedef struct host_books {
     host_rings rings;
     rt_serving serving; /* as at the start: sizes, not state */
-    uint64_t context;   /* positions that one request may take */
     bool has_lock;
 
     pthread_mutex_t lock; /* guards what follows */

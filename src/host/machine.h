@@ -7,6 +7,7 @@
  *
  *   machine.c  calls through the definition      books.c      requests and rings, the same for every target
  *   serving.c  what a program offers             host_port.c  the operating system under src/rt
+ *   slots.c    tensors in the caller's memory
  *
  * Threads: submit, append, cancel, drain and nudge may be called by any thread at any time; the rest by one at a time.
  */
@@ -52,6 +53,10 @@ typedef struct machine_def {
      * the lock held.  Both NULL: the machine writes to `to` itself. */
     mpk_status (*lend_logits)(mpk_context *cx, machine *m, float *to, uint64_t n, rt_u64 *at);
     void (*return_logits)(machine *m, rt_u64 at, float *to, uint64_t n);
+    /* Slots without copies (see machine_make_slots); *out in the arena.  Both NULL: tensors are written and read. */
+    mpk_status (*make_slots)(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n,
+                             const ir_tensor_id *roots, void **out);
+    void (*move_slots)(machine *m, void *slots, void *const *data);
 } machine_def;
 
 /* The part of a target's machine that all share. */
@@ -88,6 +93,16 @@ mpk_status machine_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_t
 mpk_status machine_run_graph(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows);
 /* Zero the state tensors; only between host-driven steps. */
 mpk_status machine_clear_state(mpk_context *cx, machine *m);
+
+/* Tensors of a graph that lie in the caller's memory, from slot to slot: roots[n], each with storage of its own
+ * (IR_NONE: a slot that nothing uses).  Allocated from a.  MPK_EARG: one is given twice. */
+typedef struct machine_slots machine_slots;
+mpk_status machine_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n,
+                              const ir_tensor_id *roots, machine_slots **out);
+/* Run the graph once with slot i at data[i], aligned to its elements; borrowed until the next call.  On the CPU nothing
+ * is copied; elsewhere inputs and states are written before and states and outputs read behind, and a constant is
+ * written when its address has changed. */
+mpk_status machine_run_slots(mpk_context *cx, machine *m, machine_slots *s, void *const *data);
 
 typedef struct machine_request {
     const int32_t *tokens; /* copied */

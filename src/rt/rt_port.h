@@ -84,7 +84,7 @@ enum { RT_SLEEPS = 1 };
 enum { RT_SLEEPS = 1 };
 #include "rt/rt_atomic.h"
 
-/* Supplied by the CPU target (src/cpu/cpu_port.c). */
+/* Supplied by src/host/host_port.c. */
 rt_u64 rt_clock_ns(void);
 void rt_yield(void);
 void rt_sleep(rt_word *word, rt_u32 value, rt_u64 timeout_ns);

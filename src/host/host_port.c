@@ -1,4 +1,4 @@
-/* cpu_port.c - the operating system under the runtime: what rt_port.h asks of a CPU target. */
+/* host_port.c - the operating system under the runtime: what rt_port.h asks of code that runs on the host. */
 #include <sched.h>
 
 #include "base/rng.h"

@@ -1,0 +1,401 @@
+/* books.c - the host's side of the rings: requests and commands in, tokens out.
+ *
+ * Input: machine_submit, machine_append, machine_cancel; output: what machine_drain gives.  A request that never
+ * reached the machine ends in the book.  Nothing is lost, nothing is reordered.  Cost: O(requests under way) a call.
+ */
+#include <stdlib.h>
+
+#include "host/machine.h"
+#include "rt/rt_step.h"
+
+/* ---- start and end ---- */
+
+mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_rings *rings, host_books *b)
+{
+    int error = pthread_mutex_init(&b->lock, NULL);
+    CHECK(cx, !error, MPK_ENOMEM, "no mutex: %s", strerror(error));
+    b->has_lock = true;
+    b->serving = *s;
+    if (rings)
+        b->rings = *rings;
+    return MPK_OK;
+}
+
+static void entry_free(host_entry *e)
+{
+    free(e->tokens);
+    free(e);
+}
+
+void host_books_close(host_books *b)
+{
+    for (size_t i = 0; i < b->entries.n; i++)
+        entry_free(b->entries.at[i]);
+    free(b->entries.at);
+    free(b->early);
+    if (b->has_lock)
+        pthread_mutex_destroy(&b->lock);
+    *b = (host_books){0};
+}
+
+bool host_books_are_busy(host_books *b)
+{
+    pthread_mutex_lock(&b->lock);
+    bool busy = b->entries.n || b->n_early;
+    pthread_mutex_unlock(&b->lock);
+    return busy;
+}
+
+/* ---- the token arena: first fit among the regions of the requests that were sent ---- */
+
+/* Does [at, at + n) overlap a region in use?  *end is then the first place behind it. */
+static bool taken(const host_books *b, uint64_t at, uint64_t n, uint64_t *end)
+{
+    for (size_t i = 0; i < b->entries.n; i++) {
+        const host_region *r = &b->entries.at[i]->region;
+        if (r->n && at < r->at + r->n && r->at < at + n) {
+            *end = r->at + r->n;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool take_region(const host_books *b, uint64_t n, host_region *out)
+{
+    uint64_t at = 0;
+    while (at + n <= b->rings.n_arena)
+        if (!taken(b, at, n, &at)) {
+            *out = (host_region){at, n};
+            return true;
+        }
+    return false;
+}
+
+/* ---- places for logits ---- */
+
+/* Where the machine shall write n logits for `to`; the entry remembers until they have come. */
+static mpk_status lend(mpk_context *cx, machine *m, host_entry *e, float *to, uint64_t n, rt_u64 *at)
+{
+    *at = (rt_u64)(uintptr_t)to;
+    if (!to || !m->def->lend_logits)
+        return MPK_OK;
+    TRY(m->def->lend_logits(cx, m, to, n, at));
+    e->lent = *at;
+    e->logits = to;
+    e->n_logits = n;
+    return MPK_OK;
+}
+
+static void give_back(machine *m, host_entry *e)
+{
+    if (e->logits)
+        m->def->return_logits(m, e->lent, e->logits, e->n_logits);
+    e->logits = NULL;
+}
+
+static uint64_t logits_of(const machine *m, const rt_request *r, uint32_t n_tokens)
+{
+    return (uint64_t)m->books.serving.n_vocab * (r->flags & RT_ALL_LOGITS ? n_tokens : 1);
+}
+
+/* ---- the book ---- */
+
+static host_entry *find_entry(host_books *b, uint64_t id, size_t *index)
+{
+    for (size_t i = 0; i < b->entries.n; i++)
+        if (b->entries.at[i]->id == id) {
+            *index = i;
+            return b->entries.at[i];
+        }
+    return NULL;
+}
+
+static void remove_entry(machine *m, size_t index)
+{
+    host_books *b = &m->books;
+    give_back(m, b->entries.at[index]);
+    entry_free(b->entries.at[index]);
+    memmove(&b->entries.at[index], &b->entries.at[index + 1], (b->entries.n - index - 1) * sizeof *b->entries.at);
+    b->entries.n--;
+    b->entries_unsent -= index < b->entries_unsent;
+}
+
+static mpk_status add_entry(mpk_context *cx, host_books *b, host_entry *e)
+{
+    if (b->entries.n == b->entries.capacity) {
+        size_t capacity = b->entries.capacity ? 2 * b->entries.capacity : 64;
+        host_entry **at = realloc(b->entries.at, capacity * sizeof *at);
+        CHECK(cx, at, MPK_ENOMEM, "out of memory for %zu requests", capacity);
+        b->entries.at = at;
+        b->entries.capacity = capacity;
+    }
+    b->entries.at[b->entries.n++] = e;
+    return MPK_OK;
+}
+
+static void send_command(machine *m, rt_command c)
+{
+    const host_rings *r = &m->books.rings;
+    r->commands[rt_load_relaxed_device(&r->command_ring->written) & r->command_mask] = c;
+    rt_ring_wrote(r->command_ring, 1); /* partner: rt_step_commands */
+    m->def->ring(m);
+}
+
+static void send_request(host_books *b, host_entry *e)
+{
+    const host_rings *r = &b->rings;
+    memcpy(r->token_arena + e->region.at, e->tokens, e->region.n * sizeof *e->tokens);
+    free(e->tokens);
+    e->tokens = NULL;
+    e->request.prompt = e->region.at;
+    r->requests[rt_load_relaxed_device(&r->request_ring->written) & r->request_mask] = e->request;
+    rt_ring_wrote(r->request_ring, 1); /* partner: rt_step_admit */
+    e->sent = true;
+    b->entries_unsent++;
+}
+
+/* Move what waits into the machine's ring, as far as ring and arena allow. */
+static void send_waiting(machine *m)
+{
+    host_books *b = &m->books;
+    bool sent = false;
+    while (b->entries_unsent < b->entries.n && rt_ring_space(b->rings.request_ring, b->rings.request_mask + 1)) {
+        host_entry *e = b->entries.at[b->entries_unsent];
+        if (!take_region(b, e->request.n_prompt, &e->region))
+            break;
+        send_request(b, e);
+        sent = true;
+        if (e->cancelled)
+            send_command(m, (rt_command){.kind = RT_CANCEL, .id = e->id});
+    }
+    if (sent)
+        m->def->ring(m);
+}
+
+/* ---- requests ---- */
+
+/* Why a request cannot be taken, before it enters any queue. */
+static mpk_status check_request(mpk_context *cx, const host_books *b, const machine_request *r, const rt_request *to)
+{
+    const rt_serving *s = &b->serving;
+    unsigned long long context = host_context(s);
+    CHECK(cx, s->ready, MPK_EUNSUPPORTED,
+          "this program takes no requests: it lacks the step inputs of a language model");
+    CHECK(cx, r->n_tokens, MPK_EARG, "the prompt has no token");
+    CHECK(cx, r->n_eos <= RT_MAX_EOS, MPK_ELIMIT, "%u tokens end the request, at most %d can", r->n_eos, RT_MAX_EOS);
+    CHECK(cx, !r->host_samples || (r->logits && s->logits != RT_NOWHERE), MPK_EARG,
+          "the program gives no logits, or there is no room for them");
+    CHECK(cx, r->n_tokens <= context, MPK_ELIMIT, "the prompt has %u tokens, the context holds %llu", r->n_tokens,
+          context);
+    CHECK(cx, rt_request_limit(s, to), MPK_ELIMIT,
+          "%u tokens of prompt and %u of answer do not fit into a context of %llu: ask for at most %llu", r->n_tokens,
+          r->max_tokens, context, context - r->n_tokens);
+    return MPK_OK;
+}
+
+static void fill_request(rt_request *to, const machine_request *r)
+{
+    *to = (rt_request){.logits = (rt_u64)(uintptr_t)r->logits,
+                       .seed = r->seed,
+                       .n_prompt = r->n_tokens,
+                       .max_tokens = r->max_tokens,
+                       .flags = (r->host_samples ? RT_HOST_SAMPLES : 0) |
+                                (r->host_samples && r->all_logits ? RT_ALL_LOGITS : 0),
+                       .n_eos = r->n_eos,
+                       .temperature = r->temperature,
+                       .top_k = r->top_k,
+                       .top_p = r->top_p,
+                       .min_p = r->min_p};
+    for (uint32_t i = 0; i < r->n_eos && i < RT_MAX_EOS; i++)
+        to->eos[i] = r->eos[i];
+}
+
+static mpk_status new_entry(mpk_context *cx, const machine_request *r, const rt_request *request, host_entry **out)
+{
+    host_entry *e = calloc(1, sizeof *e);
+    int32_t *tokens = malloc(r->n_tokens * sizeof *tokens);
+    if (!e || !tokens) {
+        free(e);
+        free(tokens);
+        FAIL(cx, MPK_ENOMEM, "out of memory for a request of %u tokens", r->n_tokens);
+    }
+    memcpy(tokens, r->tokens, r->n_tokens * sizeof *tokens);
+    e->tokens = tokens;
+    e->request = *request;
+    *out = e;
+    return MPK_OK;
+}
+
+static mpk_status submit_locked(mpk_context *cx, machine *m, const machine_request *r, host_entry *e)
+{
+    host_books *b = &m->books;
+    e->id = e->request.id = ++b->next_id;
+    if (r->host_samples)
+        TRY(lend(cx, m, e, r->logits, logits_of(m, &e->request, r->n_tokens), &e->request.logits));
+    mpk_status status = add_entry(cx, b, e);
+    if (status == MPK_OK)
+        send_waiting(m);
+    else
+        give_back(m, e);
+    return status;
+}
+
+mpk_status machine_submit(mpk_context *cx, machine *m, const machine_request *r, uint64_t *id)
+{
+    rt_request request;
+    host_entry *e = NULL;
+    fill_request(&request, r);
+    TRY(check_request(cx, &m->books, r, &request));
+    TRY(machine_check(cx, m));
+    TRY(new_entry(cx, r, &request, &e));
+    pthread_mutex_lock(&m->books.lock);
+    mpk_status status = submit_locked(cx, m, r, e);
+    if (status == MPK_OK)
+        *id = m->books.next_id;
+    else
+        entry_free(e);
+    pthread_mutex_unlock(&m->books.lock);
+    return status;
+}
+
+static mpk_status append_locked(mpk_context *cx, machine *m, uint64_t id, const int32_t *tokens, uint32_t n,
+                                float *logits)
+{
+    size_t index;
+    host_books *b = &m->books;
+    host_entry *e = find_entry(b, id, &index);
+    CHECK(cx, e && e->ready, MPK_EARG, "request %llu does not wait for tokens", (unsigned long long)id);
+    CHECK(cx, n && logits, MPK_EARG, "no tokens to append, or no room for their logits");
+    host_region old = e->region;
+    rt_command c = {.kind = RT_APPEND, .n = n, .id = id};
+    e->region.n = 0; /* they have been fed */
+    if (!take_region(b, n, &e->region)) {
+        e->region = old;
+        FAIL(cx, MPK_ELIMIT, "no room for %u more tokens among the waiting prompts", n);
+    }
+    TRY(lend(cx, m, e, logits, logits_of(m, &e->request, n), &c.logits));
+    memcpy(b->rings.token_arena + e->region.at, tokens, n * sizeof *tokens);
+    c.tokens = e->region.at;
+    e->ready = false;
+    send_command(m, c);
+    return MPK_OK;
+}
+
+mpk_status machine_append(mpk_context *cx, machine *m, uint64_t id, const int32_t *tokens, uint32_t n, float *logits)
+{
+    TRY(machine_check(cx, m));
+    pthread_mutex_lock(&m->books.lock);
+    mpk_status status = append_locked(cx, m, id, tokens, n, logits);
+    pthread_mutex_unlock(&m->books.lock);
+    return status;
+}
+
+/* A request that the machine has not seen ends here. */
+static void end_early(machine *m, size_t index)
+{
+    host_books *b = &m->books;
+    if (b->n_early == b->early_capacity) {
+        size_t capacity = b->early_capacity ? 2 * b->early_capacity : 16;
+        rt_token *at = realloc(b->early, capacity * sizeof *at);
+        if (!at) {
+            b->entries.at[index]->cancelled = true; /* it stays in the book, and is cancelled once it has been sent */
+            return;
+        }
+        b->early = at;
+        b->early_capacity = capacity;
+    }
+    b->early[b->n_early++] = (rt_token){.id = b->entries.at[index]->id, .token = -1, .reason = RT_CANCELLED};
+    remove_entry(m, index);
+    machine_ring_host(m);
+}
+
+void machine_cancel(machine *m, uint64_t id)
+{
+    size_t index;
+    pthread_mutex_lock(&m->books.lock);
+    host_entry *e = find_entry(&m->books, id, &index);
+    if (e && !e->sent) {
+        end_early(m, index);
+    } else if (e && !e->cancelled) {
+        e->cancelled = true;
+        send_command(m, (rt_command){.kind = RT_CANCEL, .id = id});
+    }
+    pthread_mutex_unlock(&m->books.lock);
+}
+
+/* ---- draining ---- */
+
+/* One entry of the token ring has been read: keep the book. */
+static void note_token(machine *m, const rt_token *t)
+{
+    size_t index;
+    host_entry *e = find_entry(&m->books, t->id, &index);
+    if (e && t->reason != RT_GOING)
+        remove_entry(m, index);
+    else if (e && t->token < 0) {
+        give_back(m, e);
+        e->ready = true;
+    }
+}
+
+/* Take what is there, without waiting. */
+static uint32_t drain_locked(machine *m, rt_token *out, uint32_t most)
+{
+    host_books *b = &m->books;
+    const host_rings *r = &b->rings;
+    uint32_t n = 0, from_ring = 0, there = rt_ring_ready(r->token_ring),
+             first = rt_load_relaxed_device(&r->token_ring->read);
+    for (; n < most && b->n_early; n++) {
+        out[n] = b->early[0];
+        memmove(b->early, b->early + 1, --b->n_early * sizeof *b->early);
+    }
+    for (; n < most && from_ring < there; n++, from_ring++) {
+        out[n] = r->tokens[(first + from_ring) & r->token_mask];
+        note_token(m, &out[n]);
+    }
+    if (from_ring) {
+        rt_ring_took(r->token_ring, from_ring); /* partner: rt_ring_space in the step task */
+        send_waiting(m);
+        m->def->ring(m); /* it may have waited for room */
+    }
+    return n;
+}
+
+/* The same under the lock; *nudged: somebody wants this call to return, though nothing was there. */
+static uint32_t look(machine *m, rt_token *out, uint32_t most, bool *nudged)
+{
+    host_books *b = &m->books;
+    pthread_mutex_lock(&b->lock);
+    uint32_t n = drain_locked(m, out, most);
+    *nudged = n == 0 && b->nudged;
+    b->nudged = b->nudged && !*nudged;
+    pthread_mutex_unlock(&b->lock);
+    return n;
+}
+
+mpk_status machine_drain(mpk_context *cx, machine *m, rt_token *out, uint32_t most, uint64_t timeout_ns, uint32_t *n)
+{
+    uint64_t end = timeout_ns == UINT64_MAX ? UINT64_MAX : clock_ns() + timeout_ns;
+    CHECK(cx, m->books.serving.ready, MPK_EUNSUPPORTED, "this program takes no requests");
+    for (;;) {
+        bool nudged;
+        rt_u32 bell = rt_load_acquire_system(m->books.rings.bell); /* before looking */
+        *n = look(m, out, most, &nudged);
+        if (*n)
+            return MPK_OK;
+        TRY(machine_check(cx, m));
+        uint64_t now = clock_ns();
+        if (nudged || now >= end)
+            return MPK_OK;
+        m->def->wait(m, bell, end == UINT64_MAX ? UINT64_MAX : end - now);
+    }
+}
+
+void machine_nudge(machine *m)
+{
+    pthread_mutex_lock(&m->books.lock);
+    m->books.nudged = true;
+    pthread_mutex_unlock(&m->books.lock);
+    machine_ring_host(m);
+}

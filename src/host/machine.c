@@ -1,0 +1,149 @@
+/* machine.c - calls on a machine, through the definition of its target. */
+#include <stdio.h>
+
+#include "host/machine.h"
+#include "rt/rt_step.h"
+
+/* ---- for targets ---- */
+
+mpk_status machine_begin(mpk_context *cx, machine *m, const machine_def *def, const gen_image *image,
+                         const rt_serving *s, const host_rings *rings)
+{
+    m->def = def;
+    m->image = *image;
+    return host_books_open(cx, s, rings, &m->books);
+}
+
+void machine_end(machine *m)
+{
+    host_books_close(&m->books);
+}
+
+void machine_ring_host(machine *m)
+{
+    if (!m->books.rings.bell)
+        return;
+    rt_add_acq_rel_system(m->books.rings.bell, 1);
+    rt_wake(m->books.rings.bell);
+}
+
+/* Axis by axis; stride in elements. */
+static char *gather_axis(const char *from, const ir_tensor *t, const int64_t *stride, uint32_t axis, size_t bytes,
+                         char *to)
+{
+    if (axis >= t->rank || axis >= IR_MAX_RANK) {
+        memcpy(to, from, bytes);
+        return to + bytes;
+    }
+    for (int64_t i = 0; i < t->dims[axis]; i++)
+        to = gather_axis(from + i * stride[axis] * (int64_t)bytes, t, stride, axis + 1, bytes, to);
+    return to;
+}
+
+void machine_gather(const ir_graph *g, ir_tensor_id tensor, const void *first, void *to)
+{
+    const ir_tensor *t = &g->tensors.at[tensor];
+    int64_t stride[IR_MAX_RANK], offset;
+    if (t->shares == IR_NONE) {
+        memcpy(to, first, (size_t)ir_bytes(t));
+        return;
+    }
+    ir_strides(g, tensor, stride, &offset);
+    gather_axis(first, t, stride, 0, ir_dtype_table[t->dtype].block_bytes, to);
+}
+
+/* "task 17 (linear_3)", in words for the message. */
+static const char *name_of(const machine *m, const rt_graph *g, const rt_fault *f, char words[128])
+{
+    if (f->task >= g->n_tasks)
+        return "nothing in particular";
+    const rt_task *tasks = gen_image_table(m->image.block, RT_TASKS);
+    rt_u32 op = tasks[g->first_task + f->task].op;
+    str name = op == RT_NONE ? STR("an empty task") : m->image.ir[f->graph]->ops.at[op].name;
+    snprintf(words, 128, "task %u (%.*s)", f->task, STR_ARG(name));
+    return words;
+}
+
+mpk_status machine_say_fault(mpk_context *cx, const machine *m, const rt_fault *f)
+{
+    char words[128];
+    CHECK(cx, f->graph < m->image.n_graphs, MPK_EDEVICE, "the machine failed, and its fault record is damaged");
+    const rt_graph *g = (const rt_graph *)gen_image_table(m->image.block, RT_GRAPHS) + f->graph;
+    if (f->kind == RT_STALL)
+        FAIL(cx, MPK_ESTALLED,
+             "the machine made no progress: worker %u, graph for %u tokens, run %u: %s waits for event %u, which was "
+             "triggered %u of %u times",
+             f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words), f->event, f->seen, f->needed);
+    FAIL(cx, MPK_EDEVICE, "%s: worker %u, graph for %u tokens, run %u, %s",
+         f->kind == RT_OVERFLOW ? "a queue of the runtime overflowed" : "a task was given what it cannot take",
+         f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words));
+}
+
+/* ---- the calls ---- */
+
+void machine_stop(machine *m)
+{
+    if (m)
+        m->def->stop(m);
+}
+
+mpk_status machine_check(mpk_context *cx, machine *m)
+{
+    return m->def->check(cx, m);
+}
+
+static mpk_status check_tensor(mpk_context *cx, const machine *m, uint32_t graph, ir_tensor_id tensor)
+{
+    CHECK(cx, graph < m->image.n_graphs, MPK_EARG, "graph %u of %u", graph, m->image.n_graphs);
+    CHECK(cx, tensor < m->image.ir[graph]->tensors.n, MPK_EARG, "tensor %u of %zu", tensor,
+          m->image.ir[graph]->tensors.n);
+    return MPK_OK;
+}
+
+mpk_status machine_write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, const void *from)
+{
+    TRY(check_tensor(cx, m, graph, tensor));
+    return m->def->write_tensor(cx, m, graph, tensor, from);
+}
+
+mpk_status machine_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, void *to)
+{
+    TRY(check_tensor(cx, m, graph, tensor));
+    return m->def->read_tensor(cx, m, graph, tensor, to);
+}
+
+mpk_status machine_run_graph(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
+{
+    CHECK(cx, graph < m->image.n_graphs, MPK_EARG, "graph %u of %u", graph, m->image.n_graphs);
+    CHECK(cx, !host_books_are_busy(&m->books), MPK_EARG, "a graph cannot be run by hand while requests are under way");
+    TRY(machine_check(cx, m));
+    return m->def->run_graph(cx, m, graph, n_tokens, n_rows);
+}
+
+mpk_status machine_clear_state(mpk_context *cx, machine *m)
+{
+    return m->def->clear_state(cx, m);
+}
+
+void machine_describe(machine *m, machine_facts *out)
+{
+    const rt_serving *s = &m->books.serving;
+    const rt_u64 *area = m->image.block->area_bytes;
+    *out = (machine_facts){.device = m->def->name,
+                           .n_workers = m->image.block->n_workers,
+                           .n_slots = s->n_slots,
+                           .max_tokens = s->max_tokens,
+                           .n_vocab = s->n_vocab,
+                           .n_pages = s->n_pages,
+                           .state_bytes = area[RT_STATE],
+                           .area_bytes = area[RT_STEP] + area[RT_TEMPS]};
+    if (s->ready)
+        out->max_context = rt_request_limit(
+            s, &(rt_request){.n_prompt = 1, .flags = s->next == RT_NOWHERE ? RT_HOST_SAMPLES : 0, .logits = 1});
+    m->def->describe(m, out);
+}
+
+const char *machine_body_of(const machine *m, uint32_t graph, ir_op_id op)
+{
+    return m->def->body_of(m, graph, op);
+}

@@ -1,0 +1,110 @@
+/* serving.c - what a program offers to requests: found in its image by the names that model.h gives to step tensors.
+ *
+ * Input: an image; output: sizes and places for the step task, sizes of the rings.  A program that lacks one of the
+ * tensors is run by hand only.
+ */
+#include "host/books.h"
+
+/* Look up a tensor by name and check its shape: dims of -1 match anything.  RT_NOWHERE if it is not there or not so. */
+static rt_u64 find_step(const gen_image *image, uint32_t graph, const char *name, ir_dtype dtype, uint32_t rank,
+                        int64_t d0, int64_t d1)
+{
+    const ir_graph *g = image->ir[graph];
+    ir_tensor_id id = ir_find(g, name);
+    if (id == IR_NONE)
+        return RT_NOWHERE;
+    const ir_tensor *t = &g->tensors.at[id];
+    bool fits = t->dtype == dtype && t->rank == rank && (d0 < 0 || t->dims[0] == d0) &&
+                (rank < 2 || d1 < 0 || t->dims[1] == d1);
+    return fits && image->places[graph][id].area == TG_STEP ? image->places[graph][id].offset : RT_NOWHERE;
+}
+
+static int64_t dim_of(const ir_graph *g, const char *name, uint32_t axis)
+{
+    ir_tensor_id id = ir_find(g, name);
+    return id == IR_NONE || g->tensors.at[id].rank <= axis ? 0 : g->tensors.at[id].dims[axis];
+}
+
+/* The step tensors of one graph, as model.h names them. */
+static void find_tensors(const gen_image *image, uint32_t graph, rt_serving *s)
+{
+    const rt_graph *g = (const rt_graph *)gen_image_table(image->block, RT_GRAPHS) + graph;
+    int64_t T = g->n_tokens, R = g->n_rows;
+    s->tokens = find_step(image, graph, "tokens", IR_I32, 1, T, 0);
+    s->positions = find_step(image, graph, "positions", IR_I32, 1, T, 0);
+    s->slots = find_step(image, graph, "slots", IR_I32, 1, T, 0);
+    s->pages = find_step(image, graph, "pages", IR_I32, 2, -1, -1);
+    s->rows = find_step(image, graph, "rows", IR_I32, 1, R, 0);
+    s->sampling = find_step(image, graph, "sampling", IR_F32, 2, R, 4);
+    s->seeds = find_step(image, graph, "seeds", IR_I64, 1, R, 0);
+    s->draws = find_step(image, graph, "draws", IR_I32, 1, R, 0);
+    s->logits = find_step(image, graph, "logits", IR_F32, 2, R, -1);
+    s->next = find_step(image, graph, "next", IR_I32, 1, R, 0);
+}
+
+static bool same_places(const rt_serving *a, const rt_serving *b)
+{
+    return a->tokens == b->tokens && a->positions == b->positions && a->slots == b->slots && a->pages == b->pages &&
+           a->rows == b->rows && a->sampling == b->sampling && a->seeds == b->seeds && a->draws == b->draws &&
+           a->logits == b->logits && a->next == b->next;
+}
+
+/* Of the largest graph, which is the last. */
+static void find_sizes(const gen_image *image, rt_serving *s)
+{
+    uint32_t n = image->n_graphs - 1;
+    const rt_graph *last = (const rt_graph *)gen_image_table(image->block, RT_GRAPHS) + n;
+    const ir_graph *ir = image->ir[n];
+    s->max_tokens = last->n_tokens;
+    s->max_rows = last->n_rows;
+    s->n_vocab = s->logits == RT_NOWHERE ? 0 : (rt_u32)dim_of(ir, "logits", 1);
+    s->n_slots = s->pages == RT_NOWHERE ? last->n_rows : (rt_u32)dim_of(ir, "pages", 0);
+    if (s->pages != RT_NOWHERE) {
+        s->pages_per_slot = (rt_u32)dim_of(ir, "pages", 1);
+        s->n_pages = (rt_u32)dim_of(ir, "k_cache.0", 0);
+        s->page_tokens = (rt_u32)dim_of(ir, "k_cache.0", 2);
+    }
+    s->n_free = s->n_pages;
+}
+
+/* Every graph must keep the step tensors at the same places. */
+void host_find_serving(const gen_image *image, rt_serving *out)
+{
+    const rt_graph *graphs = gen_image_table(image->block, RT_GRAPHS);
+    rt_serving s = {0}, other = {0};
+    find_tensors(image, image->n_graphs - 1, &s);
+    find_sizes(image, &s);
+    s.ready = s.tokens != RT_NOWHERE && s.rows != RT_NOWHERE && (s.next != RT_NOWHERE || s.logits != RT_NOWHERE) &&
+              s.n_slots && s.max_rows && (s.pages == RT_NOWHERE || (s.n_pages && s.page_tokens));
+    for (uint32_t i = 0; i + 1 < image->n_graphs; i++) {
+        find_tensors(image, i, &other);
+        if (!same_places(&s, &other) || graphs[i].n_tokens > s.max_tokens || graphs[i].n_rows > s.max_rows)
+            s.ready = 0;
+    }
+    *out = s;
+}
+
+static uint32_t power_of_two(uint64_t n)
+{
+    uint32_t p = 1;
+    while (p < n)
+        p *= 2;
+    return p;
+}
+
+uint64_t host_context(const rt_serving *s)
+{
+    uint64_t pages = s->n_pages < s->pages_per_slot ? s->n_pages : s->pages_per_slot;
+    return s->n_pages ? pages * s->page_tokens : 1u << 16;
+}
+
+/* Commands cannot overflow their ring: a request has at most one cancel and one append under way, and the ring is
+ * longer than twice the requests that the machine can know of. */
+void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, host_rings *rings)
+{
+    uint64_t slots = s->n_slots, requests = power_of_two(waiting ? waiting : 256), most = tokens ? tokens : 1024;
+    rings->request_mask = (uint32_t)requests - 1;
+    rings->token_mask = power_of_two(most < 2 * slots ? 2 * slots : most) - 1;
+    rings->command_mask = power_of_two(2 * (requests + slots + rings->token_mask + 1)) - 1;
+    rings->n_arena = (slots + 4) * host_context(s);
+}

@@ -1,6 +1,7 @@
 /* fuse_ops_test.c - fused programs have the paper's operators, and compute the same bits as plain ones. */
 #include "check.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/rng.h"
@@ -9,6 +10,10 @@
 #include "pass/pass.h"
 
 static mpk_context cx;
+
+/* What a GPU's bodies are good at. */
+static const pass_options gpu_options = {
+    .n_workers = 132, .splits = 16, .split_tokens = 16, .norm_elements = 1 << 24, .relaxed = true, .logits = true};
 
 static mpk_status any_dtype(mpk_context *c, const void *self, const char *name, uint32_t rank, const int64_t *dims,
                             ir_dtype *dtype)
@@ -34,11 +39,10 @@ static size_t count_of(const ir_graph *g, const char *name)
     return n;
 }
 
-static ir_graph *fuse(arena *a, const ir_graph *g, pass_fusion fusion, uint32_t n_workers)
+static ir_graph *fuse_as(arena *a, const ir_graph *g, const pass_options *options)
 {
     arena scratch = {0};
-    pass_options options = {.n_workers = n_workers, .fusion = fusion};
-    pass_state s = {&cx, a, &scratch, &options};
+    pass_state s = {&cx, a, &scratch, options};
     ir_graph *copy = (ir_graph *)g;
     check_ok(&cx, pass_simplify(&s, &copy));
     check_ok(&cx, pass_fuse_ops(&s, &copy));
@@ -47,7 +51,14 @@ static ir_graph *fuse(arena *a, const ir_graph *g, pass_fusion fusion, uint32_t 
     return copy;
 }
 
-static ir_graph *build(arena *a, const model_config *c, uint32_t n_tokens, bool greedy, ir_dtype dtype)
+static ir_graph *fuse(arena *a, const ir_graph *g, pass_fusion fusion, uint32_t n_workers)
+{
+    pass_options options = {.n_workers = n_workers, .fusion = fusion};
+    return fuse_as(a, g, &options);
+}
+
+static ir_graph *build(arena *a, const model_config *c, uint32_t n_tokens, bool greedy, ir_dtype dtype,
+                       ir_dtype activations)
 {
     model_shape shape = {.n_tokens = n_tokens,
                          .n_rows = n_tokens,
@@ -56,7 +67,7 @@ static ir_graph *build(arena *a, const model_config *c, uint32_t n_tokens, bool 
                          .page_tokens = 4,
                          .max_pages_per_slot = 4,
                          .kv_dtype = IR_F32,
-                         .activation_dtype = IR_F32,
+                         .activation_dtype = activations,
                          .greedy_only = greedy};
     model_weights weights = {any_dtype, &dtype};
     ir_graph *g;
@@ -76,7 +87,7 @@ static void the_papers_operators(void **state)
         arena a = {0};
         load_model m;
         check_ok(&cx, load_open(&cx, models[i].folder, &m));
-        ir_graph *plain = build(&a, &m.config, 1, true, IR_BF16);
+        ir_graph *plain = build(&a, &m.config, 1, true, IR_BF16, IR_F32);
         ir_graph *paper = fuse(&a, plain, PASS_FUSE_PAPER, 132);
         assert_int_equal(count_work(paper), 8 * models[i].layers + 5);
         ir_graph *full = fuse(&a, plain, PASS_FUSE_FULL, 132);
@@ -86,6 +97,35 @@ static void the_papers_operators(void **state)
         load_close(&m);
         arena_free(&a);
     }
+}
+
+/* The program for a GPU: five operators a layer and four more, for each number of tokens that is decoded. */
+static void operators_of_a_gpu(void **state)
+{
+    (void)state;
+    const struct {
+        const char *folder;
+        size_t layers;
+    } models[] = {
+        {"models/qwen3-0.6b", 28}, {"models/qwen3-1.7b", 28}, {"models/qwen3-8b", 36}, {"models/llama-3.2-1b", 16}};
+    for (size_t i = 0; i < 4; i++)
+        for (uint32_t tokens = 1; tokens <= 32; tokens *= 2) {
+            arena a = {0};
+            load_model m;
+            check_ok(&cx, load_open(&cx, models[i].folder, &m));
+            ir_graph *g = fuse_as(&a, build(&a, &m.config, tokens, false, IR_BF16, IR_BF16), &gpu_options);
+            bool few = tokens <= gpu_options.split_tokens;
+            assert_int_equal(count_work(g), (few ? 5 : 6) * models[i].layers + 4);
+            assert_int_equal(count_of(g, "linear"), 4 * models[i].layers);
+            assert_int_equal(count_of(g, "attention_split"), few ? models[i].layers : 0);
+            assert_int_equal(count_of(g, "embedding") + count_of(g, "rope_table") + count_of(g, "logits") +
+                                 count_of(g, "sample"),
+                             4);
+            assert_int_equal(g->outputs.n, 2);
+            assert_true(ir_find(g, "logits") == g->outputs.at[0] && ir_find(g, "next") == g->outputs.at[1]);
+            load_close(&m);
+            arena_free(&a);
+        }
 }
 
 /* Random values by name, the same for every program of a model. */
@@ -122,14 +162,11 @@ static void evaluate(arena *a, const ir_graph *g, uint64_t seed, float *logits, 
     memcpy(logits, values.data[ir_find(g, "logits")], bytes);
 }
 
-static void fused_and_plain_give_the_same_bits(void **state)
+/* Small models of every family with all that may differ between them. */
+static model_config small_model(uint64_t i)
 {
-    (void)state;
-    uint64_t seed = check_seed();
-    const char *families[] = {"llama", "qwen2", "qwen3", "mistral"};
-    for (uint64_t i = 0; i < 24; i++) {
-        arena a = {0};
-        model_config c = {.family = str_from(families[i % 4]),
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "mistral"};
+    return (model_config){.family = str_from(families[i % 4]),
                           .n_layers = 2,
                           .hidden_size = 40,
                           .n_heads = 4,
@@ -148,11 +185,20 @@ static void fused_and_plain_give_the_same_bits(void **state)
                           .rope_theta = 10000,
                           .rope_interleaved = i % 3 == 1,
                           .bos_token = -1};
+}
+
+static void fused_and_plain_give_the_same_bits(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    for (uint64_t i = 0; i < 24; i++) {
+        arena a = {0};
+        model_config c = small_model(i);
         uint32_t n_tokens = 1 + (uint32_t)(rng_u64(seed, i) % 7);
         size_t bytes = n_tokens * 97 * sizeof(float);
         float *plain_logits = malloc(bytes), *logits = malloc(bytes);
         assert_true(plain_logits && logits);
-        ir_graph *plain = build(&a, &c, n_tokens, false, IR_F32);
+        ir_graph *plain = build(&a, &c, n_tokens, false, IR_F32, IR_F32);
         evaluate(&a, plain, seed + i, plain_logits, bytes);
         for (pass_fusion f = PASS_FUSE_FULL; f <= PASS_FUSE_NONE; f++) {
             ir_graph *fused = fuse(&a, plain, f, 2);
@@ -166,9 +212,84 @@ static void fused_and_plain_give_the_same_bits(void **state)
     }
 }
 
+/* The largest difference between two rows of numbers, in parts of the largest number. */
+static double difference(const float *a, const float *b, size_t n)
+{
+    double most = 0, largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        assert_true(isfinite(a[i]) && isfinite(b[i]));
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+        largest = fmax(largest, fabs((double)a[i]));
+    }
+    return most / largest;
+}
+
+/* Sums in another order in f32; in bf16 fewer roundings: the difference is that between bf16 and f32, not more. */
+static void programs_of_a_gpu_compute_the_same(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    for (uint64_t i = 0; i < 24; i++) {
+        arena a = {0};
+        model_config c = small_model(i);
+        pass_options options = gpu_options;
+        uint32_t n_tokens = 1 + (uint32_t)(rng_u64(seed, i) % 7);
+        size_t n = n_tokens * 97;
+        float *logits[4];
+        options.splits = 1 + (uint32_t)(rng_u64(seed, i) >> 8) % 5;
+        for (int k = 0; k < 4; k++) {
+            ir_graph *g = build(&a, &c, n_tokens, false, IR_F32, k < 2 ? IR_F32 : IR_BF16);
+            if (k % 2)
+                g = fuse_as(&a, g, &options);
+            assert_true(k % 2 == 0 || count_of(g, "attention_split") == 2);
+            logits[k] = malloc(n * sizeof(float));
+            assert_non_null(logits[k]);
+            evaluate(&a, g, seed + i, logits[k], n * sizeof(float));
+        }
+        assert_true(difference(logits[0], logits[1], n) < 1e-4);
+        assert_true(difference(logits[0], logits[3], n) < 2 * difference(logits[0], logits[2], n) + 0.01);
+        for (int k = 0; k < 4; k++)
+            free(logits[k]);
+        arena_free(&a);
+    }
+}
+
+/* Settings may stand behind the name of a pass; what is no setting is refused. */
+static void settings_on_text(void **state)
+{
+    (void)state;
+    const char *program = "input %x : bf16[2, 32] live=tokens\nconst %n : bf16[32]\nconst %w : bf16[8, 32]\n"
+                          "%h = rms_norm(%x, %n)\n%y = linear(%h, %w)\noutput %y\n";
+    const struct {
+        const char *passes;
+        bool ok, fused;
+    } rows[] = {{"fuse_ops", true, false},
+                {"fuse_ops:relaxed=1", true, true},
+                {"fuse_ops:relaxed=1:norm_elements=63", true, false},
+                {"fuse_ops:relaxed=1:norm_elements=64,simplify", true, true},
+                {"fuse_ops:relaxed=1,fuse_ops:relaxed=0", true, true},
+                {"fuse_ops:relaxed", false, false},
+                {"fuse_ops:", false, false},
+                {"fuse_ops:relaxed=x", false, false},
+                {"fuse_ops:splits=99999999999", false, false},
+                {"fuse_ops:speed=9", false, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        pass_options options = {.n_workers = 2};
+        text out = {0};
+        mpk_status status = pass_run_text(&cx, &options, str_from(rows[i].passes), str_from(program), &out);
+        assert_int_equal(status, rows[i].ok ? MPK_OK : MPK_EARG);
+        text_add(&out, "", 1);
+        assert_int_equal(rows[i].fused, rows[i].ok && !strstr(out.at, "rms_norm"));
+        text_free(&out);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_papers_operators),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_papers_operators), cmocka_unit_test(operators_of_a_gpu),
+                                       cmocka_unit_test(programs_of_a_gpu_compute_the_same),
+                                       cmocka_unit_test(settings_on_text),
+
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,14 @@
  *
  * Input: the text form of a tensor program or of a task graph, and names of passes.  Output: the result as text.  A
  * task graph is proven before a pass sees it, so that a pass never meets what no pass would make.
+ * A name may be followed by settings of pass_options for this pass alone: fuse_ops:splits=16:split_tokens=8:relaxed=1.
  */
 #include "pass/pass.h"
 
 const pass_entry pass_table[] = {
     {"simplify", "drop operators that nothing needs, merge equal ones (tensor program)"},
-    {"fuse_ops", "rewrite to fewer, larger operators (tensor program)"},
+    {"fuse_ops", "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "
+                 ":splits=S:split_tokens=T:norm_elements=N:relaxed=1:logits=1"},
     {"decompose", "cut operators into tasks (tensor program to task graph; paper 4.1)"},
     {"depend", "an event for each producer-consumer pair of tasks (4.1)"},
     {"drop_implied", "drop pairs that others imply"},
@@ -108,6 +110,53 @@ static mpk_status run_on_graph(pass_state *s, str name, subject *on, text *out)
     return str_is(name, "plan_memory") ? print_places(s, on->tg, out) : print_pages(s, on->tg, out);
 }
 
+/* One setting, NAME=NUMBER. */
+static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
+{
+    uint64_t value = 0;
+    size_t n = 0;
+    while (n < setting.n && setting.at[n] != '=')
+        n++;
+    str name = {setting.at, n};
+    for (size_t i = n + 1; i < setting.n && value <= UINT32_MAX; i++) {
+        CHECK(cx, setting.at[i] >= '0' && setting.at[i] <= '9', MPK_EARG, "setting %.*s: a whole number is expected",
+              STR_ARG(setting));
+        value = value * 10 + (uint64_t)(setting.at[i] - '0');
+    }
+    CHECK(cx, n + 1 < setting.n && value <= UINT32_MAX, MPK_EARG, "setting %.*s: expected NAME=NUMBER",
+          STR_ARG(setting));
+    if (str_is(name, "splits"))
+        o->splits = (uint32_t)value;
+    else if (str_is(name, "split_tokens"))
+        o->split_tokens = (uint32_t)value;
+    else if (str_is(name, "norm_elements"))
+        o->norm_elements = (uint32_t)value;
+    else if (str_is(name, "relaxed"))
+        o->relaxed = value;
+    else if (str_is(name, "logits"))
+        o->logits = value;
+    else
+        FAIL(cx, MPK_EARG, "there is no setting %.*s; splits, split_tokens, norm_elements, relaxed, logits are",
+             STR_ARG(name));
+    return MPK_OK;
+}
+
+/* Cut the settings off a name and apply them. */
+static mpk_status apply_settings(mpk_context *cx, str *name, pass_options *o)
+{
+    size_t end = 0, from;
+    while (end < name->n && name->at[end] != ':')
+        end++;
+    size_t first = end;
+    for (from = end + 1; from <= name->n; from = end + 1) {
+        for (end = from; end < name->n && name->at[end] != ':';)
+            end++;
+        TRY(apply_setting(cx, (str){name->at + from, end - from}, o));
+    }
+    name->n = first;
+    return MPK_OK;
+}
+
 static mpk_status run_one(pass_state *s, str name, subject *on, text *out)
 {
     uint32_t i = 0;
@@ -130,7 +179,11 @@ static mpk_status run_passes(pass_state *s, str passes, str source, text *out)
     for (size_t from = 0, end; from <= passes.n; from = end + 1) {
         for (end = from; end < passes.n && passes.at[end] != ',';)
             end++;
-        TRY(run_one(s, (str){passes.at + from, end - from}, &on, out));
+        pass_options options = *s->options;
+        pass_state own = {s->cx, s->result, s->scratch, &options};
+        str name = {passes.at + from, end - from};
+        TRY(apply_settings(s->cx, &name, &options));
+        TRY(run_one(&own, name, &on, out));
     }
     if (on.tg && !on.printed) {
         NOTE(s->cx, tg_verify(s->cx, s->scratch, on.tg), "verifying what came out of %.*s", STR_ARG(passes));

@@ -41,6 +41,12 @@ typedef struct pass_options {
     uint32_t tasks_per_worker; /* upper bound of tasks of an operator, in multiples of workers; 0: chosen */
     const pass_degree *degrees;
     uint32_t n_degrees;
+    /* What the bodies of a target are good at; all zero: fused programs give the bits of plain ones. */
+    uint32_t splits;        /* parts that the context of a step is cut into (attention_split); 0: attention is whole */
+    uint32_t split_tokens;  /* in graphs of at most so many tokens */
+    uint32_t norm_elements; /* a norm of at most so many elements is computed by every task that reads it; 0: 16384 */
+    bool relaxed;           /* rules may skip the rounding of bf16 and f16 results between what they fuse */
+    bool logits;            /* rows, norm, vocabulary product and the search for the largest are one operator */
     /* Scratch of the target's body for a box of an operator, in addition to none of ref's: the larger of both counts.
      * NULL: ref alone. */
     size_t (*scratch_bytes)(const void *target, const ir_graph *g, const ir_op *op, const ir_box *box);

@@ -1,0 +1,61 @@
+/* fuse.h - what the rules of fuse_ops share: conditions, and linear taken apart.  One file for each group of rules. */
+#ifndef PASS_FUSE_H
+#define PASS_FUSE_H
+
+#include "pass/rewrite.h"
+
+/* Operands of linear. */
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL = 8, LSE = 9, LINEAR_INPUTS = 10, LINEAR_WEIGHTS = 3 };
+
+static inline const ir_tensor *tensor_of(const rewrite *w, ir_tensor_id t)
+{
+    return &w->g->tensors.at[t];
+}
+
+static inline bool same_dims(const ir_tensor *a, const ir_tensor *b)
+{
+    return a->dtype == b->dtype && a->rank == b->rank && a->live == b->live &&
+           memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
+}
+
+static inline bool is_const(const rewrite *w, ir_tensor_id t)
+{
+    return t == IR_NONE || tensor_of(w, t)->kind == IR_CONST;
+}
+
+/* May the rounding of this operator's result be left out? */
+static inline bool may_skip_rounding(const rewrite *w, const ir_op *op)
+{
+    return w->s->options->relaxed || tensor_of(w, op->out[0])->dtype == IR_F32;
+}
+
+/* Nothing but `uses` operands reads the first result, and it is no output of the graph. */
+static inline bool is_private(const rewrite *w, const ir_op *op, uint32_t uses)
+{
+    ir_tensor_id t = op->out[0];
+    return w->uses.at[t] == uses && !(t < w->n_source && w->is_output[t]);
+}
+
+typedef struct linear_parts {
+    ir_tensor_id in[LINEAR_INPUTS];
+    double eps;
+    str glu;
+    uint32_t n_weights;
+} linear_parts;
+
+/* ---- the rules; each may be applied to a program that others have been applied to ---- */
+
+/* fuse_linear.c: glu, siblings, residual, norm. */
+mpk_status fuse_linears(rewrite *w);
+/* fuse_attention.c: rope_kv, attention, split, fold. */
+mpk_status fuse_attentions(rewrite *w);
+/* fuse_logits.c: logits. */
+mpk_status fuse_logits(rewrite *w);
+
+/* ---- fuse_linear.c ---- */
+
+/* A linear's operands and attributes, and a linear made of them. */
+void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out);
+mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, ir_tensor_id *out);
+
+#endif

@@ -1,0 +1,242 @@
+/* fuse_attention.c - rules that take the operators around an attention together (see fuse_ops.c).
+ *
+ *   rope_kv    slices of qkv, norms, ropes, kv_write         -> rope_kv(qkv, ...)
+ *   attention  the same with the attention behind them       -> attention_qkv(qkv, ...)
+ *   split      the same for few tokens                       -> attention_fold(attention_split(qkv, ...))
+ *   fold       linear(attention_fold(part, lse), w)          -> linear(part, w, lse = lse)
+ *
+ * split and rope_kv are both for the pattern of attention_qkv; which is taken follows from the options.
+ */
+#include "pass/fuse.h"
+
+typedef struct attention_parts {
+    ir_tensor_id qkv, table, positions, slots, pages, k_cache, v_cache, q_norm, k_norm;
+    int64_t heads, kv_heads, head_size, interleaved;
+    double eps;
+    const ir_op *kv_write, *rope_table;
+} attention_parts;
+
+/* Is t [T, n, K] the part of qkv [T, columns] that begins at column `first`?  The stride of an axis of one entry says
+ * nothing. */
+static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t first, int64_t n, int64_t head_size)
+{
+    const ir_tensor *part = tensor_of(w, t), *whole = tensor_of(w, qkv);
+    int64_t dims[3] = {whole->dims[0], n, head_size}, strides[3] = {whole->dims[1], head_size, 1};
+    if (part->rank != 3 || tg_root(w->g, t) != qkv || part->dtype != whole->dtype || part->offset != first)
+        return false;
+    for (uint32_t i = 0; i < 3; i++)
+        if (part->dims[i] != dims[i] || (dims[i] > 1 && part->stride[i] != strides[i]))
+            return false;
+    return true;
+}
+
+/* Through rope and the norm behind it, if there is one, to the part of qkv; IR_NONE: another pattern. */
+static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_parts *p, ir_tensor_id *norm_weight)
+{
+    const ir_op *rope = rewrite_producer(w, t, "rope");
+    if (!rope || !is_private(w, rope, 1))
+        return IR_NONE;
+    ir_tensor_id x = rewrite_input(w, rope, 0), table = rewrite_input(w, rope, 1);
+    int64_t interleaved = rewrite_attribute(rope, "interleaved")->i;
+    if (p->table != IR_NONE && (p->table != table || p->interleaved != interleaved))
+        return IR_NONE;
+    p->table = table;
+    p->interleaved = interleaved;
+    const ir_op *norm = rewrite_producer(w, x, "rms_norm");
+    *norm_weight = IR_NONE;
+    if (!norm)
+        return x;
+    double eps = rewrite_attribute(norm, "eps")->f;
+    *norm_weight = rewrite_input(w, norm, 1);
+    if (!is_private(w, norm, 1) || *norm_weight == IR_NONE || (p->eps > 0 && p->eps != eps))
+        return IR_NONE;
+    p->eps = eps;
+    return rewrite_input(w, norm, 0);
+}
+
+/* kv_write before this attention, on the same pages, and read by nothing else. */
+static bool match_write(const rewrite *w, const ir_op *attention, attention_parts *p)
+{
+    ir_tensor_id k_cache = rewrite_input(w, attention, 1), v_cache = rewrite_input(w, attention, 2);
+    p->kv_write = rewrite_producer(w, k_cache, "kv_write");
+    if (!p->kv_write || p->kv_write->out[0] != k_cache || p->kv_write->out[1] != v_cache ||
+        !is_private(w, p->kv_write, 1) || w->uses.at[v_cache] != 1 || w->is_output[v_cache])
+        return false;
+    p->positions = rewrite_input(w, attention, 3);
+    p->slots = rewrite_input(w, attention, 4);
+    p->pages = rewrite_input(w, attention, 5);
+    p->k_cache = rewrite_input(w, p->kv_write, 5);
+    p->v_cache = rewrite_input(w, p->kv_write, 6);
+    return p->positions == rewrite_input(w, p->kv_write, 2) && p->slots == rewrite_input(w, p->kv_write, 3) &&
+           p->pages == rewrite_input(w, p->kv_write, 4);
+}
+
+static bool match_attention(const rewrite *w, const ir_op *attention, attention_parts *p)
+{
+    *p = (attention_parts){.table = IR_NONE};
+    if (!match_write(w, attention, p))
+        return false;
+    ir_tensor_id rotated_q = rewrite_input(w, attention, 0), rotated_k = rewrite_input(w, p->kv_write, 0);
+    ir_tensor_id q = find_rotated(w, rotated_q, p, &p->q_norm), v = rewrite_input(w, p->kv_write, 1);
+    ir_tensor_id k = q == IR_NONE ? IR_NONE : find_rotated(w, rotated_k, p, &p->k_norm);
+    if (k == IR_NONE || tensor_of(w, rotated_q)->rank != 3 || tensor_of(w, rotated_k)->rank != 3)
+        return false;
+    p->heads = tensor_of(w, rotated_q)->dims[1];
+    p->kv_heads = tensor_of(w, rotated_k)->dims[1];
+    p->head_size = tensor_of(w, rotated_q)->dims[2];
+    p->qkv = tg_root(w->g, q);
+    int64_t columns = (p->heads + 2 * p->kv_heads) * p->head_size;
+    const ir_tensor *qkv = tensor_of(w, p->qkv);
+    p->rope_table = rewrite_producer(w, p->table, "rope_table");
+    return qkv->kind == IR_TEMP && qkv->rank == 2 && qkv->dims[1] == columns &&
+           is_part(w, q, p->qkv, 0, p->heads, p->head_size) &&
+           is_part(w, k, p->qkv, p->heads * p->head_size, p->kv_heads, p->head_size) &&
+           is_part(w, v, p->qkv, (p->heads + p->kv_heads) * p->head_size, p->kv_heads, p->head_size);
+}
+
+static mpk_status apply_rope_kv(rewrite *w, ir_op_id id, const attention_parts *p)
+{
+    ir_tensor_id out[IR_MAX_OUTPUTS], old_q = rewrite_input(w, &w->g->ops.at[id], 0);
+    ir_tensor_id old_k = p->kv_write->out[0], old_v = p->kv_write->out[1];
+    ir_tensor_id in[] = {p->qkv,     p->table,   p->positions, p->slots, p->pages,
+                         p->k_cache, p->v_cache, p->q_norm,    p->k_norm};
+    TRY(rewrite_add(w, w->keys.at[id] - 1, "rope_kv", 9, in,
+                    (ir_set[]){{.name = "heads", .i = p->heads},
+                               {.name = "kv_heads", .i = p->kv_heads},
+                               {.name = "head_size", .i = p->head_size},
+                               {.name = "eps", .f = p->eps > 0 ? p->eps : 1e-6},
+                               {.name = "interleaved", .i = p->interleaved},
+                               {0}},
+                    out));
+    rewrite_replace(w, old_q, out[0]);
+    rewrite_replace(w, old_k, out[1]);
+    rewrite_replace(w, old_v, out[2]);
+    return MPK_OK;
+}
+
+/* The attributes of rope_table and attention, and those of the pattern. */
+static uint32_t list_attributes(const ir_op *attention, const attention_parts *p, ir_set *set, char *scaling,
+                                size_t n_scaling)
+{
+    uint32_t n = p->rope_table->def->n_attributes;
+    for (uint32_t i = 0; i < n; i++) {
+        const ir_attribute *a = &p->rope_table->attributes[i];
+        const op_attribute *def = &p->rope_table->def->attributes[i];
+        set[i] = (ir_set){.name = def->name, .i = a->i, .f = a->f};
+        if (def->type == IR_ATTRIBUTE_STR && a->s.n < n_scaling) {
+            memcpy(scaling, a->s.at, a->s.n);
+            set[i].s = scaling;
+        }
+    }
+    set[n++] = (ir_set){.name = "heads", .i = p->heads};
+    set[n++] = (ir_set){.name = "kv_heads", .i = p->kv_heads};
+    set[n++] = (ir_set){.name = "head_size", .i = p->head_size};
+    set[n++] = (ir_set){.name = "eps", .f = p->eps > 0 ? p->eps : 1e-6};
+    set[n++] = (ir_set){.name = "interleaved", .i = p->interleaved};
+    set[n++] = (ir_set){.name = "scale", .f = rewrite_attribute(attention, "scale")->f};
+    set[n++] = (ir_set){.name = "window", .i = rewrite_attribute(attention, "window")->i};
+    return n;
+}
+
+static mpk_status apply_attention_qkv(rewrite *w, ir_op_id id, const attention_parts *p)
+{
+    ir_set set[IR_MAX_ATTRIBUTES + 8] = {0};
+    char scaling[32] = "";
+    const ir_op *attention = &w->g->ops.at[id];
+    ir_tensor_id out[IR_MAX_OUTPUTS], old = attention->out[0];
+    ir_tensor_id old_k = p->kv_write->out[0], old_v = p->kv_write->out[1];
+    ir_tensor_id in[] = {p->qkv, p->positions, p->slots, p->pages, p->k_cache, p->v_cache, p->q_norm, p->k_norm};
+    list_attributes(attention, p, set, scaling, sizeof scaling);
+    TRY(rewrite_add(w, w->keys.at[id], "attention_qkv", 8, in, set, out));
+    rewrite_replace(w, old, out[0]);
+    rewrite_replace(w, old_k, out[1]);
+    rewrite_replace(w, old_v, out[2]);
+    return MPK_OK;
+}
+
+/* attention_qkv rounds the table as rope_table does, but reads positions itself. */
+static bool can_be_one(const rewrite *w, const attention_parts *p)
+{
+    return p->rope_table && rewrite_input(w, p->rope_table, 0) == p->positions;
+}
+
+/* ---- rules split and fold ---- */
+
+static bool can_be_split(const rewrite *w, const attention_parts *p)
+{
+    const pass_options *o = w->s->options;
+    return o->splits && tensor_of(w, p->qkv)->dims[0] <= o->split_tokens &&
+           tensor_of(w, p->k_cache)->kind == IR_STATE && tensor_of(w, p->v_cache)->kind == IR_STATE;
+}
+
+/* A unit of work is whole pages, of about 128 tokens. */
+static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
+{
+    enum { UNIT_TOKENS = 128 };
+    ir_tensor_id out[IR_MAX_OUTPUTS], y[IR_MAX_OUTPUTS], old = w->g->ops.at[id].out[0];
+    const ir_op *attention = &w->g->ops.at[id];
+    ir_tensor_id old_k = p->kv_write->out[0], old_v = p->kv_write->out[1];
+    ir_tensor_id in[] = {p->qkv,     p->table,   p->positions, p->slots, p->pages,
+                         p->k_cache, p->v_cache, p->q_norm,    p->k_norm};
+    int64_t page = tensor_of(w, p->k_cache)->dims[2];
+    TRY(rewrite_add(w, w->keys.at[id], "attention_split", 9, in,
+                    (ir_set[]){{.name = "heads", .i = p->heads},
+                               {.name = "kv_heads", .i = p->kv_heads},
+                               {.name = "head_size", .i = p->head_size},
+                               {.name = "eps", .f = p->eps > 0 ? p->eps : 1e-6},
+                               {.name = "scale", .f = rewrite_attribute(attention, "scale")->f},
+                               {.name = "window", .i = rewrite_attribute(attention, "window")->i},
+                               {.name = "interleaved", .i = p->interleaved},
+                               {.name = "splits", .i = w->s->options->splits},
+                               {.name = "unit", .i = (UNIT_TOKENS + page - 1) / page * page},
+                               {0}},
+                    out));
+    TRY(rewrite_add(w, w->keys.at[id], "attention_fold", 2, out, NULL, y));
+    rewrite_replace(w, old, y[0]);
+    rewrite_replace(w, old_k, out[2]);
+    rewrite_replace(w, old_v, out[3]);
+    return MPK_OK;
+}
+
+static mpk_status apply_fold(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    linear_parts p;
+    ir_tensor_id out[IR_MAX_OUTPUTS], old = op->out[0];
+    if (strcmp(op->def->name, "linear") != 0 || !w->uses.at[old])
+        return MPK_OK;
+    fuse_read_linear(w, op, &p);
+    const ir_op *fold = rewrite_producer(w, p.in[X], "attention_fold");
+    if (!fold || p.in[NORM] != IR_NONE || !is_private(w, fold, 1))
+        return MPK_OK;
+    p.in[X] = rewrite_input(w, fold, 0);
+    p.in[LSE] = rewrite_input(w, fold, 1);
+    TRY(fuse_add_linear(w, w->keys.at[id], &p, out));
+    rewrite_replace(w, old, out[0]);
+    return MPK_OK;
+}
+
+/* ---- all of them ---- */
+
+static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
+{
+    attention_parts p;
+    if (strcmp(w->g->ops.at[id].def->name, "attention") != 0 || !match_attention(w, &w->g->ops.at[id], &p))
+        return MPK_OK;
+    if (level == PASS_FUSE_PAPER && can_be_one(w, &p))
+        return apply_attention_qkv(w, id, &p);
+    if (level == PASS_FUSE_FULL && can_be_split(w, &p))
+        return apply_split(w, id, &p);
+    return apply_rope_kv(w, id, &p);
+}
+
+mpk_status fuse_attentions(rewrite *w)
+{
+    pass_fusion level = w->s->options->fusion;
+    uint32_t n = (uint32_t)w->g->ops.n;
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(apply_attention(w, o, level));
+    for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
+        TRY(apply_fold(w, o));
+    return MPK_OK;
+}

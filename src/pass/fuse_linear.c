@@ -1,0 +1,230 @@
+/* fuse_linear.c - rules that make larger linears (see fuse_ops.c).
+ *
+ *   glu        act(linear(x, g)) * linear(x, u)              -> linear(x, g, u) {glu = act}
+ *   siblings   linear(x, a), linear(x, b), linear(x, c)      -> slices of linear(x, a, b, c)
+ *   residual   linear(x, w) + r                              -> linear(x, w, residual = r)
+ *   norm       linear(rms_norm(x, n), w)                     -> linear(x, w, norm = n)
+ *
+ * A weight that is computed may not exist yet where a fused linear stands: rules that move a linear take constants
+ * only. Cost: linear in the program.
+ */
+#include "pass/fuse.h"
+
+void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out)
+{
+    for (uint32_t i = 0; i < LINEAR_INPUTS; i++)
+        out->in[i] = rewrite_input(w, op, i);
+    out->eps = rewrite_attribute(op, "eps")->f;
+    out->glu = rewrite_attribute(op, "glu")->s;
+    out->n_weights = 0;
+    for (uint32_t i = 0; i < LINEAR_WEIGHTS; i++)
+        out->n_weights += out->in[W0 + i] != IR_NONE;
+}
+
+mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, ir_tensor_id *out)
+{
+    char glu[16] = "";
+    if (parts->glu.n && parts->glu.n < sizeof glu)
+        memcpy(glu, parts->glu.at, parts->glu.n);
+    return rewrite_add(w, key, "linear", LINEAR_INPUTS, parts->in,
+                       (ir_set[]){{.name = "eps", .f = parts->eps}, {.name = "glu", .s = glu}, {0}}, out);
+}
+
+static bool is_plain(const rewrite *w, const linear_parts *p)
+{
+    for (uint32_t i = W0; i < NORM; i++)
+        if (!is_const(w, p->in[i]))
+            return false;
+    return !p->glu.n && p->in[RESIDUAL] == IR_NONE && p->in[LSE] == IR_NONE;
+}
+
+static bool same_x(const linear_parts *a, const linear_parts *b)
+{
+    return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] && (a->in[NORM] == IR_NONE || a->eps == b->eps);
+}
+
+/* ---- rule glu ---- */
+
+/* act and the linear behind it of the factor `t` of a product. */
+static const ir_op *find_gate(const rewrite *w, ir_tensor_id t, const char **act)
+{
+    const ir_op *gelu = rewrite_producer(w, t, "gelu"), *silu = rewrite_producer(w, t, "silu");
+    const ir_op *found = gelu ? gelu : silu;
+    if (!found || !is_private(w, found, 1))
+        return NULL;
+    *act = silu ? "silu" : rewrite_attribute(gelu, "tanh")->i ? "gelu_tanh" : "gelu";
+    return rewrite_producer(w, rewrite_input(w, found, 0), "linear");
+}
+
+static mpk_status apply_glu(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id], *gate = NULL, *up = NULL;
+    const char *act = "silu";
+    bool product = strcmp(op->def->name, "mul") == 0;
+    if (strcmp(op->def->name, "silu_mul") == 0)
+        gate = rewrite_producer(w, rewrite_input(w, op, 0), "linear");
+    else if (product)
+        gate = find_gate(w, rewrite_input(w, op, 0), &act);
+    if (gate)
+        up = rewrite_producer(w, rewrite_input(w, op, 1), "linear");
+    else if (product && (gate = find_gate(w, rewrite_input(w, op, 1), &act)))
+        up = rewrite_producer(w, rewrite_input(w, op, 0), "linear");
+    if (!gate || !up || gate == up || !is_private(w, gate, 1) || !is_private(w, up, 1) || !may_skip_rounding(w, op))
+        return MPK_OK;
+    linear_parts a, b;
+    ir_tensor_id out;
+    fuse_read_linear(w, gate, &a);
+    fuse_read_linear(w, up, &b);
+    if (!is_plain(w, &a) || !is_plain(w, &b) || !same_x(&a, &b) || a.n_weights != 1 || b.n_weights != 1 ||
+        !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, up->out[0])) ||
+        !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, op->out[0])))
+        return MPK_OK;
+    ir_tensor_id old = op->out[0];
+    a.in[W0 + 1] = b.in[W0];
+    a.in[B0 + 1] = b.in[B0];
+    a.glu = str_from(act);
+    TRY(fuse_add_linear(w, w->keys.at[id], &a, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+/* ---- rule siblings ---- */
+
+/* Let columns first ... first + n - 1 of the wide linear stand for a tensor. */
+static mpk_status replace_by_slice(rewrite *w, uint32_t key, ir_tensor_id wide, int64_t first, ir_tensor_id old)
+{
+    const ir_tensor *t = tensor_of(w, old);
+    int64_t starts[2] = {0, first}, stops[2] = {t->dims[0], first + t->dims[1]};
+    ir_tensor_id out;
+    TRY(rewrite_add(
+        w, key, "slice", 1, &wide,
+        (ir_set[]){{.name = "starts", .ints = starts, .n_ints = 2}, {.name = "stops", .ints = stops, .n_ints = 2}, {0}},
+        &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+/* The linears from id on that can share their columns with it; returns how many, those of `list`. */
+static uint32_t find_siblings(const rewrite *w, ir_op_id id, uint32_t n_ops, ir_op_id *list, linear_parts *wide)
+{
+    enum { WINDOW = 32 };
+    const ir_op *first = &w->g->ops.at[id];
+    uint32_t n = 0;
+    for (ir_op_id o = id; o < n_ops && o < id + WINDOW; o++) {
+        const ir_op *op = &w->g->ops.at[o];
+        linear_parts p;
+        bool fits = strcmp(op->def->name, "linear") == 0 && w->uses.at[op->out[0]] && !w->is_output[op->out[0]];
+        if (fits) {
+            fuse_read_linear(w, op, &p);
+            fits = is_plain(w, &p) && (!n || (same_x(wide, &p) && wide->n_weights + p.n_weights <= LINEAR_WEIGHTS &&
+                                              tensor_of(w, op->out[0])->dtype == tensor_of(w, first->out[0])->dtype));
+        }
+        if (!fits && o == id)
+            return 0;
+        if (!fits)
+            continue;
+        for (uint32_t i = 0; n && i < p.n_weights; i++) {
+            wide->in[W0 + wide->n_weights + i] = p.in[W0 + i];
+            wide->in[B0 + wide->n_weights + i] = p.in[B0 + i];
+        }
+        if (n)
+            wide->n_weights += p.n_weights;
+        else
+            *wide = p;
+        list[n++] = o;
+    }
+    return n;
+}
+
+static mpk_status apply_siblings(rewrite *w, ir_op_id id, uint32_t n_ops)
+{
+    ir_op_id list[LINEAR_WEIGHTS];
+    linear_parts wide;
+    ir_tensor_id out;
+    uint32_t n = strcmp(w->g->ops.at[id].def->name, "linear") == 0 ? find_siblings(w, id, n_ops, list, &wide) : 0;
+    if (n < 2)
+        return MPK_OK;
+    TRY(fuse_add_linear(w, w->keys.at[id], &wide, &out));
+    int64_t first = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        ir_tensor_id old = w->g->ops.at[list[i]].out[0];
+        int64_t columns = tensor_of(w, old)->dims[1];
+        TRY(replace_by_slice(w, w->keys.at[id] + 1, out, first, old));
+        first += columns;
+    }
+    return MPK_OK;
+}
+
+/* ---- rule residual ---- */
+
+static mpk_status apply_residual(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "add") != 0 || !may_skip_rounding(w, op))
+        return MPK_OK;
+    for (uint32_t side = 0; side < 2; side++) {
+        ir_tensor_id r = rewrite_input(w, op, !side), old = op->out[0], out;
+        const ir_op *linear = rewrite_producer(w, rewrite_input(w, op, side), "linear");
+        linear_parts p;
+        if (!linear || !is_private(w, linear, 1) || r == linear->out[0])
+            continue;
+        fuse_read_linear(w, linear, &p);
+        if (p.in[RESIDUAL] != IR_NONE || !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
+            !same_dims(tensor_of(w, linear->out[0]), tensor_of(w, old)))
+            continue;
+        p.in[RESIDUAL] = r;
+        TRY(fuse_add_linear(w, w->keys.at[id], &p, &out));
+        rewrite_replace(w, old, out);
+        return MPK_OK;
+    }
+    return MPK_OK;
+}
+
+/* ---- rule norm ---- */
+
+/* Where a normalised row is computed again by every task, the default takes about as long as an event. */
+static int64_t most_norm_elements(const rewrite *w)
+{
+    enum { MOST_NORM_ELEMENTS = 16384 };
+    return w->s->options->norm_elements ? w->s->options->norm_elements : MOST_NORM_ELEMENTS;
+}
+
+static mpk_status apply_norm(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    linear_parts p;
+    ir_tensor_id out, old = op->out[0];
+    if (strcmp(op->def->name, "linear") != 0 || !w->uses.at[old])
+        return MPK_OK;
+    fuse_read_linear(w, op, &p);
+    const ir_op *norm = rewrite_producer(w, p.in[X], "rms_norm");
+    if (p.in[NORM] != IR_NONE || p.in[LSE] != IR_NONE || !norm || !is_private(w, norm, 1) ||
+        !may_skip_rounding(w, norm) || rewrite_input(w, norm, 1) == IR_NONE ||
+        ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w))
+        return MPK_OK;
+    p.in[X] = rewrite_input(w, norm, 0);
+    p.in[NORM] = rewrite_input(w, norm, 1);
+    p.eps = rewrite_attribute(norm, "eps")->f;
+    TRY(fuse_add_linear(w, w->keys.at[id], &p, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+/* ---- all of them ---- */
+
+/* Rules that make linears: each over the operators of the source, then over those that the rule before it made. */
+mpk_status fuse_linears(rewrite *w)
+{
+    pass_fusion level = w->s->options->fusion;
+    uint32_t n = (uint32_t)w->g->ops.n;
+    for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
+        TRY(apply_glu(w, o));
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(apply_siblings(w, o, n));
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(apply_residual(w, o));
+    n = (uint32_t)w->g->ops.n;
+    for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
+        TRY(apply_norm(w, o));
+    return MPK_OK;
+}

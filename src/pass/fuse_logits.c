@@ -1,0 +1,82 @@
+/* fuse_logits.c - the end of a step as two operators (see fuse_ops.c).
+ *
+ *   logits     sample(cast(linear(rms_norm(gather(x, rows), n), w)), ...)
+ *                                               -> sample(logits(x, w, norm = n, rows = rows), ..., its peaks)
+ *
+ * cast, gather and norm may be absent; the norm may stand in the linear already.
+ */
+#include "pass/fuse.h"
+
+/* Operands of sample and logits. */
+enum { SAMPLE_INPUTS = 5, SAMPLE_PEAKS = 4 };
+enum { LOGITS_X, LOGITS_W, LOGITS_NORM, LOGITS_ROWS, LOGITS_INPUTS };
+
+typedef struct tail {
+    ir_tensor_id in[LOGITS_INPUTS];
+    double eps;
+    uint32_t key; /* where the logits are made */
+} tail;
+
+/* The product behind the logits, or NULL; a cast to f32 between counts as no rounding. */
+static const ir_op *find_product(const rewrite *w, ir_tensor_id logits)
+{
+    const ir_op *cast = rewrite_producer(w, logits, "cast");
+    const ir_op *linear = rewrite_producer(w, cast ? rewrite_input(w, cast, 0) : logits, "linear");
+    bool fits = linear && tensor_of(w, logits)->dtype == IR_F32 && may_skip_rounding(w, linear) &&
+                (!cast || is_private(w, linear, 1));
+    return fits ? linear : NULL;
+}
+
+static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
+{
+    const ir_op *linear = find_product(w, logits);
+    linear_parts p;
+    if (!linear)
+        return false;
+    fuse_read_linear(w, linear, &p);
+    if (p.n_weights != 1 || p.in[B0] != IR_NONE || p.in[RESIDUAL] != IR_NONE || p.in[LSE] != IR_NONE || p.glu.n)
+        return false;
+    *out = (tail){{p.in[X], p.in[W0], p.in[NORM], IR_NONE}, p.eps, w->keys.at[tensor_of(w, logits)->producer]};
+    const ir_op *norm = rewrite_producer(w, out->in[LOGITS_X], "rms_norm");
+    if (p.in[NORM] == IR_NONE && norm && is_private(w, norm, 1) && may_skip_rounding(w, norm) &&
+        rewrite_input(w, norm, 1) != IR_NONE) {
+        out->in[LOGITS_X] = rewrite_input(w, norm, 0);
+        out->in[LOGITS_NORM] = rewrite_input(w, norm, 1);
+        out->eps = rewrite_attribute(norm, "eps")->f;
+    }
+    const ir_op *gather = rewrite_producer(w, out->in[LOGITS_X], "gather");
+    if (gather && is_private(w, gather, 1) && tensor_of(w, rewrite_input(w, gather, 0))->rank == 2) {
+        out->in[LOGITS_X] = rewrite_input(w, gather, 0);
+        out->in[LOGITS_ROWS] = rewrite_input(w, gather, 1);
+    }
+    return true;
+}
+
+static mpk_status apply_logits(rewrite *w, ir_op_id id)
+{
+    ir_tensor_id made[IR_MAX_OUTPUTS], token[IR_MAX_OUTPUTS], in[SAMPLE_INPUTS];
+    const ir_op *sample = &w->g->ops.at[id];
+    tail t;
+    if (strcmp(sample->def->name, "sample") != 0 || rewrite_input(w, sample, SAMPLE_PEAKS) != IR_NONE)
+        return MPK_OK;
+    for (uint32_t i = 0; i < SAMPLE_INPUTS; i++)
+        in[i] = rewrite_input(w, sample, i);
+    ir_tensor_id old_logits = in[0], old_token = sample->out[0];
+    if (!match_tail(w, old_logits, &t))
+        return MPK_OK;
+    TRY(rewrite_add(w, t.key, "logits", LOGITS_INPUTS, t.in, (ir_set[]){{.name = "eps", .f = t.eps}, {0}}, made));
+    in[0] = made[0];
+    in[SAMPLE_PEAKS] = made[1];
+    TRY(rewrite_add(w, w->keys.at[id], "sample", SAMPLE_INPUTS, in, NULL, token));
+    rewrite_replace(w, old_token, token[0]);
+    rewrite_replace(w, old_logits, made[0]);
+    return MPK_OK;
+}
+
+mpk_status fuse_logits(rewrite *w)
+{
+    uint32_t n = (uint32_t)w->g->ops.n;
+    for (ir_op_id o = 0; o < n && w->s->options->logits && w->s->options->fusion == PASS_FUSE_FULL; o++)
+        TRY(apply_logits(w, o));
+    return MPK_OK;
+}

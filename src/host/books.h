@@ -3,10 +3,8 @@
  * The host keeps a book of every request from submission until its end is drained.  What does not fit into the request
  * ring or the token arena waits in the book, in order, and moves up whenever someone drains.  The rings lie where the
  * target wants them: on the CPU they are the machine's own (rt_machine.request_ring ...), on a GPU pinned memory of
- * the host that a courier mirrors.  A mirror keeps every index: it copies entries and `written` one way and `read` back
- * the other, so that one law, read <= written <= read + capacity, bounds both copies, and neither can overflow.  It
- * looks at the commands' `written` first, then moves requests, then those commands: a command never overtakes the
- * request that it is about.
+ * the host, between which and the machine's rings a courier moves entries.  Of a courier the books rely on order alone:
+ * who sees a command has seen every request that was sent before it.
  */
 #ifndef HOST_BOOKS_H
 #define HOST_BOOKS_H

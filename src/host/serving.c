@@ -99,12 +99,13 @@ uint64_t host_context(const rt_serving *s)
 }
 
 /* Commands cannot overflow their ring: a request has at most one cancel and one append under way, and the ring is
- * longer than twice the requests that the machine can know of. */
+ * longer than twice the requests that the machine can know of.  Those lie in the request ring, in slots, or their end
+ * in the token ring, and behind a courier in either ring of a pair. */
 void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, host_rings *rings)
 {
     uint64_t slots = s->n_slots, requests = power_of_two(waiting ? waiting : 256), most = tokens ? tokens : 1024;
     rings->request_mask = (uint32_t)requests - 1;
     rings->token_mask = power_of_two(most < 2 * slots ? 2 * slots : most) - 1;
-    rings->command_mask = power_of_two(2 * (requests + slots + rings->token_mask + 1)) - 1;
+    rings->command_mask = power_of_two(2 * (2 * requests + slots + 2 * ((uint64_t)rings->token_mask + 1))) - 1;
     rings->n_arena = (slots + 4) * host_context(s);
 }

@@ -4,7 +4,7 @@
  *   1. the file or folder that MPK_NVRTC names (nothing else is looked at)
  *   2. the loader's path: libnvrtc.so.13, libnvrtc.so.12
  *   3. /usr/local/cuda/lib64, then the other /usr/local/cuda-* folders, the newest first
- *   4. nvidia/cu13/lib and nvidia/cuda_nvrtc/lib among the packages of the python3 of PATH and of the user
+ *   4. nvidia/cu13/lib and nvidia/cuda_nvrtc/lib among the packages of the python3 of PATH
  */
 #ifndef CUDA_NVRTC_H
 #define CUDA_NVRTC_H

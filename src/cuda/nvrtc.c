@@ -1,0 +1,404 @@
+/* nvrtc.c - find NVRTC, compile one source, say what was wrong with it.
+ *
+ * NVRTC loads a second library, its built-in functions, by bare name: found only where the loader looks.  So the one
+ * that lies beside it is opened first, by path; the loader then takes it for the name.
+ */
+#include "cuda/nvrtc.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+
+typedef struct program_handle *program;
+
+enum { NVRTC_SUCCESS = 0, NVRTC_OUT_OF_MEMORY = 1, NVRTC_COMPILATION = 6, NVRTC_BUILTINS = 7, PATH_BYTES = 4096 };
+
+/* name, parameters */
+#define ENTRIES(X)                                                                                                \
+    X(nvrtcVersion, (int *, int *))                                                                               \
+    X(nvrtcGetNumSupportedArchs, (int *))                                                                         \
+    X(nvrtcGetSupportedArchs, (int *))                                                                            \
+    X(nvrtcCreateProgram, (program *, const char *, const char *, int, const char *const *, const char *const *)) \
+    X(nvrtcDestroyProgram, (program *))                                                                           \
+    X(nvrtcCompileProgram, (program, int, const char *const *))                                                   \
+    X(nvrtcGetProgramLogSize, (program, size_t *))                                                                \
+    X(nvrtcGetProgramLog, (program, char *))                                                                      \
+    X(nvrtcGetCUBINSize, (program, size_t *))                                                                     \
+    X(nvrtcGetCUBIN, (program, char *))                                                                           \
+    X(nvrtcGetPTXSize, (program, size_t *))                                                                       \
+    X(nvrtcGetPTX, (program, char *))
+
+struct cuda_nvrtc {
+    void *library, *builtins; /* builtins: NULL where the loader finds them itself */
+    char path[PATH_BYTES];
+    uint32_t version;
+    const char *(*nvrtcGetErrorString)(int);
+#define ENTRY_MEMBER(name, parameters) int(*name) parameters;
+    ENTRIES(ENTRY_MEMBER)
+#undef ENTRY_MEMBER
+};
+
+static const char *const file_names[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
+enum { N_FILE_NAMES = 2 };
+
+/* ---- find it ---- */
+
+/* Open the library at path, and the built-in functions beside it.  False: it cannot be opened (dlerror says why). */
+static bool open_file(cuda_nvrtc *n, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char pattern[PATH_BYTES + 32];
+    glob_t found = {0};
+    if (slash) {
+        snprintf(pattern, sizeof pattern, "%.*s/libnvrtc-builtins.so.[0-9]*", (int)(slash - path), path);
+        if (glob(pattern, 0, NULL, &found) == 0)
+            n->builtins = dlopen(found.gl_pathv[0], RTLD_NOW | RTLD_LOCAL);
+        globfree(&found);
+    }
+    n->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (n->library) {
+        snprintf(n->path, sizeof n->path, "%s", path);
+        return true;
+    }
+    if (n->builtins)
+        dlclose(n->builtins);
+    n->builtins = NULL;
+    return false;
+}
+
+/* The newest in this folder; "": wherever the loader looks. */
+static bool open_in_folder(cuda_nvrtc *n, const char *folder)
+{
+    char path[PATH_BYTES];
+    for (int i = 0; i < N_FILE_NAMES; i++) {
+        snprintf(path, sizeof path, "%s%s%s", folder, *folder ? "/" : "", file_names[i]);
+        if ((!*folder || file_exists(path)) && open_file(n, path))
+            return true;
+    }
+    return false;
+}
+
+static bool open_in_toolkit(cuda_nvrtc *n)
+{
+    glob_t found = {0};
+    bool opened = open_in_folder(n, "/usr/local/cuda/lib64");
+    if (!opened && glob("/usr/local/cuda-*/lib64", 0, NULL, &found) == 0) {
+        for (size_t i = found.gl_pathc; i-- > 0 && !opened;)
+            opened = open_in_folder(n, found.gl_pathv[i]);
+        globfree(&found);
+    }
+    return opened;
+}
+
+/* Python is asked and not guessed: a virtual environment, a version manager and a distribution each put packages
+ * somewhere else.  The current folder is not looked at, as anybody may have put a folder `nvidia` there. */
+static bool open_in_python(cuda_nvrtc *n)
+{
+    static const char command[] = "python3 -c 'import sys\n"
+                                  "sys.path = [p for p in sys.path if p]\n"
+                                  "import nvidia\n"
+                                  "print(*nvidia.__path__, sep=chr(10))' 2>/dev/null </dev/null";
+    static const char *const places[] = {"cu13/lib", "cuda_nvrtc/lib"};
+    char line[PATH_BYTES / 2], folder[PATH_BYTES];
+    bool opened = false;
+    FILE *python = popen(command, "re");
+    while (python && fgets(line, sizeof line, python))
+        for (size_t i = 0; i < 2 && !opened; i++) {
+            snprintf(folder, sizeof folder, "%.*s/%s", (int)strcspn(line, "\n"), line, places[i]);
+            opened = open_in_folder(n, folder);
+        }
+    if (python)
+        pclose(python);
+    return opened;
+}
+
+static mpk_status find_library(mpk_context *cx, cuda_nvrtc *n)
+{
+    const char *named = getenv("MPK_NVRTC");
+    if (named && *named) {
+        bool is_folder = file_is_folder(named), opened = is_folder ? open_in_folder(n, named) : open_file(n, named);
+        const char *why = opened ? NULL : is_folder ? "no libnvrtc.so.13 or .12 in it that can be opened" : dlerror();
+        CHECK(cx, opened, MPK_EUNSUPPORTED, "MPK_NVRTC=%s: %s; it must name libnvrtc.so.13 or .12, or its folder",
+              named, why ? why : "it cannot be opened");
+        return MPK_OK;
+    }
+    CHECK(
+        cx, open_in_folder(n, "") || open_in_toolkit(n) || open_in_python(n), MPK_EUNSUPPORTED,
+        "no NVRTC, NVIDIA's compiler for kernels: pip install nvidia-cuda-nvrtc, or let MPK_NVRTC name libnvrtc.so.13 "
+        "(looked in the loader's path, /usr/local/cuda*, and the packages of python3)");
+    return MPK_OK;
+}
+
+static mpk_status find_entries(mpk_context *cx, cuda_nvrtc *n)
+{
+    int major = 0, minor = 0;
+    /* a pointer to data becomes a pointer to a function through memory: C has no cast for it */
+#define ENTRY_FIND(name, parameters)                                                                              \
+    {                                                                                                             \
+        void *at = dlsym(n->library, #name);                                                                      \
+        CHECK(cx, at, MPK_EUNSUPPORTED, "%s has no " #name ": pip install nvidia-cuda-nvrtc brings one that has", \
+              n->path);                                                                                           \
+        memcpy(&n->name, &at, sizeof at);                                                                         \
+    }
+    ENTRIES(ENTRY_FIND)
+    ENTRY_FIND(nvrtcGetErrorString, )
+#undef ENTRY_FIND
+    CHECK(cx, n->nvrtcVersion(&major, &minor) == NVRTC_SUCCESS, MPK_EDEVICE, "%s does not tell its version", n->path);
+    n->version = (uint32_t)(1000 * major + 10 * minor);
+    return MPK_OK;
+}
+
+mpk_status cuda_nvrtc_open(mpk_context *cx, cuda_nvrtc **out)
+{
+    cuda_nvrtc *n = calloc(1, sizeof *n);
+    CHECK(cx, n, MPK_ENOMEM, "out of memory for NVRTC");
+    mpk_status status = find_library(cx, n);
+    if (status == MPK_OK)
+        status = find_entries(cx, n);
+    if (status != MPK_OK) {
+        cuda_nvrtc_close(n);
+        return status;
+    }
+    *out = n;
+    return MPK_OK;
+}
+
+void cuda_nvrtc_close(cuda_nvrtc *n)
+{
+    if (!n)
+        return;
+    if (n->library)
+        dlclose(n->library);
+    if (n->builtins)
+        dlclose(n->builtins);
+    free(n);
+}
+
+const char *cuda_nvrtc_path(const cuda_nvrtc *n)
+{
+    return n->path;
+}
+
+uint32_t cuda_nvrtc_version(const cuda_nvrtc *n)
+{
+    return n->version;
+}
+
+/* ---- compile ---- */
+
+enum { MAX_OPTIONS = 8 };
+typedef struct options {
+    char architecture[64];
+    const char *at[MAX_OPTIONS];
+    int n;
+} options;
+
+static void choose_options(const cuda_source *s, options *o)
+{
+    o->n = 0;
+    snprintf(o->architecture, sizeof o->architecture, "--gpu-architecture=%s",
+             s->as_ptx ? s->arch->ptx_name : s->arch->name);
+    o->at[o->n++] = o->architecture;
+    o->at[o->n++] = "--std=c++17";
+    o->at[o->n++] = "--device-as-default-execution-space";
+    o->at[o->n++] = "--ptxas-options=-v"; /* registers and spills of each kernel, in the log */
+    if (s->line_info)
+        o->at[o->n++] = "--generate-line-info";
+}
+
+mpk_status cuda_source_options(mpk_context *cx, arena *a, const cuda_source *s, str *out)
+{
+    options o;
+    char lines[256];
+    size_t n = 0;
+    choose_options(s, &o);
+    for (int i = 0; i < o.n; i++)
+        n += (size_t)snprintf(lines + n, sizeof lines - n, "%s\n", o.at[i]);
+    char *copy = arena_copy(a, lines, n);
+    CHECK(cx, copy, MPK_ENOMEM, "out of memory for the compiler's options");
+    *out = (str){copy, n};
+    return MPK_OK;
+}
+
+/* One compilation. */
+typedef struct compilation {
+    mpk_context *cx;
+    const cuda_nvrtc *n;
+    const cuda_source *s;
+    program p;
+    text log, code;
+} compilation;
+
+#define CALL(c, entry, arguments)                                                                       \
+    do {                                                                                                \
+        int code_ = (c)->n->entry arguments;                                                            \
+        CHECK((c)->cx, code_ == NVRTC_SUCCESS, code_ == NVRTC_OUT_OF_MEMORY ? MPK_ENOMEM : MPK_EDEVICE, \
+              "NVRTC failed on %s: %s (" #entry ")", (c)->s->name, (c)->n->nvrtcGetErrorString(code_)); \
+    } while (0)
+
+static mpk_status check_architecture(compilation *c)
+{
+    const gen_arch *arch = c->s->arch;
+    int n = 0, known[64] = {0};
+    CALL(c, nvrtcGetNumSupportedArchs, (&n));
+    if (n > 64)
+        return MPK_OK; /* a later NVRTC: it says itself what it does not know */
+    CALL(c, nvrtcGetSupportedArchs, (known));
+    for (int i = 0; i < n; i++)
+        if ((uint32_t)known[i] == arch->major * 10 + arch->minor)
+            return MPK_OK;
+    FAIL(c->cx, MPK_EUNSUPPORTED,
+         "%s (version %u.%u) does not know %s: pip install nvidia-cuda-nvrtc brings one that does", c->n->path,
+         c->n->version / 1000, c->n->version % 1000 / 10, arch->name);
+}
+
+/* n zeroed bytes at the end of t, or NULL. */
+static char *make_room(text *t, size_t n)
+{
+    static const char zeros[4096];
+    size_t at = t->n;
+    for (size_t left = n; left && !t->failed; left -= left < sizeof zeros ? left : sizeof zeros)
+        text_add(t, zeros, left < sizeof zeros ? left : sizeof zeros);
+    return t->failed || !n ? NULL : t->at + at;
+}
+
+static mpk_status read_log(compilation *c)
+{
+    size_t n = 0;
+    CALL(c, nvrtcGetProgramLogSize, (c->p, &n));
+    if (n <= 1)
+        return MPK_OK;
+    char *at = make_room(&c->log, n);
+    CHECK(c->cx, at, MPK_ENOMEM, "out of memory for the compiler's log");
+    CALL(c, nvrtcGetProgramLog, (c->p, at));
+    c->log.n = strlen(at);
+    return MPK_OK;
+}
+
+static mpk_status read_code(compilation *c)
+{
+    size_t n = 0;
+    bool ptx = c->s->as_ptx;
+    if (ptx)
+        CALL(c, nvrtcGetPTXSize, (c->p, &n));
+    else
+        CALL(c, nvrtcGetCUBINSize, (c->p, &n));
+    char *at = make_room(&c->code, n);
+    CHECK(c->cx, at, MPK_ENOMEM, "out of memory for %zu bytes of code", n);
+    if (ptx)
+        CALL(c, nvrtcGetPTX, (c->p, at));
+    else
+        CALL(c, nvrtcGetCUBIN, (c->p, at));
+    return MPK_OK;
+}
+
+/* The log from its first error on, at most four lines of it: the error, the line of the source, what points at it. */
+static str first_error(const text *log)
+{
+    const char *at = log->at ? strstr(log->at, "error") : NULL, *end;
+    if (!at)
+        return (str){log->at ? log->at : "", log->n < 400 ? log->n : 400};
+    while (at > log->at && at[-1] != '\n')
+        at--;
+    end = at;
+    for (int i = 0; i < 4 && *end; i++) {
+        end += strcspn(end, "\n");
+        end += *end == '\n';
+    }
+    while (end > at && (end[-1] == '\n' || end[-1] == ' '))
+        end--;
+    return (str){at, (size_t)(end - at) < 800 ? (size_t)(end - at) : 800};
+}
+
+static mpk_status keep_file(compilation *c, const char *ending, const char *bytes, size_t n)
+{
+    arena a = {0};
+    const char *path;
+    char name[512];
+    snprintf(name, sizeof name, "%s%s", c->s->name, ending);
+    mpk_status status = file_join(c->cx, &a, c->s->keep_folder, name, &path);
+    if (status == MPK_OK)
+        status = file_write(c->cx, path, bytes ? bytes : "", n);
+    arena_free(&a);
+    return status;
+}
+
+static mpk_status keep_source(compilation *c)
+{
+    const char *folder = c->s->keep_folder;
+    if (!folder)
+        return MPK_OK;
+    CHECK(c->cx, mkdir(folder, 0777) == 0 || errno == EEXIST, MPK_EIO, "cannot make the folder %s: %s", folder,
+          strerror(errno));
+    return keep_file(c, "", c->s->code.at, c->s->code.n);
+}
+
+static mpk_status explain(compilation *c, int code)
+{
+    const cuda_source *s = c->s;
+    str error = first_error(&c->log);
+    CHECK(c->cx, code != NVRTC_BUILTINS, MPK_EUNSUPPORTED,
+          "%s does not find libnvrtc-builtins, which belongs beside it: pip install nvidia-cuda-nvrtc brings both",
+          c->n->path);
+    CHECK(c->cx, code == NVRTC_COMPILATION, code == NVRTC_OUT_OF_MEMORY ? MPK_ENOMEM : MPK_EDEVICE,
+          "NVRTC failed on %s: %s: %.*s", s->name, c->n->nvrtcGetErrorString(code), STR_ARG(error));
+    status_fail(c->cx, MPK_EFORMAT, "%s does not compile for %s:\n%.*s", s->name, s->arch->name, STR_ARG(error));
+    if (s->keep_folder)
+        status_note(c->cx, MPK_EFORMAT, "compiling %s/%s (all messages: %s.log beside it)", s->keep_folder, s->name,
+                    s->name);
+    else
+        status_note(c->cx, MPK_EFORMAT, "compiling generated code; --keep=FOLDER keeps it, with all messages");
+    return MPK_EFORMAT;
+}
+
+static mpk_status compile(compilation *c, const char *source)
+{
+    options o;
+    CALL(c, nvrtcCreateProgram, (&c->p, source, c->s->name, 0, NULL, NULL));
+    choose_options(c->s, &o);
+    int code = c->n->nvrtcCompileProgram(c->p, o.n, o.at);
+    TRY(read_log(c));
+    if (c->s->keep_folder)
+        TRY(keep_file(c, ".log", c->log.at, c->log.n));
+    if (code != NVRTC_SUCCESS)
+        return explain(c, code);
+    TRY(read_code(c));
+    return c->s->keep_folder ? keep_file(c, c->s->as_ptx ? ".ptx" : ".cubin", c->code.at, c->code.n) : MPK_OK;
+}
+
+/* NVRTC wants the source to end in NUL. */
+static mpk_status compile_copy(compilation *c)
+{
+    arena a = {0};
+    CHECK(c->cx, !strchr(c->s->name, '/'), MPK_EARG, "%s: the name of a source has no folder", c->s->name);
+    CHECK(c->cx, !c->s->code.n || !memchr(c->s->code.at, 0, c->s->code.n), MPK_EARG, "%s holds a NUL", c->s->name);
+    TRY(check_architecture(c));
+    TRY(keep_source(c));
+    const char *source = arena_copy(&a, c->s->code.n ? c->s->code.at : "", c->s->code.n);
+    mpk_status status =
+        source ? compile(c, source) : status_fail(c->cx, MPK_ENOMEM, "out of memory for the source %s", c->s->name);
+    arena_free(&a);
+    return status;
+}
+
+mpk_status cuda_nvrtc_compile(mpk_context *cx, const cuda_nvrtc *n, const cuda_source *s, text *code, text *log)
+{
+    compilation c = {.cx = cx, .n = n, .s = s};
+    mpk_status status = compile_copy(&c);
+    if (c.p)
+        n->nvrtcDestroyProgram(&c.p);
+    if (log && c.log.n)
+        text_add(log, c.log.at, c.log.n);
+    text_free(&c.log);
+    if (status != MPK_OK) {
+        text_free(&c.code);
+        return status;
+    }
+    *code = c.code;
+    return MPK_OK;
+}

@@ -1,0 +1,79 @@
+/* arch_test.c - the table of GPUs holds together, and every capability gets the row that runs there. */
+#include "check.h"
+
+#include <string.h>
+
+#include "gen/arch.h"
+#include "gen/body.h"
+
+static void rows_hold_together(void **state)
+{
+    (void)state;
+    const uint32_t registers_of_an_sm = 65536;
+    for (const gen_arch *row = gen_arch_table; row->name; row++) {
+        uint32_t helpers = row->worker_threads - row->body_threads;
+        assert_ptr_equal(gen_arch_find(row->name), row);
+        assert_memory_equal(row->name, "sm_", 3);
+        assert_memory_equal(row->ptx_name, "compute_", 8);
+        assert_string_equal(row->name + 3, row->ptx_name + 8);
+        assert_int_equal(atoi(row->name + 3), row->major * 10 + row->minor);
+        assert_true(row->body_threads % 128 == 0 && helpers % 128 == 0 && helpers > 0);
+        assert_true(row->worker_threads * row->thread_registers <= registers_of_an_sm);
+        assert_true(row->body_threads * row->body_registers + helpers * row->helper_registers <= registers_of_an_sm);
+        assert_true(row->thread_registers % 8 == 0 && row->body_registers % 8 == 0 && row->helper_registers % 8 == 0);
+        assert_true(row->features & GEN_WGMMA || row->body_registers == row->thread_registers);
+        assert_true(row->n_pages >= 2 && row->n_pages * row->page_bytes < row->shared_bytes);
+    }
+    assert_null(gen_arch_find("sm_90"));
+    assert_null(gen_arch_find(""));
+}
+
+static void capabilities_find_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t major, minor;
+        const char *name;
+        bool as_ptx;
+    } cases[] = {{7, 5, NULL, false},     {8, 0, "sm_80", false},    {8, 6, "sm_80", false}, {8, 9, "sm_80", false},
+                 {9, 0, "sm_90a", false}, {10, 0, "sm_100a", false}, {10, 3, "sm_80", true}, {12, 0, "sm_80", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool as_ptx = !cases[i].as_ptx;
+        const gen_arch *row = gen_arch_for(cases[i].major, cases[i].minor, &as_ptx);
+        if (!cases[i].name) {
+            assert_null(row);
+            continue;
+        }
+        assert_non_null(row);
+        assert_string_equal(row->name, cases[i].name);
+        assert_int_equal(as_ptx, cases[i].as_ptx);
+        assert_ptr_equal(gen_arch_for(cases[i].major, cases[i].minor, NULL), row);
+    }
+}
+
+static void rows_fit_what_is_there(void **state)
+{
+    (void)state;
+    const gen_arch *row = gen_arch_find("sm_80");
+    gen_arch fit;
+    uint32_t own = row->shared_bytes - row->n_pages * row->page_bytes;
+    assert_true(gen_arch_fit(row, 84, 99 * 1024, &fit)); /* an RTX 3090 */
+    assert_int_equal(fit.n_sms, 84);
+    assert_true(fit.n_pages >= 2 && fit.n_pages < row->n_pages);
+    assert_int_equal(fit.shared_bytes, own + fit.n_pages * fit.page_bytes);
+    assert_true(fit.shared_bytes <= 99 * 1024);
+    assert_true(gen_arch_fit(row, 108, 232448, &fit)); /* more than the plan: the plan stays */
+    assert_int_equal(fit.n_pages, row->n_pages);
+    assert_int_equal(fit.shared_bytes, row->shared_bytes);
+    assert_false(gen_arch_fit(row, 10, 48 * 1024, &fit));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_hold_together),
+        cmocka_unit_test(capabilities_find_rows),
+        cmocka_unit_test(rows_fit_what_is_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

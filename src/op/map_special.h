@@ -1,0 +1,139 @@
+/* map_special.h - functions of one or two doubles that the C library has not, for the operator map.
+ *
+ * Each is good to about 1e-14 relative away from its zeros.  Ideas: a series where it converges, recurrence or an
+ * asymptotic expansion elsewhere.
+ */
+#ifndef OP_MAP_SPECIAL_H
+#define OP_MAP_SPECIAL_H
+
+#include <math.h>
+
+/* exp(x^2) erfc(x); beyond 25 the first terms of its expansion in 1 / x^2. */
+static inline double special_erfcx(double x)
+{
+    double r = 1 / (x * x), sum = 1, term = 1;
+    if (x < 25)
+        return exp(x * x) * erfc(x);
+    for (int k = 1; k < 9; k++) {
+        term *= -(2 * k - 1) * r / 2;
+        sum += term;
+    }
+    return sum / (x * 1.77245385090551602730);
+}
+
+/* The z with erfc(z) = p for 0 < p <= 1, found by Newton's method on log erfc from an asymptotic guess. */
+static inline double special_erfc_inverse(double p)
+{
+    double l = log(p), z = p > 0.5 ? (1 - p) * 0.88622692545275801 : sqrt(-l - 0.5 * log(-l * 3.14159265358979324 + 1));
+    for (int i = 0; i < 8; i++) {
+        double value = erfc(z), slope = -1.12837916709551257 * exp(-z * z);
+        double step = p > 0.5 ? (value - p) / slope : value * (log(value) - l) / slope;
+        if (!isfinite(step))
+            break;
+        z -= step;
+    }
+    return z;
+}
+
+/* -1 < x < 1; the ends are infinite. */
+static inline double special_erfinv(double x)
+{
+    double a = fabs(x), z = a * 0.88622692545275801;
+    if (!(a < 1))
+        return a == 1 ? copysign(INFINITY, x) : NAN;
+    if (a > 0.5)
+        return copysign(special_erfc_inverse(1 - a), x);
+    for (int i = 0; i < 6; i++)
+        z -= (erf(z) - a) / (1.12837916709551257 * exp(-z * z));
+    return copysign(z, x);
+}
+
+/* The quantile of the normal distribution. */
+static inline double special_ndtri(double p)
+{
+    if (!(p > 0 && p < 1))
+        return p == 0 ? -INFINITY : p == 1 ? INFINITY : NAN;
+    if (p <= 0.25)
+        return -1.41421356237309505 * special_erfc_inverse(2 * p);
+    return p >= 0.75 ? 1.41421356237309505 * special_erfc_inverse(2 * (1 - p))
+                     : 1.41421356237309505 * special_erfinv(2 * p - 1);
+}
+
+/* The logarithm of the normal distribution function. */
+static inline double special_log_ndtr(double x)
+{
+    double t = x * 0.70710678118654752;
+    return x < -1 ? log(special_erfcx(-t) / 2) - t * t : log1p(-erfc(t) / 2);
+}
+
+/* Derivative of log gamma: poles at 0 (infinite, as PyTorch says) and at the negative integers (NaN). */
+static inline double special_digamma(double x)
+{
+    double result = 0;
+    if (x == 0)
+        return copysign(INFINITY, -x);
+    if (x < 0) {
+        double whole, part = modf(x, &whole);
+        if (part == 0)
+            return NAN;
+        result = -3.14159265358979324 / tan(3.14159265358979324 * part);
+        x = 1 - x;
+    }
+    for (; x < 10; x++)
+        result -= 1 / x;
+    double r = 1 / (x * x);
+    double tail =
+        r * (1.0 / 12 - r * (1.0 / 120 - r * (1.0 / 252 - r * (1.0 / 240 - r * (1.0 / 132 - r * 691.0 / 32760)))));
+    return x == INFINITY ? INFINITY : result + log(x) - 0.5 / x - tail;
+}
+
+/* The modified Bessel function of order 0 or 1; scaled: times exp(-|x|). */
+static inline double special_bessel_i(double x, int order, int scaled)
+{
+    double a = fabs(x), sum = 1, term = 1, sign = order && x < 0 ? -1 : 1;
+    if (a < 20) { /* (a/2)^order sum of (a^2/4)^k / (k! (k + order)!) */
+        for (int k = 1; k < 80; k++) {
+            term *= a * a / 4 / k / (k + order);
+            sum += term;
+        }
+        return sign * sum * (order ? a / 2 : 1) * (scaled ? exp(-a) : 1);
+    }
+    for (int k = 1; k < 30; k++) { /* exp(a) / sqrt(2 pi a) times an expansion in 1 / a */
+        double odd = 2 * k - 1, step = -(4.0 * order * order - odd * odd) / (8 * k * a);
+        if (fabs(step) >= 1)
+            break;
+        term *= step;
+        sum += term;
+    }
+    return x != x
+               ? x
+               : sign * (scaled ? 1 : exp(a)) * (a == INFINITY ? scaled ? 0 : 1 : sum / sqrt(6.28318530717958648 * a));
+}
+
+/* Sum over k >= 0 of (k + q)^-x: ten terms and the Euler-Maclaurin formula for the rest. */
+static inline double special_zeta(double x, double q)
+{
+    static const double factors[] = {1.0 / 12,           -1.0 / 720,     1.0 / 30240,
+                                     -1.0 / 1209600,     1.0 / 47900160, -691.0 / 1307674368000.0,
+                                     1.0 / 74724249600.0};
+    double sum = 0, product = x;
+    if (!(x > 1))
+        return x == 1 ? INFINITY : NAN;
+    if (q <= 0 && q == floor(q))
+        return INFINITY;
+    if (q < -1e6 || (q <= 0 && x != floor(x)))
+        return NAN;
+    for (int k = 0; k < 12 || q < 10; k++, q++)
+        sum += pow(q, -x);
+    double power = pow(q, -x);
+    sum += power * q / (x - 1) + power / 2;
+    power /= q;
+    for (int k = 0; k < 7; k++) {
+        sum += factors[k] * product * power;
+        product *= (x + 2 * k + 1) * (x + 2 * k + 2);
+        power /= q * q;
+    }
+    return sum;
+}
+
+#endif

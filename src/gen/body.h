@@ -9,7 +9,7 @@
  * memory:
  *
  *     __device__ void body_N(const mpk_task &t);      compute the task's box
- *     __device__ void load_N(const mpk_load &l);      optional: the pre-load phase, one thread of the loader's warp
+ *     __device__ void load_N(mpk_load &l);            optional: the pre-load phase, the loader's warp
  *
  * `t` gives lo[], hi[] (hi[0] clipped to the live entries: the box is not empty, except that a body which loads is
  * called even then and must release its pages), at[] (rt_entry.at), live[].  A body

@@ -55,8 +55,9 @@ typedef struct gen_graph {
 
 /* What stands behind the instances. */
 typedef enum gen_whole {
-    GEN_KERNEL, /* device/kernel.cuh */
-    GEN_BODIES, /* nothing: bodies alone, to be tested on the host or compiled for a report */
+    GEN_KERNEL,  /* device/kernel.cuh */
+    GEN_BODIES,  /* nothing: bodies alone, to be compiled for a report */
+    GEN_GENERIC, /* nothing, and only bodies of rank 0: to be tested on the host */
 } gen_whole;
 
 /* Write the source for these graphs on n_workers workers.  Everything is allocated from a; the tensor programs are
@@ -68,7 +69,7 @@ mpk_status gen_source_of_image(mpk_context *cx, arena *a, const gen_image *image
                                gen_source *out);
 
 /* The text of this name with every #include "x" replaced by the text x, each once: a source of its own.
- * MPK_EINTERNAL: there is no such text. */
+ * MPK_EVERIFY: there is no such text. */
 mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *out);
 
 /* The body that a call gets: of those that accept and whose needs are met the one of the highest rank; NULL: none. */

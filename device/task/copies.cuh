@@ -1,0 +1,126 @@
+/* copies.cuh - operators that move elements and compute nothing: copy, concat, gather, embedding, and a reshape that
+ * strides cannot say.  Any plain dtype and strides, bit for bit.  Cost: memory. */
+#ifndef TASK_COPIES_CUH
+#define TASK_COPIES_CUH
+
+#include "tile/view.cuh"
+
+/* One element of this dtype; from absent: zeros. */
+MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt_i64 from)
+{
+    switch (mpk_dtype_bytes(dtype)) {
+    case 1:
+        g_to[to] = g_from ? g_from[from] : 0;
+        break;
+    case 2:
+        ((rt_u16 *)g_to)[to] = g_from ? ((const rt_u16 *)g_from)[from] : 0;
+        break;
+    case 4:
+        ((rt_u32 *)g_to)[to] = g_from ? ((const rt_u32 *)g_from)[from] : 0;
+        break;
+    default:
+        ((rt_u64 *)g_to)[to] = g_from ? ((const rt_u64 *)g_from)[from] : 0;
+        break;
+    }
+}
+
+MPK_FN void copy_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    mpk_box box = mpk_box_of(t, y.rank);
+    rt_u64 n = mpk_count(box, y.rank);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(box, y.rank, i, at);
+        copies_move(y.dtype, g_y, mpk_offset(y, at), g_x, mpk_offset(x, at));
+    }
+}
+
+/* Elements of the result by their number in row-major order. */
+MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    mpk_box box = mpk_box_of(t, y.rank);
+    rt_u64 n = mpk_count(box, y.rank);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK], number = 0, from = 0;
+        mpk_place(box, y.rank, i, at);
+#pragma unroll
+        for (int axis = 0; axis < RT_MAX_RANK; axis++)
+            if (axis < y.rank)
+                number = number * y.dims[axis] + at[axis];
+#pragma unroll
+        for (int axis = RT_MAX_RANK - 1; axis >= 0; axis--)
+            if (axis < x.rank) {
+                from += number % x.dims[axis] * x.stride[axis];
+                number /= x.dims[axis];
+            }
+        copies_move(y.dtype, g_y, mpk_offset(y, at), g_x, from);
+    }
+}
+
+/* The part of the box that comes from x, whose entry 0 along the axis is entry `first` of y. */
+MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, rt_i64 first)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    mpk_box box = mpk_box_of(t, y.rank);
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == axis) {
+            rt_i64 end = first + x.dims[i];
+            box.lo[i] = box.lo[i] > first ? box.lo[i] : (rt_u32)first;
+            box.hi[i] = box.hi[i] < end ? box.hi[i] : (rt_u32)end;
+        }
+    rt_u64 n = mpk_count(box, y.rank);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(box, y.rank, i, at);
+        rt_i64 to = mpk_offset(y, at), from = mpk_offset(x, at);
+#pragma unroll
+        for (int k = 0; k < RT_MAX_RANK; k++)
+            if (k == axis)
+                from -= first * x.stride[k];
+        copies_move(y.dtype, g_y, to, g_x, from);
+    }
+}
+
+/* y[i, ..] = x[index[i], ..]; zeros for what is not alive. */
+MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &index, const mpk_view &y)
+{
+    const char *g_x = mpk_data(t, x), *g_index = mpk_data(t, index);
+    char *g_y = mpk_data(t, y);
+    mpk_box box = mpk_box_of(t, y.rank);
+    rt_u64 n = mpk_count(box, y.rank);
+    rt_i64 alive = mpk_live(t, x);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(box, y.rank, i, at);
+        rt_i64 to = mpk_offset(y, at), id = mpk_get_int(index, g_index, at[0] * index.stride[0]);
+        bool there = id >= 0 && id < alive;
+        at[0] = there ? id : 0;
+        copies_move(y.dtype, g_y, to, there ? g_x : (const char *)0, mpk_offset(x, at));
+    }
+}
+
+/* x[t, :] = table[tokens[t], :]; zeros for an id that the table has not. */
+MPK_FN void embedding_run(const mpk_task &t, const mpk_view &tokens, const mpk_view &table, const mpk_view &x)
+{
+    const char *g_tokens = mpk_data(t, tokens), *g_table = mpk_data(t, table);
+    char *g_x = mpk_data(t, x);
+    mpk_box box = mpk_box_of(t, 2);
+    rt_u64 n = mpk_count(box, 2);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(box, 2, i, at);
+        rt_i64 id = mpk_get_int(tokens, g_tokens, at[0] * tokens.stride[0]);
+        float value = 0;
+        if (id >= 0 && id < table.dims[0])
+            value = mpk_get(table, g_table, id * table.stride[0] + at[1] * table.stride[1]);
+        mpk_put(x, g_x, mpk_offset(x, at), value);
+    }
+}
+
+#endif

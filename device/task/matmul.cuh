@@ -1,0 +1,43 @@
+/* matmul.cuh - batch_matmul: an element of the result is a thread's, its sum runs from 0 to N - 1 in double.
+ * Cost: 2 N flops an element. */
+#ifndef TASK_MATMUL_CUH
+#define TASK_MATMUL_CUH
+
+#include "tile/view.cuh"
+
+/* Offset of the matrix of v, without its last two axes, that belongs to a batch of the result. */
+MPK_FN rt_i64 batch_matmul_matrix(const mpk_view &v, int rank, const rt_i64 *at)
+{
+    rt_i64 offset = 0;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++) {
+        int axis = i - (rank - v.rank);
+        if (i + 2 < rank && axis >= 0 && v.dims[axis] != 1)
+            offset += at[i] * v.stride[axis];
+    }
+    return offset;
+}
+
+/* transposed: b is [.., Q, N]. */
+MPK_FN void batch_matmul_run(const mpk_task &t, const mpk_view &a, const mpk_view &b, const mpk_view &y,
+                             bool transposed)
+{
+    const char *g_a = mpk_data(t, a), *g_b = mpk_data(t, b);
+    char *g_y = mpk_data(t, y);
+    rt_i64 step_a = a.stride[a.rank - 1], step_b = b.stride[transposed ? b.rank - 1 : b.rank - 2];
+    rt_i64 outer = b.stride[transposed ? b.rank - 2 : b.rank - 1];
+    mpk_box box = mpk_box_of(t, y.rank);
+    rt_u64 n = mpk_count(box, y.rank);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(box, y.rank, i, at);
+        rt_i64 row = batch_matmul_matrix(a, y.rank, at) + at[y.rank - 2] * a.stride[a.rank - 2];
+        rt_i64 column = batch_matmul_matrix(b, y.rank, at) + at[y.rank - 1] * outer;
+        double sum = 0;
+        for (rt_i64 k = 0; k < a.dims[a.rank - 1]; k++)
+            sum += (double)mpk_get(a, g_a, row + k * step_a) * (double)mpk_get(b, g_b, column + k * step_b);
+        mpk_put(y, g_y, mpk_offset(y, at), (float)sum);
+    }
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* rope.cuh - rotary embedding: rope_table from frequencies that the compiler has worked out, and rope by a table. */
+#ifndef TASK_ROPE_CUH
+#define TASK_ROPE_CUH
+
+#include "tile/view.cuh"
+
+/* cos and sin of a position; the angle is an fp32 number, as in src/op/rope.h. */
+MPK_FN void rope_angle(float frequency, float amplitude, rt_i64 position, float *cosine, float *sine)
+{
+    double angle = (double)((float)position * frequency);
+    *cosine = (float)cos(angle) * amplitude;
+    *sine = (float)sin(angle) * amplitude;
+}
+
+/* Where the partner of entry k of a head stands, and which pair they are; false: entry k is not rotated. */
+MPK_FN bool rope_pair(int k, int half, bool interleaved, int *partner, int *pair, bool *is_first)
+{
+    if (k >= 2 * half)
+        return false;
+    *is_first = interleaved ? k % 2 == 0 : k < half;
+    *pair = interleaved ? k / 2 : k % half;
+    *partner = interleaved ? k ^ 1 : *is_first ? k + half : k - half;
+    return true;
+}
+
+MPK_FN float rope_turn(float x, float partner, bool is_first, float cosine, float sine)
+{
+    return is_first ? x * cosine - partner * sine : x * cosine + partner * sine;
+}
+
+/* table[t, 0 and 1, pair] = cos, sin. */
+MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const mpk_view &table, const float *frequency,
+                           float amplitude)
+{
+    const char *g_positions = mpk_data(t, positions);
+    char *g_table = mpk_data(t, table);
+    mpk_box box = mpk_box_of(t, 3);
+    box.lo[1] = 0;
+    box.hi[1] = 1;
+    rt_u64 n = mpk_count(box, 3);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        float cosine, sine;
+        mpk_place(box, 3, i, at);
+        rope_angle(frequency[at[2]], amplitude, mpk_get_int(positions, g_positions, at[0] * positions.stride[0]),
+                   &cosine, &sine);
+        rt_i64 to = mpk_offset(table, at);
+        mpk_put(table, g_table, to, cosine);
+        mpk_put(table, g_table, to + table.stride[1], sine);
+    }
+}
+
+MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table, const mpk_view &y, bool interleaved)
+{
+    const char *g_x = mpk_data(t, x), *g_table = mpk_data(t, table);
+    char *g_y = mpk_data(t, y);
+    mpk_box box = mpk_box_of(t, 3);
+    rt_u64 n = mpk_count(box, 3);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        int partner, pair;
+        bool is_first;
+        mpk_place(box, 3, i, at);
+        rt_i64 head = at[0] * x.stride[0] + at[1] * x.stride[1];
+        float value = mpk_get(x, g_x, head + at[2] * x.stride[2]);
+        if (rope_pair((int)at[2], (int)table.dims[2], interleaved, &partner, &pair, &is_first)) {
+            rt_i64 angle = at[0] * table.stride[0] + pair * table.stride[2];
+            value = rope_turn(value, mpk_get(x, g_x, head + partner * x.stride[2]), is_first,
+                              mpk_get(table, g_table, angle), mpk_get(table, g_table, angle + table.stride[1]));
+        }
+        mpk_put(y, g_y, mpk_offset(y, at), value);
+    }
+}
+
+#endif

@@ -1,0 +1,315 @@
+/* rows.cuh - operators that reduce along axes: rms_norm, layer_norm, softmax, reduce, argmax and its parts.
+ *
+ * A line is shared by a team of threads, or by all if it is long; which of both depends on its length alone.  Cost: a
+ * pass over the line for each reduction, from the cache after the first.
+ */
+#ifndef TASK_ROWS_CUH
+#define TASK_ROWS_CUH
+
+#include "tile/view.cuh"
+
+/* This thread's line of a round that begins with line `first`; false: none is left for its group. */
+MPK_FN bool rows_line(int group, rt_u64 first, rt_u64 n, rt_u64 *line)
+{
+    int number = mpk_thread() / group;
+    *line = first + (rt_u64)number;
+    return number < MPK_THREADS / group && *line < n;
+}
+
+/* 1 / sqrt(mean of squares + eps) of n entries of a line; called by all threads, mine: this thread's group has a line.
+ */
+MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view &x, const char *g_x, rt_i64 from,
+                         rt_i64 step, rt_i64 n, double eps)
+{
+    double sum = 0;
+    for (rt_i64 i = mpk_thread() % group; mine && i < n; i += group) {
+        double value = (double)mpk_get(x, g_x, from + i * step);
+        sum += value * value;
+    }
+    return (float)(1.0 / sqrt(mpk_sum(t, group, sum) / (double)n + eps));
+}
+
+MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight, const mpk_view &y, double eps)
+{
+    const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight);
+    char *g_y = mpk_data(t, y);
+    int last = x.rank - 1, group = mpk_group(x.dims[last]), lane = mpk_thread() % group;
+    mpk_box box = mpk_box_of(t, last);
+    rt_u64 n = mpk_count(box, last), line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        rt_i64 at[RT_MAX_RANK], from = 0, to = 0;
+        bool mine = rows_line(group, first, n, &line);
+        if (mine) {
+            mpk_place(box, last, line, at);
+            from = mpk_offset(x, at);
+            to = mpk_offset(y, at);
+        }
+        float factor = rows_factor(t, group, mine, x, g_x, from, x.stride[last], x.dims[last], eps);
+        for (rt_i64 i = lane; mine && i < x.dims[last]; i += group) {
+            float value = mpk_get(x, g_x, from + i * x.stride[last]) * factor;
+            if (mpk_is_there(weight))
+                value *= mpk_get(weight, g_weight, i * weight.stride[0]);
+            mpk_put(y, g_y, to + i * y.stride[last], value);
+        }
+    }
+}
+
+/* Two passes: the variance is a sum around the mean. */
+MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight, const mpk_view &bias,
+                           const mpk_view &y, double eps)
+{
+    const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight), *g_bias = mpk_data(t, bias);
+    char *g_y = mpk_data(t, y);
+    int last = x.rank - 1, group = mpk_group(x.dims[last]), lane = mpk_thread() % group;
+    rt_i64 width = x.dims[last], step = x.stride[last];
+    mpk_box box = mpk_box_of(t, last);
+    rt_u64 n = mpk_count(box, last), line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        rt_i64 at[RT_MAX_RANK], from = 0, to = 0;
+        bool mine = rows_line(group, first, n, &line);
+        if (mine) {
+            mpk_place(box, last, line, at);
+            from = mpk_offset(x, at);
+            to = mpk_offset(y, at);
+        }
+        double sum = 0, squares = 0;
+        for (rt_i64 i = lane; mine && i < width; i += group)
+            sum += (double)mpk_get(x, g_x, from + i * step);
+        double mean = mpk_sum(t, group, sum) / (double)width;
+        for (rt_i64 i = lane; mine && i < width; i += group) {
+            double away = (double)mpk_get(x, g_x, from + i * step) - mean;
+            squares += away * away;
+        }
+        double factor = 1.0 / sqrt(mpk_sum(t, group, squares) / (double)width + eps);
+        for (rt_i64 i = lane; mine && i < width; i += group) {
+            float value = (float)(((double)mpk_get(x, g_x, from + i * step) - mean) * factor);
+            if (mpk_is_there(weight))
+                value *= mpk_get(weight, g_weight, i * weight.stride[0]);
+            if (mpk_is_there(bias))
+                value += mpk_get(bias, g_bias, i * bias.stride[0]);
+            mpk_put(y, g_y, to + i * y.stride[last], value);
+        }
+    }
+}
+
+/* exp(x - max) / sum along an axis, of which the box holds what is alive. */
+MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    int group = mpk_group(x.dims[axis]), lane = mpk_thread() % group;
+    mpk_box box = mpk_box_of(t, y.rank);
+    rt_i64 lo = 0, hi = 0, from_step = 0, to_step = 0;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == axis) {
+            lo = (rt_i64)box.lo[i];
+            hi = (rt_i64)box.hi[i];
+            box.hi[i] = box.lo[i] + 1;
+            from_step = x.stride[i];
+            to_step = y.stride[i];
+        }
+    rt_u64 n = hi > lo ? mpk_count(box, y.rank) : 0, line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        rt_i64 at[RT_MAX_RANK], from = 0, to = 0;
+        bool mine = rows_line(group, first, n, &line);
+        if (mine) {
+            mpk_place(box, y.rank, line, at);
+            from = mpk_offset(x, at);
+            to = mpk_offset(y, at);
+        }
+        rt_u64 best = mpk_largest(t, group, x, g_x, from, from_step, 0, mine ? hi - lo : 0);
+        float largest = best ? mpk_from_key((rt_u32)(best >> 32)) : -MPK_INFINITY;
+        double sum = 0;
+        for (rt_i64 i = lane; mine && i < hi - lo; i += group)
+            sum += (double)expf(mpk_get(x, g_x, from + i * from_step) - largest);
+        sum = mpk_sum(t, group, sum);
+        for (rt_i64 i = lane; mine && i < hi - lo; i += group)
+            mpk_put(y, g_y, to + i * to_step,
+                    (float)((double)expf(mpk_get(x, g_x, from + i * from_step) - largest) / sum));
+    }
+}
+
+enum { REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_PROD };
+
+/* NaN wins. */
+MPK_FN double reduce_larger(double a, double b)
+{
+    return b > a || b != b ? b : a;
+}
+MPK_FN double reduce_smaller(double a, double b)
+{
+    return b < a || b != b ? b : a;
+}
+MPK_FN double reduce_times(double a, double b)
+{
+    return a * b;
+}
+MPK_REDUCTION(reduce_group_max, double, reduce_larger)
+MPK_REDUCTION(reduce_group_min, double, reduce_smaller)
+MPK_REDUCTION(reduce_group_prod, double, reduce_times)
+
+MPK_FN double reduce_pair(int kind, double a, double b)
+{
+    return kind == REDUCE_MAX    ? reduce_larger(a, b)
+           : kind == REDUCE_MIN  ? reduce_smaller(a, b)
+           : kind == REDUCE_PROD ? reduce_times(a, b)
+                                 : a + b;
+}
+MPK_FN double reduce_group(const mpk_task &t, int kind, int group, double a)
+{
+    return kind == REDUCE_MAX    ? reduce_group_max(t, group, a)
+           : kind == REDUCE_MIN  ? reduce_group_min(t, group, a)
+           : kind == REDUCE_PROD ? reduce_group_prod(t, group, a)
+                                 : mpk_sum(t, group, a);
+}
+
+/* The box of x that entry `at` of the result is made of; `set`: the axes that go. */
+MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool keep, const rt_i64 *at)
+{
+    mpk_box part;
+    int o = 0;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++) {
+        bool reduced = set >> i & 1;
+        part.lo[i] = 0;
+        part.hi[i] = 1;
+        if (i >= x.rank)
+            continue;
+        if (reduced) {
+            part.hi[i] = (rt_u32)(i ? x.dims[i] : mpk_live(t, x));
+        } else {
+            part.lo[i] = (rt_u32)at[o];
+            part.hi[i] = part.lo[i] + 1;
+        }
+        o += !reduced || keep;
+    }
+    return part;
+}
+
+MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box &part, int kind)
+{
+    rt_i64 least = x.dtype == MPK_I32 ? -0x7fffffffll - 1 : -0x7fffffffffffffffll - 1;
+    rt_i64 result = kind == REDUCE_MAX ? least : kind == REDUCE_MIN ? ~least : kind == REDUCE_PROD;
+    rt_u64 n = mpk_count(part, x.rank);
+    for (rt_u64 i = 0; i < n; i++) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(part, x.rank, i, at);
+        rt_i64 value = mpk_get_int(x, g_x, mpk_offset(x, at));
+        if (kind == REDUCE_MAX || kind == REDUCE_MIN)
+            result = (kind == REDUCE_MAX ? value > result : value < result) ? value : result;
+        else
+            result = (rt_i64)(kind == REDUCE_PROD ? (rt_u64)result * (rt_u64)value : (rt_u64)result + (rt_u64)value);
+    }
+    return result;
+}
+
+/* Entries lane, lane + group, ... of the part. */
+MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &part, int kind, int lane, int group)
+{
+    double result = kind == REDUCE_MAX   ? (double)-MPK_INFINITY
+                    : kind == REDUCE_MIN ? (double)MPK_INFINITY
+                                         : (double)(kind == REDUCE_PROD);
+    rt_u64 n = mpk_count(part, x.rank);
+    for (rt_u64 i = (rt_u64)lane; i < n; i += (rt_u64)group) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(part, x.rank, i, at);
+        result = reduce_pair(kind, result, (double)mpk_get(x, g_x, mpk_offset(x, at)));
+    }
+    return result;
+}
+
+/* n_reduced: entries of x for one of the result, all alive.  Few, or integers: a thread does an entry of the result
+ * alone. */
+MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int kind, int set, bool keep,
+                       rt_i64 n_reduced)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    bool integers = x.dtype == MPK_I32 || x.dtype == MPK_I64;
+    int group = integers || n_reduced <= 64 ? 1 : mpk_group(n_reduced);
+    mpk_box box = mpk_box_of(t, y.rank);
+    rt_u64 n = mpk_count(box, y.rank), line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        rt_i64 at[RT_MAX_RANK] = {0}, to = 0;
+        bool mine = rows_line(group, first, n, &line);
+        mpk_place(box, y.rank, mine ? line : 0, at);
+        to = mpk_offset(y, at);
+        mpk_box part = reduce_part(t, x, set, keep, at);
+        if (integers) {
+            rt_i64 result = mine ? reduce_integers(x, g_x, part, kind) : 0;
+            if (mine && x.dtype == MPK_I64)
+                ((rt_i64 *)g_y)[to] = result;
+            else if (mine)
+                ((rt_u32 *)g_y)[to] = (rt_u32)(rt_u64)result;
+            continue;
+        }
+        double result = reduce_floats(x, g_x, part, kind, mpk_thread() % group, group);
+        if (group > 1)
+            result = reduce_group(t, kind, group, result);
+        if (kind == REDUCE_MEAN)
+            result /= (double)mpk_count(part, x.rank);
+        if (mine && mpk_thread() % group == 0)
+            mpk_put(y, g_y, to, (float)result);
+    }
+}
+
+/* The column of the largest entry; 0 if all are NaN. */
+MPK_FN void argmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &index)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_index = mpk_data(t, index);
+    int group = mpk_group(x.dims[1]);
+    rt_u64 lo = mpk_lo(t, 0), n = mpk_hi(t, 0) - lo, line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        bool mine = rows_line(group, first, n, &line);
+        rt_i64 row = (rt_i64)(lo + line);
+        rt_u64 best = mpk_largest(t, group, x, g_x, row * x.stride[0], x.stride[1], 0, mine ? x.dims[1] : 0);
+        if (mine && mpk_thread() % group == 0)
+            ((rt_i32 *)g_index)[row * index.stride[0]] = best ? (rt_i32)mpk_index_of(best) : 0;
+    }
+}
+
+/* Value and column of the largest entry of each part of a row; NaN for a part of NaN. */
+MPK_FN void argmax_partial_run(const mpk_task &t, const mpk_view &x, const mpk_view &value, const mpk_view &index,
+                               rt_i64 parts)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
+    int group = mpk_group(x.dims[1] / parts);
+    mpk_box box = mpk_box_of(t, 2);
+    rt_u64 n = mpk_count(box, 2), line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        rt_i64 at[RT_MAX_RANK];
+        bool mine = rows_line(group, first, n, &line);
+        mpk_place(box, 2, mine ? line : 0, at);
+        rt_i64 lo = x.dims[1] * at[1] / parts, hi = mine ? x.dims[1] * (at[1] + 1) / parts : lo;
+        rt_u64 best = mpk_largest(t, group, x, g_x, at[0] * x.stride[0], x.stride[1], lo, hi);
+        if (mine && mpk_thread() % group == 0) {
+            rt_i64 column = best ? (rt_i64)mpk_index_of(best) : lo;
+            mpk_put(value, g_value, mpk_offset(value, at),
+                    best ? mpk_get(x, g_x, at[0] * x.stride[0] + column * x.stride[1]) : MPK_NAN);
+            ((rt_i32 *)g_index)[mpk_offset(index, at)] = (rt_i32)column;
+        }
+    }
+}
+
+/* From the parts to the column; that of part 0 if all are NaN. */
+MPK_FN void argmax_reduce_run(const mpk_task &t, const mpk_view &value, const mpk_view &index, const mpk_view &y)
+{
+    const char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
+    char *g_y = mpk_data(t, y);
+    int group = mpk_group(value.dims[1]);
+    rt_u64 lo = mpk_lo(t, 0), n = mpk_hi(t, 0) - lo, line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        bool mine = rows_line(group, first, n, &line);
+        rt_i64 row = (rt_i64)(lo + line);
+        rt_u64 best =
+            mpk_largest(t, group, value, g_value, row * value.stride[0], value.stride[1], 0, mine ? value.dims[1] : 0);
+        if (mine && mpk_thread() % group == 0)
+            ((rt_i32 *)g_y)[row * y.stride[0]] = (rt_i32)mpk_get_int(
+                index, g_index, row * index.stride[0] + (best ? (rt_i64)mpk_index_of(best) : 0) * index.stride[1]);
+    }
+}
+
+#endif

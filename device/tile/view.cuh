@@ -1,0 +1,312 @@
+/* view.cuh - operands as generic bodies see them: any dtype, shape and strides; boxes; reductions in a fixed order.
+ *
+ * A view is a constant of the instance, so after inlining nothing of its switches and loops is left.  Sums add the same
+ * numbers in the same order in every run, whatever the box: first each thread on its own, entries thread, thread +
+ * group, ... of the axis, then the threads of a group in rising order.
+ */
+#ifndef TILE_VIEW_CUH
+#define TILE_VIEW_CUH
+
+#include "tile/task.cuh"
+
+/* Same order as ir_dtype. */
+enum { MPK_F32, MPK_F16, MPK_BF16, MPK_F64, MPK_I32, MPK_I64, MPK_BOOL };
+
+/* An operand: where its address stands in rt_entry.at (-1: absent), and its shape; strides in elements. */
+struct mpk_view {
+    int operand, dtype, live, rank;
+    rt_i64 dims[RT_MAX_RANK], stride[RT_MAX_RANK];
+};
+
+/* The part of output 0 that is computed. */
+struct mpk_box {
+    rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
+};
+
+#define MPK_INFINITY __uint_as_float(0x7f800000u)
+#define MPK_NAN __uint_as_float(0x7fc00000u)
+
+MPK_FN bool mpk_is_there(const mpk_view &v)
+{
+    return v.operand >= 0;
+}
+MPK_FN char *mpk_data(const mpk_task &t, const mpk_view &v)
+{
+    return v.operand < 0 ? (char *)0 : mpk_at<char>(t, v.operand);
+}
+/* Entries of axis 0 that are alive. */
+MPK_FN rt_i64 mpk_live(const mpk_task &t, const mpk_view &v)
+{
+    rt_i64 n = v.live == RT_ALL ? v.dims[0] : (rt_i64)t.live[v.live];
+    return n < v.dims[0] ? n : v.dims[0];
+}
+
+/* ---- numbers: rounding to nearest, ties to even, as src/base/num.h ---- */
+
+MPK_FN float mpk_from_f16(rt_u16 h)
+{
+    rt_u32 sign = (rt_u32)(h & 0x8000) << 16, rest = h & 0x7fffu;
+    if (rest >= 0x7c00)
+        return __uint_as_float(sign | 0x7f800000u | rest << 13);
+    if (rest >= 0x0400)
+        return __uint_as_float(sign | ((rest << 13) + (112u << 23)));
+    return __uint_as_float(sign | __float_as_uint((float)rest * 5.9604644775390625e-8f)); /* 2^-24 */
+}
+MPK_FN rt_u16 mpk_to_f16(float x)
+{
+    rt_u32 u = __float_as_uint(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
+    if (rest > 0x7f800000)
+        return (rt_u16)(sign | 0x7e00);
+    if (rest >= 0x477ff000)
+        return (rt_u16)(sign | 0x7c00);
+    if (rest < 0x38800000)
+        return (rt_u16)(sign | (__float_as_uint(__uint_as_float(rest) + 0.5f) - 0x3f000000));
+    rt_u32 rounded = rest + 0xfff + ((rest >> 13) & 1) - (112u << 23);
+    return (rt_u16)(sign | rounded >> 13);
+}
+MPK_FN float mpk_from_bf16(rt_u16 h)
+{
+    return __uint_as_float((rt_u32)h << 16);
+}
+MPK_FN rt_u16 mpk_to_bf16(float x)
+{
+    rt_u32 u = __float_as_uint(x);
+    if ((u & 0x7fffffff) > 0x7f800000)
+        return (rt_u16)(u >> 16 | 0x40);
+    return (rt_u16)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+/* x as it comes back from a tensor of this float dtype. */
+MPK_FN float mpk_round(int dtype, float x)
+{
+    if (dtype == MPK_F16)
+        return mpk_from_f16(mpk_to_f16(x));
+    return dtype == MPK_BF16 ? mpk_from_bf16(mpk_to_bf16(x)) : x;
+}
+
+/* Towards zero, held at the ends of the range; NaN is 0. */
+MPK_FN rt_i64 mpk_to_i64(double x)
+{
+    if (!(x == x))
+        return 0;
+    if (x >= 9223372036854775808.0)
+        return 0x7fffffffffffffffll;
+    return x < -9223372036854775808.0 ? -0x7fffffffffffffffll - 1 : (rt_i64)x;
+}
+MPK_FN rt_i32 mpk_to_i32(double x)
+{
+    rt_i64 i = mpk_to_i64(x);
+    return i > 0x7fffffff ? 0x7fffffff : i < -0x7fffffff - 1 ? -0x7fffffff - 1 : (rt_i32)i;
+}
+
+/* One element at an offset in elements. */
+MPK_FN rt_i64 mpk_get_int(const mpk_view &v, const char *data, rt_i64 at)
+{
+    return v.dtype == MPK_I32 ? ((const rt_i32 *)data)[at] : ((const rt_i64 *)data)[at];
+}
+MPK_FN float mpk_get(const mpk_view &v, const char *data, rt_i64 at)
+{
+    switch (v.dtype) {
+    case MPK_F32:
+        return ((const float *)data)[at];
+    case MPK_F16:
+        return mpk_from_f16(((const rt_u16 *)data)[at]);
+    case MPK_BF16:
+        return mpk_from_bf16(((const rt_u16 *)data)[at]);
+    case MPK_F64:
+        return (float)((const double *)data)[at];
+    case MPK_BOOL:
+        return data[at] ? 1.0f : 0.0f;
+    default:
+        return (float)mpk_get_int(v, data, at);
+    }
+}
+MPK_FN void mpk_put(const mpk_view &v, char *data, rt_i64 at, float x)
+{
+    switch (v.dtype) {
+    case MPK_F32:
+        ((float *)data)[at] = x;
+        break;
+    case MPK_F16:
+        ((rt_u16 *)data)[at] = mpk_to_f16(x);
+        break;
+    case MPK_BF16:
+        ((rt_u16 *)data)[at] = mpk_to_bf16(x);
+        break;
+    case MPK_F64:
+        ((double *)data)[at] = (double)x;
+        break;
+    case MPK_I32:
+        ((rt_i32 *)data)[at] = mpk_to_i32((double)x);
+        break;
+    case MPK_I64:
+        ((rt_i64 *)data)[at] = mpk_to_i64((double)x);
+        break;
+    default:
+        data[at] = x != 0;
+        break;
+    }
+}
+
+MPK_FN int mpk_dtype_bytes(int dtype)
+{
+    return dtype == MPK_F64 || dtype == MPK_I64   ? 8
+           : dtype == MPK_BOOL                    ? 1
+           : dtype == MPK_F32 || dtype == MPK_I32 ? 4
+                                                  : 2;
+}
+
+/* ---- boxes ---- */
+
+MPK_FN mpk_box mpk_box_of(const mpk_task &t, int rank)
+{
+    mpk_box b;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++) {
+        b.lo[i] = i < rank ? mpk_lo(t, i) : 0;
+        b.hi[i] = i < rank ? mpk_hi(t, i) : 1;
+    }
+    return b;
+}
+
+/* Entries; none if it is empty. */
+MPK_FN rt_u64 mpk_count(const mpk_box &b, int rank)
+{
+    rt_u64 n = 1;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i < rank)
+            n *= b.hi[i] > b.lo[i] ? b.hi[i] - b.lo[i] : 0;
+    return n;
+}
+
+MPK_FN rt_u64 mpk_divide(rt_u64 a, rt_u32 b)
+{
+    return a >> 32 ? a / b : (rt_u32)a / b;
+}
+
+/* Entry number i of a box that is not empty, the last axis fastest. */
+MPK_FN void mpk_place(const mpk_box &b, int rank, rt_u64 i, rt_i64 *at)
+{
+#pragma unroll
+    for (int axis = RT_MAX_RANK - 1; axis >= 0; axis--) {
+        at[axis] = 0;
+        if (axis >= rank)
+            continue;
+        rt_u32 n = b.hi[axis] - b.lo[axis];
+        rt_u64 rest = axis ? mpk_divide(i, n) : 0;
+        at[axis] = (rt_i64)(b.lo[axis] + (i - rest * n));
+        i = rest;
+    }
+}
+
+/* Offset in elements of an entry. */
+MPK_FN rt_i64 mpk_offset(const mpk_view &v, const rt_i64 *at)
+{
+    rt_i64 offset = 0;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i < v.rank)
+            offset += at[i] * v.stride[i];
+    return offset;
+}
+/* Of what entry `at` of a result of this rank takes from v, which is broadcast to it. */
+MPK_FN rt_i64 mpk_spread(const mpk_view &v, int rank, const rt_i64 *at)
+{
+    rt_i64 offset = 0;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++) {
+        int axis = i - (rank - v.rank);
+        if (i < rank && axis >= 0 && v.dims[axis] != 1)
+            offset += at[i] * v.stride[axis];
+    }
+    return offset;
+}
+
+/* ---- groups of threads, and reductions over a group ---- */
+
+/* A group is a team of 32 threads (of all, if there are fewer), or all threads.  Threads that are left over belong to
+ * no team: their team number is MPK_TEAMS. */
+#define MPK_TEAM (MPK_THREADS < 32 ? MPK_THREADS : 32)
+#define MPK_TEAMS (MPK_THREADS / MPK_TEAM)
+/* Scratch that the reductions use, from its start; bodies keep their own behind it. */
+#define MPK_REDUCE_BYTES 2048
+
+/* How many threads shall share an axis of n entries. */
+MPK_FN int mpk_group(rt_i64 n)
+{
+    return n > 512 ? MPK_THREADS : MPK_TEAM;
+}
+
+MPK_FN double mpk_add_pair(double a, double b)
+{
+    return a + b;
+}
+MPK_FN rt_u64 mpk_max_pair(rt_u64 a, rt_u64 b)
+{
+    return a > b ? a : b;
+}
+
+/* Each thread of a group gets the combination of x over the group.  Called by all threads. */
+#define MPK_REDUCTION(name, type, combine)                                    \
+    MPK_FN type name(const mpk_task &t, int group, type x)                    \
+    {                                                                         \
+        type *s = (type *)t.s_scratch;                                        \
+        int thread = mpk_thread(), n = group, first = thread / group * group; \
+        s[thread] = x;                                                        \
+        mpk_sync();                                                           \
+        if (group > 32) {                                                     \
+            n = 16;                                                           \
+            if (thread < n)                                                   \
+                for (int i = thread + n; i < group; i += n)                   \
+                    x = combine(x, s[i]);                                     \
+            mpk_sync();                                                       \
+            if (thread < n)                                                   \
+                s[thread] = x;                                                \
+            mpk_sync();                                                       \
+        }                                                                     \
+        if (first + n <= MPK_THREADS || group > 32) {                         \
+            x = s[first];                                                     \
+            for (int i = 1; i < n; i++)                                       \
+                x = combine(x, s[first + i]);                                 \
+        }                                                                     \
+        mpk_sync();                                                           \
+        return x;                                                             \
+    }
+MPK_REDUCTION(mpk_sum, double, mpk_add_pair)
+MPK_REDUCTION(mpk_max, rt_u64, mpk_max_pair)
+
+/* Floats as integers that compare in the same order; NaN is 0, below all; -0 equals 0. */
+MPK_FN rt_u32 mpk_key(float x)
+{
+    rt_u32 u = __float_as_uint(x == 0 ? 0.0f : x);
+    if (!(x == x))
+        return 0;
+    return u >> 31 ? ~u : u | 0x80000000u;
+}
+MPK_FN float mpk_from_key(rt_u32 key)
+{
+    return __uint_as_float(key >> 31 ? key & 0x7fffffff : ~key);
+}
+/* Of a value and its index: the largest value, of equal ones the lowest index; 0: nothing but NaN. */
+MPK_FN rt_u64 mpk_ranked(float x, rt_u32 index)
+{
+    rt_u32 key = mpk_key(x);
+    return key ? (rt_u64)key << 32 | (rt_u32)~index : 0;
+}
+MPK_FN rt_u32 mpk_index_of(rt_u64 ranked)
+{
+    return ~(rt_u32)ranked;
+}
+
+/* Shared by all who have keys, values, positions: the largest over n entries of a line, as mpk_ranked. */
+MPK_FN rt_u64 mpk_largest(const mpk_task &t, int group, const mpk_view &v, const char *data, rt_i64 at, rt_i64 step,
+                          rt_i64 lo, rt_i64 hi)
+{
+    rt_u64 best = 0;
+    for (rt_i64 i = lo + mpk_thread() % group; i < hi; i += group)
+        best = mpk_max_pair(best, mpk_ranked(mpk_get(v, data, at + i * step), (rt_u32)i));
+    return mpk_max(t, group, best);
+}
+
+#endif

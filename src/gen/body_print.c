@@ -1,0 +1,147 @@
+/* body_print.c - the text of an instance of a generic body (see body_print.h). */
+#include "gen/body_print.h"
+
+#include <math.h>
+
+#include "rt/rt_lane.h"
+
+const ir_tensor *gen_input(const gen_call *c, uint32_t i)
+{
+    return i < c->op->n_in && c->op->in[i] != IR_NONE ? &c->ir->tensors.at[c->op->in[i]] : NULL;
+}
+
+const ir_tensor *gen_output(const gen_call *c, uint32_t i)
+{
+    return &c->ir->tensors.at[c->op->out[i]];
+}
+
+static bool is_plain(const ir_tensor *t)
+{
+    return !t || ir_dtype_table[t->dtype].block_elements == 1;
+}
+
+bool gen_accepts_plain(const gen_call *c)
+{
+    bool plain = c->op->n_in + c->op->n_out <= RT_PACKED;
+    for (uint32_t i = 0; i < c->op->n_in; i++)
+        plain = plain && is_plain(gen_input(c, i));
+    for (uint32_t i = 0; i < c->op->n_out; i++)
+        plain = plain && is_plain(gen_output(c, i));
+    return plain;
+}
+
+bool gen_accepts_caches(const gen_call *c, uint32_t cache)
+{
+    for (uint32_t i = cache; i < cache + 2; i++) {
+        const ir_tensor *t = gen_input(c, i);
+        if (t->stride[3] != 1 || t->stride[2] != t->dims[3])
+            return false;
+    }
+    return gen_accepts_plain(c);
+}
+
+uint32_t gen_scratch_reduce(const gen_call *c)
+{
+    (void)c;
+    return GEN_REDUCE_BYTES;
+}
+
+static const char *const live_names[IR_LIVES] = {"RT_ALL", "RT_TOKENS", "RT_ROWS"};
+static const char *const dtype_names[] = {"MPK_F32", "MPK_F16", "MPK_BF16", "MPK_F64",
+                                          "MPK_I32", "MPK_I64", "MPK_BOOL"};
+
+/* "in_x" or, of the operands that a variadic one stands for, "in_x0", "in_x1" */
+static void print_name(const op_operand *operands, uint32_t n, uint32_t i, const char *kind, text *out)
+{
+    const op_operand *o = &operands[i < n ? i : n - 1];
+    if (o->presence == OP_VARIADIC)
+        text_print(out, "%s_%s%u", kind, o->name, i + 1 - n);
+    else
+        text_print(out, "%s_%s", kind, o->name);
+}
+
+static void print_numbers(uint32_t n, const int64_t *numbers, text *out)
+{
+    text_print(out, "{");
+    for (uint32_t i = 0; i < n; i++)
+        text_print(out, "%s%lld", i ? ", " : "", (long long)numbers[i]);
+    text_print(out, "}");
+}
+
+static void print_view(const ir_tensor *t, uint32_t operand, text *out)
+{
+    if (!t) {
+        text_print(out, " = {-1};\n");
+        return;
+    }
+    text_print(out, " = {%u, %s, %s, %u, ", operand, t->dtype <= IR_BOOL ? dtype_names[t->dtype] : "-1",
+               live_names[t->live], t->rank);
+    print_numbers(t->rank, t->dims, out);
+    text_print(out, ", ");
+    print_numbers(t->rank, t->stride, out);
+    text_print(out, "};\n");
+}
+
+void gen_print_head(const gen_call *c, uint32_t n, text *out)
+{
+    const op_def *def = c->op->def;
+    text_print(out, "__device__ __noinline__ void body_%u(const mpk_task &t)\n{\n", n);
+    for (uint32_t i = 0; i < c->op->n_in; i++) {
+        text_print(out, "    constexpr mpk_view ");
+        print_name(def->in, def->n_in, i, "in", out);
+        print_view(gen_input(c, i), gen_operand_of_input(c->op, i), out);
+    }
+    for (uint32_t i = 0; i < c->op->n_out; i++) {
+        text_print(out, "    constexpr mpk_view ");
+        print_name(def->out, def->n_out, i, "out", out);
+        print_view(gen_output(c, i), gen_operand_of_output(c->op, i), out);
+    }
+}
+
+void gen_print_call(const gen_call *c, const char *function, text *out)
+{
+    const op_def *def = c->op->def;
+    text_print(out, "    %s(t", function);
+    for (uint32_t i = 0; i < c->op->n_in; i++) {
+        text_print(out, ", ");
+        print_name(def->in, def->n_in, i, "in", out);
+    }
+    for (uint32_t i = 0; i < c->op->n_out; i++) {
+        text_print(out, ", ");
+        print_name(def->out, def->n_out, i, "out", out);
+    }
+}
+
+void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *arguments, text *out)
+{
+    gen_print_head(c, n, out);
+    gen_print_call(c, function, out);
+    text_print(out, "%s);\n}\n", arguments);
+}
+
+/* 17 digits give a double back, 9 a float; C wants a point or an exponent. */
+static void print_real(double x, int digits, text *out)
+{
+    size_t from = out->n;
+    text_print(out, "%.*g", digits, x);
+    if (!out->failed && !strpbrk(out->at + from, ".e"))
+        text_print(out, ".0");
+}
+
+void gen_print_double(double x, text *out)
+{
+    if (isfinite(x))
+        print_real(x, 17, out);
+    else
+        text_print(out, "(double)%s", isnan(x) ? "MPK_NAN" : x > 0 ? "MPK_INFINITY" : "-MPK_INFINITY");
+}
+
+void gen_print_float(float x, text *out)
+{
+    if (!isfinite(x)) {
+        text_print(out, "%s", isnan(x) ? "MPK_NAN" : x > 0 ? "MPK_INFINITY" : "-MPK_INFINITY");
+        return;
+    }
+    print_real((double)x, 9, out);
+    text_print(out, "f");
+}

@@ -1,0 +1,36 @@
+/* body_print.h - what the records of generic bodies share: the text of an instance, and what they accept.
+ *
+ * An instance is one function: its operands as constants named in_NAME and out_NAME after the record's operands, then
+ * one call or a few of functions in device/task.
+ */
+#ifndef GEN_BODY_PRINT_H
+#define GEN_BODY_PRINT_H
+
+#include "gen/source.h"
+
+/* Scratch that the reductions of device/tile/view.cuh use; what a body needs itself comes behind it. */
+enum { GEN_REDUCE_BYTES = 2048, GEN_BODY_THREADS = 256, GEN_MOST_SCRATCH_BYTES = 24 << 10 };
+
+/* `accepts` of bodies that take any plain dtype and any strides. */
+bool gen_accepts_plain(const gen_call *c);
+/* The same for operators on the paged cache, whose input `cache` and the next are the caches: pages must be dense. */
+bool gen_accepts_caches(const gen_call *c, uint32_t cache);
+
+/* `scratch_bytes` of bodies that only reduce. */
+uint32_t gen_scratch_reduce(const gen_call *c);
+
+/* The head of body_n, with a constant for each operand. */
+void gen_print_head(const gen_call *c, uint32_t n, text *out);
+/* "    function(t, in_x, in_weight, out_y": what follows is the record's. */
+void gen_print_call(const gen_call *c, const char *function, text *out);
+/* The whole instance: head, call with these further arguments (", 3, true" or ""), end. */
+void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *arguments, text *out);
+/* A number as a literal of C: a double, or with an f behind it a float; infinities and NaN too. */
+void gen_print_double(double x, text *out);
+void gen_print_float(float x, text *out);
+
+/* The tensor of an input, or NULL if it is absent; of an output. */
+const ir_tensor *gen_input(const gen_call *c, uint32_t i);
+const ir_tensor *gen_output(const gen_call *c, uint32_t i);
+
+#endif

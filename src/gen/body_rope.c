@@ -1,0 +1,45 @@
+/* body_rope.c - generic bodies of the rotary embedding (device/task/rope.cuh): frequencies are worked out here, with
+ * the code that the reference uses, and travel in the instance as a table. */
+#include "op/rope.h"
+
+#include "gen/body_rope.h"
+
+void gen_print_frequencies(const gen_call *c, uint32_t n, text *out)
+{
+    const ir_attribute *a = c->op->attributes;
+    int64_t half = a[ROPE_SIZE].i / 2;
+    text_print(out, "static __device__ const float frequency_%u[%lld] = {", n, (long long)half);
+    for (int64_t i = 0; i < half; i++) {
+        text_print(out, "%s%s", i ? "," : "", i % 8 ? " " : "\n    ");
+        gen_print_float(rope_frequency(a, i), out);
+    }
+    text_print(out, "};\n");
+}
+
+void gen_print_amplitude(const gen_call *c, text *out)
+{
+    gen_print_float(rope_amplitude(c->op->attributes), out);
+}
+
+static mpk_status print_rope_table(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_frequencies(c, n, out);
+    gen_print_head(c, n, out);
+    gen_print_call(c, "rope_table_run", out);
+    text_print(out, ", frequency_%u, ", n);
+    gen_print_amplitude(c, out);
+    text_print(out, ");\n}\n");
+    return MPK_OK;
+}
+
+static mpk_status print_rope(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_simple(c, n, "rope_run", c->op->attributes[0].i ? ", true" : ", false", out);
+    return MPK_OK;
+}
+
+const gen_body gen_body_rope_table = {
+    .op = "rope_table", .name = "rope", .accepts = gen_accepts_plain, .print = print_rope_table};
+const gen_body gen_body_rope = {.op = "rope", .name = "rope", .accepts = gen_accepts_plain, .print = print_rope};

@@ -1,0 +1,327 @@
+/* source.c - the CUDA source of a program (see source.h; paper §4.3: what the compiler emits).
+ *
+ * Idea: first every operator chooses its body and prints its instance; equal prints become one number.  Then the text
+ * is put together: constants, the files that are needed (an #include is replaced by the file, once), instances,
+ * switches.  Cost: one print of an instance for each operator, a hash look-up each.
+ */
+#include "gen/source.h"
+
+#include <stdio.h>
+
+typedef struct emitter {
+    mpk_context *cx;
+    arena *arena;
+    const gen_arch *arch;
+    gen_whole whole;
+    uint32_t n_workers, n_graphs;
+    const gen_graph *graphs;
+    map numbers; /* text of an instance as number 0 -> its number */
+    VEC(gen_instance) instances;
+    gen_use **uses;
+    map printed; /* names of texts that stand in the source */
+    text out;
+} emitter;
+
+/* ---- choice ---- */
+
+static const gen_body *choose(const gen_call *c, uint32_t highest)
+{
+    const gen_body *best = NULL;
+    str name = str_from(c->op->def->name);
+    for (const gen_body *const *b = gen_body_table; *b; b++)
+        if (str_is(name, (*b)->op) && !((*b)->needs & ~c->needs) && (*b)->rank <= highest &&
+            (!best || (*b)->rank > best->rank) && (*b)->accepts(c))
+            best = *b;
+    return best;
+}
+
+const gen_body *gen_body_choose(const gen_call *c)
+{
+    return choose(c, UINT32_MAX);
+}
+
+/* Is this a view of memory that is there already? */
+static bool is_no_work(const ir_graph *g, const ir_op *op)
+{
+    return op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE;
+}
+
+static mpk_status fail_no_body(const emitter *e, const gen_call *c)
+{
+    text operands = {0};
+    for (uint32_t i = 0; i < c->op->n_in; i++) {
+        if (c->op->in[i] == IR_NONE)
+            continue;
+        const ir_tensor *t = &c->ir->tensors.at[c->op->in[i]];
+        text_print(&operands, "%s%%%.*s %s[", operands.n ? ", " : "", STR_ARG(t->name), ir_dtype_table[t->dtype].name);
+        for (uint32_t k = 0; k < t->rank; k++)
+            text_print(&operands, "%s%lld", k ? ", " : "", (long long)t->dims[k]);
+        text_print(&operands, "]");
+    }
+    mpk_status status =
+        status_fail(e->cx, MPK_EUNSUPPORTED, "%s (%%%.*s): no code for %s takes the operands %s", c->op->def->name,
+                    STR_ARG(c->op->name), e->arch->name, operands.at ? operands.at : "");
+    text_free(&operands);
+    return status;
+}
+
+/* ---- instances ---- */
+
+/* Print instance n into the arena. */
+static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *body, uint32_t n, str *out)
+{
+    text t = {0};
+    mpk_status status = body->print(e->cx, c, n, &t);
+    out->at = status == MPK_OK && !t.failed ? arena_copy(e->arena, t.at ? t.at : "", t.n) : NULL;
+    out->n = t.n;
+    text_free(&t);
+    if (status != MPK_OK)
+        return status_note(e->cx, status, "while writing the code of %s (%%%.*s)", c->op->def->name,
+                           STR_ARG(c->op->name));
+    CHECK(e->cx, out->at, MPK_ENOMEM, "out of memory for the code of %s", c->op->def->name);
+    return MPK_OK;
+}
+
+/* The number of the operator's code: one that is there, or the next. */
+static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body *body, uint32_t graph, uint32_t op,
+                                  uint32_t *number)
+{
+    str key;
+    uint64_t found;
+    arena_mark mark = arena_get_mark(e->arena);
+    TRY(print_instance(e, c, body, 0, &key));
+    if (map_get(&e->numbers, key, &found)) {
+        arena_reset(e->arena, mark);
+        e->instances.at[found].uses++;
+        *number = (uint32_t)found;
+        return MPK_OK;
+    }
+    *number = (uint32_t)e->instances.n;
+    TRY(map_put(e->cx, e->arena, &e->numbers, key, *number));
+    gen_instance made = {.body = body, .uses = 1, .graph = graph, .op = op};
+    made.scratch_bytes = body->scratch_bytes ? body->scratch_bytes(c) : 0;
+    TRY(print_instance(e, c, body, *number, &made.text));
+    PUSH(e->cx, e->arena, &e->instances, made);
+    return MPK_OK;
+}
+
+static mpk_status choose_all(emitter *e)
+{
+    uint32_t highest = e->whole == GEN_GENERIC ? 0 : UINT32_MAX;
+    NEW(e->cx, e->arena, e->uses, e->n_graphs);
+    for (uint32_t g = 0; g < e->n_graphs; g++) {
+        const ir_graph *ir = e->graphs[g].ir;
+        NEW(e->cx, e->arena, e->uses[g], ir->ops.n);
+        for (uint32_t i = 0; i < ir->ops.n; i++) {
+            gen_use *use = &e->uses[g][i];
+            gen_call c = {.ir = ir,
+                          .op = &ir->ops.at[i],
+                          .n_tokens = e->graphs[g].n_tokens,
+                          .n_workers = e->n_workers,
+                          .needs = e->arch->features};
+            *use = (gen_use){.instance = RT_NONE};
+            if (is_no_work(ir, c.op))
+                continue;
+            use->body = choose(&c, highest);
+            if (!use->body)
+                return fail_no_body(e, &c);
+            TRY(number_instance(e, &c, use->body, g, i, &use->instance));
+            if (use->body->pack)
+                use->body->pack(&c, &use->pack);
+        }
+    }
+    return MPK_OK;
+}
+
+/* ---- files ---- */
+
+static const gen_text *find_text(str name)
+{
+    for (const gen_text *t = gen_text_table; t->name; t++)
+        if (str_is(name, t->name))
+            return t;
+    return NULL;
+}
+
+/* The name in a line that begins with #include "; false: no such line. */
+static bool read_include(str line, str *name)
+{
+    static const char word[] = "#include \"";
+    size_t n = sizeof word - 1;
+    if (line.n <= n || memcmp(line.at, word, n) != 0)
+        return false;
+    const char *end = memchr(line.at + n, '"', line.n - n);
+    *name = (str){line.at + n, end ? (size_t)(end - line.at) - n : 0};
+    return end != NULL;
+}
+
+/* Files include each other only forwards, so the depth is bounded by their number; `depth` is for a cycle. */
+static mpk_status add_file(emitter *e, str name, uint32_t depth)
+{
+    const gen_text *file = find_text(name);
+    CHECK(e->cx, file && depth < 64, MPK_EVERIFY, "device source \"%.*s\" is not there, or includes itself",
+          STR_ARG(name));
+    if (map_get(&e->printed, name, NULL))
+        return MPK_OK;
+    TRY(map_put(e->cx, e->arena, &e->printed, str_from(file->name), 1));
+    const char *at = file->text, *end = file->text + file->n;
+    while (at < end) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        str line = {at, newline ? (size_t)(newline - at) : (size_t)(end - at)}, included;
+        if (read_include(line, &included))
+            TRY(add_file(e, included, depth + 1));
+        else
+            text_print(&e->out, "%.*s\n", STR_ARG(line));
+        at += line.n + 1;
+    }
+    return MPK_OK;
+}
+
+static mpk_status finish(emitter *e, mpk_status status, str *out)
+{
+    out->at = status == MPK_OK && !e->out.failed ? arena_copy(e->arena, e->out.at ? e->out.at : "", e->out.n) : NULL;
+    out->n = e->out.n;
+    text_free(&e->out);
+    if (status == MPK_OK)
+        CHECK(e->cx, out->at, MPK_ENOMEM, "out of memory for the CUDA source");
+    return status;
+}
+
+mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *out)
+{
+    emitter e = {.cx = cx, .arena = a};
+    return finish(&e, add_file(&e, str_from(name), 0), out);
+}
+
+/* ---- the whole ---- */
+
+static void print_constants(emitter *e, uint32_t scratch_bytes)
+{
+    const gen_arch *a = e->arch;
+    text_print(
+        &e->out,
+        "/* A program for %s (%s) on %u workers: %u graphs, %zu kinds of tasks.  Generated by mpk; compiles alone, "
+        "with\n * NVRTC or with nvcc -std=c++17 -arch=%s. */\n",
+        a->gpu, a->name, e->n_workers, e->n_graphs, e->instances.n, a->name);
+    text_print(&e->out, "#ifndef MPK_THREADS\n#define MPK_THREADS %u /* that call a body */\n#endif\n",
+               a->body_threads);
+    const struct {
+        const char *name;
+        uint32_t value;
+        const char *meaning;
+    } rows[] = {
+        {"WORKER_THREADS", a->worker_threads, "of a worker: bodies, loader, step task, courier, scheduler"},
+        {"WORKERS", e->n_workers, "that the program was compiled for"},
+        {"PAGE_BYTES", a->page_bytes, "of a page of the loader's ring"},
+        {"PAGES", a->n_pages, "of the ring"},
+        {"SCRATCH_BYTES", scratch_bytes, "of shared memory for a body"},
+        {"THREAD_REGISTERS", a->thread_registers, "of each thread at most"},
+        {"BODY_REGISTERS", a->body_registers, "of threads that call bodies, after setmaxnreg"},
+        {"HELPER_REGISTERS", a->helper_registers, "and of the others"},
+        {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies with mbarriers"},
+        {"WGMMA", a->features & GEN_WGMMA ? 1 : 0, "warpgroup products, setmaxnreg"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        text_print(&e->out, "#define MPK_%s %u /* %s */\n", rows[i].name, rows[i].value, rows[i].meaning);
+    text_print(&e->out, "\n");
+}
+
+static mpk_status print_headers(emitter *e)
+{
+    char name[128];
+    TRY(add_file(e, STR("tile/task.cuh"), 0));
+    if (e->whole == GEN_KERNEL)
+        TRY(add_file(e, STR("tile/ring.cuh"), 0));
+    for (size_t i = 0; i < e->instances.n; i++) {
+        snprintf(name, sizeof name, "task/%s.cuh", e->instances.at[i].body->name);
+        const gen_text *file = find_text(str_from(name));
+        CHECK(e->cx, file, MPK_EVERIFY, "device source \"%s\" is not there", name);
+        TRY(add_file(e, str_from(file->name), 0));
+    }
+    return MPK_OK;
+}
+
+static void print_instances(emitter *e)
+{
+    for (uint32_t i = 0; i < e->instances.n; i++) {
+        const gen_instance *k = &e->instances.at[i];
+        const ir_graph *ir = e->graphs[k->graph].ir;
+        const ir_op *op = &ir->ops.at[k->op];
+        text_print(&e->out, "\n/* %u: %s by %s, for %u operators; the first is %%%.*s of the graph for %u tokens */\n",
+                   i, op->def->name, k->body->name, k->uses, STR_ARG(op->name), e->graphs[k->graph].n_tokens);
+        text_add(&e->out, k->text.at, k->text.n);
+    }
+}
+
+/* switch over all instances: `call`_N(argument) for those that load, or for all. */
+static void print_dispatch(emitter *e, const char *name, const char *type, const char *call, bool only_loading)
+{
+    text_print(&e->out, "\nMPK_FN void mpk_dispatch_%s(rt_u32 body, %s &t)\n{\n    (void)t;\n    switch (body) {\n",
+               name, type);
+    for (uint32_t i = 0; i < e->instances.n; i++)
+        if (!only_loading || e->instances.at[i].body->loads)
+            text_print(&e->out, "    case %u:\n        %s_%u(t);\n        break;\n", i, call, i);
+    text_print(&e->out, "    default:\n        break;\n    }\n}\n");
+}
+
+static void print_question(emitter *e, const char *name, bool loads)
+{
+    bool any = false;
+    text_print(&e->out, "\nMPK_FN bool mpk_body_%s(rt_u32 body)\n{\n    switch (body) {\n", name);
+    for (uint32_t i = 0; i < e->instances.n; i++)
+        if (loads ? e->instances.at[i].body->loads : e->instances.at[i].body->waits) {
+            text_print(&e->out, "    case %u:\n", i);
+            any = true;
+        }
+    text_print(&e->out, "%s    default:\n        return false;\n    }\n}\n", any ? "        return true;\n" : "");
+}
+
+static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
+{
+    print_constants(e, scratch_bytes);
+    TRY(print_headers(e));
+    print_instances(e);
+    print_dispatch(e, "body", "const mpk_task", "body", false);
+    if (e->whole != GEN_KERNEL)
+        return MPK_OK;
+    if (e->arch->features & GEN_BULK)
+        print_dispatch(e, "load", "mpk_load", "load", true);
+    print_question(e, "waits", false);
+    print_question(e, "loads", true);
+    TRY(add_file(e, STR("kernel.cuh"), 0));
+    return add_file(e, STR("pack.cuh"), 0);
+}
+
+mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs, uint32_t n_workers,
+                           const gen_arch *arch, gen_whole whole, gen_source *out)
+{
+    emitter e = {.cx = cx,
+                 .arena = a,
+                 .arch = arch,
+                 .whole = whole,
+                 .n_workers = n_workers,
+                 .n_graphs = n_graphs,
+                 .graphs = graphs};
+    uint32_t scratch_bytes = 0;
+    TRY(choose_all(&e));
+    for (size_t i = 0; i < e.instances.n; i++)
+        if (e.instances.at[i].scratch_bytes > scratch_bytes)
+            scratch_bytes = e.instances.at[i].scratch_bytes;
+    scratch_bytes = (scratch_bytes + 1023) / 1024 * 1024;
+    TRY(finish(&e, print_all(&e, scratch_bytes), &out->text));
+    out->n_instances = (uint32_t)e.instances.n;
+    out->instances = e.instances.at;
+    out->uses = (const gen_use *const *)e.uses;
+    out->scratch_bytes = scratch_bytes;
+    return MPK_OK;
+}
+
+mpk_status gen_source_of_image(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch, gen_source *out)
+{
+    gen_graph *graphs;
+    const rt_graph *rows = gen_image_table(image->block, RT_GRAPHS);
+    NEW(cx, a, graphs, image->n_graphs);
+    for (uint32_t i = 0; i < image->n_graphs; i++)
+        graphs[i] = (gen_graph){image->ir[i], rows[i].n_tokens};
+    return gen_source_make(cx, a, image->n_graphs, graphs, image->block->n_workers, arch, GEN_KERNEL, out);
+}

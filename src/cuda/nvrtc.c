@@ -43,6 +43,9 @@ struct cuda_nvrtc {
 #undef ENTRY_MEMBER
 };
 
+/* The libraries stay loaded when they are closed: unloading them would leak what they allocate when they start. */
+#define OPEN_FLAGS (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
+
 static const char *const file_names[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 enum { N_FILE_NAMES = 2 };
 
@@ -57,10 +60,10 @@ static bool open_file(cuda_nvrtc *n, const char *path)
     if (slash) {
         snprintf(pattern, sizeof pattern, "%.*s/libnvrtc-builtins.so.[0-9]*", (int)(slash - path), path);
         if (glob(pattern, 0, NULL, &found) == 0)
-            n->builtins = dlopen(found.gl_pathv[0], RTLD_NOW | RTLD_LOCAL);
+            n->builtins = dlopen(found.gl_pathv[0], OPEN_FLAGS);
         globfree(&found);
     }
-    n->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    n->library = dlopen(path, OPEN_FLAGS);
     if (n->library) {
         snprintf(n->path, sizeof n->path, "%s", path);
         return true;

@@ -1,0 +1,38 @@
+/* probe.c - is there a GPU that mpk can use, and what is it? */
+#include "cuda/cuda.h"
+
+static mpk_status look_at_memory(mpk_context *cx, cuda_driver *d, cuda_device_facts *out)
+{
+    cuda_gpu *g;
+    uint64_t total;
+    TRY(cuda_gpu_open(cx, d, out->index, &g));
+    mpk_status status = cuda_memory_available(cx, g, &out->free_bytes, &total);
+    cuda_gpu_close(g);
+    return status;
+}
+
+static mpk_status probe(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_device_facts *out)
+{
+    cuda_device_facts f = {.index = index, .n_devices = cuda_driver_gpus(d), .driver_version = cuda_driver_version(d)};
+    CHECK(cx, f.n_devices, MPK_EUNSUPPORTED,
+          "there is no NVIDIA GPU that this process may use: run on the CPU (--device=cpu)");
+    CHECK(cx, index < f.n_devices, MPK_EUNSUPPORTED, "there is no GPU %u: this process may use %u, the first is cuda:0",
+          index, f.n_devices);
+    TRY(cuda_driver_describe(cx, d, index, &f.gpu));
+    f.arch = gen_arch_for(f.gpu.major, f.gpu.minor, NULL);
+    CHECK(cx, f.arch, MPK_EUNSUPPORTED,
+          "%s has compute capability %u.%u, and mpk has code for %s and later: run on the CPU (--device=cpu)",
+          f.gpu.name, f.gpu.major, f.gpu.minor, gen_arch_table[0].name);
+    TRY(look_at_memory(cx, d, &f));
+    *out = f;
+    return MPK_OK;
+}
+
+mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out)
+{
+    cuda_driver *d;
+    TRY(cuda_driver_open(cx, &d));
+    mpk_status status = probe(cx, d, index, out);
+    cuda_driver_close(d);
+    return status;
+}

@@ -75,4 +75,8 @@ typedef struct cuda_options {
 mpk_status cuda_start(mpk_context *cx, const gen_image *image, const cuda_weights *weights, const cuda_options *options,
                       machine **out);
 
+/* Compile the kernel of an image for a row of the table of architectures; no GPU is needed.  keep: as in cuda_options.
+ * *code is what cuda_options.code takes; the caller frees it with text_free.  MPK_EUNSUPPORTED: no compiler. */
+mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch *arch, const char *keep, text *code);
+
 #endif

@@ -49,6 +49,13 @@ model_weights load_weights(const load_model *m);
 
 /* ---- random.c ---- */
 
+/* How the random weight `name` is made, unless its dtype has blocks. */
+typedef struct load_law {
+    uint64_t stream; /* element i is mean + deviation * rng_normal(stream, i), rounded */
+    float mean, deviation;
+} load_law;
+load_law load_random_law(uint64_t seed, str name);
+
 /* Elements first ... first + n - 1 of the random weight `name`, such that a model of them has finite and varied logits;
  * each depends on the seed, the name, its index and nothing else.  Of a block dtype first and n are multiples of the
  * block. */

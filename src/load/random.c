@@ -22,11 +22,19 @@ static void fill_blocks(uint64_t stream, ir_dtype dtype, int64_t first, int64_t 
         blocks_fill_random(dtype, info->block_elements, rng_u64(stream, (uint64_t)(first + i)), to);
 }
 
+load_law load_random_law(uint64_t seed, str name)
+{
+    bool is_norm = ends_with(name, STR("norm.weight"));
+    return (load_law){.stream = rng_u64(seed, hash_bytes(name.at, name.n, 0)),
+                      .mean = is_norm ? 1.0f : 0.0f,
+                      .deviation = is_norm ? 0.1f : 0.02f};
+}
+
 void load_random_fill(uint64_t seed, str name, ir_dtype dtype, int64_t first, int64_t n, void *to)
 {
-    uint64_t stream = rng_u64(seed, hash_bytes(name.at, name.n, 0)), index = (uint64_t)first;
-    bool is_norm = ends_with(name, STR("norm.weight"));
-    float mean = is_norm ? 1.0f : 0.0f, deviation = is_norm ? 0.1f : 0.02f;
+    load_law law = load_random_law(seed, name);
+    uint64_t stream = law.stream, index = (uint64_t)first;
+    float mean = law.mean, deviation = law.deviation;
     /* a loop for each format, so that the choice is not made for each element */
     if (dtype == IR_F32)
         for (int64_t i = 0; i < n; i++)

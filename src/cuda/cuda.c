@@ -1,0 +1,636 @@
+/* cuda.c - the machine on a GPU: one kernel, started by the host and then left alone (paper §5).
+ *
+ * Input: an image and its weights.  Starting decides everything on the host first (code, memory, tables), compares it
+ * with what the GPU has, and only then allocates.  The kernel runs while there is work and ends after a while without;
+ * its state stays in device memory, so the next launch goes on where the last one stopped.
+ *
+ * Host and kernel talk through the mailbox and the rings in pinned memory.  While the kernel runs it fills every SM:
+ * nothing else that needs one (filling memory, packing) may be started and waited for, see cuda_pause.
+ * Whoever waits also looks at the stream: a kernel that died is noticed, nobody waits for ever.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+
+#include "base/thread.h"
+#include "cuda/cache.h"
+#include "cuda/cuda_machine.h"
+#include "rt/rt_queue.h"
+
+enum {
+    OWN_SHARED_BYTES = 8192, /* of the worker itself, at most */
+    IN_FLIGHT = 4,
+    SPIN_NS = 20000,
+    SHORT_SLEEP_NS = 10000,
+    LOOK_NS = 2000000,  /* between looks at the stream */
+    LONG_WAIT = 200,    /* short sleeps without news before longer ones */
+    LENT_AT_START = 16, /* pieces of pinned memory for logits */
+};
+static const uint64_t STOP_NS = 10000000000u; /* how long a kernel that was told to stop may take */
+
+/* ---- the device ---- */
+
+static mpk_status open_device(mpk_context *cx, cuda_machine *m)
+{
+    bool as_ptx;
+    uint32_t workers = m->machine.image.block->n_workers;
+    TRY(cuda_driver_open(cx, &m->driver));
+    CHECK(cx, m->options.device < cuda_driver_gpus(m->driver), MPK_EUNSUPPORTED,
+          "there is no GPU %u: this process sees %u", m->options.device, cuda_driver_gpus(m->driver));
+    TRY(cuda_gpu_open(cx, m->driver, m->options.device, &m->gpu));
+    const cuda_facts *f = cuda_gpu_facts(m->gpu);
+    const gen_arch *row = gen_arch_for(f->major, f->minor, &as_ptx);
+    CHECK(cx, row && gen_arch_fit(row, f->n_sms, f->shared_bytes, &m->arch), MPK_EUNSUPPORTED,
+          "%s is of compute capability %u.%u with %u bytes of shared memory: mpk needs 8.0 and more memory", f->name,
+          f->major, f->minor, f->shared_bytes);
+    CHECK(cx, workers <= f->n_sms, MPK_EUNSUPPORTED,
+          "the program was compiled for %u workers, %s has %u SMs: compile it again for this GPU", workers, f->name,
+          f->n_sms);
+    CHECK(cx, f->maps_host, MPK_EUNSUPPORTED, "%s cannot read the host's memory", f->name);
+    m->as_ptx = as_ptx;
+    if (m->options.reference_bodies)
+        m->arch.features = 0;
+    return MPK_OK;
+}
+
+/* ---- code ---- */
+
+static mpk_status write_source(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch,
+                               gen_source *source, uint32_t *shared)
+{
+    TRY(gen_source_of_image(cx, a, image, arch, source));
+    *shared = arch->n_pages * arch->page_bytes + source->scratch_bytes;
+    return MPK_OK;
+}
+
+/* The source of the whole module; pages give way to scratch where both do not fit. */
+static mpk_status make_source(mpk_context *cx, arena *a, const gen_image *image, gen_arch *arch, gen_source *source,
+                              uint32_t *shared, str *whole)
+{
+    str pack;
+    TRY(write_source(cx, a, image, arch, source, shared));
+    if (*shared + OWN_SHARED_BYTES > arch->shared_bytes) {
+        uint32_t over = *shared + OWN_SHARED_BYTES - arch->shared_bytes;
+        uint32_t pages = (over + arch->page_bytes - 1) / arch->page_bytes;
+        CHECK(cx, pages + 2 <= arch->n_pages, MPK_ELIMIT,
+              "a task of this program needs %u bytes of shared memory: too many beside %s's %u", source->scratch_bytes,
+              arch->gpu, arch->shared_bytes);
+        arch->n_pages -= pages;
+        TRY(write_source(cx, a, image, arch, source, shared));
+    }
+    TRY(gen_source_expand(cx, a, "pack.cuh", &pack));
+    char *at = arena_alloc(a, source->text.n + pack.n + 2, 1);
+    CHECK(cx, at, MPK_ENOMEM, "out of memory for a source of %zu bytes", source->text.n + pack.n);
+    memcpy(at, source->text.at, source->text.n);
+    at[source->text.n] = '\n';
+    memcpy(at + source->text.n + 1, pack.at, pack.n);
+    *whole = (str){at, source->text.n + pack.n + 1};
+    return MPK_OK;
+}
+
+static mpk_status compile_source(mpk_context *cx, const gen_arch *arch, bool as_ptx, const char *keep, str source,
+                                 text *code)
+{
+    text words = {0};
+    bool cached = false;
+    uint64_t start = clock_ns();
+    cuda_source s = {.name = "mpk.cu", .code = source, .arch = arch, .as_ptx = as_ptx, .keep_folder = keep};
+    mpk_status status = cuda_cache_compile(cx, &s, code, &words, &cached);
+    text_free(&words);
+    TRY(status);
+    log_line(cx, LOG_DEBUG, "kernel for %s: %zu bytes, %s %.2f s", arch->name, code->n,
+             cached ? "from the cache in" : "compiled in", (double)(clock_ns() - start) * 1e-9);
+    return MPK_OK;
+}
+
+mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch *row, const char *keep, text *code)
+{
+    arena a = {0};
+    gen_arch arch = *row;
+    gen_source source;
+    uint32_t shared;
+    str whole;
+    mpk_status status = make_source(cx, &a, image, &arch, &source, &shared, &whole);
+    if (status == MPK_OK)
+        status = compile_source(cx, &arch, false, keep, whole, code);
+    arena_free(&a);
+    return status;
+}
+
+static cuda_launch main_launch(cuda_machine *m, void **arguments)
+{
+    return (cuda_launch){.function = m->main,
+                         .name = "mpk_kernel",
+                         .n_blocks = m->machine.image.block->n_workers,
+                         .n_threads = m->arch.worker_threads,
+                         .shared_bytes = m->shared_bytes,
+                         .arguments = arguments,
+                         .cooperative = m->options.mode == CUDA_PERSISTENT && cuda_gpu_facts(m->gpu)->cooperative};
+}
+
+/* All that can be wrong with the kernel is said before it is launched. */
+static mpk_status check_code(mpk_context *cx, cuda_machine *m)
+{
+    TRY(cuda_function_describe(cx, m->gpu, m->main, &m->main_facts));
+    log_line(cx, LOG_DEBUG, "kernel: %u registers a thread, %u bytes spilled, %u + %u bytes of shared memory",
+             m->main_facts.registers, m->main_facts.local_bytes, m->main_facts.shared_bytes, m->shared_bytes);
+    TRY(cuda_function_allow_shared(cx, m->gpu, m->main, m->shared_bytes));
+    cuda_launch l = main_launch(m, NULL);
+    return cuda_launch_check(cx, m->gpu, &l);
+}
+
+static mpk_status load_code(mpk_context *cx, cuda_machine *m, str source)
+{
+    text code = {0};
+    str bytes = {m->options.code, m->options.code_bytes};
+    mpk_status status = MPK_OK;
+    if (!bytes.at) {
+        status = compile_source(cx, &m->arch, m->as_ptx, m->options.keep, source, &code);
+        bytes = (str){code.at, code.n};
+    }
+    if (status == MPK_OK)
+        status = cuda_module_load(cx, m->gpu, "the kernel", bytes, &m->module);
+    text_free(&code);
+    TRY(status);
+    TRY(cuda_module_function(cx, m->gpu, m->module, "mpk_kernel", &m->main));
+    TRY(cuda_module_function(cx, m->gpu, m->module, "mpk_pack", &m->pack));
+    TRY(cuda_module_function(cx, m->gpu, m->module, "mpk_fill", &m->fill));
+    return check_code(cx, m);
+}
+
+/* ---- memory ---- */
+
+/* Everything that will be allocated on the GPU, against what is free, before anything is. */
+static mpk_status check_memory(mpk_context *cx, cuda_machine *m)
+{
+    const rt_u64 *area = m->machine.image.block->area_bytes;
+    const double gib = 1 << 30;
+    uint64_t free_bytes, total, staging = 128 << 20;
+    uint64_t other = area[RT_STEP] + area[RT_TEMPS] + m->layout.n_bytes;
+    m->allocated_bytes = m->weights.n_bytes + area[RT_STATE] + other;
+    staging = m->weights.n_bytes < staging ? m->weights.n_bytes : staging;
+    TRY(cuda_memory_available(cx, m->gpu, &free_bytes, &total));
+    CHECK(cx, m->allocated_bytes + staging <= free_bytes, MPK_ELIMIT,
+          "this takes %.2f GiB of the GPU's memory (weights %.2f, KV cache %.2f, the rest %.2f), but only %.2f of %.2f "
+          "are free: lower the context or the batch, or use another GPU",
+          (double)(m->allocated_bytes + staging) / gib, (double)m->weights.n_bytes / gib, (double)area[RT_STATE] / gib,
+          (double)(other + staging) / gib, (double)free_bytes / gib, (double)total / gib);
+    return MPK_OK;
+}
+
+static mpk_status allocate(mpk_context *cx, cuda_machine *m)
+{
+    static const char *const names[RT_AREAS] = {"weights", "state (KV cache)", "step inputs and outputs",
+                                                "temporaries"};
+    const rt_u64 *area = m->machine.image.block->area_bytes;
+    TRY(cuda_memory_alloc(cx, m->gpu, names[0], m->weights.n_bytes, &m->weight_block));
+    for (int i = RT_STATE; i < RT_AREAS; i++) {
+        TRY(cuda_memory_alloc(cx, m->gpu, names[i], area[i], &m->areas[i]));
+        if (m->areas[i])
+            TRY(cuda_fill_on(cx, m->gpu, m->copies, m->areas[i], 0, area[i]));
+    }
+    TRY(cuda_memory_alloc(cx, m->gpu, "the runtime's tables", m->layout.n_bytes, &m->table_block));
+    return cuda_stream_wait(cx, m->gpu, m->copies);
+}
+
+static uint64_t lines(uint64_t n)
+{
+    return (n + RT_LINE - 1) / RT_LINE * RT_LINE;
+}
+
+/* The host's ends of the rings, and where the GPU sees them. */
+static mpk_status allocate_rings(mpk_context *cx, cuda_machine *m)
+{
+    void *box;
+    TRY(cuda_host_alloc(cx, m->gpu, sizeof *m->mailbox, &box, &m->mailbox_at));
+    m->mailbox = box;
+    m->rings.request_ring = &m->mailbox->request_ring;
+    m->rings.command_ring = &m->mailbox->command_ring;
+    m->rings.token_ring = &m->mailbox->token_ring;
+    m->rings.bell = &m->mailbox->bell;
+    if (!m->serving.ready)
+        return MPK_OK;
+    uint64_t requests = lines(((uint64_t)m->rings.request_mask + 1) * sizeof(rt_request)),
+             commands = lines(((uint64_t)m->rings.command_mask + 1) * sizeof(rt_command)),
+             tokens = lines(((uint64_t)m->rings.token_mask + 1) * sizeof(rt_token));
+    TRY(cuda_host_alloc(cx, m->gpu, requests + commands + tokens + m->rings.n_arena * sizeof(rt_i32), &m->ring_block,
+                        &m->ring_block_at));
+    char *at = m->ring_block;
+    m->rings.requests = (rt_request *)(void *)at;
+    m->rings.commands = (rt_command *)(void *)(at + requests);
+    m->rings.tokens = (rt_token *)(void *)(at + requests + commands);
+    m->rings.token_arena = (rt_i32 *)(void *)(at + requests + commands + tokens);
+    m->requests_at = m->ring_block_at;
+    m->commands_at = m->ring_block_at + requests;
+    m->tokens_at = m->commands_at + commands;
+    m->arena_at = m->tokens_at + tokens;
+    return MPK_OK;
+}
+
+static mpk_status upload_tables(mpk_context *cx, cuda_machine *m)
+{
+    char *block = calloc(1, m->layout.n_bytes);
+    CHECK(cx, block, MPK_ENOMEM, "out of memory for %llu bytes of tables", (unsigned long long)m->layout.n_bytes);
+    mpk_status status = cuda_fill_tables(cx, m, block);
+    if (status == MPK_OK)
+        status = cuda_upload_on(cx, m->gpu, m->copies, m->table_block, block, m->layout.n_bytes);
+    if (status == MPK_OK)
+        status = cuda_stream_wait(cx, m->gpu, m->copies);
+    free(block);
+    return status;
+}
+
+/* ---- launching and watching; the lock is held ---- */
+
+static rt_u32 state_of(const cuda_machine *m)
+{
+    return rt_load_acquire_system(&m->mailbox->state);
+}
+
+static void note_lost(cuda_machine *m, mpk_status status, const char *words)
+{
+    if (m->lost)
+        return;
+    m->lost = true;
+    m->lost_status = status;
+    snprintf(m->lost_words, sizeof m->lost_words, "%s", words);
+}
+
+/* Has the kernel died without a word?  Looked at now and then, or now. */
+static void look(cuda_machine *m, bool now)
+{
+    mpk_context cx = {0};
+    bool done = false;
+    uint64_t time = clock_ns();
+    if (!m->launched || m->lost || (!now && time - m->looked_ns < LOOK_NS))
+        return;
+    m->looked_ns = time;
+    mpk_status status = cuda_gpu_use(&cx, m->gpu);
+    if (status == MPK_OK)
+        status = cuda_stream_poll(&cx, m->gpu, m->work, &done);
+    if (status != MPK_OK)
+        note_lost(m, status, cx.text);
+    else if (done && state_of(m) == RT_RUNNING)
+        note_lost(m, MPK_EDEVICE, "the kernel ended without saying why");
+}
+
+/* The kernel's work is in memory: start it, or start it again. */
+static mpk_status launch(mpk_context *cx, cuda_machine *m)
+{
+    cuda_address argument = m->table_block + m->layout.kernel;
+    void *arguments[] = {&argument};
+    cuda_launch l = main_launch(m, arguments);
+    cuda_address abort_word = m->table_block + m->layout.control + offsetof(rt_control, abort);
+    TRY(cuda_gpu_use(cx, m->gpu));
+    TRY(cuda_fill_on(cx, m->gpu, m->work, abort_word, 0, sizeof(rt_word)));
+    rt_store_release_system(&m->mailbox->state, RT_RUNNING);
+    TRY(cuda_launch_on(cx, m->gpu, m->work, &l));
+    m->launched = true;
+    m->looked_ns = clock_ns();
+    m->n_launches++;
+    return MPK_OK;
+}
+
+/* There is work: a kernel that has gone to rest starts again, behind its own end on the stream. */
+static void keep_running(cuda_machine *m)
+{
+    mpk_context cx = {0};
+    if (m->baseline || m->lost || (m->launched && state_of(m) != RT_STOPPING))
+        return;
+    mpk_status status = launch(&cx, m);
+    if (status != MPK_OK)
+        note_lost(m, status, cx.text);
+}
+
+/* Wait until the kernel has ended.  False: it does not end. */
+static bool await_end(cuda_machine *m)
+{
+    mpk_context cx = {0};
+    uint64_t end = clock_ns() + STOP_NS;
+    for (;;) {
+        bool done = false;
+        mpk_status status = cuda_stream_poll(&cx, m->gpu, m->work, &done);
+        if (status != MPK_OK)
+            note_lost(m, status, cx.text);
+        if (done || status != MPK_OK)
+            return true;
+        if (clock_ns() > end)
+            return false;
+        nanosleep(&(struct timespec){0, SHORT_SLEEP_NS}, NULL);
+    }
+}
+
+/* Tell the kernel to end, and wait for it. */
+static bool end_kernel(cuda_machine *m)
+{
+    if (!m->launched)
+        return true;
+    rt_store_release_system(&m->mailbox->abort, 1);
+    bool ended = await_end(m);
+    rt_store_release_system(&m->mailbox->abort, 0);
+    return ended;
+}
+
+mpk_status cuda_pause(mpk_context *cx, cuda_machine *m)
+{
+    if (m->baseline)
+        return MPK_OK;
+    TRY(machine_check(cx, &m->machine));
+    pthread_mutex_lock(&m->lock);
+    bool ended = end_kernel(m);
+    pthread_mutex_unlock(&m->lock);
+    CHECK(cx, ended, MPK_ESTALLED, "the kernel does not stop");
+    return MPK_OK;
+}
+
+/* ---- the machine's functions ---- */
+
+static mpk_status check_machine(mpk_context *cx, machine *base)
+{
+    cuda_machine *m = cuda_of(base);
+    if (state_of(m) == RT_FAULTED)
+        return machine_say_fault(cx, base, &m->mailbox->fault);
+    pthread_mutex_lock(&m->lock);
+    look(m, false);
+    bool lost = m->lost;
+    mpk_status status = m->lost_status;
+    pthread_mutex_unlock(&m->lock);
+    if (lost)
+        return status_fail(cx, status, "%s", m->lost_words);
+    return MPK_OK;
+}
+
+/* A pause of the host that grows while nothing happens. */
+static void rest(uint64_t since, uint32_t *turn)
+{
+    if (clock_ns() - since < SPIN_NS) {
+        rt_pause();
+        return;
+    }
+    if ((*turn)++ == 0)
+        prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul); /* otherwise a sleep takes 50 us longer */
+    nanosleep(&(struct timespec){0, *turn < LONG_WAIT ? SHORT_SLEEP_NS : 10 * SHORT_SLEEP_NS}, NULL);
+}
+
+static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
+{
+    cuda_machine *m = cuda_of(base);
+    cuda_mailbox *box = m->mailbox;
+    if (m->baseline)
+        return cuda_baseline_run(cx, m, graph, n_tokens, n_rows);
+    uint64_t start = clock_ns();
+    uint32_t turn = 0;
+    box->once[0] = graph;
+    box->once[1] = n_tokens;
+    box->once[2] = n_rows;
+    rt_u32 wanted = rt_load_relaxed_device(&box->once_wanted) + 1;
+    rt_store_release_system(&box->once_wanted, wanted); /* partner: the courier */
+    while (rt_load_acquire_system(&box->once_done) != wanted) {
+        TRY(check_machine(cx, base));
+        pthread_mutex_lock(&m->lock);
+        keep_running(m);
+        pthread_mutex_unlock(&m->lock);
+        rest(start, &turn);
+    }
+    return MPK_OK;
+}
+
+/* The bell wakes whoever waits without polling. */
+static void ring(machine *base)
+{
+    cuda_machine *m = cuda_of(base);
+    pthread_mutex_lock(&m->lock);
+    keep_running(m);
+    pthread_mutex_unlock(&m->lock);
+    machine_ring_host(base);
+}
+
+static bool has_news(const cuda_machine *m, rt_u32 seen)
+{
+    return rt_load_acquire_system(&m->mailbox->bell) != seen || rt_ring_ready(&m->mailbox->token_ring) ||
+           state_of(m) == RT_FAULTED || m->lost;
+}
+
+/* The kernel cannot wake a thread: while requests are under way the host polls. */
+static void wait_news(machine *base, rt_u32 seen, uint64_t timeout_ns)
+{
+    cuda_machine *m = cuda_of(base);
+    uint64_t start = clock_ns(), end = timeout_ns == UINT64_MAX ? UINT64_MAX : start + timeout_ns;
+    uint32_t turn = 0;
+    while (!has_news(m, seen)) {
+        uint64_t now = clock_ns();
+        if (now >= end)
+            return;
+        if (!host_books_are_busy(&base->books)) {
+            rt_sleep(&m->mailbox->bell, seen, end == UINT64_MAX ? RT_FOREVER : end - now);
+            return;
+        }
+        pthread_mutex_lock(&m->lock);
+        look(m, false);
+        keep_running(m);
+        pthread_mutex_unlock(&m->lock);
+        rest(start, &turn);
+    }
+}
+
+static void describe(machine *base, machine_facts *out)
+{
+    cuda_machine *m = cuda_of(base);
+    mpk_context cx = {0};
+    rt_control control;
+    out->device = cuda_gpu_facts(m->gpu)->name;
+    out->scratch_bytes = (uint64_t)m->shared_bytes * base->image.block->n_workers;
+    out->area_bytes += m->layout.n_bytes;
+    if (cuda_gpu_use(&cx, m->gpu) == MPK_OK &&
+        cuda_download_on(&cx, m->gpu, m->copies, &control, m->table_block + m->layout.control, sizeof control) ==
+            MPK_OK &&
+        cuda_stream_wait(&cx, m->gpu, m->copies) == MPK_OK) {
+        out->n_steps = control.n_steps.value;
+        out->free_pages = control.free_pages.value;
+    }
+}
+
+static const char *body_of(const machine *base, uint32_t graph, ir_op_id op)
+{
+    const gen_use *use = &((const cuda_machine *)base)->source.uses[graph][op];
+    return use->body ? use->body->name : "view";
+}
+
+/* ---- logits that the machine delivers: pinned memory, kept for the next request ---- */
+
+static mpk_status add_logits(mpk_context *cx, cuda_machine *m, cuda_logits *l, uint64_t n_bytes)
+{
+    void *host;
+    TRY(cuda_gpu_use(cx, m->gpu));
+    TRY(cuda_host_alloc(cx, m->gpu, n_bytes, &host, &l->device));
+    l->host = host;
+    l->n_bytes = n_bytes;
+    return MPK_OK;
+}
+
+static mpk_status lend_logits(mpk_context *cx, machine *base, float *to, uint64_t n, rt_u64 *at)
+{
+    cuda_machine *m = cuda_of(base);
+    cuda_logits *best = NULL, *none = NULL;
+    uint64_t n_bytes = n * sizeof *to;
+    for (cuda_logits *l = m->logits; l < m->logits + CUDA_LOGIT_BLOCKS; l++) {
+        if (!l->host)
+            none = none ? none : l;
+        else if (!l->lent && l->n_bytes >= n_bytes && (!best || l->n_bytes < best->n_bytes))
+            best = l;
+    }
+    if (!best) {
+        CHECK(cx, none, MPK_ELIMIT, "too many requests want logits at the same time: at most %d can",
+              CUDA_LOGIT_BLOCKS);
+        TRY(add_logits(cx, m, none, n_bytes));
+        best = none;
+    }
+    best->lent = true;
+    *at = best->device;
+    return MPK_OK;
+}
+
+static void return_logits(machine *base, rt_u64 at, float *to, uint64_t n)
+{
+    cuda_machine *m = cuda_of(base);
+    for (cuda_logits *l = m->logits; l < m->logits + CUDA_LOGIT_BLOCKS; l++)
+        if (l->lent && l->device == at) {
+            if (to)
+                memcpy(to, l->host, n * sizeof *to);
+            l->lent = false;
+        }
+}
+
+/* Some are there before the kernel runs: an allocation may have to wait for it. */
+static mpk_status prepare_logits(mpk_context *cx, cuda_machine *m)
+{
+    if (!m->serving.ready || m->serving.logits == RT_NOWHERE)
+        return MPK_OK;
+    for (uint32_t i = 0; i < m->serving.n_slots && i < LENT_AT_START; i++)
+        TRY(add_logits(cx, m, &m->logits[i], (uint64_t)m->serving.n_vocab * sizeof(float)));
+    return MPK_OK;
+}
+
+/* ---- start and end ---- */
+
+static void release_memory(cuda_machine *m)
+{
+    for (cuda_logits *l = m->logits; l < m->logits + CUDA_LOGIT_BLOCKS; l++)
+        cuda_host_release(m->gpu, l->host);
+    cuda_host_release(m->gpu, m->ring_block);
+    cuda_host_release(m->gpu, m->mailbox);
+    cuda_memory_release(m->gpu, m->table_block);
+    for (int i = 0; i < RT_AREAS; i++)
+        cuda_memory_release(m->gpu, m->areas[i]);
+    cuda_memory_release(m->gpu, m->weight_block);
+    if (m->work)
+        cuda_stream_release(m->gpu, m->work);
+    if (m->copies)
+        cuda_stream_release(m->gpu, m->copies);
+    if (m->module)
+        cuda_module_release(m->gpu, m->module);
+}
+
+/* A kernel that does not end keeps its memory: freeing would wait for it. */
+static void stop(machine *base)
+{
+    cuda_machine *m = cuda_of(base);
+    mpk_context cx = {0};
+    bool ended = true;
+    cuda_baseline_stop(m);
+    if (m->gpu && cuda_gpu_use(&cx, m->gpu) == MPK_OK && m->has_lock)
+        ended = end_kernel(m);
+    if (m->has_books)
+        machine_end(base);
+    if (m->gpu && ended)
+        release_memory(m);
+    if (ended) {
+        cuda_gpu_close(m->gpu);
+        cuda_driver_close(m->driver);
+    }
+    if (m->has_lock)
+        pthread_mutex_destroy(&m->lock);
+    arena_free(&m->arena);
+    free(m);
+}
+
+static const machine_def cuda_def = {.name = "cuda",
+                                     .stop = stop,
+                                     .check = check_machine,
+                                     .write_tensor = cuda_write_tensor,
+                                     .read_tensor = cuda_read_tensor,
+                                     .run_graph = run_graph,
+                                     .clear_state = cuda_clear_state,
+                                     .ring = ring,
+                                     .wait = wait_news,
+                                     .describe = describe,
+                                     .body_of = body_of,
+                                     .lend_logits = lend_logits,
+                                     .return_logits = return_logits};
+
+static void read_options(cuda_machine *m, const cuda_options *from)
+{
+    cuda_options *o = &m->options;
+    if (from)
+        *o = *from;
+    o->stall_ns = o->stall_ns ? o->stall_ns : 10000000000u;
+    o->body_ns = o->body_ns ? o->body_ns : 60000000000u;
+    o->idle_ns = o->idle_ns ? o->idle_ns : 200000000u;
+    o->in_flight = o->in_flight ? o->in_flight : IN_FLIGHT;
+}
+
+static mpk_status tell(mpk_context *cx, const cuda_machine *m, const char *stage, double done)
+{
+    return m->options.progress ? m->options.progress(cx, m->options.progress_user, stage, done) : MPK_OK;
+}
+
+/* Everything that can be decided and refused without allocating. */
+static mpk_status plan(mpk_context *cx, cuda_machine *m, str *source)
+{
+    TRY(open_device(cx, m));
+    NOTE(cx, make_source(cx, &m->arena, &m->machine.image, &m->arch, &m->source, &m->shared_bytes, source),
+         "writing the kernel");
+    TRY(cuda_plan_weights(cx, m));
+    host_find_serving(&m->machine.image, &m->serving);
+    if (m->serving.ready)
+        host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries, &m->rings);
+    TRY(cuda_plan_tables(cx, m));
+    return check_memory(cx, m);
+}
+
+static mpk_status start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights)
+{
+    str source;
+    TRY(plan(cx, m, &source));
+    TRY(cuda_stream_create(cx, m->gpu, &m->work));
+    TRY(cuda_stream_create(cx, m->gpu, &m->copies));
+    TRY(tell(cx, m, "compiling the kernel", 0));
+    NOTE(cx, load_code(cx, m, source), "preparing the kernel");
+    TRY(tell(cx, m, "compiling the kernel", 1));
+    TRY(allocate(cx, m));
+    TRY(allocate_rings(cx, m));
+    TRY(cuda_upload_weights(cx, m, weights, IR_NONE));
+    TRY(upload_tables(cx, m));
+    TRY(prepare_logits(cx, m));
+    TRY(machine_begin(cx, &m->machine, &cuda_def, &m->machine.image, &m->serving, m->serving.ready ? &m->rings : NULL));
+    return m->options.mode == CUDA_PERSISTENT ? MPK_OK : cuda_baseline_start(cx, m);
+}
+
+mpk_status cuda_start(mpk_context *cx, const gen_image *image, const cuda_weights *weights, const cuda_options *options,
+                      machine **out)
+{
+    cuda_machine *m = calloc(1, sizeof *m);
+    CHECK(cx, m, MPK_ENOMEM, "out of memory for a machine");
+    m->machine.def = &cuda_def;
+    m->machine.image = *image;
+    read_options(m, options);
+    m->has_lock = pthread_mutex_init(&m->lock, NULL) == 0;
+    m->has_books = true; /* they are zero until they are opened */
+    mpk_status status = m->has_lock ? start(cx, m, weights) : status_fail(cx, MPK_ENOMEM, "out of memory for a lock");
+    if (status != MPK_OK) {
+        stop(&m->machine);
+        return status;
+    }
+    *out = &m->machine;
+    return MPK_OK;
+}

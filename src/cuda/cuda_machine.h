@@ -1,0 +1,178 @@
+/* cuda_machine.h - what the files of the machine on a GPU share.
+ *
+ *   cuda.c      start, launch, watch, stop        tables.c    the runtime's tables and entries in device memory
+ *   weights.c   which copy of a weight is needed  upload.c    host memory -> GPU, packed on the way
+ *   tensors.c   tensors read and written by the host, KV pages in the bodies' order
+ *   baseline.c  the same bodies as a CUDA graph
+ */
+#ifndef CUDA_MACHINE_H
+#define CUDA_MACHINE_H
+
+#include <pthread.h>
+
+#include "cuda/cuda.h"
+#include "cuda/driver.h"
+#include "gen/source.h"
+#include "rt/rt_pack.h"
+
+enum {
+    CUDA_ALIGN = 1024,      /* of whatever bulk copies read */
+    CUDA_LOGIT_BLOCKS = 64, /* pieces of pinned memory for logits */
+};
+
+/* ---- weights ---- */
+
+/* Rows of one weight of the image that a packed weight is made of. */
+typedef struct cuda_part {
+    uint32_t weight;
+    uint64_t first_row, n_rows, base_row; /* in the weight; base_row: rows of the parts before */
+} cuda_part;
+
+/* One packed copy, shared by all operators that want the same. */
+typedef struct cuda_packed {
+    uint32_t n_parts;
+    cuda_part parts[3];
+    uint32_t scale; /* weight, IR_NONE: none */
+    gen_order order;
+    uint64_t columns, padded_columns, n_bytes, offset; /* offset in the weights' block */
+} cuda_packed;
+
+typedef struct cuda_resident {
+    bool plain;      /* some operator reads it as it is */
+    bool scales;     /* it scales the columns of others: it must be there first */
+    uint64_t offset; /* of the plain copy */
+    uint64_t n_rows, columns;
+} cuda_resident;
+
+typedef struct cuda_weight_plan {
+    cuda_resident *weights; /* [image.n_weights] */
+    VEC(cuda_packed) packed;
+    uint32_t **packed_of; /* [n_graphs][ops]: index of its packed copy, RT_NONE: it has none */
+    uint64_t n_bytes;     /* of all copies */
+    uint64_t largest_row; /* bytes, of any weight on the GPU or on the way to it */
+} cuda_weight_plan;
+
+/* ---- pinned memory that host and kernel share ---- */
+
+/* Words that one side writes and the other polls lie RT_LINE apart. */
+typedef struct cuda_mailbox {
+    rt_ring request_ring, command_ring, token_ring;
+    rt_word abort; /* host */
+    char apart0[RT_LINE - sizeof(rt_word)];
+    rt_word state; /* kernel: RT_RUNNING, RT_STOPPING, RT_FAULTED */
+    char apart1[RT_LINE - sizeof(rt_word)];
+    rt_word once_wanted; /* host */
+    rt_u32 once[3];
+    char apart2[RT_LINE - 4 * sizeof(rt_word)];
+    rt_word once_done; /* kernel */
+    char apart3[RT_LINE - sizeof(rt_word)];
+    rt_word bell; /* host threads among themselves */
+    char apart4[RT_LINE - sizeof(rt_word)];
+    rt_fault fault;
+} cuda_mailbox;
+
+/* Pinned memory that is lent for logits. */
+typedef struct cuda_logits {
+    void *host;
+    cuda_address device;
+    uint64_t n_bytes;
+    bool lent;
+} cuda_logits;
+
+/* Where the runtime's tables lie in their block, in bytes. */
+typedef struct cuda_layout {
+    uint64_t kernel, graphs, tasks, events, ops, ranges, lists;
+    uint64_t control, counters, epochs, workers, schedulers, jit, jit_slots, event, event_slots;
+    uint64_t serving, slots, free_pages, request_ring, command_ring, token_ring, requests, commands, tokens;
+    uint64_t entries, first_entry, jit_entry;
+    uint64_t op_kernels, op_entries, op_first; /* of the baseline; empty without */
+    uint64_t n_bytes;
+    uint64_t n_tasks, n_ops;
+    uint32_t jit_capacity, event_capacity;
+} cuda_layout;
+
+typedef struct cuda_machine {
+    machine machine; /* first */
+    arena arena;
+    cuda_options options;
+    cuda_driver *driver;
+    cuda_gpu *gpu;
+    gen_arch arch;
+    gen_source source;
+    uint32_t shared_bytes; /* dynamic, of a block */
+    bool as_ptx;           /* the driver translates */
+
+    cuda_module module;
+    cuda_function main, pack, fill;
+    cuda_function_facts main_facts;
+    cuda_stream work, copies; /* the kernel's; everything else's */
+
+    cuda_weight_plan weights;
+    cuda_address weight_block, areas[RT_AREAS], table_block;
+    uint64_t allocated_bytes;
+    cuda_layout layout;
+    rt_serving serving; /* as at the start */
+    host_rings rings;
+    uint64_t context;
+    cuda_mailbox *mailbox;
+    void *ring_block; /* pinned: requests, commands, tokens, arena */
+    cuda_address mailbox_at, ring_block_at, requests_at, commands_at, tokens_at, arena_at;
+
+    pthread_mutex_t lock; /* guards launching and what follows */
+    bool has_lock, has_books;
+    bool launched; /* at least once */
+    uint64_t n_launches;
+    _Atomic bool lost; /* the kernel ended in a way that it could not tell; the words are in lost_words */
+    mpk_status lost_status;
+    char lost_words[ERROR_TEXT_BYTES];
+    uint64_t looked_ns; /* when the stream was last looked at */
+    cuda_logits logits[CUDA_LOGIT_BLOCKS];
+
+    struct cuda_baseline *baseline; /* NULL: persistent */
+} cuda_machine;
+
+static inline cuda_machine *cuda_of(machine *m)
+{
+    return (cuda_machine *)m;
+}
+
+/* ---- cuda.c ---- */
+
+/* Let the kernel end, if it runs; nothing is under way.  It starts again with the next work. */
+mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
+
+/* ---- weights.c ---- */
+
+/* Decide what lies on the GPU.  source and image are filled in. */
+mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m);
+
+/* ---- upload.c ---- */
+
+/* Fill the weights' block: read, copy, pack.  only: one weight alone; IR_NONE: all.  No kernel runs. */
+mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const cuda_weights *from, uint32_t only);
+
+/* ---- tables.c ---- */
+
+/* Sizes, before anything is allocated. */
+mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m);
+/* Fill a host copy of the block (layout.n_bytes, zeroed) with the addresses that the machine has. */
+mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block);
+/* Address of a tensor's first element on the GPU; 0: only packed copies of it exist. */
+cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor);
+/* One task, resolved. */
+mpk_status cuda_fill_entry(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t task, rt_entry *e);
+
+/* ---- tensors.c ---- */
+
+mpk_status cuda_write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, const void *from);
+mpk_status cuda_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, void *to);
+mpk_status cuda_clear_state(mpk_context *cx, machine *m);
+
+/* ---- baseline.c ---- */
+
+/* Record a graph of launches for each graph of the image; starts the thread that serves requests. */
+mpk_status cuda_baseline_start(mpk_context *cx, cuda_machine *m);
+void cuda_baseline_stop(cuda_machine *m);
+mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows);
+
+#endif

@@ -1,0 +1,434 @@
+/* tables.c - the runtime's tables on the GPU: everything that rt_machine and rt_kernel point to, in one block.
+ *
+ * Input: the image, the code of its operators, the addresses of areas and weights.  Output: the bytes of the block,
+ * made on the host and copied in one piece.  Each task becomes an entry with everything its code needs (rt_lane.h):
+ * the AOT lists of all workers first, then the JIT tasks.
+ * Cost: 256 bytes a task.
+ */
+#include "cuda/cuda_machine.h"
+#include "rt/rt_queue.h"
+
+enum { SCHEDULERS = 8 };
+
+/* ---- sizes ---- */
+
+static uint64_t place(uint64_t *n, uint64_t items, uint64_t bytes)
+{
+    uint64_t at = (*n + RT_LINE - 1) / RT_LINE * RT_LINE;
+    *n = at + items * bytes;
+    return at;
+}
+
+static uint32_t power_of_two(uint64_t n)
+{
+    uint32_t p = 1;
+    while (p < n)
+        p *= 2;
+    return p;
+}
+
+static uint32_t n_workers(const cuda_machine *m)
+{
+    return m->machine.image.block->n_workers;
+}
+
+/* Worker 0 has the step task in the place of a scheduler. */
+static uint32_t n_schedulers(const cuda_machine *m)
+{
+    uint32_t n = n_workers(m) > 1 ? n_workers(m) - 1 : 1;
+    return n < SCHEDULERS ? n : SCHEDULERS;
+}
+
+static const rt_graph *graph_of(const cuda_machine *m, uint32_t graph)
+{
+    return (const rt_graph *)gen_image_table(m->machine.image.block, RT_GRAPHS) + graph;
+}
+
+/* Queues as long as one step can fill them (rt_queue.h): so they never overflow. */
+static void size_queues(cuda_machine *m)
+{
+    const rt_event *events = gen_image_table(m->machine.image.block, RT_EVENTS);
+    uint64_t jit = 2, event = 2; /* of one slot, the turn words of `taken` and `free again` would be the same */
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
+        uint64_t j = rt_jit_bound(graph_of(m, i), events, n_workers(m)), e = rt_event_bound(graph_of(m, i), events);
+        jit = j > jit ? j : jit;
+        event = e > event ? e : event;
+    }
+    m->layout.jit_capacity = power_of_two(jit);
+    m->layout.event_capacity = power_of_two(event);
+}
+
+static void place_image(cuda_machine *m, uint64_t *n)
+{
+    const rt_header *h = m->machine.image.block;
+    cuda_layout *l = &m->layout;
+    l->graphs = place(n, gen_image_count(h, RT_GRAPHS), sizeof(rt_graph));
+    l->tasks = place(n, gen_image_count(h, RT_TASKS), sizeof(rt_task));
+    l->events = place(n, gen_image_count(h, RT_EVENTS), sizeof(rt_event));
+    l->ops = place(n, gen_image_count(h, RT_OPS), sizeof(rt_op));
+    l->ranges = place(n, gen_image_count(h, RT_RANGES), sizeof(rt_range));
+    l->lists = place(n, gen_image_count(h, RT_LISTS), sizeof(rt_u32));
+}
+
+static void place_state(cuda_machine *m, uint64_t *n)
+{
+    cuda_layout *l = &m->layout;
+    uint64_t workers = n_workers(m), schedulers = n_schedulers(m), graphs = m->machine.image.n_graphs;
+    l->control = place(n, 1, sizeof(rt_control));
+    l->counters = place(n, gen_image_count(m->machine.image.block, RT_EVENTS), sizeof(rt_word));
+    l->epochs = place(n, graphs, sizeof(rt_u32));
+    l->workers = place(n, workers, sizeof(rt_worker));
+    l->schedulers = place(n, schedulers, sizeof(rt_scheduler));
+    l->jit = place(n, workers, sizeof(rt_queue));
+    l->jit_slots = place(n, workers * l->jit_capacity, sizeof(rt_slot_word));
+    l->event = place(n, schedulers, sizeof(rt_queue));
+    l->event_slots = place(n, schedulers * l->event_capacity, sizeof(rt_slot_word));
+    l->serving = place(n, 1, sizeof(rt_serving));
+    l->slots = place(n, m->serving.n_slots, sizeof(rt_slot));
+    l->free_pages = place(n, m->serving.n_pages, sizeof(rt_u32));
+    l->request_ring = place(n, 1, sizeof(rt_ring));
+    l->command_ring = place(n, 1, sizeof(rt_ring));
+    l->token_ring = place(n, 1, sizeof(rt_ring));
+    if (m->serving.ready) {
+        l->requests = place(n, (uint64_t)m->rings.request_mask + 1, sizeof(rt_request));
+        l->commands = place(n, (uint64_t)m->rings.command_mask + 1, sizeof(rt_command));
+        l->tokens = place(n, (uint64_t)m->rings.token_mask + 1, sizeof(rt_token));
+    }
+}
+
+mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
+{
+    const rt_header *h = m->machine.image.block;
+    cuda_layout *l = &m->layout;
+    uint64_t n = 0, workers = n_workers(m), graphs = m->machine.image.n_graphs;
+    CHECK(cx, workers && workers <= RT_MAX_WORKERS, MPK_EARG, "the image is for %llu workers",
+          (unsigned long long)workers);
+    size_queues(m);
+    l->n_tasks = gen_image_count(h, RT_TASKS);
+    l->n_ops = gen_image_count(h, RT_OPS);
+    l->kernel = place(&n, 1, sizeof(rt_kernel));
+    place_image(m, &n);
+    place_state(m, &n);
+    l->entries = place(&n, l->n_tasks, sizeof(rt_entry));
+    l->first_entry = place(&n, graphs * workers + 1, sizeof(rt_u32));
+    l->jit_entry = place(&n, l->n_tasks, sizeof(rt_u32));
+    if (m->options.mode != CUDA_PERSISTENT) {
+        l->op_kernels = place(&n, l->n_ops + 1, sizeof(rt_kernel));
+        l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
+        l->op_first = place(&n, l->n_ops * workers, sizeof(rt_range));
+    }
+    l->n_bytes = n;
+    CHECK(cx, l->n_tasks < RT_NONE, MPK_ELIMIT, "the image has too many tasks");
+    return MPK_OK;
+}
+
+/* ---- entries ---- */
+
+cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
+{
+    const ir_graph *g = m->machine.image.ir[graph];
+    const tg_place *p = &m->machine.image.places[graph][tensor];
+    int64_t stride[IR_MAX_RANK], offset;
+    ir_strides(g, tensor, stride, &offset);
+    uint64_t bytes = (uint64_t)ir_row_bytes(g->tensors.at[tensor].dtype, offset);
+    if (p->area != TG_WEIGHTS)
+        return m->areas[p->area] + p->offset + bytes;
+    const cuda_resident *r = &m->weights.weights[p->offset];
+    return r->plain ? m->weight_block + r->offset + bytes : 0;
+}
+
+static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at, rt_entry *e)
+{
+    const ir_op *op = &m->machine.image.ir[graph]->ops.at[at];
+    uint32_t packed = m->weights.packed_of[graph][at], most = packed == RT_NONE ? RT_OPERANDS : RT_PACKED;
+    CHECK(cx, gen_operand_of_output(op, op->n_out) <= most, MPK_EUNSUPPORTED,
+          "operator %s (%%%.*s) has %u operands, the GPU's tasks hold %u", op->def->name, STR_ARG(op->name),
+          op->n_in + op->n_out, most);
+    for (uint32_t i = 0; i < op->n_in; i++)
+        e->at[gen_operand_of_input(op, i)] = op->in[i] == IR_NONE ? 0 : cuda_tensor_address(m, graph, op->in[i]);
+    for (uint32_t i = 0; i < op->n_out; i++)
+        e->at[gen_operand_of_output(op, i)] = cuda_tensor_address(m, graph, op->out[i]);
+    if (packed != RT_NONE)
+        e->at[RT_PACKED] = m->weight_block + m->weights.packed.at[packed].offset;
+    return MPK_OK;
+}
+
+mpk_status cuda_fill_entry(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t task, rt_entry *e)
+{
+    const rt_header *h = m->machine.image.block;
+    const rt_graph *g = graph_of(m, graph);
+    const rt_task *t = (const rt_task *)gen_image_table(h, RT_TASKS) + g->first_task + task;
+    const rt_event *events = (const rt_event *)gen_image_table(h, RT_EVENTS) + g->first_event;
+    *e = (rt_entry){.body = RT_NONE,
+                    .depends = g->first_event + t->depends,
+                    .needed = events[t->depends].needed,
+                    .triggers = g->first_event + t->triggers,
+                    .trigger_kind = events[t->triggers].jit ? RT_TRIGGER_LAUNCH : RT_TRIGGER_COUNT,
+                    .task = task,
+                    .op = RT_NONE};
+    if (t->op == RT_NONE)
+        return MPK_OK;
+    const rt_op *op = (const rt_op *)gen_image_table(h, RT_OPS) + g->first_op + t->op;
+    e->body = m->source.uses[graph][t->op].instance;
+    e->op = g->first_op + t->op;
+    e->live = op->live;
+    e->rank = op->rank;
+    memcpy(e->lo, t->lo, sizeof e->lo);
+    memcpy(e->hi, t->hi, sizeof e->hi);
+    return fill_operands(cx, m, graph, t->op, e);
+}
+
+static mpk_status fill_aot(mpk_context *cx, const cuda_machine *m, char *block, uint32_t *n)
+{
+    const rt_header *h = m->machine.image.block;
+    const rt_range *ranges = gen_image_table(h, RT_RANGES);
+    const rt_u32 *lists = gen_image_table(h, RT_LISTS);
+    rt_entry *entries = (rt_entry *)(void *)(block + m->layout.entries);
+    rt_u32 *first = (rt_u32 *)(void *)(block + m->layout.first_entry);
+    rt_u32 *of_task = (rt_u32 *)(void *)(block + m->layout.jit_entry);
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
+        const rt_graph *g = graph_of(m, i);
+        for (uint32_t w = 0; w < n_workers(m); w++) {
+            const rt_range *r = &ranges[g->first_range + w];
+            *first++ = *n;
+            for (uint32_t k = r->first; k < r->last; k++) {
+                of_task[g->first_task + lists[k]] = *n;
+                TRY(cuda_fill_entry(cx, m, i, lists[k], &entries[*n]));
+                entries[*n].is_last = k + 1 == r->last;
+                (*n)++;
+            }
+        }
+    }
+    *first = *n;
+    return MPK_OK;
+}
+
+static mpk_status fill_jit(mpk_context *cx, const cuda_machine *m, char *block, uint32_t *n)
+{
+    const rt_task *tasks = gen_image_table(m->machine.image.block, RT_TASKS);
+    rt_entry *entries = (rt_entry *)(void *)(block + m->layout.entries);
+    rt_u32 *of_task = (rt_u32 *)(void *)(block + m->layout.jit_entry);
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
+        const rt_graph *g = graph_of(m, i);
+        for (uint32_t t = 0; t < g->n_tasks; t++) {
+            if (tasks[g->first_task + t].worker != RT_NONE)
+                continue;
+            of_task[g->first_task + t] = *n;
+            TRY(cuda_fill_entry(cx, m, i, t, &entries[*n]));
+            entries[(*n)++].is_last = 1;
+        }
+    }
+    return MPK_OK;
+}
+
+/* ---- the baseline: entries by operator ---- */
+
+/* Every operator's tasks by worker: those of its AOT list where they were, JIT tasks in turn.  An operator of one
+ * kernel has no events, so only the boxes matter. */
+static void fill_by_operator(const cuda_machine *m, char *block)
+{
+    const rt_task *tasks = gen_image_table(m->machine.image.block, RT_TASKS);
+    const rt_entry *entries = (const rt_entry *)(const void *)(block + m->layout.entries);
+    const rt_u32 *of_task = (const rt_u32 *)(const void *)(block + m->layout.jit_entry);
+    rt_entry *out = (rt_entry *)(void *)(block + m->layout.op_entries);
+    rt_range *ranges = (rt_range *)(void *)(block + m->layout.op_first);
+    uint64_t workers = n_workers(m);
+    for (int pass = 0; pass < 2; pass++) { /* count, then place */
+        for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
+            const rt_graph *g = graph_of(m, i);
+            uint32_t turn = 0;
+            for (uint32_t t = 0; t < g->n_tasks; t++) {
+                const rt_task *task = &tasks[g->first_task + t];
+                if (task->op == RT_NONE)
+                    continue;
+                uint32_t worker = task->worker == RT_NONE ? turn++ % (uint32_t)workers : task->worker;
+                rt_range *r = &ranges[(g->first_op + task->op) * workers + worker];
+                if (pass == 0) {
+                    r->last++;
+                    continue;
+                }
+                out[r->last] = entries[of_task[g->first_task + t]];
+                out[r->last].is_last = 0;
+                r->last++;
+            }
+        }
+        rt_u32 sum = 0;
+        for (uint64_t k = 0; pass == 0 && k < m->layout.n_ops * workers; k++) {
+            rt_u32 n = ranges[k].last;
+            ranges[k].first = ranges[k].last = sum;
+            sum += n;
+        }
+    }
+    for (uint64_t k = 0; k < m->layout.n_ops * workers; k++)
+        if (ranges[k].last > ranges[k].first)
+            out[ranges[k].last - 1].is_last = 1;
+}
+
+/* ---- the runtime's structs ---- */
+
+static void fill_image(const cuda_machine *m, char *block)
+{
+    const rt_header *h = m->machine.image.block;
+    const cuda_layout *l = &m->layout;
+    memcpy(block + l->graphs, gen_image_table(h, RT_GRAPHS), gen_image_count(h, RT_GRAPHS) * sizeof(rt_graph));
+    memcpy(block + l->tasks, gen_image_table(h, RT_TASKS), gen_image_count(h, RT_TASKS) * sizeof(rt_task));
+    memcpy(block + l->events, gen_image_table(h, RT_EVENTS), gen_image_count(h, RT_EVENTS) * sizeof(rt_event));
+    memcpy(block + l->ops, gen_image_table(h, RT_OPS), gen_image_count(h, RT_OPS) * sizeof(rt_op));
+    memcpy(block + l->ranges, gen_image_table(h, RT_RANGES), gen_image_count(h, RT_RANGES) * sizeof(rt_range));
+    memcpy(block + l->lists, gen_image_table(h, RT_LISTS), gen_image_count(h, RT_LISTS) * sizeof(rt_u32));
+    rt_op *ops = (rt_op *)(void *)(block + l->ops);
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
+        for (uint32_t k = 0; k < m->machine.image.ir[i]->ops.n; k++) {
+            ops[graph_of(m, i)->first_op + k].body = m->source.uses[i][k].instance;
+            ops[graph_of(m, i)->first_op + k].pages = 0; /* bodies count their scratch themselves */
+        }
+}
+
+static void fill_state(const cuda_machine *m, char *block)
+{
+    const cuda_layout *l = &m->layout;
+    rt_control *control = (rt_control *)(void *)(block + l->control);
+    rt_worker *workers = (rt_worker *)(void *)(block + l->workers);
+    rt_scheduler *schedulers = (rt_scheduler *)(void *)(block + l->schedulers);
+    rt_u32 *pages = (rt_u32 *)(void *)(block + l->free_pages);
+    control->live[RT_ALL] = UINT32_MAX;
+    control->idle.value = 1;
+    control->step.value = RT_NO_STEP;
+    control->free_pages.value = m->serving.n_free;
+    for (uint32_t i = 0; i < n_workers(m); i++) {
+        workers[i].index = i;
+        rt_queue_reset((rt_queue *)(void *)(block + l->jit) + i,
+                       (rt_slot_word *)(void *)(block + l->jit_slots) + (uint64_t)i * l->jit_capacity,
+                       l->jit_capacity - 1);
+    }
+    workers[0].owner = 1;
+    for (uint32_t i = 0; i < n_schedulers(m); i++) {
+        schedulers[i].index = schedulers[i].next_worker = i;
+        rt_queue_reset((rt_queue *)(void *)(block + l->event) + i,
+                       (rt_slot_word *)(void *)(block + l->event_slots) + (uint64_t)i * l->event_capacity,
+                       l->event_capacity - 1);
+    }
+    memcpy(block + l->serving, &m->serving, sizeof m->serving);
+    for (uint32_t i = 0; i < m->serving.n_free; i++)
+        pages[i] = m->serving.n_pages - 1 - i;
+}
+
+#define AT(address) ((void *)(uintptr_t)(address))
+
+static void fill_machine(const cuda_machine *m, rt_machine *rt)
+{
+    const cuda_layout *l = &m->layout;
+    const cuda_options *o = &m->options;
+    cuda_address base = m->table_block;
+    *rt = (rt_machine){
+        .graphs = AT(base + l->graphs),
+        .tasks = AT(base + l->tasks),
+        .events = AT(base + l->events),
+        .ops = AT(base + l->ops),
+        .ranges = AT(base + l->ranges),
+        .lists = AT(base + l->lists),
+        .n_graphs = m->machine.image.n_graphs,
+        .n_workers = n_workers(m),
+        .n_schedulers = n_schedulers(m),
+        .jit_mask = l->jit_capacity - 1,
+        .event_mask = l->event_capacity - 1,
+        .control = AT(base + l->control),
+        .counters = AT(base + l->counters),
+        .epochs = AT(base + l->epochs),
+        .workers = AT(base + l->workers),
+        .schedulers = AT(base + l->schedulers),
+        .jit = AT(base + l->jit),
+        .jit_slots = AT(base + l->jit_slots),
+        .event = AT(base + l->event),
+        .event_slots = AT(base + l->event_slots),
+        .limits = {.stall_ns = o->stall_ns, .body_ns = o->body_ns, .processors = n_workers(m)},
+        .serving = AT(base + l->serving),
+        .slots = AT(base + l->slots),
+        .free_pages = AT(base + l->free_pages),
+        .step_area = AT(m->areas[RT_STEP]),
+        .request_ring = AT(base + l->request_ring),
+        .command_ring = AT(base + l->command_ring),
+        .token_ring = AT(base + l->token_ring),
+        .requests = AT(base + l->requests),
+        .commands = AT(base + l->commands),
+        .tokens = AT(base + l->tokens),
+        .token_arena = AT(m->arena_at),
+        .n_arena = m->rings.n_arena,
+        .request_mask = m->rings.request_mask,
+        .command_mask = m->rings.command_mask,
+        .token_mask = m->rings.token_mask,
+    };
+}
+
+static void fill_kernel(const cuda_machine *m, rt_kernel *k)
+{
+    const cuda_layout *l = &m->layout;
+    const cuda_options *o = &m->options;
+    cuda_address base = m->table_block, box = m->mailbox_at;
+    fill_machine(m, &k->machine);
+    k->entries = AT(base + l->entries);
+    k->first_entry = AT(base + l->first_entry);
+    k->jit_entry = AT(base + l->jit_entry);
+    k->tuning = (rt_tuning){.in_flight = o->in_flight,
+                            .preload = !o->no_preload,
+                            .descriptor_ahead = o->no_descriptor_prefetch ? 1 : UINT32_MAX,
+                            .hold_cycles = o->hold_cycles};
+    k->mode = RT_SERVE;
+    k->start_step = RT_NO_STEP;
+    k->idle_ns = o->idle_ns < UINT32_MAX ? (rt_u32)o->idle_ns : UINT32_MAX;
+    k->host_request_ring = AT(box + offsetof(cuda_mailbox, request_ring));
+    k->host_command_ring = AT(box + offsetof(cuda_mailbox, command_ring));
+    k->host_token_ring = AT(box + offsetof(cuda_mailbox, token_ring));
+    k->host_requests = AT(m->requests_at);
+    k->host_commands = AT(m->commands_at);
+    k->host_tokens = AT(m->tokens_at);
+    k->host_abort = AT(box + offsetof(cuda_mailbox, abort));
+    k->host_fault = AT(box + offsetof(cuda_mailbox, fault));
+    k->host_state = AT(box + offsetof(cuda_mailbox, state));
+    k->host_once_wanted = AT(box + offsetof(cuda_mailbox, once_wanted));
+    k->host_once = AT(box + offsetof(cuda_mailbox, once));
+    k->host_once_done = AT(box + offsetof(cuda_mailbox, once_done));
+}
+
+/* One argument for each operator, and behind them one for the step task.  Nothing mirrors the rings here: the step task
+ * uses the host's. */
+static void fill_op_kernels(const cuda_machine *m, char *block)
+{
+    const cuda_layout *l = &m->layout;
+    rt_kernel *whole = (rt_kernel *)(void *)(block + l->kernel), *k = (rt_kernel *)(void *)(block + l->op_kernels);
+    rt_machine *rt = &whole->machine;
+    rt->request_ring = whole->host_request_ring;
+    rt->command_ring = whole->host_command_ring;
+    rt->token_ring = whole->host_token_ring;
+    rt->requests = AT(m->requests_at);
+    rt->commands = AT(m->commands_at);
+    rt->tokens = AT(m->tokens_at);
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
+        for (uint32_t o = 0; o < graph_of(m, i)->n_ops; o++) {
+            uint64_t op = graph_of(m, i)->first_op + o;
+            k[op] = *whole;
+            k[op].mode = RT_ONE_OP;
+            k[op].graph = i;
+            k[op].entries = AT(m->table_block + l->op_entries);
+            k[op].one = AT(m->table_block + l->op_first + op * n_workers(m) * sizeof(rt_range));
+        }
+    k[l->n_ops] = *whole;
+    k[l->n_ops].mode = RT_ONE_STEP;
+}
+
+mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
+{
+    uint32_t n = 0;
+    fill_image(m, block);
+    fill_state(m, block);
+    TRY(fill_aot(cx, m, block, &n));
+    TRY(fill_jit(cx, m, block, &n));
+    CHECK(cx, n == m->layout.n_tasks, MPK_EVERIFY, "the lists of the image hold %u tasks of %llu", n,
+          (unsigned long long)m->layout.n_tasks);
+    fill_kernel(m, (rt_kernel *)(void *)(block + m->layout.kernel));
+    if (m->options.mode != CUDA_PERSISTENT) {
+        fill_by_operator(m, block);
+        fill_op_kernels(m, block);
+    }
+    return MPK_OK;
+}

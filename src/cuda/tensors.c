@@ -1,0 +1,169 @@
+/* tensors.c - tensors of a machine on a GPU, written and read by the host between steps.
+ *
+ * The host sees dense row-major bytes.  On the GPU a KV page may lie in the order of tensor-core fragments
+ * (device/tile/kv.cuh); it is put into that order, and back, here.
+ */
+#include <stdlib.h>
+
+#include "cuda/cuda_machine.h"
+
+/* ---- the order of KV pages: must say what device/tile/kv.cuh says ---- */
+
+typedef enum kv_kind { KV_NONE, KV_KEYS, KV_VALUES } kv_kind;
+
+static int64_t key_at(int64_t token, int64_t dim, int64_t head_size)
+{
+    int64_t block = token / 8 * (head_size / 32) + dim / 32, r = token % 8, c = dim % 32;
+    return block * 256 + r * 32 + ((c / 8) ^ (r / 2)) * 8 + c % 8;
+}
+
+static int64_t value_at(int64_t token, int64_t dim, int64_t head_size)
+{
+    int64_t block = token / 16 * (head_size / 8) + dim / 8, t = token % 16;
+    return block * 128 + dim % 8 * 16 + t % 8 / 2 * 4 + t / 8 * 2 + t % 2;
+}
+
+/* What an operator calls the operand that lies here, in any graph. */
+static kv_kind kind_of_place(const cuda_machine *m, const tg_place *place)
+{
+    const gen_image *image = &m->machine.image;
+    for (uint32_t g = 0; g < image->n_graphs; g++)
+        for (uint32_t k = 0; k < image->ir[g]->ops.n; k++) {
+            const ir_op *op = &image->ir[g]->ops.at[k];
+            for (uint32_t i = 0; i < op->n_in && i < op->def->n_in; i++) {
+                const tg_place *p = op->in[i] == IR_NONE ? NULL : &image->places[g][op->in[i]];
+                if (!p || p->area != place->area || p->offset != place->offset)
+                    continue;
+                if (strcmp(op->def->in[i].name, "k_cache") == 0)
+                    return KV_KEYS;
+                if (strcmp(op->def->in[i].name, "v_cache") == 0)
+                    return KV_VALUES;
+            }
+        }
+    return KV_NONE;
+}
+
+/* Pages [n, G, P, K] of 16-bit elements from plain order into the bodies', or back. */
+static void reorder(const ir_tensor *t, kv_kind kind, const uint16_t *from, uint16_t *to, bool back)
+{
+    int64_t n = t->dims[0] * t->dims[1], tokens = t->dims[2], size = t->dims[3];
+    for (int64_t i = 0; i < n; i++, from += tokens * size, to += tokens * size)
+        for (int64_t token = 0; token < tokens; token++)
+            for (int64_t dim = 0; dim < size; dim++) {
+                int64_t plain = token * size + dim,
+                        blocked = kind == KV_KEYS ? key_at(token, dim, size) : value_at(token, dim, size);
+                if (back)
+                    to[plain] = from[blocked];
+                else
+                    to[blocked] = from[plain];
+            }
+}
+
+/* KV_NONE: the tensor's bytes lie as the host sees them. */
+static kv_kind kind_of(const cuda_machine *m, uint32_t graph, ir_tensor_id root)
+{
+    const ir_tensor *t = &m->machine.image.ir[graph]->tensors.at[root];
+    if (t->rank != 4 || ir_dtype_table[t->dtype].block_bytes != 2 || t->dims[2] % 16 || t->dims[3] % 32)
+        return KV_NONE;
+    return kind_of_place(m, &m->machine.image.places[graph][root]);
+}
+
+/* ---- writing ---- */
+
+/* A weight is packed again, which wants the SMs: the kernel leaves them meanwhile. */
+static mpk_status write_weight(mpk_context *cx, cuda_machine *m, uint32_t weight, const void *from)
+{
+    CHECK(cx, !m->weights.weights[weight].scales, MPK_EUNSUPPORTED,
+          "weight %.*s is multiplied into others and cannot be replaced alone",
+          STR_ARG(m->machine.image.weights[weight].name));
+    cuda_weight *one = calloc(m->machine.image.n_weights, sizeof *one);
+    CHECK(cx, one, MPK_ENOMEM, "out of memory for the list of weights");
+    one[weight] = (cuda_weight){from, m->machine.image.weights[weight].dtype};
+    mpk_status status = cuda_pause(cx, m);
+    if (status == MPK_OK)
+        status = cuda_upload_weights(cx, m, &(cuda_weights){.at = one}, weight);
+    free(one);
+    return status;
+}
+
+mpk_status cuda_write_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_tensor_id tensor, const void *from)
+{
+    cuda_machine *m = cuda_of(base);
+    const ir_tensor *t = &base->image.ir[graph]->tensors.at[tensor];
+    const tg_place *p = &base->image.places[graph][tensor];
+    CHECK(cx, t->shares == IR_NONE, MPK_EARG, "tensor %%%.*s is a part of another: write that", STR_ARG(t->name));
+    TRY(cuda_gpu_use(cx, m->gpu));
+    if (p->area == TG_WEIGHTS)
+        return write_weight(cx, m, (uint32_t)p->offset, from);
+    kv_kind kind = kind_of(m, graph, tensor);
+    uint64_t n = (uint64_t)ir_bytes(t);
+    uint16_t *ordered = NULL;
+    if (kind != KV_NONE) {
+        ordered = malloc(n);
+        CHECK(cx, ordered, MPK_ENOMEM, "out of memory for %llu bytes of a KV cache", (unsigned long long)n);
+        reorder(t, kind, from, ordered, false);
+    }
+    mpk_status status =
+        cuda_upload_on(cx, m->gpu, m->copies, m->areas[p->area] + p->offset, ordered ? ordered : from, n);
+    if (status == MPK_OK)
+        status = cuda_stream_wait(cx, m->gpu, m->copies);
+    free(ordered);
+    return status;
+}
+
+/* ---- reading ---- */
+
+static mpk_status read_root(mpk_context *cx, cuda_machine *m, uint32_t graph, ir_tensor_id root, void *to)
+{
+    const tg_place *p = &m->machine.image.places[graph][root];
+    const ir_tensor *t = &m->machine.image.ir[graph]->tensors.at[root];
+    cuda_address at = cuda_tensor_address(m, graph, root);
+    uint64_t n = (uint64_t)ir_bytes(t);
+    CHECK(cx, p->area != TG_WEIGHTS || at, MPK_EUNSUPPORTED,
+          "weight %.*s is kept in the bodies' own layout and cannot be read back", STR_ARG(t->name));
+    TRY(cuda_download_on(cx, m->gpu, m->copies, to, at, n));
+    TRY(cuda_stream_wait(cx, m->gpu, m->copies));
+    kv_kind kind = kind_of(m, graph, root);
+    if (kind == KV_NONE)
+        return MPK_OK;
+    void *plain = malloc(n);
+    CHECK(cx, plain, MPK_ENOMEM, "out of memory for %llu bytes of a KV cache", (unsigned long long)n);
+    reorder(t, kind, to, plain, true);
+    memcpy(to, plain, n);
+    free(plain);
+    return MPK_OK;
+}
+
+mpk_status cuda_read_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_tensor_id tensor, void *to)
+{
+    cuda_machine *m = cuda_of(base);
+    const ir_graph *g = base->image.ir[graph];
+    ir_tensor_id root = tensor;
+    int64_t stride[IR_MAX_RANK], offset;
+    TRY(cuda_gpu_use(cx, m->gpu));
+    while (g->tensors.at[root].shares != IR_NONE)
+        root = g->tensors.at[root].shares;
+    if (root == tensor)
+        return read_root(cx, m, graph, root, to);
+    uint64_t n = (uint64_t)ir_bytes(&g->tensors.at[root]);
+    char *whole = malloc(n);
+    CHECK(cx, whole, MPK_ENOMEM, "out of memory for %llu bytes of tensor %%%.*s", (unsigned long long)n,
+          STR_ARG(g->tensors.at[root].name));
+    mpk_status status = read_root(cx, m, graph, root, whole);
+    ir_strides(g, tensor, stride, &offset);
+    if (status == MPK_OK)
+        machine_gather(g, tensor, whole + ir_row_bytes(g->tensors.at[tensor].dtype, offset), to);
+    free(whole);
+    return status;
+}
+
+/* Filling memory wants an SM too. */
+mpk_status cuda_clear_state(mpk_context *cx, machine *base)
+{
+    cuda_machine *m = cuda_of(base);
+    TRY(cuda_gpu_use(cx, m->gpu));
+    TRY(cuda_pause(cx, m));
+    if (m->areas[RT_STATE])
+        TRY(cuda_fill_on(cx, m->gpu, m->copies, m->areas[RT_STATE], 0, base->image.block->area_bytes[RT_STATE]));
+    return cuda_stream_wait(cx, m->gpu, m->copies);
+}

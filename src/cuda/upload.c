@@ -1,0 +1,422 @@
+/* upload.c - weights from host memory to the GPU, converted and packed on the way.
+ *
+ * Input: addresses on the host (mapped files) or nothing (made-up weights).  Output: the weights' block.
+ * A weight is cut into pieces of whole rows.  Up to four lanes take pieces from a common counter; each has two pinned
+ * buffers, so that it reads the next piece while the last one is on the bus.  A piece whose weight has no plain copy
+ * goes through a staging buffer on the GPU, from where a kernel packs it: the model is never there twice.
+ * What scales the columns of others goes first.
+ * Cost: one read of the files; the bus or the page cache is the limit.
+ */
+#include "base/num.h"
+#include "base/thread.h"
+#include "cuda/cuda_machine.h"
+#include "ir/blocks.h"
+#include "load/load.h"
+
+enum { LANES = 4, PIECE_BYTES = 16 << 20, PACK_THREADS = 256, PACK_BLOCKS = 4096 };
+
+typedef struct piece {
+    uint32_t weight;
+    uint64_t first_row, n_rows;
+} piece;
+
+typedef struct upload {
+    cuda_machine *m;
+    const cuda_weights *from;
+    uint32_t only; /* weight; IR_NONE: all */
+    arena arena;
+    VEC(piece) pieces;
+    size_t n_first; /* pieces of what must be there before the others */
+    uint64_t buffer_bytes;
+    _Atomic size_t next, done;
+    _Atomic bool failed;
+} upload;
+
+typedef struct lane {
+    upload *u;
+    mpk_context cx; /* of its thread */
+    mpk_status status;
+    pthread_t thread;
+    bool has_thread;
+    size_t end; /* pieces before this one */
+    cuda_stream stream;
+    struct {
+        void *pinned;
+        cuda_address pinned_at, staging;
+        cuda_event free; /* the buffer's last copy and packing have ended */
+        bool used;
+    } buffers[2];
+    uint32_t turn;
+    bool reports;
+} lane;
+
+/* ---- conversion on the host ---- */
+
+static float load_float(const void *from, ir_dtype dtype, uint64_t i)
+{
+    float x;
+    uint16_t half;
+    if (dtype == IR_F32) {
+        memcpy(&x, (const char *)from + 4 * i, 4);
+        return x;
+    }
+    memcpy(&half, (const char *)from + 2 * i, 2);
+    return dtype == IR_BF16 ? num_from_bf16(half) : num_from_f16(half);
+}
+
+static void store_float(void *to, ir_dtype dtype, uint64_t i, float x)
+{
+    if (dtype == IR_F32)
+        ((float *)to)[i] = x;
+    else
+        ((uint16_t *)to)[i] = dtype == IR_BF16 ? num_to_bf16(x) : num_to_f16(x);
+}
+
+static bool is_float(ir_dtype dtype)
+{
+    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
+}
+
+/* n elements, whole rows, of one dtype as another. */
+static mpk_status convert(mpk_context *cx, const void *from, ir_dtype from_dtype, void *to, ir_dtype to_dtype,
+                          uint64_t n)
+{
+    float part[256];
+    if (from_dtype == to_dtype) {
+        memcpy(to, from, (size_t)ir_row_bytes(to_dtype, (int64_t)n));
+        return MPK_OK;
+    }
+    const ir_dtype_info *info = &ir_dtype_table[from_dtype];
+    CHECK(cx, is_float(to_dtype) && (is_float(from_dtype) || info->block_elements > 1), MPK_EUNSUPPORTED,
+          "a weight of %s cannot become one of %s", info->name, ir_dtype_table[to_dtype].name);
+    for (uint64_t i = 0; i < n; i += 256) {
+        uint64_t here = n - i < 256 ? n - i : 256;
+        if (info->block_elements > 1)
+            blocks_unpack_row(from_dtype, (const char *)from + ir_row_bytes(from_dtype, (int64_t)i), (int64_t)here,
+                              part);
+        for (uint64_t k = 0; k < here; k++)
+            store_float(to, to_dtype, i + k, info->block_elements > 1 ? part[k] : load_float(from, from_dtype, i + k));
+    }
+    return MPK_OK;
+}
+
+/* ---- one piece ---- */
+
+static const tg_weight *weight_at(const upload *u, uint32_t i)
+{
+    return &u->m->machine.image.weights[i];
+}
+
+static mpk_status launch(mpk_context *cx, lane *l, cuda_function f, const char *name, void *argument, uint64_t items)
+{
+    uint64_t blocks = (items + PACK_THREADS - 1) / PACK_THREADS;
+    void *arguments[] = {argument};
+    cuda_launch how = {.function = f,
+                       .name = name,
+                       .n_blocks = (uint32_t)(blocks < PACK_BLOCKS ? blocks : PACK_BLOCKS),
+                       .n_threads = PACK_THREADS,
+                       .arguments = arguments};
+    return cuda_launch_on(cx, l->u->m->gpu, l->stream, &how);
+}
+
+/* Make up elements of a plain dtype where they are wanted. */
+static mpk_status fill_on_gpu(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
+{
+    upload *u = l->u;
+    load_law law = load_random_law(u->from->seed, weight_at(u, p->weight)->name);
+    uint64_t columns = u->m->weights.weights[p->weight].columns;
+    rt_fill f = {.to = to,
+                 .stream = law.stream,
+                 .first = p->first_row * columns,
+                 .n = p->n_rows * columns,
+                 .mean = law.mean,
+                 .deviation = law.deviation,
+                 .dtype = (rt_u32)dtype};
+    return launch(cx, l, u->m->fill, "mpk_fill", &f, f.n);
+}
+
+/* The bytes of a piece in the next pinned buffer, converted, on their way to the GPU. */
+static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
+{
+    upload *u = l->u;
+    const cuda_weight *from = &u->from->at[p->weight];
+    const tg_weight *w = weight_at(u, p->weight);
+    uint64_t columns = u->m->weights.weights[p->weight].columns, n = p->n_rows * columns,
+             first = p->first_row * columns;
+    void *pinned = l->buffers[l->turn].pinned;
+    if (from->at) {
+        const char *bytes = (const char *)from->at + ir_row_bytes(from->dtype, (int64_t)first);
+        NOTE(cx, convert(cx, bytes, from->dtype, pinned, dtype, n), "loading weight %.*s", LOAD_NAME(w->name));
+    } else if (dtype == w->dtype) {
+        load_random_fill(u->from->seed, w->name, dtype, (int64_t)first, (int64_t)n, pinned);
+    } else {
+        void *blocks = NULL;
+        arena scratch = {0};
+        blocks = arena_alloc(&scratch, 1, (size_t)ir_row_bytes(w->dtype, (int64_t)n));
+        mpk_status status =
+            blocks ? MPK_OK : status_fail(cx, MPK_ENOMEM, "out of memory for weight %.*s", LOAD_NAME(w->name));
+        if (status == MPK_OK) {
+            load_random_fill(u->from->seed, w->name, w->dtype, (int64_t)first, (int64_t)n, blocks);
+            status = convert(cx, blocks, w->dtype, pinned, dtype, n);
+        }
+        arena_free(&scratch);
+        TRY(status);
+    }
+    return cuda_upload_on(cx, u->m->gpu, l->stream, to, pinned, (uint64_t)ir_row_bytes(dtype, (int64_t)n));
+}
+
+static mpk_status bring(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
+{
+    if (!l->u->from->at[p->weight].at && is_float(dtype) && dtype == weight_at(l->u, p->weight)->dtype)
+        return fill_on_gpu(cx, l, p, dtype, to);
+    return send(cx, l, p, dtype, to);
+}
+
+/* The rows of a piece that belong to a part of a packed weight go there. */
+static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda_packed *packed, uint32_t k,
+                            ir_dtype dtype, cuda_address from)
+{
+    const cuda_machine *m = l->u->m;
+    const cuda_part *part = &packed->parts[k];
+    uint64_t first = p->first_row > part->first_row ? p->first_row : part->first_row, end = p->first_row + p->n_rows,
+             part_end = part->first_row + part->n_rows;
+    end = end < part_end ? end : part_end;
+    if (part->weight != p->weight || first >= end)
+        return MPK_OK;
+    rt_pack job = {
+        .from = from + (uint64_t)ir_row_bytes(dtype, (int64_t)((first - p->first_row) * packed->columns)),
+        .to = m->weight_block + packed->offset,
+        .first_row = first - part->first_row,
+        .n_rows = end - first,
+        .base_row = part->base_row,
+        .columns = packed->columns,
+        .padded_columns = packed->padded_columns,
+        .dtype = (rt_u32)dtype,
+        .paired = packed->order == GEN_PAIRED,
+        .which = k,
+    };
+    if (packed->scale != IR_NONE) {
+        job.scale = m->weight_block + m->weights.weights[packed->scale].offset;
+        job.scale_dtype = (rt_u32)weight_at(l->u, packed->scale)->dtype;
+    }
+    return launch(cx, l, m->pack, "mpk_pack", &job, job.n_rows * ((job.columns + 7) / 8));
+}
+
+static mpk_status pack_piece(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address from)
+{
+    const cuda_weight_plan *plan = &l->u->m->weights;
+    for (size_t i = 0; i < plan->packed.n; i++)
+        for (uint32_t k = 0; k < plan->packed.at[i].n_parts; k++)
+            TRY(pack_part(cx, l, p, &plan->packed.at[i], k, dtype, from));
+    return MPK_OK;
+}
+
+static bool has_packed(const cuda_weight_plan *plan, uint32_t weight)
+{
+    for (size_t i = 0; i < plan->packed.n; i++)
+        for (uint32_t k = 0; k < plan->packed.at[i].n_parts; k++)
+            if (plan->packed.at[i].parts[k].weight == weight)
+                return true;
+    return false;
+}
+
+/* Wait until the lane's next buffer is free. */
+static mpk_status take_buffer(mpk_context *cx, lane *l)
+{
+    l->turn = 1 - l->turn;
+    if (l->buffers[l->turn].used)
+        TRY(cuda_event_wait(cx, l->u->m->gpu, l->buffers[l->turn].free));
+    l->buffers[l->turn].used = true;
+    return MPK_OK;
+}
+
+static mpk_status give_buffer(mpk_context *cx, lane *l)
+{
+    return cuda_event_record(cx, l->u->m->gpu, l->buffers[l->turn].free, l->stream);
+}
+
+static mpk_status load_piece(mpk_context *cx, lane *l, const piece *p)
+{
+    const cuda_machine *m = l->u->m;
+    const cuda_resident *r = &m->weights.weights[p->weight];
+    ir_dtype dtype = weight_at(l->u, p->weight)->dtype, packable = is_float(dtype) ? dtype : IR_BF16;
+    cuda_address plain =
+        m->weight_block + r->offset + (uint64_t)ir_row_bytes(dtype, (int64_t)(p->first_row * r->columns));
+    bool packs = has_packed(&m->weights, p->weight);
+    if (r->plain) {
+        TRY(take_buffer(cx, l));
+        TRY(bring(cx, l, p, dtype, plain));
+        if (packs && packable == dtype)
+            TRY(pack_piece(cx, l, p, dtype, plain));
+        TRY(give_buffer(cx, l));
+    }
+    if (packs && (!r->plain || packable != dtype)) {
+        TRY(take_buffer(cx, l));
+        TRY(bring(cx, l, p, packable, l->buffers[l->turn].staging));
+        TRY(pack_piece(cx, l, p, packable, l->buffers[l->turn].staging));
+        TRY(give_buffer(cx, l));
+    }
+    return MPK_OK;
+}
+
+/* ---- lanes ---- */
+
+static mpk_status open_lane(mpk_context *cx, upload *u, lane *l)
+{
+    cuda_gpu *g = u->m->gpu;
+    TRY(cuda_stream_create(cx, g, &l->stream));
+    for (int i = 0; i < 2; i++) {
+        TRY(cuda_host_alloc(cx, g, u->buffer_bytes, &l->buffers[i].pinned, &l->buffers[i].pinned_at));
+        TRY(cuda_memory_alloc(cx, g, "staging buffers", u->buffer_bytes, &l->buffers[i].staging));
+        TRY(cuda_event_create(cx, g, false, &l->buffers[i].free));
+    }
+    return MPK_OK;
+}
+
+static void close_lane(upload *u, lane *l)
+{
+    for (int i = 0; i < 2; i++) {
+        if (l->buffers[i].free)
+            cuda_event_release(u->m->gpu, l->buffers[i].free);
+        cuda_memory_release(u->m->gpu, l->buffers[i].staging);
+        cuda_host_release(u->m->gpu, l->buffers[i].pinned);
+    }
+    if (l->stream)
+        cuda_stream_release(u->m->gpu, l->stream);
+}
+
+static mpk_status report(mpk_context *cx, upload *u)
+{
+    const cuda_options *o = &u->m->options;
+    if (!o->progress || u->only != IR_NONE)
+        return MPK_OK;
+    return o->progress(cx, o->progress_user, "loading weights", (double)u->done / (double)u->pieces.n);
+}
+
+static mpk_status run_pieces(mpk_context *cx, lane *l)
+{
+    upload *u = l->u;
+    for (;;) {
+        size_t i = atomic_fetch_add(&u->next, 1);
+        if (i >= l->end || u->failed)
+            break;
+        TRY(load_piece(cx, l, &u->pieces.at[i]));
+        u->done++;
+        if (l->reports)
+            TRY(report(cx, u));
+    }
+    return cuda_stream_wait(cx, u->m->gpu, l->stream);
+}
+
+static void *run_lane(void *argument)
+{
+    lane *l = argument;
+    l->status = cuda_gpu_use(&l->cx, l->u->m->gpu);
+    if (l->status == MPK_OK)
+        l->status = run_pieces(&l->cx, l);
+    if (l->status != MPK_OK)
+        l->u->failed = true;
+    return NULL;
+}
+
+/* The caller's thread is lane 0: it alone may report progress. */
+static mpk_status run_lanes(mpk_context *cx, upload *u, lane *lanes, uint32_t n)
+{
+    mpk_status status = MPK_OK;
+    for (uint32_t i = 1; i < n && status == MPK_OK; i++) {
+        status = thread_start(cx, &lanes[i].thread, run_lane, &lanes[i]);
+        lanes[i].has_thread = status == MPK_OK;
+    }
+    if (status == MPK_OK)
+        status = run_pieces(cx, &lanes[0]);
+    if (status != MPK_OK)
+        u->failed = true;
+    for (uint32_t i = 1; i < n; i++) {
+        if (!lanes[i].has_thread)
+            continue;
+        pthread_join(lanes[i].thread, NULL);
+        if (status == MPK_OK && lanes[i].status != MPK_OK)
+            status = status_fail(cx, lanes[i].status, "%s", lanes[i].cx.text);
+    }
+    return status;
+}
+
+static mpk_status run_all(mpk_context *cx, upload *u, lane *lanes, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        lanes[i].u = u;
+        lanes[i].reports = i == 0;
+        TRY(open_lane(cx, u, &lanes[i]));
+    }
+    lanes[0].end = u->n_first;
+    TRY(run_pieces(cx, &lanes[0]));
+    u->next = u->n_first;
+    for (uint32_t i = 0; i < n; i++)
+        lanes[i].end = u->pieces.n;
+    return run_lanes(cx, u, lanes, n);
+}
+
+/* ---- pieces ---- */
+
+/* Whole rows, as many as a buffer holds in any format. */
+static mpk_status cut_weight(mpk_context *cx, upload *u, uint32_t i)
+{
+    const cuda_resident *r = &u->m->weights.weights[i];
+    uint64_t most = u->buffer_bytes / (r->columns * 4);
+    most = most ? most : 1;
+    if ((!r->plain && !has_packed(&u->m->weights, i)) || (u->only != IR_NONE && u->only != i))
+        return MPK_OK;
+    for (uint64_t row = 0; row < r->n_rows; row += most)
+        PUSH(cx, &u->arena, &u->pieces, (piece){i, row, r->n_rows - row < most ? r->n_rows - row : most});
+    return MPK_OK;
+}
+
+static mpk_status cut(mpk_context *cx, upload *u)
+{
+    const cuda_weight_plan *plan = &u->m->weights;
+    uint64_t largest = 0;
+    for (uint32_t i = 0; i < u->m->machine.image.n_weights; i++) {
+        if (u->only != IR_NONE && u->only != i)
+            continue;
+        uint64_t bytes = plan->weights[i].n_rows * plan->weights[i].columns * 4;
+        largest = bytes > largest ? bytes : largest;
+    }
+    u->buffer_bytes = largest < PIECE_BYTES ? largest : PIECE_BYTES;
+    if (u->buffer_bytes < plan->largest_row)
+        u->buffer_bytes = plan->largest_row;
+    for (uint32_t i = 0; i < u->m->machine.image.n_weights; i++)
+        if (plan->weights[i].scales)
+            TRY(cut_weight(cx, u, i));
+    u->n_first = u->pieces.n;
+    for (uint32_t i = 0; i < u->m->machine.image.n_weights; i++)
+        if (!plan->weights[i].scales)
+            TRY(cut_weight(cx, u, i));
+    return MPK_OK;
+}
+
+static mpk_status upload_pieces(mpk_context *cx, upload *u)
+{
+    lane lanes[LANES];
+    uint32_t n = thread_processors() < LANES ? thread_processors() : LANES;
+    n = u->pieces.n < n ? (uint32_t)u->pieces.n : n;
+    memset(lanes, 0, sizeof lanes);
+    mpk_status status = run_all(cx, u, lanes, n);
+    for (uint32_t i = 0; i < n; i++)
+        close_lane(u, &lanes[i]);
+    return status;
+}
+
+mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const cuda_weights *from, uint32_t only)
+{
+    upload u = {.m = m, .from = from, .only = only};
+    mpk_status status = cut(cx, &u);
+    if (status == MPK_OK && u.pieces.n && only == IR_NONE) {
+        status = cuda_fill_on(cx, m->gpu, m->copies, m->weight_block, 0, m->weights.n_bytes); /* padding */
+        if (status == MPK_OK)
+            status = cuda_stream_wait(cx, m->gpu, m->copies);
+    }
+    if (status == MPK_OK && u.pieces.n)
+        status = upload_pieces(cx, &u);
+    arena_free(&u.arena);
+    return status;
+}

@@ -1,0 +1,171 @@
+/* weights.c - which copies of the weights lie on the GPU: plain, packed, or both.
+ *
+ * Input: what each operator's body reads (gen_use).  Output: an offset for each copy in one block of memory.
+ * A weight is plain only if some body reads it as it is; operators that want the same packing share it.
+ */
+#include "cuda/cuda_machine.h"
+
+static uint64_t aligned(uint64_t n)
+{
+    return (n + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* A weight as a matrix: all axes but the last are its rows. */
+static void measure(cuda_machine *m)
+{
+    const gen_image *image = &m->machine.image;
+    for (uint32_t i = 0; i < image->n_weights; i++) {
+        const tg_weight *w = &image->weights[i];
+        cuda_resident *r = &m->weights.weights[i];
+        r->n_rows = 1;
+        r->columns = w->rank ? (uint64_t)w->dims[w->rank - 1] : 1;
+        for (uint32_t d = 0; d + 1 < w->rank; d++)
+            r->n_rows *= (uint64_t)w->dims[d];
+        m->weights.largest_row = larger(m->weights.largest_row, r->columns * 4); /* of any dtype on its way */
+    }
+}
+
+static uint32_t weight_of(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
+{
+    const tg_place *p = &m->machine.image.places[graph][tensor];
+    return p->area == TG_WEIGHTS ? (uint32_t)p->offset : IR_NONE;
+}
+
+/* Rows of a weight that a tensor (the weight, or a view of whole rows of it) stands for. */
+static mpk_status find_part(mpk_context *cx, const cuda_machine *m, uint32_t graph, ir_tensor_id tensor, cuda_part *out)
+{
+    const ir_graph *g = m->machine.image.ir[graph];
+    const ir_tensor *t = &g->tensors.at[tensor];
+    uint32_t weight = weight_of(m, graph, tensor);
+    CHECK(cx, weight != IR_NONE, MPK_EUNSUPPORTED, "tensor %%%.*s is packed for a body but is not a weight",
+          STR_ARG(t->name));
+    int64_t stride[IR_MAX_RANK], offset, columns = (int64_t)m->weights.weights[weight].columns;
+    ir_strides(g, tensor, stride, &offset);
+    CHECK(cx,
+          t->rank == 2 && t->dims[1] == columns && stride[1] == 1 && (t->dims[0] == 1 || stride[0] == columns) &&
+              offset % columns == 0,
+          MPK_EUNSUPPORTED, "tensor %%%.*s is packed for a body but is not whole rows of a weight", STR_ARG(t->name));
+    *out = (cuda_part){.weight = weight, .first_row = (uint64_t)(offset / columns), .n_rows = (uint64_t)t->dims[0]};
+    return MPK_OK;
+}
+
+static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t graph, const gen_pack *p, cuda_packed *out)
+{
+    *out = (cuda_packed){.n_parts = p->n_weights,
+                         .scale = p->scale == IR_NONE ? IR_NONE : weight_of(m, graph, p->scale),
+                         .order = p->order,
+                         .columns = (uint64_t)p->columns,
+                         .padded_columns = (uint64_t)p->padded_columns,
+                         .n_bytes = p->n_bytes};
+    CHECK(cx, p->scale == IR_NONE || out->scale != IR_NONE, MPK_EUNSUPPORTED,
+          "tensor %%%.*s scales a packed weight but is not a weight",
+          STR_ARG(m->machine.image.ir[graph]->tensors.at[p->scale].name));
+    uint64_t rows = 0;
+    for (uint32_t k = 0; k < p->n_weights; k++) {
+        TRY(find_part(cx, m, graph, p->w[k], &out->parts[k]));
+        out->parts[k].base_row = rows;
+        rows += out->parts[k].n_rows;
+    }
+    return MPK_OK;
+}
+
+static bool same_packed(const cuda_packed *a, const cuda_packed *b)
+{
+    bool same = a->n_parts == b->n_parts && a->scale == b->scale && a->order == b->order && a->n_bytes == b->n_bytes &&
+                a->padded_columns == b->padded_columns;
+    for (uint32_t k = 0; same && k < a->n_parts; k++)
+        same = a->parts[k].weight == b->parts[k].weight && a->parts[k].first_row == b->parts[k].first_row &&
+               a->parts[k].n_rows == b->parts[k].n_rows;
+    return same;
+}
+
+/* By the first weight of each packed copy, which is enough to tell nearly all apart. */
+static mpk_status add_packed(mpk_context *cx, cuda_machine *m, const cuda_packed *p, uint32_t *first_of, uint32_t *next,
+                             uint32_t *out)
+{
+    uint32_t *at = &first_of[p->parts[0].weight];
+    for (uint32_t i = *at; i != RT_NONE; i = next[i])
+        if (same_packed(&m->weights.packed.at[i], p)) {
+            *out = i;
+            return MPK_OK;
+        }
+    *out = (uint32_t)m->weights.packed.n;
+    PUSH(cx, &m->arena, &m->weights.packed, *p);
+    next[*out] = *at;
+    *at = *out;
+    return MPK_OK;
+}
+
+static bool is_packed(const gen_pack *p, ir_tensor_id tensor)
+{
+    for (uint32_t k = 0; k < p->n_weights; k++)
+        if (p->w[k] == tensor)
+            return true;
+    return false;
+}
+
+static void note_plain(cuda_machine *m, uint32_t graph, const ir_op *op, const gen_pack *p)
+{
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        uint32_t weight = op->in[i] == IR_NONE ? IR_NONE : weight_of(m, graph, op->in[i]);
+        if (weight != IR_NONE && !is_packed(p, op->in[i]))
+            m->weights.weights[weight].plain = true;
+    }
+}
+
+/* Two graphs may name the same packed weight with different ids, so copies are told apart by weights of the image. */
+static mpk_status find_uses(mpk_context *cx, cuda_machine *m)
+{
+    const gen_image *image = &m->machine.image;
+    cuda_weight_plan *plan = &m->weights;
+    uint32_t *first_of, *next;
+    uint64_t n_ops = gen_image_count(image->block, RT_OPS);
+    NEW(cx, &m->arena, first_of, image->n_weights);
+    NEW(cx, &m->arena, next, n_ops);
+    memset(first_of, 0xff, image->n_weights * sizeof *first_of);
+    NEW(cx, &m->arena, plan->packed_of, image->n_graphs);
+    for (uint32_t g = 0; g < image->n_graphs; g++) {
+        NEW(cx, &m->arena, plan->packed_of[g], image->ir[g]->ops.n);
+        for (uint32_t k = 0; k < image->ir[g]->ops.n; k++) {
+            const gen_use *use = &m->source.uses[g][k];
+            cuda_packed packed;
+            plan->packed_of[g][k] = RT_NONE;
+            if (use->instance == RT_NONE)
+                continue;
+            note_plain(m, g, &image->ir[g]->ops.at[k], &use->pack);
+            if (!use->pack.n_weights)
+                continue;
+            TRY(read_pack(cx, m, g, &use->pack, &packed));
+            TRY(add_packed(cx, m, &packed, first_of, next, &plan->packed_of[g][k]));
+            if (packed.scale != IR_NONE)
+                plan->weights[packed.scale].plain = plan->weights[packed.scale].scales = true;
+        }
+    }
+    return MPK_OK;
+}
+
+mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m)
+{
+    const gen_image *image = &m->machine.image;
+    cuda_weight_plan *plan = &m->weights;
+    NEW(cx, &m->arena, plan->weights, image->n_weights);
+    measure(m);
+    TRY(find_uses(cx, m));
+    for (size_t i = 0; i < plan->packed.n; i++) {
+        plan->packed.at[i].offset = plan->n_bytes;
+        plan->n_bytes += aligned(plan->packed.at[i].n_bytes);
+    }
+    for (uint32_t i = 0; i < image->n_weights; i++) {
+        cuda_resident *r = &plan->weights[i];
+        if (!r->plain)
+            continue;
+        r->offset = plan->n_bytes;
+        plan->n_bytes += aligned(r->n_rows * (uint64_t)ir_row_bytes(image->weights[i].dtype, (int64_t)r->columns));
+    }
+    return MPK_OK;
+}

@@ -35,3 +35,9 @@ install(FILES ${CMAKE_BINARY_DIR}/libmpk.a DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/mpk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/mpk/models)
 install(FILES ${CMAKE_BINARY_DIR}/mpk.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# The wheel (pyproject.toml) holds one file of the library, beside the Python sources.
+option(MPK_PYTHON "install the library for the Python package" OFF)
+if(MPK_PYTHON)
+  install(FILES $<TARGET_FILE:mpk_shared> DESTINATION mpk RENAME libmpk.so COMPONENT python)
+endif()

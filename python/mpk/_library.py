@@ -1,0 +1,197 @@
+"""The shared library: how it is found, the C types of include/mpk, and errors as exceptions.
+
+The library is the file libmpk.so beside this one, as `pip install` puts it there, or what MPK_LIBRARY names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import threading
+from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
+                    c_size_t, c_uint32, c_uint64, c_void_p)
+
+
+class Error(RuntimeError):
+    """What the library refused or failed at; the message says what, where and what to do."""
+
+    status: int = 0
+
+
+class ArgumentError(Error, ValueError):
+    """An argument is wrong."""
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """Valid, but not supported."""
+
+
+class ShapeError(Error, ValueError):
+    """Shapes or dtypes do not fit together."""
+
+
+class LimitError(Error):
+    """A limit is exceeded."""
+
+
+class FileError(Error, OSError):
+    """A file could not be read or written, or is not of its format."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """Out of memory."""
+
+
+class CancelledError(Error):
+    """Cancelled."""
+
+
+EARG, ENOMEM, EIO, EFORMAT, EUNSUPPORTED, ESHAPE, ELIMIT, EVERIFY, EDEVICE, ESTALLED, ECANCELLED = range(1, 12)
+_EXCEPTIONS: dict[int, type[Error]] = {
+    EARG: ArgumentError, ENOMEM: OutOfMemoryError, EIO: FileError, EFORMAT: FileError, EUNSUPPORTED: UnsupportedError,
+    ESHAPE: ShapeError, ELIMIT: LimitError, ECANCELLED: CancelledError,
+}
+
+
+class Degree(Structure):
+    _fields_ = [("match", c_char_p), ("axis", c_uint32), ("degree", c_uint32)]
+
+
+class EngineOptions(Structure):
+    _fields_ = [("size", c_size_t), ("threads", c_uint32), ("max_batch", c_uint32), ("step_tokens", c_uint32),
+                ("context_tokens", c_uint32), ("kv_tokens", c_uint64), ("kv_dtype", c_int), ("random_weights", c_bool),
+                ("random_seed", c_uint64), ("progress", c_void_p), ("progress_user", c_void_p), ("fusion", c_int),
+                ("launch", c_int), ("coarse_events", c_bool), ("verify", c_bool), ("degrees", POINTER(Degree)),
+                ("n_degrees", c_uint32), ("no_preload", c_uint32)]
+
+
+class EngineFacts(Structure):
+    _fields_ = [("size", c_size_t), ("vocab_size", c_uint32), ("context_tokens", c_uint32), ("max_batch", c_uint32),
+                ("step_tokens", c_uint32), ("threads", c_uint32), ("weight_bytes", c_uint64), ("kv_bytes", c_uint64),
+                ("other_bytes", c_uint64), ("load_ns", c_uint64), ("compile_ns", c_uint64), ("graphs", c_uint32),
+                ("tasks", c_uint32), ("events", c_uint32)]
+
+
+class RequestOptions(Structure):
+    _fields_ = [("size", c_size_t), ("max_tokens", c_uint32), ("temperature", c_float), ("top_k", c_uint32),
+                ("top_p", c_float), ("min_p", c_float), ("seed", c_uint64), ("stop", POINTER(c_char_p)),
+                ("n_stop", c_uint32), ("ignore_eos", c_bool), ("raw_prompt", c_bool), ("reserved", c_char * 2)]
+
+
+class Piece(Structure):
+    _fields_ = [("text", c_void_p), ("n_bytes", c_size_t), ("tokens", POINTER(c_int32)), ("n_tokens", c_size_t),
+                ("finish", c_int)]
+
+
+class TensorId(Structure):
+    _fields_ = [("id", c_uint32)]
+
+
+class Attribute(Structure):
+    _fields_ = [("name", c_char_p), ("i", c_int64), ("f", c_double), ("s", c_char_p), ("ints", POINTER(c_int64)),
+                ("n_ints", c_uint32)]
+
+
+class Binding(Structure):
+    _fields_ = [("name", c_char_p), ("data", c_void_p), ("n_bytes", c_size_t)]
+
+
+_SIGNATURES: dict[str, list] = {
+    "mpk_engine_open": [c_void_p, c_char_p, POINTER(EngineOptions), POINTER(c_void_p)],
+    "mpk_submit_text": [c_void_p, c_void_p, c_char_p, c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],
+    "mpk_submit_tokens": [c_void_p, c_void_p, POINTER(c_int32), c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],
+    "mpk_request_read": [c_void_p, c_void_p, c_int64, POINTER(Piece)],
+    "mpk_tokenize": [c_void_p, c_void_p, c_char_p, c_size_t, c_bool, POINTER(POINTER(c_int32)), POINTER(c_size_t)],
+    "mpk_detokenize": [c_void_p, c_void_p, POINTER(c_int32), c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
+    "mpk_graph_create": [c_void_p, c_char_p, POINTER(c_void_p)],
+    "mpk_graph_tensor": [c_void_p, c_void_p, c_int, c_char_p, c_int, c_uint32, POINTER(c_int64), POINTER(TensorId)],
+    "mpk_graph_operator": [c_void_p, c_void_p, c_char_p, c_char_p, c_uint32, POINTER(TensorId), c_uint32,
+                           POINTER(Attribute), POINTER(TensorId)],
+    "mpk_graph_output": [c_void_p, c_void_p, TensorId],
+    "mpk_graph_describe": [c_void_p, c_void_p, TensorId, POINTER(c_int), POINTER(c_uint32), POINTER(c_int64)],
+    "mpk_graph_print": [c_void_p, c_void_p, POINTER(c_void_p)],
+    "mpk_operators": [c_void_p, POINTER(c_void_p)],
+    "mpk_program_compile": [c_void_p, c_void_p, c_uint32, POINTER(Binding), POINTER(EngineOptions), POINTER(c_void_p)],
+    "mpk_program_name_slots": [c_void_p, c_void_p, c_uint32, POINTER(c_char_p)],
+    "mpk_program_call": [c_void_p, c_void_p, c_uint32, c_void_p],
+    "mpk_program_describe": [c_void_p, c_void_p, POINTER(c_void_p)],
+}
+_RELEASES = ["mpk_context_free", "mpk_free", "mpk_engine_close", "mpk_request_free", "mpk_request_cancel",
+             "mpk_graph_free", "mpk_program_close"]
+
+
+def _load() -> ctypes.CDLL:
+    path = os.environ.get("MPK_LIBRARY") or str(pathlib.Path(__file__).parent / "libmpk.so")
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as problem:
+        raise ImportError(f"mpk: {problem}; install the package with pip, or name the library in MPK_LIBRARY") from None
+    for name, arguments in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, c_int
+    for name in _RELEASES:
+        function = getattr(library, name)
+        function.argtypes, function.restype = [c_void_p], None
+    library.mpk_context_create.restype = c_void_p
+    library.mpk_error_message.argtypes, library.mpk_error_message.restype = [c_void_p], c_char_p
+    library.mpk_status_sentence.argtypes, library.mpk_status_sentence.restype = [c_int], c_char_p
+    library.mpk_version.restype = c_char_p
+    library.mpk_finish_name.argtypes, library.mpk_finish_name.restype = [c_int], c_char_p
+    library.mpk_engine_tokenizer.argtypes, library.mpk_engine_tokenizer.restype = [c_void_p], c_void_p
+    library.mpk_engine_describe.argtypes = [c_void_p, POINTER(EngineFacts)]
+    library.mpk_engine_describe.restype = None
+    return library
+
+
+lib = _load()
+
+
+class _Context(threading.local):
+    """One context for each thread, as the library asks for."""
+
+    def __init__(self) -> None:
+        self.handle = c_void_p(lib.mpk_context_create())
+        if not self.handle:
+            raise MemoryError("mpk: out of memory for a context")
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            lib.mpk_context_free(self.handle)
+
+
+context = _Context()
+
+
+def fail(status: int) -> None:
+    """Raise what the last call of this thread failed with."""
+    message = lib.mpk_error_message(context.handle).decode(errors="replace")
+    error = _EXCEPTIONS.get(status, Error)(message or lib.mpk_status_sentence(status).decode())
+    error.status = status
+    raise error
+
+
+def call(function, *arguments) -> None:
+    """Call a fallible function with this thread's context."""
+    status = function(context.handle, *arguments)
+    if status:
+        fail(status)
+
+
+def take_text(pointer: c_void_p) -> str:
+    """A char * of the library as str; the library's copy is freed."""
+    try:
+        return ctypes.string_at(pointer).decode(errors="replace")
+    finally:
+        lib.mpk_free(pointer)
+
+
+def text_of(function, *arguments) -> str:
+    """The text that a function gives through its last argument."""
+    out = c_void_p()
+    call(function, *arguments, byref(out))
+    return take_text(out)
+
+
+def version() -> str:
+    return lib.mpk_version().decode()

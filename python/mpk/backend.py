@@ -1,0 +1,360 @@
+"""torch.compile(backend="mpk"): PyTorch programs as tensor programs.
+
+Dynamo captures, AOTAutograd makes the graph functional and decomposes what no lowering does whole.  Here each graph, once
+its shapes are numbers, becomes one tensor program, or several with operators of PyTorch between them where some are
+not supported.  Graphs with symbolic shapes are made for each shape that comes, the last CACHED_SHAPES of which are kept.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from mpk import lowering, lowering_index, lowering_math  # noqa: F401  (they fill the table)
+from mpk._library import Error
+from mpk.emit import Emitter, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
+from mpk.graph import Program
+
+CACHED_SHAPES = 32
+aten = torch.ops.aten
+
+
+class TrainingError(RuntimeError):
+    """The backend runs inference only."""
+
+
+@dataclasses.dataclass
+class Options:
+    """threads: workers of a program (0: as many as PyTorch uses); reports: where to note what was compiled."""
+
+    threads: int = 0
+    reports: list[Report] | None = None
+
+
+@dataclasses.dataclass
+class Report:
+    """What became of one graph: facts of each program, and reasons by operator of what stayed with PyTorch."""
+
+    programs: list[dict] = dataclasses.field(default_factory=list)
+    fallbacks: dict[str, str] = dataclasses.field(default_factory=dict)
+    n_fallbacks: int = 0
+
+
+# ---- running ----
+
+class Runner:
+    """A compiled program and how to call it with PyTorch's tensors."""
+
+    def __init__(self, program: Program, slots: list[Slot], outputs: list[Any], arguments: dict[int, torch.Tensor]) -> None:
+        self.program, self.lock = program, threading.Lock()
+        self.constants = [s.data for s in slots if s.kind == "constant"]
+        program.name_slots([s.name for s in slots])
+        self.fixed = [s.data.data_ptr() if s.data is not None else 0 for s in slots]
+        self.inputs = [(at, s.index) for at, s in enumerate(slots) if s.kind == "argument"]
+        self.dense = {i: is_permuted(fake.shape, fake.stride()) for i, fake in arguments.items()}
+        self.copied = [(at, i) for at, i in self.inputs if not self.dense[i]]
+        self.expected = [(i, tuple(f.shape), tuple(f.stride()), f.dtype) for i, f in arguments.items()]
+        self.sizes = [(i, f.untyped_storage().nbytes() if False else _span(f)) for i, f in arguments.items()]
+        self.seen: dict[int, int] = {}
+        # of each result: ("known", tensor), ("argument", index) or (slot, shape, stride, dtype)
+        self.outputs = outputs
+        self.results = [(o[1], *o[2:]) for o in outputs if o[0] == "slot"]
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        with self.lock:
+            return self.run(arguments)
+
+    def run(self, arguments: Sequence[Any]) -> list[Any]:
+        addresses, seen = self.fixed, self.seen
+        kept = []
+        for at, i in self.inputs:
+            address = arguments[i].data_ptr()
+            if seen.get(i) != address:
+                self.check(i, arguments[i])
+                seen[i] = address
+            addresses[at] = address
+        for at, i in self.copied:
+            kept.append(arguments[i].contiguous())
+            addresses[at] = kept[-1].data_ptr()
+        made = {}
+        for at, shape, stride, dtype in self.results:
+            made[at] = torch.empty_strided(shape, stride, dtype=dtype)
+            addresses[at] = made[at].data_ptr()
+        self.program.call(addresses)
+        return [made[o[1]] if o[0] == "slot" else arguments[o[1]] if o[0] == "argument" else o[1] for o in self.outputs]
+
+    def check(self, i: int, tensor: torch.Tensor) -> None:
+        """Is the memory of this tensor what the program was compiled for?  Asked when its address is new."""
+        _, shape, stride, dtype = next(x for x in self.expected if x[0] == i)
+        if tensor.device.type != "cpu" or tensor.dtype != dtype or tuple(tensor.shape) != shape:
+            raise Error(f"argument {i} is {tensor.dtype}{list(tensor.shape)} on {tensor.device}; "
+                        f"compiled for {dtype}{list(shape)} on cpu")
+        if tuple(tensor.stride()) != stride and self.dense[i] and tensor.numel() > 1 and not _same_strides(shape, stride, tensor.stride()):
+            raise Error(f"argument {i} has strides {tuple(tensor.stride())}; compiled for {stride}")
+        if tensor.untyped_storage().nbytes() < tensor.storage_offset() * tensor.element_size() + _span(tensor):
+            raise Error(f"argument {i}: the storage of the tensor has been freed")
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to the last."""
+    return (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))) * tensor.element_size() if tensor.numel() else 0
+
+
+def _same_strides(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
+    return all(n == 1 or x == y for n, x, y in zip(shape, a, b))
+
+
+# ---- compiling ----
+
+def placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [n for n in gm.graph.nodes if n.op == "placeholder"]
+
+
+def lower_graph(gm: torch.fx.GraphModule, name: str, on_unsupported: Callable[[torch.fx.Node, str], None] | None) -> tuple[Emitter, dict]:
+    """Lower all nodes.  on_unsupported: told of each node that is not; the rest is lowered as if it were an input."""
+    e, values = Emitter(name), {}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = _argument(e, node, len([n for n in values if n.op == "placeholder"]))
+        elif node.op == "get_attr":
+            data = getattr(gm, node.target)
+            values[node] = e.folded(data) if isinstance(data, torch.Tensor) else data
+        elif node.op == "call_function":
+            try:
+                values[node] = e.lower(node, values)
+            except (Unsupported, IndexError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as problem:
+                if on_unsupported is None:
+                    raise
+                on_unsupported(node, str(problem))
+                values[node] = _stand_in(e, node)
+    return e, values
+
+
+class Foreign:
+    """A value that no program can hold; whoever reads it stays with PyTorch."""
+
+
+def _argument(e: Emitter, node: torch.fx.Node, index: int) -> Any:
+    fake = node.meta["val"]
+    if not isinstance(fake, torch.Tensor):
+        return fake
+    try:
+        return e.argument(index, fake)
+    except Unsupported:
+        return Foreign()
+
+
+def _stand_in(e: Emitter, node: torch.fx.Node) -> Any:
+    """What lowering goes on with after a node that PyTorch runs."""
+    def one(fake: Any) -> Any:
+        if not isinstance(fake, torch.Tensor):
+            return fake
+        try:
+            e.n_stand_ins = getattr(e, "n_stand_ins", 0) + 1
+            return e.argument(1000000 + e.n_stand_ins, torch.empty(fake.shape, dtype=fake.dtype, device="meta"))
+        except Unsupported:
+            return Foreign()
+    return torch.utils._pytree.tree_map(one, node.meta.get("val"))
+
+
+def find_unsupported(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
+    """Nodes that cannot be lowered, with the reason."""
+    found: dict[torch.fx.Node, str] = {}
+    lower_graph(gm, "probe", found.__setitem__)
+    return found
+
+
+def compile_graph(gm: torch.fx.GraphModule, options: Options, report: Report) -> Callable[[Sequence[Any]], list[Any]]:
+    """A function of a list of arguments, from a functional graph of known shapes.  Raises Unsupported."""
+    e, values = lower_graph(gm, "torch", None)
+    arguments = {i: n.meta["val"] for i, n in enumerate(placeholders(gm)) if isinstance(n.meta["val"], torch.Tensor)}
+    (returned,) = gm.graph.find_nodes(op="output")[0].args
+    outputs = [_place_output(e, values, node, i) for i, node in enumerate(returned)]
+    if not any(o[0] == "slot" for o in outputs):
+        return lambda a: [a[o[1]] if o[0] == "argument" else o[1].clone() if isinstance(o[1], torch.Tensor) else o[1] for o in outputs]
+    constants = {s.name: (s.data.data_ptr(), s.data.numel() * s.data.element_size()) for s in e.slots if s.kind == "constant"}
+    program = e.graph.compile(constants, options.threads or torch.get_num_threads())
+    report.programs.append(program)
+    used = {s.index for s in e.slots if s.kind == "argument"}
+    return Runner(program, e.slots, outputs, {i: f for i, f in arguments.items() if i in used})
+
+
+def _place_output(e: Emitter, values: dict, node: Any, index: int) -> tuple:
+    """Let a result be written where its tensor will lie, strided as PyTorch would stride it."""
+    if not isinstance(node, torch.fx.Node):
+        return ("known", node)
+    val = values[node]
+    if node.op == "placeholder":
+        return ("argument", [n for n in node.graph.nodes if n.op == "placeholder"].index(node))
+    if not isinstance(val, Val):
+        return ("known", val)
+    fake = node.meta["val"]
+    shape = tuple(fake.shape)
+    stride = tuple(fake.stride()) if is_permuted(shape, fake.stride()) else tuple(lowering.contiguous_strides(shape))
+    if val.numel == 0:
+        return ("known", torch.empty_strided(shape, stride, dtype=val.dtype))
+    order = dense_order(shape, stride)
+    name = f"r{index}"
+    laid = e.permute(val, order)
+    tensor = e.graph.operator("copy", [e.tensor(laid)], name=name)[0]
+    e.graph.output(tensor)
+    e.slots.append(Slot(name, "result", index))
+    return ("slot", len(e.slots) - 1, shape, stride, val.dtype)
+
+
+# ---- what stays with PyTorch ----
+
+class _Supported(OperatorSupportBase):
+    def __init__(self, unsupported: dict[torch.fx.Node, str]) -> None:
+        self.unsupported = unsupported
+
+    def is_node_supported(self, submodules: Any, node: torch.fx.Node) -> bool:
+        return node.op == "call_function" and node not in self.unsupported
+
+
+def compile_parts(gm: torch.fx.GraphModule, unsupported: dict[torch.fx.Node, str], options: Options, report: Report) -> Callable:
+    """Partition; every part is a program, PyTorch runs the rest."""
+    partitioner = CapabilityBasedPartitioner(gm, _Supported(unsupported), allows_single_node_partition=True)
+    fused = partitioner.fuse_partitions(partitioner.propose_partitions())
+    for node in fused.graph.nodes:
+        if node.op == "call_module" and node.target.startswith("fused_"):
+            part = getattr(fused, node.target)
+            compiled = compile_static(part, options, report, nested=True)
+            setattr(fused, node.target, _Part(compiled, isinstance(part.graph.find_nodes(op="output")[0].args[0], (list, tuple))))
+    fused.recompile()
+    return lambda arguments: list(fused(*arguments))
+
+
+class _Part(torch.nn.Module):
+    """A compiled part in the place of its graph."""
+
+    def __init__(self, compiled: Callable, many: bool) -> None:
+        super().__init__()
+        self.compiled, self.many = compiled, many
+
+    def forward(self, *arguments: Any) -> Any:
+        results = self.compiled(arguments)
+        return results if self.many else results[0]
+
+
+def compile_static(gm: torch.fx.GraphModule, options: Options, report: Report, nested: bool = False) -> Callable:
+    """A function of a list of arguments, from a functional graph of known shapes."""
+    returned = gm.graph.find_nodes(op="output")[0]
+    if not isinstance(returned.args[0], (list, tuple)):
+        returned.args = ([returned.args[0]],)
+        single = True
+    unsupported = find_unsupported(gm)
+    try:
+        if not unsupported:
+            return compile_graph(gm, options, report)
+    except (Unsupported, Error) as problem:
+        unsupported = {n: str(problem) for n in gm.graph.nodes if n.op == "call_function"}
+    for node, reason in unsupported.items():
+        report.fallbacks.setdefault(str(node.target), reason)
+        report.n_fallbacks += 1
+    if nested or not any(n.op == "call_function" and n not in unsupported for n in gm.graph.nodes):
+        return lambda arguments: list(gm(*arguments))
+    return compile_parts(gm, unsupported, options, report)
+
+
+# ---- shapes ----
+
+def is_symbolic(gm: torch.fx.GraphModule) -> bool:
+    """Does any value have a shape, or is any a number, that differs from call to call?"""
+    for node in gm.graph.nodes:
+        for v in _flat([node.meta.get("val")]):
+            if isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                return True
+            if isinstance(v, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in (*v.shape, *v.stride())):
+                return True
+    return False
+
+
+def at_shapes(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> torch.fx.GraphModule:
+    """The graph for arguments of these shapes, all of them numbers."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a for a in arguments]
+
+    def run(*values: Any) -> Any:
+        return torch.fx.Interpreter(gm).run(*values)
+    with mode, torch.no_grad():
+        out = make_fx(run, tracing_mode="real")(*fakes)
+    for node, value in zip(placeholders(out), fakes):
+        node.meta.setdefault("val", value)
+    return out
+
+
+class ByShape:
+    """One compiled function for each set of shapes, the last CACHED_SHAPES that were used."""
+
+    def __init__(self, gm: torch.fx.GraphModule, options: Options) -> None:
+        self.gm, self.options = gm, options
+        self.compiled: collections.OrderedDict[tuple, Callable] = collections.OrderedDict()
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        key = tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
+        function = self.compiled.get(key)
+        if function is None:
+            function = self.compiled[key] = compile_and_tell(at_shapes(self.gm, arguments), self.options)
+            if len(self.compiled) > CACHED_SHAPES:
+                self.compiled.popitem(last=False)
+        self.compiled.move_to_end(key)
+        return function(arguments)
+
+
+# ---- the backend ----
+
+_warned: set[frozenset[str]] = set()
+
+
+def compile_and_tell(gm: torch.fx.GraphModule, options: Options) -> Callable:
+    report = Report()
+    function = compile_static(gm, options, report)
+    if options.reports is not None:
+        options.reports.append(report)
+    names = frozenset(report.fallbacks)
+    if names and names not in _warned:
+        _warned.add(names)
+        warnings.warn("mpk: PyTorch runs " + ", ".join(sorted(names)) + "; mpk.explain tells why", stacklevel=2)
+    return function
+
+
+def compiler(options: Options) -> Callable:
+    def compile_fx(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
+        with torch.utils._python_dispatch._disable_current_modes():
+            function = ByShape(gm, options) if is_symbolic(gm) else compile_and_tell(gm, options)
+
+        def run(arguments: list[Any]) -> list[Any]:
+            return function(arguments)
+        run._boxed_call = True
+        return run
+    return compile_fx
+
+
+def refuse_training(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
+    raise TrainingError("mpk compiles inference only, and this call would record gradients: "
+                        "put it under torch.no_grad() or torch.inference_mode(), or freeze the parameters")
+
+
+def decompositions() -> dict:
+    """Every decomposition of PyTorch but those of what a lowering does whole."""
+    every = torch._decomp.global_decomposition_table["post_autograd"]
+    return {op: f for op, f in every.items() if op not in table and isinstance(op, torch._ops.OpOverload)}
+
+
+def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, **_: Any) -> Callable:
+    """The backend that torch.compile finds under the name "mpk".  options={"threads": 4} sets the workers."""
+    options = options if isinstance(options, Options) else Options(**(options or {}))
+    backend = aot_autograd(fw_compiler=refuse_training, inference_compiler=compiler(options), decompositions=decompositions())
+    return backend(gm, example_inputs)

@@ -1,0 +1,355 @@
+"""From an FX graph of ATen operators, shapes known, to a tensor program.
+
+Input: a functional graph whose nodes carry fake values of concrete shapes.  Output: a graph.Graph, and a slot for each
+tensor that lies in PyTorch's memory.  Idea: nodes are lowered one by one, in order, by the functions of the tables in
+lowering*.py; what depends on no input is evaluated by PyTorch at once and becomes a constant.  A value without elements
+has no bytes, so it counts as such a constant, and the library never sees it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from mpk import graph as mg
+from mpk._library import Error
+
+DTYPES = {torch.float32: (mg.F32, "f32"), torch.float16: (mg.F16, "f16"), torch.bfloat16: (mg.BF16, "bf16"),
+          torch.float64: (mg.F64, "f64"), torch.int32: (mg.I32, "i32"), torch.int64: (mg.I64, "i64"),
+          torch.bool: (mg.BOOL, "bool"), torch.uint8: (mg.U8, "u8"), torch.int8: (mg.I8, "i8"),
+          torch.int16: (mg.I16, "i16")}
+FROM_IR = {number: dtype for dtype, (number, _) in DTYPES.items()}
+FOLD_LIMIT = 1 << 24  # elements of a value that is worked out at compile time
+
+# Filled by lowering*.py: an overload -> (function of (Emitter, *arguments in the order of the schema)).
+table: dict[Any, Callable[..., Any]] = {}
+# Overloads whose result depends only on the shape and dtype of their tensors.
+shape_only: set[Any] = set()
+
+
+class Unsupported(Exception):
+    """The node cannot be lowered; it stays with PyTorch."""
+
+
+@dataclasses.dataclass(eq=False)
+class Val:
+    """A value of the FX graph: a tensor of the program, or one known at compile time (data)."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    tensor: mg.Tensor | None = None
+    data: torch.Tensor | None = None
+    transposed: Val | None = None  # of which it is the transpose: [D, F] of [F, D]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.is_floating_point
+
+    def literal(self) -> str | None:
+        """Its text in an expression, if all of its elements are known to be one number."""
+        if self.data is None or self.numel == 0 or (self.numel > 1 and any(s for s, n in zip(self.data.stride(), self.shape) if n > 1)):
+            return None
+        return literal(self.data[(0,) * self.rank].item() if self.rank else self.data.item())
+
+
+def literal(value: bool | int | float) -> str:
+    """A number as the operator map reads it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"({value})" if value < 0 else str(value)
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "(-inf)"
+    text = repr(float(value))
+    text = text if any(c in text for c in ".e") else text + ".0"
+    return f"({text})" if value < 0 or text[0] == "-" else text
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    if dtype not in DTYPES:
+        raise Unsupported(f"dtype {str(dtype).removeprefix('torch.')}")
+    return DTYPES[dtype][1]
+
+
+@dataclasses.dataclass
+class Slot:
+    """A tensor in PyTorch's memory: an argument of the compiled function, a constant, or a result."""
+
+    name: str
+    kind: str  # "argument", "constant", "result"
+    index: int  # of the argument or the result
+    data: torch.Tensor | None = None
+
+
+class Emitter:
+    """Builds one tensor program; the face that lowering functions see."""
+
+    def __init__(self, name: str) -> None:
+        self.graph = mg.Graph(name)
+        self.slots: list[Slot] = []
+        self.lifted: dict[int, mg.Tensor] = {}
+        self.node: torch.fx.Node | None = None
+
+    # ---- tensors that come from outside ----
+
+    def argument(self, index: int, fake: torch.Tensor, written: bool = False) -> Val:
+        """Argument `index` of the compiled function; its memory is used as it lies, strided like `fake`."""
+        dtype_name(fake.dtype)
+        shape = tuple(int(n) for n in fake.shape)
+        if math.prod(shape) == 0:
+            return self.folded(torch.empty(shape, dtype=fake.dtype))
+        if len(shape) > mg.MAX_RANK:
+            raise Unsupported(f"rank {len(shape)}")
+        name, order = f"a{index}", dense_order(shape, fake.stride())
+        add = self.graph.state if written else self.graph.input
+        tensor = add(name, DTYPES[fake.dtype][0], [shape[axis] for axis in order])
+        self.slots.append(Slot(name, "argument", index))
+        val = Val(tuple(shape[axis] for axis in order), fake.dtype, tensor)
+        return self.permute(val, [order.index(axis) for axis in range(len(order))])
+
+    def folded(self, data: torch.Tensor) -> Val:
+        """A value known at compile time."""
+        return Val(tuple(data.shape), data.dtype, data=data)
+
+    def tensor(self, val: Val) -> mg.Tensor:
+        """The tensor of a value; one known at compile time becomes a constant."""
+        if val.tensor is None:
+            val.tensor = self._lift(val)
+        return val.tensor
+
+    def _lift(self, val: Val) -> mg.Tensor:
+        assert val.data is not None
+        if val.numel == 0:
+            raise Unsupported("an operand without elements")
+        dtype_name(val.dtype)
+        data = val.data
+        if val.numel > 1 and val.literal() is not None:
+            one = self.tensor(self.folded(data.as_strided([1] * val.rank, [1] * val.rank).clone()))
+            return self.graph.operator("expand", [one], shape=val.shape)[0]
+        data = data.contiguous()
+        name = f"c{len(self.slots)}"
+        tensor = self.graph.constant(name, DTYPES[val.dtype][0], val.shape)
+        self.slots.append(Slot(name, "constant", len(self.slots), data))
+        return tensor
+
+    # ---- operators ----
+
+    def op(self, kind: str, *operands: Val | None, **attributes: mg.AttributeValue) -> Val:
+        return self.ops(kind, *operands, **attributes)[0]
+
+    def ops(self, kind: str, *operands: Val | None, **attributes: mg.AttributeValue) -> list[Val]:
+        """Add an operator; all of its results."""
+        tensors = [None if v is None else self.tensor(v) for v in operands]
+        try:
+            made = self.graph.operator(kind, tensors, **attributes)
+        except Error as problem:
+            raise Unsupported(str(problem).splitlines()[0]) from None
+        return [Val(t.shape, FROM_IR[t.dtype], t) for t in made]
+
+    def map(self, expression: str, *operands: Any, dtype: torch.dtype, shape: Sequence[int] | None = None) -> Val:
+        """An element-wise expression of {0}, {1} ...: values, or numbers.  shape: of the result, if it is known."""
+        words, tensors = [], []
+        for operand in operands:
+            word = operand.literal() if isinstance(operand, Val) else literal(operand)
+            if word is None:
+                if operand not in tensors:
+                    tensors.append(operand)
+                word = f"x{tensors.index(operand)}"
+            words.append(word)
+        shapes = [v.shape for v in operands if isinstance(v, Val)]
+        shape = tuple(torch.broadcast_shapes(*shapes)) if shape is None else tuple(shape)
+        if math.prod(shape) == 0:
+            return self.folded(torch.empty(shape, dtype=dtype))
+        if not tensors:
+            val = self.op("map", self.folded(torch.zeros((1,) * max(1, len(shape)), dtype=dtype)),
+                          expr=f"{expression.format(*words)}", dtype=dtype_name(dtype))
+        else:
+            val = self.op("map", *tensors, expr=expression.format(*words), dtype=dtype_name(dtype))
+        return self.expand(self.reshape(val, (1,) * (len(shape) - val.rank) + val.shape), shape)
+
+    # ---- views and the like, which leave out what changes nothing ----
+
+    def cast(self, val: Val, dtype: torch.dtype) -> Val:
+        if val.dtype == dtype:
+            return val
+        if val.data is not None:
+            return self.folded(val.data.to(dtype))
+        return self.op("cast", val, dtype=dtype_name(dtype))
+
+    def reshape(self, val: Val, shape: Sequence[int]) -> Val:
+        shape = tuple(int(n) for n in shape)
+        if val.shape == shape:
+            return val
+        if val.data is not None:
+            return self.folded(val.data.reshape(shape))
+        if len(shape) > mg.MAX_RANK:
+            raise Unsupported(f"rank {len(shape)}")
+        return self.op("reshape", val, shape=shape)
+
+    def permute(self, val: Val, axes: Sequence[int]) -> Val:
+        axes = [axis % max(1, val.rank) for axis in axes]
+        if axes == list(range(val.rank)):
+            return val
+        if val.data is not None:
+            return self.folded(val.data.permute(axes))
+        out = self.op("transpose", val, perm=axes)
+        if val.rank == 2:
+            out.transposed = val
+        return out
+
+    def expand(self, val: Val, shape: Sequence[int]) -> Val:
+        shape = tuple(int(n) for n in shape)
+        if val.shape == shape:
+            return val
+        if val.data is not None:
+            return self.folded(val.data.expand(shape))
+        if len(shape) > mg.MAX_RANK:
+            raise Unsupported(f"rank {len(shape)}")
+        return self.op("expand", self.reshape(val, (1,) * (len(shape) - val.rank) + val.shape), shape=shape)
+
+    def slice(self, val: Val, axis: int, start: int, stop: int, step: int = 1) -> Val:
+        """Entries start, start + step ... below stop of an axis; bounds are in range."""
+        axis %= val.rank
+        if (start, stop, step) == (0, val.shape[axis], 1):
+            return val
+        if val.data is not None:
+            return self.folded(val.data[(slice(None),) * axis + (slice(start, stop, step),)])
+        starts, stops = [0] * val.rank, list(val.shape)
+        starts[axis], stops[axis] = start, stop
+        if stop <= start:
+            return self.folded(torch.empty([0 if i == axis else n for i, n in enumerate(val.shape)], dtype=val.dtype))
+        if step == 1:
+            return self.op("slice", val, starts=starts, stops=stops)
+        steps = [1] * val.rank
+        steps[axis] = step
+        return self.op("slice", val, starts=starts, stops=stops, steps=steps)
+
+    def select(self, val: Val, axis: int, index: int) -> Val:
+        axis %= val.rank
+        index += val.shape[axis] if index < 0 else 0
+        one = self.slice(val, axis, index, index + 1)
+        return self.reshape(one, val.shape[:axis] + val.shape[axis + 1:])
+
+    def concat(self, vals: Sequence[Val], axis: int) -> Val:
+        vals = [v for v in vals if v.numel]
+        while len(vals) > mg.MAX_INPUTS:
+            vals = [self.concat(vals[i:i + mg.MAX_INPUTS], axis) for i in range(0, len(vals), mg.MAX_INPUTS)]
+        return vals[0] if len(vals) == 1 else self.op("concat", *vals, axis=axis % vals[0].rank)
+
+    def reduce(self, val: Val, kind: str, axes: Sequence[int], keep: bool, dtype: torch.dtype) -> Val:
+        return self.op("reduce", val, axes=list(axes), keep=int(keep), kind=kind, dtype=dtype_name(dtype))
+
+    # ---- nodes ----
+
+    def lower(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
+        """The value of a node: a Val, or a list of them.  Raises Unsupported."""
+        self.node = node
+        if node.target is operator.getitem:
+            value = values[node.args[0]][node.args[1]]
+            return value() if callable(value) else value
+        meta = node.meta.get("val")
+        if isinstance(meta, torch.Tensor) and meta.numel() == 0:
+            return self.folded(torch.empty(tuple(meta.shape), dtype=meta.dtype))
+        arguments = bind(node)
+        read = torch.fx.node.map_arg(arguments, lambda n: values[n])
+        folded = self._fold(node, values)
+        if folded is not None:
+            return folded
+        function = table.get(node.target)
+        if function is None:
+            raise Unsupported("no lowering")
+        result = function(self, *read)
+        if isinstance(meta, torch.Tensor):
+            self._check(result, meta)
+        return result
+
+    def _check(self, val: Val, meta: torch.Tensor) -> None:
+        if val.shape != tuple(meta.shape) or val.dtype != meta.dtype:
+            raise Unsupported(f"lowered to {val.dtype}{list(val.shape)}, not {meta.dtype}{list(meta.shape)}")
+
+    def _fold(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
+        """Work the node out now if nothing that it reads comes from outside."""
+        if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded in node.target.tags:
+            return None
+        if node.target in shape_only:
+            return self._fold_shape_only(node, values)
+        known = all(isinstance(v, Val) and v.data is not None for v in _flat([values[n] for n in node.all_input_nodes]))
+        size = sum(v.numel() for v in _flat([node.meta.get("val")]) if isinstance(v, torch.Tensor))
+        if not known or size > FOLD_LIMIT or node.target._schema.is_mutable:
+            return None
+        args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: self._real(values[n]))
+        with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
+            result = node.target(*args, **kwargs)
+        return torch.utils._pytree.tree_map_only(torch.Tensor, self.folded, result)
+
+    def _fold_shape_only(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Val:
+        """full, zeros_like and their kind: one number, seen everywhere."""
+        meta, name = node.meta["val"], node.target._overloadpacket.__name__
+        value: Any = 1 if "ones" in name else 0
+        if "full" in name:
+            at = [a.name for a in node.target._schema.arguments].index("fill_value")
+            value = bind(node)[at]
+        if isinstance(value, torch.fx.Node):
+            value = values[value].data
+            if value is None:
+                raise Unsupported("the number is not known")
+            value = value.item()
+        return self.folded(torch.full((1,) * meta.dim(), value, dtype=meta.dtype).expand(tuple(meta.shape)))
+
+    def _real(self, value: Any) -> Any:
+        return torch.utils._pytree.tree_map_only(Val, lambda v: v.data, value)
+
+
+def _flat(values: Any) -> list[Any]:
+    out: list[Any] = []
+    for v in values:
+        if isinstance(v, (list, tuple)):
+            out += _flat(v)
+        elif v is not None:
+            out.append(v)
+    return out
+
+
+def bind(node: torch.fx.Node) -> list[Any]:
+    """The arguments of a node in the order of its schema, defaults filled in."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        raise Unsupported("not an operator")
+    parameters = node.target._schema.arguments
+    arguments = list(node.args)
+    for parameter in parameters[len(arguments):]:
+        arguments.append(node.kwargs[parameter.name] if parameter.name in node.kwargs else parameter.default_value)
+    return arguments
+
+
+def dense_order(shape: Sequence[int], stride: Sequence[int]) -> list[int]:
+    """Axes from the slowest to the fastest in memory; as they are if no order is dense."""
+    axes = list(range(len(shape)))
+    if not is_permuted(shape, stride):
+        return axes
+    moving = sorted((axis for axis in axes if shape[axis] > 1), key=lambda axis: -stride[axis])
+    return [axis if shape[axis] == 1 else moving.pop(0) for axis in axes]
+
+
+def is_permuted(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Do the strides say a dense tensor with its axes in some order?"""
+    expected = 1
+    for n, s in sorted(((n, s) for n, s in zip(shape, stride) if n > 1), key=lambda ns: ns[1]):
+        if s != expected:
+            return False
+        expected *= n
+    return True

@@ -1,0 +1,228 @@
+"""The engine's Python face: open a model, generate, stream.
+
+    import mpk
+    llm = mpk.LLM("model.gguf")
+    for answer in llm.generate(["Once upon a time"], mpk.SamplingParams(max_tokens=30)):
+        print(answer.text)
+    for piece in llm.stream("Once upon a time"):
+        print(piece.text, end="")
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import threading
+from collections.abc import Iterator, Sequence
+
+from mpk import _library as c
+
+Prompt = "str | Sequence[int]"
+_DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
+_READ_MS = 100  # how long a read waits before Python looks at its signals again
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingParams:
+    """How an answer is drawn.  temperature 0 takes the likeliest token; 0 turns top_k, min_p and max_tokens off."""
+
+    max_tokens: int = 0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    stop: Sequence[str] = ()
+    ignore_eos: bool = False
+    raw_prompt: bool = False
+
+    def _to_c(self) -> c.RequestOptions:
+        for name, bits in (("max_tokens", 32), ("top_k", 32), ("seed", 64)):
+            if not 0 <= int(getattr(self, name)) < 1 << bits:
+                raise c.ArgumentError(f"{name} is {getattr(self, name)}: expected 0 to {(1 << bits) - 1}")
+        stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        options = c.RequestOptions(
+            size=ctypes.sizeof(c.RequestOptions), max_tokens=int(self.max_tokens), temperature=self.temperature,
+            top_k=int(self.top_k), top_p=self.top_p, min_p=self.min_p, seed=int(self.seed), n_stop=len(stop),
+            ignore_eos=self.ignore_eos, raw_prompt=self.raw_prompt)
+        options.stop = (ctypes.c_char_p * len(stop))(*(text.encode() for text in stop))
+        return options
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """What has come since the piece before.  finish: "running" until the last one."""
+
+    text: str
+    token_ids: list[int]
+    finish: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A whole answer.  finish: "stop" (the model ended it, or a stop text came) or "length"."""
+
+    prompt: str | list[int]
+    text: str
+    token_ids: list[int]
+    finish: str
+
+
+class _Request:
+    """A request of an engine, from submission until it is freed."""
+
+    def __init__(self, llm: LLM, prompt: Prompt, params: SamplingParams) -> None:
+        self.llm, self.prompt, self.handle = llm, prompt, ctypes.c_void_p()
+        options = params._to_c()
+        engine = llm._engine()
+        if isinstance(prompt, str):
+            data = prompt.encode()
+            c.call(c.lib.mpk_submit_text, engine, data, len(data), ctypes.byref(options), ctypes.byref(self.handle))
+        else:
+            ids = [int(i) for i in prompt]
+            if any(not -2**31 <= i < 2**31 for i in ids):
+                raise c.ArgumentError("a token id does not fit into 32 bits")
+            c.call(c.lib.mpk_submit_tokens, engine, (ctypes.c_int32 * len(ids))(*ids), len(ids),
+                   ctypes.byref(options), ctypes.byref(self.handle))
+        llm._requests.add(self)
+
+    def pieces(self) -> Iterator[Piece]:
+        finish = "running"
+        while finish == "running":
+            piece = c.Piece()
+            if not self.handle:
+                raise c.ArgumentError("the engine of this request has been closed")
+            c.call(c.lib.mpk_request_read, self.handle, _READ_MS, ctypes.byref(piece))
+            finish = c.lib.mpk_finish_name(piece.finish).decode()
+            if piece.n_tokens or piece.n_bytes or finish != "running":
+                text = ctypes.string_at(piece.text, piece.n_bytes).decode() if piece.n_bytes else ""
+                yield Piece(text, piece.tokens[:piece.n_tokens], finish)
+
+    def free(self) -> None:
+        handle, self.handle = self.handle, None
+        if handle:
+            c.lib.mpk_request_free(handle)
+        self.llm._requests.discard(self)
+
+
+class LLM:
+    """A model, compiled and running: a Hugging Face folder, a GGUF file, or an image of `mpk compile`.
+
+    threads: workers (0: one for each processor); max_batch: requests that run at the same time; context_tokens: prompt
+    and answer of a request at most; kv_dtype: "f32", "f16" or "bf16"; random_weights: a configuration alone is a model.
+    Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, threads: int = 0, max_batch: int = 0, step_tokens: int = 0,
+                 context_tokens: int = 0, kv_tokens: int = 0, kv_dtype: str = "f32", random_weights: bool = False,
+                 random_seed: int = 0) -> None:
+        self._handle: ctypes.c_void_p | None = None
+        self._requests: set[_Request] = set()
+        self._lock = threading.Lock()
+        if kv_dtype not in _DTYPES:
+            raise c.ArgumentError(f"kv_dtype is {kv_dtype!r}: expected one of {', '.join(_DTYPES)}")
+        for name, value in (("threads", threads), ("max_batch", max_batch), ("step_tokens", step_tokens),
+                            ("context_tokens", context_tokens), ("kv_tokens", kv_tokens)):
+            if not 0 <= value < 1 << 32:
+                raise c.ArgumentError(f"{name} is {value}: expected 0 to {2**32 - 1}")
+        options = c.EngineOptions(
+            size=ctypes.sizeof(c.EngineOptions), threads=threads, max_batch=max_batch, step_tokens=step_tokens,
+            context_tokens=context_tokens, kv_tokens=kv_tokens, kv_dtype=_DTYPES[kv_dtype],
+            random_weights=random_weights, random_seed=random_seed & (1 << 64) - 1)
+        handle = ctypes.c_void_p()
+        c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))
+        self._handle = handle
+
+    def generate(self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+                 ) -> list[Answer]:
+        """Answers to one prompt or several, which run together; a prompt is a text or a list of token ids."""
+        prompts = [prompts] if _is_one_prompt(prompts) else list(prompts)
+        each = [params or SamplingParams()] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise c.ArgumentError(f"{len(prompts)} prompts and {len(each)} sampling parameters")
+        requests: list[_Request] = []
+        try:
+            for prompt, wanted in zip(prompts, each):
+                requests.append(_Request(self, prompt, wanted))
+            return [_collect(request) for request in requests]
+        finally:
+            for request in requests:
+                request.free()
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
+        """The answer to one prompt piece by piece as it comes; closing the iterator cancels it."""
+        request = _Request(self, prompt, params or SamplingParams())
+        return _stream(request)
+
+    def tokenize(self, text: str, add_special: bool = True) -> list[int]:
+        """Token ids of a text; add_special: with those before and after it that the model asks for."""
+        ids, n, data = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t(), text.encode()
+        c.call(c.lib.mpk_tokenize, self._tokenizer(), data, len(data), add_special, ctypes.byref(ids), ctypes.byref(n))
+        try:
+            return ids[:n.value]
+        finally:
+            c.lib.mpk_free(ctypes.cast(ids, ctypes.c_void_p))
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        data, n = ctypes.c_void_p(), ctypes.c_size_t()
+        c.call(c.lib.mpk_detokenize, self._tokenizer(), (ctypes.c_int32 * len(ids))(*ids), len(ids),
+               ctypes.byref(data), ctypes.byref(n))
+        try:
+            return ctypes.string_at(data, n.value).decode(errors="replace")
+        finally:
+            c.lib.mpk_free(data)
+
+    def describe(self) -> dict[str, int]:
+        """Sizes of the compiled model: vocabulary, bytes of weights and cache, graphs, tasks, events, times in ns."""
+        facts = c.EngineFacts(size=ctypes.sizeof(c.EngineFacts))
+        c.lib.mpk_engine_describe(self._engine(), ctypes.byref(facts))
+        return {name: getattr(facts, name) for name, _ in facts._fields_ if name != "size"}
+
+    def close(self) -> None:
+        """Stop the engine and free its memory; requests that run are cancelled."""
+        with self._lock:
+            handle, self._handle = self._handle, None
+        for request in list(self._requests):
+            request.free()
+        if handle:
+            c.lib.mpk_engine_close(handle)
+
+    def _engine(self) -> ctypes.c_void_p:
+        if not self._handle:
+            raise c.ArgumentError("this LLM has been closed")
+        return self._handle
+
+    def _tokenizer(self) -> int:
+        tokenizer = c.lib.mpk_engine_tokenizer(self._engine())
+        if not tokenizer:
+            raise c.UnsupportedError("this model has no tokenizer")
+        return tokenizer
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()
+
+
+def _is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
+    return isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], (str, list, tuple)))
+
+
+def _collect(request: _Request) -> Answer:
+    pieces = list(request.pieces())
+    prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
+    return Answer(prompt, "".join(p.text for p in pieces), [t for p in pieces for t in p.token_ids], pieces[-1].finish)
+
+
+def _stream(request: _Request) -> Iterator[Piece]:
+    try:
+        yield from request.pieces()
+    finally:
+        request.free()

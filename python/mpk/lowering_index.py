@@ -1,0 +1,231 @@
+"""Lowerings of indexing, scattering, sorting and resizing; see lowering.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from mpk.emit import Emitter, Unsupported, Val
+from mpk.lowering import aten, in_range, lower, packet, result_dtype, result_shape
+
+
+def axis_first(e: Emitter, x: Val, axis: int) -> Val:
+    return e.permute(x, [axis, *(i for i in range(x.rank) if i != axis)])
+
+
+def axis_back(e: Emitter, x: Val, axis: int, width: int = 1) -> Val:
+    """The first `width` axes to place `axis`."""
+    rest = list(range(width, x.rank))
+    return e.permute(x, rest[:axis] + list(range(width)) + rest[axis:])
+
+
+def as_index(e: Emitter, i: Val) -> Val:
+    if i.dtype in (torch.bool, torch.uint8):
+        raise Unsupported("an index of bool, whose result has a size that depends on data")
+    return i if i.dtype in (torch.int32, torch.int64) else e.cast(i, torch.int64)
+
+
+def leading(x: Val, indices: Sequence[Val | None]) -> tuple[list[int], list[int], int]:
+    """Axes that are indexed, the others, and where PyTorch puts the indexed ones in the result."""
+    axes = [i for i, index in enumerate(indices) if index is not None]
+    rest = [i for i in range(x.rank) if i not in axes]
+    adjacent = axes == list(range(axes[0], axes[-1] + 1))
+    return axes, rest, axes[0] if adjacent else 0
+
+
+@lower(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(e: Emitter, x: Val, indices: Sequence[Val | None]) -> Val:
+    given = [as_index(e, i) for i in indices if i is not None]
+    if not given:
+        return x
+    axes, rest, at = leading(x, indices)
+    y = e.op("index", e.permute(x, axes + rest), *given)
+    return axis_back(e, y, at, y.rank - len(rest))
+
+
+@lower(aten.index_put, aten._unsafe_index_put, aten._index_put_impl)
+def index_put(e: Emitter, x: Val, indices: Sequence[Val | None], values: Val, accumulate: bool = False, *_: Any) -> Val:
+    given = [i for i in indices if i is not None]
+    values = e.cast(values, x.dtype)
+    if len(given) == 1 and given[0].dtype is torch.bool and values.numel == 1 and not accumulate:
+        at = [i for i, index in enumerate(indices) if index is not None][0]
+        mask = e.reshape(given[0], (1,) * at + given[0].shape + (1,) * (x.rank - at - given[0].rank))
+        return e.map("where({0}, {1}, {2})", mask, e.reshape(values, ()), x, dtype=x.dtype, shape=x.shape)
+    given = [as_index(e, i) for i in given]
+    if any(i.numel == 0 for i in given) or values.numel == 0:
+        return x
+    axes, rest, at = leading(x, indices)
+    many = torch.broadcast_shapes(*(i.shape for i in given))
+    shape = tuple(x.shape[i] for i in rest)
+    placed = e.expand(values, shape[:at] + tuple(many) + shape[at:])
+    order = [*range(at, at + len(many)), *range(at), *range(at + len(many), len(many) + len(rest))]
+    y = e.op("index_put", e.permute(x, axes + rest), e.permute(placed, order), *given, accumulate=int(accumulate))
+    back = axes + rest
+    return e.permute(y, [back.index(i) for i in range(x.rank)])
+
+
+@lower(aten.index_select)
+def index_select(e: Emitter, x: Val, axis: int, i: Val) -> Val:
+    if x.rank == 0:
+        return e.expand(e.reshape(x, (1,)), result_shape(e)) if i.rank else x
+    axis %= x.rank
+    return axis_back(e, e.op("index", axis_first(e, x, axis), as_index(e, e.reshape(i, (i.numel,)))), axis)
+
+
+@lower(aten.embedding)
+def embedding(e: Emitter, table: Val, ids: Val, *_: Any) -> Val:
+    return e.op("index", table, as_index(e, ids))
+
+
+@lower(aten.gather)
+def gather(e: Emitter, x: Val, axis: int, i: Val, *_: Any) -> Val:
+    if x.rank == 0:
+        return e.expand(x, i.shape)
+    if i.rank == 0:
+        i = e.reshape(i, (1,))
+    return e.reshape(e.op("take_along", x, as_index(e, i), axis=axis % x.rank), result_shape(e))
+
+
+REDUCE = {"": "set", "add": "sum", "sum": "sum", "multiply": "prod", "prod": "prod", "mean": "mean", "amax": "max", "amin": "min"}
+
+
+def scatter_into(e: Emitter, x: Val, axis: int, i: Val, source: Val, kind: str, include_self: bool = True) -> Val:
+    shape = x.shape
+    if i.numel == 0:
+        return x
+    x, i = (e.reshape(v, (1,)) if v.rank == 0 else v for v in (x, i))
+    source = e.reshape(source, (1,) * max(0, i.rank - source.rank) + source.shape)
+    for a in range(i.rank):
+        if source.shape[a] > i.shape[a]:
+            source = e.slice(source, a, 0, i.shape[a])
+    y = e.op("scatter", x, as_index(e, i), e.cast(source, x.dtype), axis=axis % x.rank, kind=kind, include_self=int(include_self))
+    return e.reshape(y, shape)
+
+
+@lower(aten.scatter.src, aten.scatter_add, aten.scatter.reduce)
+def scatter(e: Emitter, x: Val, axis: int, i: Val, source: Val, reduce: str = "") -> Val:
+    kind = "sum" if e.node.target is aten.scatter_add.default else REDUCE[reduce]
+    return scatter_into(e, x, axis, i, source, kind)
+
+
+@lower(aten.scatter.value, aten.scatter.value_reduce)
+def scatter_value(e: Emitter, x: Val, axis: int, i: Val, value: Any, reduce: str = "") -> Val:
+    source = e.folded(torch.full((1,) * i.rank, value, dtype=x.dtype).expand(i.shape))
+    return scatter_into(e, x, axis, i, source, REDUCE[reduce])
+
+
+@lower(aten.scatter_reduce.two)
+def scatter_reduce(e: Emitter, x: Val, axis: int, i: Val, source: Val, reduce: str, include_self: bool = True) -> Val:
+    return scatter_into(e, x, axis, i, source, REDUCE[reduce], include_self)
+
+
+@lower(aten.slice_scatter)
+def slice_scatter(e: Emitter, x: Val, source: Val, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1) -> Val:
+    n, axis = x.shape[axis], axis % x.rank
+    start, stop = in_range(start, n, 0), in_range(stop, n, n)
+    if stop <= start:
+        return x
+    return put_box(e, x, source, axis, start, stop, step)
+
+
+def put_box(e: Emitter, x: Val, source: Val, axis: int, start: int, stop: int, step: int = 1) -> Val:
+    starts, stops, steps = [0] * x.rank, list(x.shape), [1] * x.rank
+    starts[axis], stops[axis], steps[axis] = start, stop, step
+    return e.op("slice_scatter", x, e.cast(source, x.dtype), starts=starts, stops=stops, steps=steps)
+
+
+@lower(aten.select_scatter)
+def select_scatter(e: Emitter, x: Val, source: Val, axis: int, at: int) -> Val:
+    axis %= x.rank
+    at += x.shape[axis] if at < 0 else 0
+    source = e.reshape(e.expand(source, x.shape[:axis] + x.shape[axis + 1:]), x.shape[:axis] + (1,) + x.shape[axis + 1:])
+    return put_box(e, x, source, axis, at, at + 1)
+
+
+@lower(aten.sort.default, aten.sort.stable)
+def sort(e: Emitter, x: Val, *arguments: Any) -> list[Val]:
+    axis, descending = arguments[1:3] if e.node.target is aten.sort.stable else (arguments + (-1, False))[:2]
+    if x.rank == 0:
+        return [x, e.folded(torch.zeros((), dtype=torch.int64))]
+    return e.ops("sort", x, axis=axis % x.rank, descending=int(descending))
+
+
+@lower(aten.argsort.default, aten.argsort.stable)
+def argsort(e: Emitter, x: Val, *arguments: Any) -> Val:
+    axis, descending = arguments[1:3] if e.node.target is aten.argsort.stable else (arguments + (-1, False))[:2]
+    return e.ops("sort", x, axis=axis % x.rank, descending=int(descending))[1] if x.rank else e.folded(torch.zeros((), dtype=torch.int64))
+
+
+@lower(aten.topk)
+def topk(e: Emitter, x: Val, k: int, axis: int = -1, largest: bool = True, is_sorted: bool = True) -> list[Val]:
+    if x.rank == 0:
+        return [x, e.folded(torch.zeros((), dtype=torch.int64))]
+    return e.ops("topk", x, axis=axis % x.rank, k=k, largest=int(largest))
+
+
+@lower(aten.kthvalue)
+def kthvalue(e: Emitter, x: Val, k: int, axis: int = -1, keep: bool = False) -> list[Val]:
+    if x.rank == 0:
+        return [x, e.folded(torch.zeros((), dtype=torch.int64))]
+    axis %= x.rank
+    parts = [e.slice(v, axis, k - 1, k) for v in e.ops("sort", x, axis=axis)]
+    return parts if keep else [e.reshape(v, v.shape[:axis] + v.shape[axis + 1:]) for v in parts]
+
+
+@lower(aten.median.dim, aten.nanmedian.dim)
+def median(e: Emitter, x: Val, axis: int, keep: bool = False) -> list[Val]:
+    """The lower of the two in the middle; any NaN is the median."""
+    if x.rank == 0:
+        return [x, e.folded(torch.zeros((), dtype=torch.int64))]
+    if x.is_float:
+        raise Unsupported("median of floats, of which one may be NaN")
+    return kthvalue(e, x, (x.shape[axis] + 1) // 2, axis, keep)
+
+
+@lower(aten.median.default)
+def median_whole(e: Emitter, x: Val) -> Val:
+    return median(e, e.reshape(x, (x.numel,)), 0)[0]
+
+
+@lower(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+def searchsorted(e: Emitter, boundaries: Val, x: Any, int32: bool = False, right: bool = False, side: str | None = None, sorter: Val | None = None) -> Val:
+    if sorter is not None:
+        boundaries = e.op("take_along", boundaries, as_index(e, sorter), axis=boundaries.rank - 1)
+    x = x if isinstance(x, Val) else e.folded(torch.tensor(x, dtype=boundaries.dtype))
+    return e.cast(search(e, boundaries, x, right or side == "right"), result_dtype(e))
+
+
+def search(e: Emitter, boundaries: Val, x: Val, right: bool) -> Val:
+    wide = torch.promote_types(boundaries.dtype, x.dtype)
+    flat = e.reshape(e.cast(x, wide), (1,) if not x.rank else x.shape)
+    return e.reshape(e.op("search_sorted", e.cast(boundaries, wide), flat, right=int(right)), x.shape)
+
+
+@lower(aten.bucketize.Tensor)
+def bucketize(e: Emitter, x: Val, boundaries: Val, int32: bool = False, right: bool = False) -> Val:
+    return e.cast(search(e, boundaries, x, right), result_dtype(e))
+
+
+# ---- resizing ----
+
+def resize(mode: str, spatial: int, aligned: bool) -> Callable:
+    def function(e: Emitter, x: Val, size: Sequence[int], *arguments: Any) -> Val:
+        align = bool(arguments[0]) if aligned else False
+        scales = list(arguments[1 if aligned else 0:])
+        if len(scales) == 1 and isinstance(scales[0], (list, tuple)):
+            scales = list(scales[0])
+        given = {f"scale_{i}": float(s) for i, s in enumerate(scales[:spatial]) if s}
+        return e.op("upsample", x, size=list(result_shape(e)[2:]), mode=mode, align_corners=int(align), **given)
+    return function
+
+
+for _name, _mode, _spatial, _aligned in (
+        ("upsample_nearest1d", "nearest", 1, False), ("upsample_nearest2d", "nearest", 2, False),
+        ("upsample_nearest3d", "nearest", 3, False), ("_upsample_nearest_exact1d", "nearest_exact", 1, False),
+        ("_upsample_nearest_exact2d", "nearest_exact", 2, False), ("_upsample_nearest_exact3d", "nearest_exact", 3, False),
+        ("upsample_linear1d", "linear", 1, True), ("upsample_bilinear2d", "linear", 2, True),
+        ("upsample_trilinear3d", "linear", 3, True), ("upsample_bicubic2d", "cubic", 2, True)):
+    lower(packet(_name))(resize(_mode, _spatial, _aligned))

@@ -1,0 +1,316 @@
+"""Lowerings of reductions, products, normalisations, attention, convolutions and pools; see lowering.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from mpk.emit import Emitter, Unsupported, Val
+from mpk.lowering import aten, lower, packet, prims, result_dtype, result_shape
+
+LOW = (torch.float16, torch.bfloat16)
+
+
+def all_axes(x: Val, axes: Sequence[int] | int | None) -> list[int]:
+    if axes is None or isinstance(axes, (list, tuple)) and not axes:
+        return list(range(x.rank))
+    return [axis % max(1, x.rank) for axis in ([axes] if isinstance(axes, int) else axes)] if x.rank else []
+
+
+def reduce(e: Emitter, x: Val, kind: str, axes: Sequence[int], keep: bool, dtype: torch.dtype) -> Val:
+    """Of no axes (a scalar) the reduction is the element itself."""
+    if not axes and x.rank == 0:
+        return e.map("{0} != 0", x, dtype=torch.bool) if kind in ("any", "all") else e.cast(x, dtype)
+    return e.reduce(x, kind, axes, keep, dtype)
+
+
+@lower(aten.sum.default, aten.mean.default, aten.prod.default)
+def whole(e: Emitter, x: Val, dtype: Any = None) -> Val:
+    return reduce(e, x, e.node.target._overloadpacket.__name__, all_axes(x, None), False, result_dtype(e))
+
+
+@lower(aten.sum.dim_IntList, aten.mean.dim, aten.prod.dim_int)
+def over_axes(e: Emitter, x: Val, axes: Any, keep: bool = False, dtype: Any = None) -> Val:
+    return reduce(e, x, e.node.target._overloadpacket.__name__, all_axes(x, axes), keep, result_dtype(e))
+
+
+@lower(prims.sum)
+def prims_sum(e: Emitter, x: Val, axes: Any, *_: Any) -> Val:
+    return reduce(e, x, "sum", all_axes(x, axes), False, result_dtype(e))
+
+
+@lower(aten.amax, aten.amin)
+def amax(e: Emitter, x: Val, axes: Any = None, keep: bool = False) -> Val:
+    return reduce(e, x, e.node.target._overloadpacket.__name__[1:], all_axes(x, axes), keep, x.dtype)
+
+
+@lower(prims.amax, prims.amin)
+def prims_amax(e: Emitter, x: Val, axes: Any = None, *_: Any) -> Val:
+    return amax(e, x, axes)
+
+
+@lower(aten.max.default, aten.min.default)
+def max_whole(e: Emitter, x: Val) -> Val:
+    return reduce(e, x, e.node.target._overloadpacket.__name__, all_axes(x, None), False, x.dtype)
+
+
+@lower(aten.any, aten.all)
+def any_(e: Emitter, x: Val, axes: Any = None, keep: bool = False) -> Val:
+    empty = isinstance(axes, (list, tuple)) and not axes
+    if empty and "dims" in str(e.node.target) and x.rank:
+        return e.cast(e.map("{0} != 0", x, dtype=torch.bool), result_dtype(e))
+    out = reduce(e, x, e.node.target._overloadpacket.__name__, all_axes(x, axes), keep, torch.bool)
+    return e.cast(out, result_dtype(e))
+
+
+def extreme(e: Emitter, x: Val, axis: int | None, keep: bool, kind: str) -> list[Val]:
+    """Values and indices along an axis, or of the whole tensor."""
+    if x.rank == 0:
+        return [x, e.folded(torch.zeros((), dtype=torch.int64))]
+    if axis is None:
+        x, axis = e.reshape(x, (x.numel,)), 0
+    return e.ops("extreme", x, axis=axis % x.rank, keep=int(keep), kind=kind)
+
+
+@lower(aten.max.dim, aten.min.dim)
+def max_dim(e: Emitter, x: Val, axis: int, keep: bool = False) -> list[Val]:
+    return extreme(e, x, axis, keep, e.node.target._overloadpacket.__name__)
+
+
+@lower(aten.argmax, aten.argmin)
+def argmax(e: Emitter, x: Val, axis: int | None = None, keep: bool = False) -> Val:
+    index = extreme(e, x, axis, keep, e.node.target._overloadpacket.__name__[3:])[1]
+    return e.reshape(index, result_shape(e))
+
+
+@lower(aten.cumsum, aten.cumprod, aten.logcumsumexp)
+def scan(e: Emitter, x: Val, axis: int, dtype: Any = None) -> Val:
+    kind = {"cumsum": "sum", "cumprod": "prod", "logcumsumexp": "logsumexp"}[e.node.target._overloadpacket.__name__]
+    if x.rank == 0:
+        return e.cast(x, result_dtype(e))
+    from mpk.emit import dtype_name
+    return e.op("scan", x, axis=axis % x.rank, kind=kind, dtype=dtype_name(result_dtype(e)))
+
+
+@lower(aten.cummax, aten.cummin)
+def scan_extreme(e: Emitter, x: Val, axis: int) -> list[Val]:
+    if x.rank == 0:
+        return [x, e.folded(torch.zeros((), dtype=torch.int64))]
+    return e.ops("scan_extreme", x, axis=axis % x.rank, kind=e.node.target._overloadpacket.__name__[3:])
+
+
+def variance(e: Emitter, x: Val, axes: list[int], correction: Any, keep: bool) -> tuple[Val, Val]:
+    """Variance and mean in fp32 or wider."""
+    wide = torch.float32 if x.dtype in LOW else x.dtype
+    n = math.prod(x.shape[axis] for axis in axes)
+    mean = reduce(e, x, "mean", axes, True, wide)
+    squares = e.map("square({0} - {1})", x, mean, dtype=wide)
+    total = reduce(e, squares, "sum", axes, keep, wide)
+    left = max(0.0, n - (1 if correction is None else correction))
+    var = e.map("{0} / {1}", total, float(left), dtype=x.dtype) if left else e.map("where({0} == 0, nan, {0} / 0.0)", total, dtype=x.dtype)
+    mean = e.cast(mean, x.dtype)
+    return var, mean if keep else e.reshape(mean, var.shape)
+
+
+@lower(aten.var.correction)
+def var(e: Emitter, x: Val, axes: Any = None, correction: Any = None, keep: bool = False) -> Val:
+    return variance(e, x, all_axes(x, axes), correction, keep)[0]
+
+
+@lower(aten.std.correction)
+def std(e: Emitter, x: Val, axes: Any = None, correction: Any = None, keep: bool = False) -> Val:
+    return e.map("sqrt({0})", var(e, x, axes, correction, keep), dtype=x.dtype)
+
+
+@lower(aten.var_mean.correction)
+def var_mean(e: Emitter, x: Val, axes: Any = None, correction: Any = None, keep: bool = False) -> list[Val]:
+    return list(variance(e, x, all_axes(x, axes), correction, keep))
+
+
+@lower(aten._softmax, aten._log_softmax)
+def softmax(e: Emitter, x: Val, axis: int, half_to_float: bool = False) -> Val:
+    if x.rank == 0:
+        return e.map("{0} - {0} + 1" if e.node.target is aten._softmax.default else "{0} - {0}", x, dtype=x.dtype)
+    return e.op("softmax", x, axis=axis % x.rank, **({"log": 1} if e.node.target is aten._log_softmax.default else {}))
+
+
+# ---- products ----
+
+def product(e: Emitter, a: Val, b: Val) -> Val:
+    """a [.., M, N] b [.., N, Q].  Projections by weights that lie as [Q, N] are the operator linear."""
+    if a.numel == 0:
+        return e.folded(torch.zeros((1,) * a.rank, dtype=a.dtype).expand(*a.shape[:-1], b.shape[-1]))
+    if a.rank == 2 and a.is_float and a.dtype is not torch.float64 and b.transposed is not None:
+        return e.op("linear", a, b.transposed)
+    return e.op("batch_matmul", a, b)
+
+
+@lower(aten.mm, aten.bmm)
+def mm(e: Emitter, a: Val, b: Val, out_dtype: Any = None) -> Val:
+    if out_dtype is not None:
+        a, b = e.cast(a, out_dtype), e.cast(b, out_dtype)
+    return product(e, a, b)
+
+
+@lower(aten.addmm, aten.baddbmm)
+def addmm(e: Emitter, bias: Val, a: Val, b: Val, beta: Any = 1, alpha: Any = 1) -> Val:
+    if beta == alpha == 1 and bias.rank == 1 and bias.shape[0] == b.shape[-1] and b.transposed is not None and a.is_float and a.dtype is not torch.float64 and a.numel:
+        return e.op("linear", a, b.transposed, None, None, bias)
+    y = product(e, a, b)
+    if beta == 0:
+        return e.map("{0} * {1}", y, alpha, dtype=y.dtype) if alpha != 1 else y
+    return e.map("{0} * {1} + {2} * {3}" if (alpha, beta) != (1, 1) else "{0} + {2}", y, alpha, bias, beta, dtype=y.dtype, shape=result_shape(e))
+
+
+@lower(aten.mv)
+def mv(e: Emitter, a: Val, b: Val) -> Val:
+    return e.reshape(product(e, a, e.reshape(b, (b.shape[0], 1))), (a.shape[0],))
+
+
+@lower(aten.dot, aten.vdot)
+def dot(e: Emitter, a: Val, b: Val) -> Val:
+    return e.reshape(product(e, e.reshape(a, (1, a.numel)), e.reshape(b, (b.numel, 1))), ())
+
+
+@lower(aten._scaled_dot_product_flash_attention_for_cpu)
+def flash_for_cpu(e: Emitter, q: Val, k: Val, v: Val, dropout: float = 0.0, causal: bool = False, mask: Val | None = None,
+                  scale: float | None = None) -> list[Any]:
+    return [attend(e, q, k, v, mask, dropout, causal, scale), lambda: no_extra("log-sum-exp of attention")]
+
+
+@lower(aten._scaled_dot_product_attention_math)
+def attention_math(e: Emitter, q: Val, k: Val, v: Val, mask: Val | None = None, dropout: float = 0.0, causal: bool = False,
+                   dropout_mask: Any = None, scale: float | None = None, enable_gqa: bool = False) -> list[Any]:
+    return [attend(e, q, k, v, mask, dropout, causal, scale), lambda: no_extra("weights of attention")]
+
+
+@lower(aten._scaled_dot_product_fused_attention_overrideable, aten.scaled_dot_product_attention)
+def attention(e: Emitter, q: Val, k: Val, v: Val, mask: Val | None = None, dropout: float = 0.0, causal: bool = False,
+              scale: float | None = None, enable_gqa: bool = False) -> Val:
+    return attend(e, q, k, v, mask, dropout, causal, scale)
+
+
+def attend(e: Emitter, q: Val, k: Val, v: Val, mask: Val | None, dropout: float, causal: bool, scale: float | None) -> Val:
+    if dropout:
+        raise Unsupported("attention with dropout")
+    if q.rank != 4 or k.rank != 4:
+        raise Unsupported(f"attention of rank {q.rank}")
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    return e.op("sdpa", q, k, v, mask, scale=float(scale), causal=int(causal))
+
+
+def no_extra(what: str) -> Any:
+    raise Unsupported(f"the {what}")
+
+
+# ---- normalisation ----
+
+def scaled(e: Emitter, x: Val, weight: Val | None, bias: Val | None, axis_shape: Sequence[int], dtype: torch.dtype) -> Val:
+    """x * weight + bias, both seen under axis_shape."""
+    parts = [x, *(e.reshape(v, axis_shape) for v in (weight, bias) if v is not None)]
+    expression = "{0}" + (" * {1}" if weight is not None else "") + (f" + {{{len(parts) - 1}}}" if bias is not None else "")
+    return e.map(expression, *parts, dtype=dtype)
+
+
+@lower(aten.native_layer_norm)
+def layer_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, bias: Val | None, eps: float) -> list[Any]:
+    axes = list(range(x.rank - len(shape), x.rank))
+    stats_shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    wide = torch.float32 if x.dtype in LOW else x.dtype
+
+    def flat(v: Val | None) -> Val | None:
+        return None if v is None else e.reshape(v, (math.prod(shape),))
+
+    def rstd() -> Val:
+        return e.map("rsqrt({0} + {1})", variance(e, e.cast(x, wide), axes, 0, True)[0], eps, dtype=wide)
+    rows = e.reshape(x, (*x.shape[:axes[0]], math.prod(shape)))
+    y = e.reshape(e.op("layer_norm", rows, flat(weight), flat(bias), eps=float(eps)), x.shape)
+    return [y, lambda: e.reshape(reduce(e, x, "mean", axes, True, wide), stats_shape), rstd]
+
+
+@lower(aten.native_group_norm)
+def group_norm(e: Emitter, x: Val, weight: Val | None, bias: Val | None, n: int, c: int, hw: int, groups: int, eps: float) -> list[Any]:
+    y = e.op("group_norm", x, weight, bias, groups=groups, eps=float(eps))
+    grouped = e.reshape(x, (n, groups, x.numel // (n * groups)))
+
+    def stats() -> tuple[Val, Val]:
+        return variance(e, grouped, [2], 0, False)
+    return [y, lambda: stats()[1], lambda: e.map("rsqrt({0} + {1})", stats()[0], eps, dtype=x.dtype)]
+
+
+@lower(aten._fused_rms_norm)
+def rms_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, eps: float | None) -> list[Any]:
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    if len(shape) != 1 or x.dtype is torch.float64:
+        raise Unsupported("rms_norm over several axes")
+    return [e.op("rms_norm", x, weight, eps=float(eps)), lambda: no_extra("factors of rms_norm")]
+
+
+@lower(aten._native_batch_norm_legit_no_training)
+def batch_norm(e: Emitter, x: Val, weight: Val | None, bias: Val | None, mean: Val, var: Val, momentum: float, eps: float) -> list[Any]:
+    shape = (1, x.shape[1]) + (1,) * (x.rank - 2)
+    wide = torch.float32 if x.dtype in LOW else x.dtype
+    rstd = e.map("rsqrt({0} + {1})", var, eps, dtype=wide)
+    y = e.map("({0} - {1}) * {2}", x, e.reshape(mean, shape), e.reshape(rstd, shape), dtype=wide)
+    empty = e.folded(torch.empty(0, dtype=wide))
+    return [scaled(e, y, weight, bias, shape, x.dtype), empty, empty]
+
+
+# ---- convolutions and pools ----
+
+def per_axis(values: Sequence[int] | int, n: int) -> list[int]:
+    values = [values] if isinstance(values, int) else list(values)
+    return values * n if len(values) == 1 else values
+
+
+@lower(aten.convolution)
+def convolution(e: Emitter, x: Val, w: Val, bias: Val | None, stride: Sequence[int], pad: Sequence[int], dilation: Sequence[int],
+                transposed: bool, output_padding: Sequence[int], groups: int) -> Val:
+    n = w.rank - 2
+    batched = x.rank == w.rank
+    x = x if batched else e.reshape(x, (1, *x.shape))
+    y = e.op("conv", x, w, bias, stride=per_axis(stride, n), padding=per_axis(pad, n), dilation=per_axis(dilation, n),
+             groups=groups, transposed=int(transposed), output_padding=per_axis(output_padding, n))
+    return y if batched else e.reshape(y, y.shape[1:])
+
+
+def pooled(e: Emitter, x: Val, spatial: int, kind: str, **attributes: Any) -> list[Val]:
+    """A pool of a tensor with or without its batch axis."""
+    batched = x.rank == spatial + 2
+    outs = e.ops(kind, x if batched else e.reshape(x, (1, *x.shape)), **attributes)
+    return outs if batched else [e.reshape(y, y.shape[1:]) for y in outs]
+
+
+def max_pool(spatial: int) -> Callable:
+    def function(e: Emitter, x: Val, kernel: Any, stride: Any = (), pad: Any = 0, dilation: Any = 1, ceil: bool = False) -> list[Val]:
+        return pooled(e, x, spatial, "max_pool", kernel=per_axis(kernel, spatial), stride=per_axis(stride or kernel, spatial),
+                      padding=per_axis(pad, spatial), dilation=per_axis(dilation, spatial), ceil=int(ceil))
+    return function
+
+
+def avg_pool(spatial: int) -> Callable:
+    def function(e: Emitter, x: Val, kernel: Any, stride: Any = (), pad: Any = 0, ceil: bool = False, count: bool = True,
+                 divisor: int | None = None) -> Val:
+        return pooled(e, x, spatial, "avg_pool", kernel=per_axis(kernel, spatial), stride=per_axis(stride or kernel, spatial),
+                      padding=per_axis(pad, spatial), ceil=int(ceil), count_include_pad=int(count), divisor=divisor or 0)[0]
+    return function
+
+
+def adaptive(spatial: int, kind: str) -> Callable:
+    def function(e: Emitter, x: Val, output: Any) -> Any:
+        output = [x.shape[x.rank - spatial + i] if n is None else n for i, n in enumerate(per_axis(output, spatial))]
+        outs = pooled(e, x, spatial, kind, kernel=output, output=output)
+        return outs if kind == "max_pool" else outs[0]
+    return function
+
+
+for _n in (1, 2, 3):
+    lower(getattr(packet(f"max_pool{_n}d_with_indices"), "default"))(max_pool(_n)) if _n > 1 else None
+    lower(packet(f"avg_pool{_n}d"))(avg_pool(_n))
+    lower(packet(f"adaptive_max_pool{_n}d").default)(adaptive(_n, "max_pool"))
+    lower(packet(f"adaptive_avg_pool{_n}d").default)(adaptive(_n, "avg_pool"))
+    if _n > 1:
+        lower(packet(f"_adaptive_avg_pool{_n}d").default)(adaptive(_n, "avg_pool"))

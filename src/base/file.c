@@ -116,13 +116,13 @@ static int write_all(int fd, const char *bytes, size_t n)
     return 0;
 }
 
-/* A name beside path for the bytes until they are all there; free with free. */
+/* A name beside path for the bytes until they are all there, for this thread alone; free with free. */
 static char *name_beside(const char *path)
 {
     size_t bytes = strlen(path) + 32;
     char *name = malloc(bytes);
     if (name)
-        snprintf(name, bytes, "%s.%ld.part", path, (long)getpid());
+        snprintf(name, bytes, "%s.%ld.part", path, (long)gettid());
     return name;
 }
 

@@ -1,0 +1,316 @@
+/* cache.c - a folder of compiled kernels.
+ *
+ * An entry is a file HASH.kernel: the head below, the compiler's log, the code.  A hit sets the file's time to now, so
+ * that the order of times is the order of last use; after an entry was added, the folder is looked through and the
+ * oldest ones go until the rest is within the limit.  Two processes that compile the same source at the same time write
+ * the same entry twice, each under a name of its own until it is whole: whoever renames last wins, and both are right.
+ */
+#include "cuda/cache.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/map.h"
+
+static const uint64_t limit_bytes = UINT64_C(1) << 30;
+enum { ABANDONED_S = 3600 }; /* a file that nobody finished in this time: its writer has died */
+
+typedef struct entry_key {
+    uint64_t hash[2];
+} entry_key;
+
+/* The head of an entry, in the byte order of this machine (another order makes it a damaged one). */
+typedef struct entry_head {
+    char magic[8];
+    entry_key key;
+    uint64_t n_log, n_code, n_source; /* bytes; of the source for one more comparison */
+    uint64_t check;                   /* of log and code */
+} entry_head;
+
+static const char entry_magic[8] = "mpkkern";
+
+/* ---- where ---- */
+
+/* *out == NULL: there is no cache. */
+static mpk_status find_folder(mpk_context *cx, arena *a, const char **out)
+{
+    const char *named = getenv("MPK_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    *out = NULL;
+    if (named && !*named)
+        return MPK_OK;
+    if (named)
+        return file_join(cx, a, named, "", out);
+    if (xdg && *xdg == '/') /* the specification says to ignore a relative one */
+        return file_join(cx, a, xdg, "mpk/kernels/", out);
+    return home && *home ? file_join(cx, a, home, ".cache/mpk/kernels/", out) : MPK_OK;
+}
+
+/* The folder and those above it. */
+static mpk_status make_folder(mpk_context *cx, arena *a, const char *folder)
+{
+    char *path = arena_copy(a, folder, strlen(folder));
+    CHECK(cx, path, MPK_ENOMEM, "out of memory for the kernel cache");
+    for (char *at = path + 1; *at; at++)
+        if (*at == '/') {
+            *at = 0;
+            CHECK(cx, mkdir(path, 0777) == 0 || errno == EEXIST, MPK_EIO, "cannot make the folder %s: %s", path,
+                  strerror(errno));
+            *at = '/';
+        }
+    return MPK_OK;
+}
+
+static mpk_status find_key(mpk_context *cx, arena *a, const cuda_source *s, uint32_t version, entry_key *out)
+{
+    str options;
+    TRY(cuda_source_options(cx, a, s, &options));
+    for (int i = 0; i < 2; i++)
+        out->hash[i] =
+            hash_bytes(s->code.at, s->code.n, hash_bytes(options.at, options.n, version + (uint64_t)i * 0x10000));
+    return MPK_OK;
+}
+
+static mpk_status find_path(mpk_context *cx, arena *a, const char *folder, entry_key key, const char **out)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%016" PRIx64 "%016" PRIx64 ".kernel", key.hash[0], key.hash[1]);
+    return file_join(cx, a, folder, name, out);
+}
+
+/* ---- one entry ---- */
+
+static uint64_t check_of(const char *bytes, size_t n)
+{
+    return hash_bytes(bytes, n, 0x6d706b);
+}
+
+/* True if the bytes are a whole entry of this key; then *head is its head. */
+static bool read_head(const file_map *m, entry_key key, const cuda_source *s, entry_head *head)
+{
+    if (m->n_bytes < sizeof *head)
+        return false;
+    memcpy(head, m->bytes, sizeof *head);
+    size_t rest = m->n_bytes - sizeof *head;
+    return memcmp(head->magic, entry_magic, sizeof entry_magic) == 0 && memcmp(&head->key, &key, sizeof key) == 0 &&
+           head->n_source == s->code.n && head->n_log <= rest && head->n_code == rest - head->n_log && head->n_code &&
+           head->check == check_of((const char *)m->bytes + sizeof *head, rest);
+}
+
+/* True if the entry was there and whole.  Whatever is wrong with it means that there is none. */
+static bool load_entry(const char *path, entry_key key, const cuda_source *s, text *code, text *log)
+{
+    mpk_context unheard = {0};
+    file_map m;
+    entry_head head;
+    text found = {0};
+    if (file_map_open(&unheard, path, &m) != MPK_OK)
+        return false;
+    bool whole = read_head(&m, key, s, &head);
+    if (whole) {
+        const char *at = (const char *)m.bytes + sizeof head;
+        text_add(&found, at + head.n_log, head.n_code);
+        if (log && !found.failed && head.n_log)
+            text_add(log, at, head.n_log);
+        utimensat(AT_FDCWD, path, NULL, 0); /* used now; a folder that cannot be written keeps its order */
+    }
+    file_map_close(&m);
+    if (!whole || found.failed) {
+        text_free(&found);
+        return false;
+    }
+    *code = found;
+    return true;
+}
+
+static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, const cuda_source *s, const text *code,
+                              const text *log)
+{
+    text t = {0};
+    entry_head head = {.key = key, .n_log = log->n, .n_code = code->n, .n_source = s->code.n};
+    memcpy(head.magic, entry_magic, sizeof entry_magic);
+    text_add(&t, (const char *)&head, sizeof head);
+    if (log->n)
+        text_add(&t, log->at, log->n);
+    text_add(&t, code->at, code->n);
+    if (!t.failed) {
+        head.check = check_of(t.at + sizeof head, t.n - sizeof head);
+        memcpy(t.at, &head, sizeof head);
+    }
+    mpk_status status =
+        t.failed ? status_fail(cx, MPK_ENOMEM, "out of memory for %s", path) : file_write(cx, path, t.at, t.n);
+    text_free(&t);
+    return status;
+}
+
+/* ---- the folder ---- */
+
+typedef struct entry {
+    const char *path;
+    uint64_t n_bytes;
+    struct timespec used;
+    bool is_part; /* not finished */
+} entry;
+typedef VEC(entry) entries;
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+/* Entries and unfinished ones: names of other form are somebody else's. */
+static mpk_status add_entry(mpk_context *cx, arena *a, const char *folder, const char *name, entries *out)
+{
+    entry e = {0};
+    struct stat s;
+    bool is_part = ends_with(name, ".part") && strstr(name, ".kernel.") != NULL;
+    if (strspn(name, "0123456789abcdef") != 32 || !(is_part || ends_with(name, ".kernel")))
+        return MPK_OK;
+    TRY(file_join(cx, a, folder, name, &e.path));
+    if (lstat(e.path, &s) != 0 || !S_ISREG(s.st_mode))
+        return MPK_OK; /* removed meanwhile */
+    e.n_bytes = (uint64_t)s.st_size;
+    e.used = s.st_mtim;
+    e.is_part = is_part;
+    PUSH(cx, a, out, e);
+    return MPK_OK;
+}
+
+static mpk_status list_entries(mpk_context *cx, arena *a, const char *folder, entries *out)
+{
+    DIR *d = opendir(folder);
+    mpk_status status = MPK_OK;
+    if (!d && errno == ENOENT)
+        return MPK_OK;
+    CHECK(cx, d, MPK_EIO, "cannot look into the kernel cache %s: %s", folder, strerror(errno));
+    for (struct dirent *item = readdir(d); item && status == MPK_OK; item = readdir(d))
+        status = add_entry(cx, a, folder, item->d_name, out);
+    closedir(d);
+    return status;
+}
+
+static int compare_used(const void *left, const void *right)
+{
+    const entry *a = left, *b = right;
+    if (a->used.tv_sec != b->used.tv_sec)
+        return a->used.tv_sec < b->used.tv_sec ? -1 : 1;
+    return a->used.tv_nsec < b->used.tv_nsec ? -1 : a->used.tv_nsec > b->used.tv_nsec;
+}
+
+/* Remove what was used longest ago until the rest is within the limit, and what dead writers left. */
+static mpk_status shrink(mpk_context *cx, arena *a, const char *folder)
+{
+    entries all = {0};
+    uint64_t n_bytes = 0;
+    time_t now = time(NULL);
+    TRY(list_entries(cx, a, folder, &all));
+    for (size_t i = 0; i < all.n; i++)
+        n_bytes += all.at[i].is_part ? 0 : all.at[i].n_bytes;
+    if (all.n)
+        qsort(all.at, all.n, sizeof *all.at, compare_used);
+    for (size_t i = 0; i < all.n; i++) {
+        const entry *e = &all.at[i];
+        bool goes = e->is_part ? now - e->used.tv_sec > ABANDONED_S : n_bytes > limit_bytes;
+        if (goes && unlink(e->path) == 0 && !e->is_part)
+            n_bytes -= e->n_bytes;
+    }
+    return MPK_OK;
+}
+
+static mpk_status store(mpk_context *cx, arena *a, const char *folder, const char *path, entry_key key,
+                        const cuda_source *s, const text *code, const text *log)
+{
+    TRY(make_folder(cx, a, folder));
+    TRY(write_entry(cx, path, key, s, code, log));
+    return shrink(cx, a, folder);
+}
+
+/* ---- the face ---- */
+
+static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_nvrtc *n, const cuda_source *s,
+                                    const char *folder, const char *path, entry_key key, text *code, text *log)
+{
+    text words = {0};
+    mpk_context unheard = {0};
+    mpk_status status = cuda_nvrtc_compile(cx, n, s, code, &words);
+    if (log && words.n)
+        text_add(log, words.at, words.n);
+    if (status == MPK_OK && folder && store(&unheard, a, folder, path, key, s, code, &words) != MPK_OK)
+        log_line(cx, LOG_WARN, "the kernel is not kept in the cache: %s", unheard.text);
+    text_free(&words);
+    return status;
+}
+
+static mpk_status compile(mpk_context *cx, arena *a, const cuda_nvrtc *n, const cuda_source *s, text *code, text *log,
+                          bool *from_cache)
+{
+    const char *folder, *path = NULL;
+    entry_key key = {{0}};
+    TRY(find_folder(cx, a, &folder));
+    if (folder) {
+        TRY(find_key(cx, a, s, cuda_nvrtc_version(n), &key));
+        TRY(find_path(cx, a, folder, key, &path));
+    }
+    /* what is to be kept is compiled, so that source, log and code lie there whatever the cache has */
+    bool found = folder && !s->keep_folder && load_entry(path, key, s, code, log);
+    if (!found)
+        TRY(compile_and_store(cx, a, n, s, folder, path, key, code, log));
+    if (from_cache)
+        *from_cache = found;
+    return MPK_OK;
+}
+
+mpk_status cuda_cache_compile(mpk_context *cx, const cuda_source *s, text *code, text *log, bool *from_cache)
+{
+    arena a = {0};
+    cuda_nvrtc *n;
+    TRY(cuda_nvrtc_open(cx, &n));
+    mpk_status status = compile(cx, &a, n, s, code, log, from_cache);
+    cuda_nvrtc_close(n);
+    arena_free(&a);
+    return status;
+}
+
+mpk_status cuda_cache_describe(mpk_context *cx, arena *a, cuda_cache_facts *out)
+{
+    cuda_cache_facts f = {.limit_bytes = limit_bytes};
+    entries all = {0};
+    TRY(find_folder(cx, a, &f.folder));
+    if (f.folder)
+        TRY(list_entries(cx, a, f.folder, &all));
+    for (size_t i = 0; i < all.n; i++) {
+        f.n_entries += !all.at[i].is_part;
+        f.n_bytes += all.at[i].n_bytes;
+    }
+    *out = f;
+    return MPK_OK;
+}
+
+static mpk_status clear(mpk_context *cx, arena *a)
+{
+    const char *folder;
+    entries all = {0};
+    TRY(find_folder(cx, a, &folder));
+    if (folder)
+        TRY(list_entries(cx, a, folder, &all));
+    for (size_t i = 0; i < all.n; i++)
+        CHECK(cx, unlink(all.at[i].path) == 0 || errno == ENOENT, MPK_EIO, "cannot remove %s: %s", all.at[i].path,
+              strerror(errno));
+    return MPK_OK;
+}
+
+mpk_status cuda_cache_clear(mpk_context *cx)
+{
+    arena a = {0};
+    mpk_status status = clear(cx, &a);
+    arena_free(&a);
+    return status;
+}

@@ -53,6 +53,7 @@ typedef struct op_attribute {
 typedef struct op_axis {
     int64_t grain;   /* cuts at multiples of this; 0: the axis may not be cut */
     int64_t fastest; /* a multiple of grain at which bodies are fastest; 0: no matter */
+    int64_t tile;    /* a multiple of grain: the unit of matrix hardware, see pass_options.whole_tiles; 0: none */
 } op_axis;
 
 enum {

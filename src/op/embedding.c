@@ -23,11 +23,12 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* A block is unpacked whole. */
+/* A block is unpacked whole; less than 64 columns are not worth a task of their own where tiles are whole. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0].grain = 1;
     axes[1].grain = ir_dtype_table[shape_input(g, op, TABLE)->dtype].block_elements;
+    axes[1].tile = axes[1].grain > 64 ? axes[1].grain : 64;
 }
 
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)

@@ -69,12 +69,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
-/* A column of y is a row of a weight: eight of them make a task worth its while. */
+/* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles are whole, up to 64
+ * tokens stay together, so that a weight is read once for them. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
-    axes[0] = (op_axis){1, 0};
-    axes[1] = (op_axis){1, 8};
+    axes[0] = (op_axis){.grain = 1, .tile = 64};
+    axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8};
 }
 
 /* The rows lo .. hi - 1 of weight i that the columns of a box need. */

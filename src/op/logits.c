@@ -45,8 +45,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
-    axes[0].grain = 1;
-    axes[1] = (op_axis){PEAKS_COLUMNS, PEAKS_COLUMNS};
+    axes[0] = (op_axis){.grain = 1, .tile = 64};
+    axes[1] = (op_axis){.grain = PEAKS_COLUMNS, .fastest = PEAKS_COLUMNS};
 }
 
 /* Which tokens is known only at run time: all of them. */

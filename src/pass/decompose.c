@@ -15,6 +15,9 @@ enum { LAUNCH_BYTES = 2048, TRIGGER_BYTES = 64 };
 /* Operators with uneven tasks get more of them than workers, so that there is something to balance. */
 enum { UNEVEN_TASKS_PER_WORKER = 8 };
 
+/* How much the mean tile counts beside the largest. */
+#define MEAN_SHARE 0.25
+
 /* Cut number i of an axis: units * i / parts units of `unit` elements. */
 typedef struct axis_cut {
     uint32_t parts;
@@ -43,15 +46,17 @@ static int64_t count_units(int64_t extent, int64_t unit)
     return (extent + unit - 1) / unit;
 }
 
-/* Cut an axis in so many parts: at multiples of `fastest` if these are enough. */
+/* Cut an axis in so many parts: at multiples of `fastest` if these are enough; where tiles are to be whole and the user
+ * has not said otherwise, at tiles or not at all. */
 static bool make_cut(const chooser *c, uint32_t axis, uint32_t parts, axis_cut *out)
 {
     const op_axis *a = &c->axes[axis];
     int64_t extent = c->out->dims[axis];
-    *out = (axis_cut){parts, a->fastest > 0 ? a->fastest : a->grain};
+    bool whole = c->s->options->whole_tiles && a->tile > 0 && !c->forced[axis];
+    *out = (axis_cut){parts, whole ? a->tile : a->fastest > 0 ? a->fastest : a->grain};
     if (parts == 1)
         return true;
-    if (a->grain <= 0 || count_units(extent, a->grain) < parts)
+    if (a->grain <= 0 || count_units(extent, whole ? a->tile : a->grain) < parts)
         return false;
     if (count_units(extent, out->unit) < parts)
         out->unit = a->grain;
@@ -91,6 +96,38 @@ static ir_box largest_tile(const chooser *c)
     return box;
 }
 
+/* The part of the output that a box is. */
+static double share_of(const chooser *c, const ir_box *box)
+{
+    return (double)ir_box_elements(box, c->out->rank) / (double)ir_elements(c->out);
+}
+
+/* Bytes that a task reads; of state that the record does not name its share, since work on it is balanced. */
+static double bytes_of(const chooser *c, const ir_box *box)
+{
+    double bytes = (double)op_bytes_read(c->ir, c->op, box);
+    for (uint32_t i = 0; c->op->def->flags & OP_READS_EARLIER && i < c->op->n_in; i++)
+        if (c->op->in[i] != IR_NONE && c->ir->tensors.at[c->op->in[i]].kind == IR_STATE)
+            bytes += (double)ir_bytes(&c->ir->tensors.at[c->op->in[i]]) * share_of(c, box);
+    return bytes;
+}
+
+/* Workers that share one memory end sooner if some of them load less: a part of the cost is that of the mean tile,
+ * which lies between the first tile, one of the smallest, and the largest as their sizes do. */
+static double tile_cost(const chooser *c, const ir_box *largest, uint64_t n)
+{
+    double bytes = bytes_of(c, largest), large = share_of(c, largest), least;
+    ir_box first = {0};
+    if (!c->s->options->whole_tiles)
+        return bytes;
+    for (uint32_t i = 0; i < c->out->rank; i++)
+        tile_range(&c->grid.at[i], c->out->dims[i], 0, &first.lo[i], &first.hi[i]);
+    least = share_of(c, &first);
+    if (least >= large)
+        return bytes;
+    return bytes - MEAN_SHARE * (bytes - bytes_of(c, &first)) * (large - 1 / (double)n) / (large - least);
+}
+
 /* What the slowest worker loads, in bytes, under the grid at hand. */
 static double grid_cost(const chooser *c, uint64_t n)
 {
@@ -98,7 +135,7 @@ static double grid_cost(const chooser *c, uint64_t n)
     ir_box box = largest_tile(c);
     if (!(c->op->def->flags & OP_DATA_DEPENDENT)) {
         double rounds = (double)((n + (uint64_t)workers - 1) / (uint64_t)workers);
-        return rounds * ((double)op_bytes_read(c->ir, c->op, &box) + LAUNCH_BYTES) + TRIGGER_BYTES * (double)n;
+        return rounds * (tile_cost(c, &box, n) + LAUNCH_BYTES) + TRIGGER_BYTES * (double)n;
     }
     /* What such a task reads is found by following data, so `reads` can only name all of it: take the share of the
      * rows. */

@@ -212,23 +212,24 @@ static void fused_and_plain_give_the_same_bits(void **state)
     }
 }
 
-/* The largest difference between two rows of numbers, in parts of the largest number. */
+/* The difference between two rows of numbers as a part of the first: root of the sum of squares. */
 static double difference(const float *a, const float *b, size_t n)
 {
-    double most = 0, largest = 0;
+    double sum = 0, all = 0;
     for (size_t i = 0; i < n; i++) {
         assert_true(isfinite(a[i]) && isfinite(b[i]));
-        most = fmax(most, fabs((double)a[i] - (double)b[i]));
-        largest = fmax(largest, fabs((double)a[i]));
+        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        all += (double)a[i] * (double)a[i];
     }
-    return most / largest;
+    return sqrt(sum / all);
 }
 
-/* Sums in another order in f32; in bf16 fewer roundings: the difference is that between bf16 and f32, not more. */
+/* Sums in another order in f32; in bf16 fewer roundings: over all models the distance from f32 does not grow. */
 static void programs_of_a_gpu_compute_the_same(void **state)
 {
     (void)state;
     uint64_t seed = check_seed();
+    double plain = 0, fused = 0;
     for (uint64_t i = 0; i < 24; i++) {
         arena a = {0};
         model_config c = small_model(i);
@@ -247,11 +248,13 @@ static void programs_of_a_gpu_compute_the_same(void **state)
             evaluate(&a, g, seed + i, logits[k], n * sizeof(float));
         }
         assert_true(difference(logits[0], logits[1], n) < 1e-4);
-        assert_true(difference(logits[0], logits[3], n) < 2 * difference(logits[0], logits[2], n) + 0.01);
+        plain += difference(logits[0], logits[2], n);
+        fused += difference(logits[0], logits[3], n);
         for (int k = 0; k < 4; k++)
             free(logits[k]);
         arena_free(&a);
     }
+    assert_true(fused < 1.5 * plain && plain < 24 * 0.2);
 }
 
 /* Settings may stand behind the name of a pass; what is no setting is refused. */

@@ -46,6 +46,7 @@ typedef struct pass_options {
     uint32_t split_tokens;  /* in graphs of at most so many tokens */
     uint32_t norm_elements; /* a norm of at most so many elements is computed by every task that reads it; 0: 16384 */
     bool relaxed;           /* rules may skip the rounding of bf16 and f16 results between what they fuse */
+    bool whole_tiles;       /* cut operators at whole tiles (op_axis.tile) and into a task for each worker */
     bool logits;            /* rows, norm, vocabulary product and the search for the largest are one operator */
     /* Scratch of the target's body for a box of an operator, in addition to none of ref's: the larger of both counts.
      * NULL: ref alone. */

@@ -1,0 +1,176 @@
+/* decompose_test.c - the tasks that a GPU's program is cut into: weights are read once, every worker has its part. */
+#include "check.h"
+
+#include <string.h>
+
+#include "ir/op.h"
+#include "load/load.h"
+#include "pass/pass.h"
+
+enum { WORKERS = 132, FEW_TOKENS = 16, VERIFIED_WORKERS = 12 };
+
+static mpk_context cx;
+
+static mpk_status all_bf16(mpk_context *c, const void *self, const char *name, uint32_t rank, const int64_t *dims,
+                           ir_dtype *dtype)
+{
+    (void)c, (void)self, (void)name, (void)rank, (void)dims;
+    *dtype = IR_BF16;
+    return MPK_OK;
+}
+
+static ir_graph *build(arena *a, const model_config *c, uint32_t n_tokens)
+{
+    model_shape shape = {.n_tokens = n_tokens,
+                         .n_rows = n_tokens < 16 ? n_tokens : 16,
+                         .n_slots = 16,
+                         .n_pages = 4096,
+                         .page_tokens = 16,
+                         .max_pages_per_slot = 256,
+                         .kv_dtype = IR_BF16,
+                         .activation_dtype = IR_BF16};
+    model_weights weights = {.dtype = all_bf16};
+    ir_graph *g;
+    check_ok(&cx, model_build(&cx, a, c, &shape, &weights, &g));
+    return g;
+}
+
+static pass_options options_for(const model_config *c, uint32_t n_workers)
+{
+    return (pass_options){.n_workers = n_workers,
+                          .splits = n_workers > c->n_kv_heads ? n_workers / c->n_kv_heads : 1,
+                          .split_tokens = FEW_TOKENS,
+                          .norm_elements = 1 << 24,
+                          .relaxed = true,
+                          .whole_tiles = true,
+                          .logits = true,
+                          .page_bytes = 1 << 20,
+                          .pages_per_worker = 2,
+                          .verify = true};
+}
+
+/* Tasks of an operator: how many, and the least and most that they have of an axis. */
+typedef struct spread {
+    uint32_t n;
+    int64_t least, most;
+} spread;
+
+static spread spread_of(const tg_graph *g, ir_op_id op, uint32_t axis, int64_t unit)
+{
+    const ir_tensor *out = &g->ir->tensors.at[g->ir->ops.at[op].out[0]];
+    spread s = {.least = INT64_MAX};
+    for (tg_task_id t = 0; t < g->n_tasks; t++) {
+        const ir_box *b = &g->tasks[t].box;
+        if (g->tasks[t].op != op)
+            continue;
+        int64_t n = (b->hi[axis] - b->lo[axis] + unit - 1) / unit;
+        assert_true(b->lo[axis] % unit == 0 && (b->hi[axis] % unit == 0 || b->hi[axis] == out->dims[axis]));
+        s.least = n < s.least ? n : s.least;
+        s.most = n > s.most ? n : s.most;
+        s.n++;
+    }
+    return s;
+}
+
+/* One task a worker along an axis (fewer if there are not so many units), none with more than a unit over another. */
+static void check_even(const tg_graph *g, ir_op_id op, uint32_t axis, int64_t unit)
+{
+    const ir_tensor *out = &g->ir->tensors.at[g->ir->ops.at[op].out[0]];
+    int64_t units = (out->dims[axis] + unit - 1) / unit;
+    spread s = spread_of(g, op, axis, unit);
+    assert_int_equal(s.n, units < WORKERS ? units : WORKERS);
+    assert_true(s.most - s.least <= 1);
+    assert_int_equal(spread_of(g, op, 0, 1).least, out->dims[0]);
+}
+
+/* Tiles of many tokens: whole ones, nearly a task for each worker, neither side much longer than the other. */
+static void check_tiles(const tg_graph *g, ir_op_id op)
+{
+    spread tokens = spread_of(g, op, 0, 64), columns = spread_of(g, op, 1, 8);
+    assert_true(tokens.n > WORKERS * 9 / 10 && tokens.n <= WORKERS);
+    assert_true(columns.most * 8 <= tokens.most * 64 * 2 && tokens.most * 64 <= columns.most * 8 * 4);
+}
+
+static void check_ops(const tg_graph *g, uint32_t n_tokens, int64_t splits, int64_t kv_heads)
+{
+    for (ir_op_id o = 0; o < g->ir->ops.n; o++) {
+        const char *name = g->ir->ops.at[o].def->name;
+        if (strcmp(name, "linear") == 0 && n_tokens <= 64)
+            check_even(g, o, 1, 8);
+        else if (strcmp(name, "linear") == 0)
+            check_tiles(g, o);
+        else if (strcmp(name, "logits") == 0)
+            check_even(g, o, 1, 64);
+        else if (strcmp(name, "attention_split") == 0)
+            assert_int_equal(spread_of(g, o, 1, 1).n, splits * kv_heads);
+    }
+}
+
+static void every_worker_has_its_part(void **state)
+{
+    (void)state;
+    const char *folders[] = {"models/qwen3-0.6b", "models/qwen3-1.7b", "models/qwen3-8b", "models/llama-3.2-1b"};
+    const uint32_t tokens[] = {1, 7, 16, 64, 512};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++) {
+            arena a = {0}, scratch = {0};
+            load_model m;
+            tg_graph *g;
+            check_ok(&cx, load_open(&cx, folders[i], &m));
+            pass_options options = options_for(&m.config, WORKERS);
+            pass_state s = {&cx, &a, &scratch, &options};
+            ir_graph *ir = build(&a, &m.config, tokens[k]);
+            check_ok(&cx, pass_simplify(&s, &ir));
+            check_ok(&cx, pass_fuse_ops(&s, &ir));
+            check_ok(&cx, pass_decompose(&s, ir, &g));
+            check_ops(g, tokens[k], options.splits, m.config.n_kv_heads);
+            load_close(&m);
+            arena_free(&scratch);
+            arena_free(&a);
+        }
+}
+
+/* An event between neighbouring operators and no more, no empty tasks, nothing that a scheduler has to launch; task i
+ * of every large operator is worker i's. */
+static void check_chain(const tg_compiled *c, uint32_t n_workers)
+{
+    const tg_graph *g = c->tg;
+    assert_int_equal(c->stats.events, c->stats.operators);
+    assert_int_equal(c->stats.normalize_tasks, 0);
+    assert_int_equal(c->stats.jit_tasks, 0);
+    for (ir_op_id o = 0; o < g->ir->ops.n; o++) {
+        uint32_t n = 0;
+        for (tg_task_id t = 0; t < g->n_tasks; t++)
+            n += g->tasks[t].op == o;
+        for (tg_task_id t = 0, i = 0; t < g->n_tasks && n > n_workers / 2; t++)
+            if (g->tasks[t].op == o)
+                assert_int_equal(g->tasks[t].worker, i++);
+    }
+}
+
+static void events_stand_between_operators(void **state)
+{
+    (void)state;
+    const uint32_t workers[2] = {WORKERS, VERIFIED_WORKERS};
+    for (size_t i = 0; i < 2; i++) {
+        arena a = {0};
+        load_model m;
+        tg_program p;
+        uint32_t n_tokens = i ? 5 : 1;
+        check_ok(&cx, load_open(&cx, "models/qwen3-0.6b", &m));
+        pass_options options = options_for(&m.config, workers[i]);
+        options.verify = workers[i] == VERIFIED_WORKERS; /* the proof of many tasks is tested elsewhere */
+        ir_graph *ir = build(&a, &m.config, n_tokens);
+        check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
+        check_chain(&p.graphs[0], workers[i]);
+        load_close(&m);
+        arena_free(&a);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_worker_has_its_part),
+                                       cmocka_unit_test(events_stand_between_operators)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,17 +1,30 @@
-/* reduce.c - sum, mean, largest, smallest or product over any axes.
+/* reduce.c - sum, mean, largest, smallest, product, any or all over any axes.
  *
- * x [..] -> the other axes (keep: reduced axes stay with one entry).  Floats are accumulated in double in row-major
- * order of the reduced axes and rounded once; integers exactly (modulo 2^64; no mean).  Of an axis 0 that is partly
- * alive only the living entries count: of none the sum is 0, the mean NaN, the largest -inf.
+ * x [..] -> the other axes (keep: reduced axes stay with one entry), in x's dtype or the one that is named; any and all
+ * are bool.  Floats are accumulated in double in row-major order of the reduced axes and rounded once; integers exactly
+ * (modulo the width of the result), bool as 0 and 1.  NaN wins max and min.  Of an axis 0 that is partly alive only the
+ * living entries count: of none the sum is 0, the mean NaN, the largest -inf.
  *
- * Cost: one pass over x. Only axes that stay may be cut, so every reduction has one order.
+ * Idea: up to 64 entries of a row of the result are computed at once, so that memory is read along rows.  Cost: one
+ * pass over x. Only axes that stay may be cut, so every reduction has one order.
  */
 #include <math.h>
 
 #include "op/fill.h"
 #include "op/walk.h"
 
-enum { AXES, KEEP, KIND };
+enum { AXES, KEEP, KIND, DTYPE };
+typedef enum reduce_kind { SUM, MEAN, MAX, MIN, PROD, ANY, ALL, KINDS } reduce_kind;
+enum { STRIP = 64 };
+
+static reduce_kind kind_of(const ir_op *op)
+{
+    static const char *const names[KINDS] = {"sum", "mean", "max", "min", "prod", "any", "all"};
+    int kind = 0;
+    while (kind < KINDS && !str_is(op->attributes[KIND].s, names[kind]))
+        kind++;
+    return (reduce_kind)kind;
+}
 
 /* The axes that go, as a set of bits. */
 static uint32_t reduced_axes(const ir_op *op)
@@ -22,16 +35,30 @@ static uint32_t reduced_axes(const ir_op *op)
     return set;
 }
 
+/* The dtype of the result. */
+static mpk_status infer_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_dtype *dtype)
+{
+    reduce_kind kind = kind_of(op);
+    str name = op->attributes[DTYPE].s;
+    CHECK(cx, kind < KINDS, MPK_EUNSUPPORTED, "reduce: kind \"%.*s\" is not one of sum, mean, max, min, prod, any, all",
+          STR_ARG(op->attributes[KIND].s));
+    TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
+    *dtype = kind >= ANY ? IR_BOOL : shape_input(g, op, 0)->dtype;
+    if (name.n)
+        CHECK(cx, ir_dtype_from_name(name, dtype) && SHAPE_PLAIN >> *dtype & 1, MPK_EUNSUPPORTED,
+              "reduce: dtype \"%.*s\" is not a plain dtype", STR_ARG(name));
+    CHECK(cx, kind != MEAN || SHAPE_REAL_NUMBER >> *dtype & 1, MPK_ESHAPE,
+          "reduce: the mean of %s needs a dtype for its result, f32 say", ir_dtype_table[*dtype].name);
+    CHECK(cx, SHAPE_REAL_NUMBER >> *dtype & 1 || kind >= ANY || walk_is_exact(shape_input(g, op, 0)->dtype), MPK_ESHAPE,
+          "reduce: floats cannot be reduced to %s: cast first", ir_dtype_table[*dtype].name);
+    return MPK_OK;
+}
+
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
     const ir_attribute *a = op->attributes;
-    str kind = a[KIND].s;
-    CHECK(cx,
-          str_is(kind, "sum") || str_is(kind, "mean") || str_is(kind, "max") || str_is(kind, "min") ||
-              str_is(kind, "prod"),
-          MPK_EUNSUPPORTED, "reduce: kind \"%.*s\" is not one of sum, mean, max, min, prod", STR_ARG(kind));
-    TRY(shape_expect_dtype(cx, g, op, 0, str_is(kind, "mean") ? SHAPE_FLOAT : SHAPE_FLOAT | SHAPE_I32 | SHAPE_I64));
+    TRY(infer_dtype(cx, g, op, &out->dtype));
     uint32_t set = 0;
     for (uint32_t i = 0; i < a[AXES].ints.n; i++) {
         int64_t axis = a[AXES].ints.at[i];
@@ -39,7 +66,6 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
               "reduce: axes names %lld, expected each at most once and below the rank %u", (long long)axis, x->rank);
         set |= 1u << axis;
     }
-    out->dtype = x->dtype;
     out->live = set & 1 ? IR_ALL : x->live;
     for (uint32_t i = 0; i < x->rank; i++)
         if (!(set >> i & 1))
@@ -68,91 +94,164 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     spread_box(x->rank, x->dims, reduced_axes(op), op->attributes[KEEP].i != 0, box, read);
 }
 
-/* Accumulate one box of x as double; *n entries. */
-static double reduce_floats(const op_view *x, const ir_box *box, str kind, int64_t *n)
+/* One value on top of another; the whole family is inlined with a constant kind. */
+static inline double fold_float(reduce_kind kind, double sum, double value)
 {
-    bool largest = str_is(kind, "max"), smallest = str_is(kind, "min"), product = str_is(kind, "prod");
-    double result = largest ? -INFINITY : smallest ? INFINITY : product ? 1 : 0;
-    int64_t at[IR_MAX_RANK];
-    *n = 0;
-    if (ir_box_is_empty(box, x->rank))
-        return result;
-    memcpy(at, box->lo, sizeof at);
-    do {
-        double value = (double)op_load(x, walk_offset(x, at));
-        if (largest || smallest)
-            result = isnan(value) || (largest ? value > result : value < result) ? value : result;
-        else
-            result = product ? result * value : result + value;
-        ++*n;
-    } while (walk_next(box, x->rank, at));
-    return result;
-}
-
-/* The same for integers: sums and products wrap around, as their dtype does when stored. */
-static int64_t reduce_integers(const op_view *x, const ir_box *box, str kind)
-{
-    bool largest = str_is(kind, "max"), smallest = str_is(kind, "min"), product = str_is(kind, "prod");
-    int64_t least = x->dtype == IR_I32 ? INT32_MIN : INT64_MIN, at[IR_MAX_RANK];
-    int64_t result = largest ? least : smallest ? ~least : product;
-    if (ir_box_is_empty(box, x->rank))
-        return result;
-    memcpy(at, box->lo, sizeof at);
-    do {
-        int64_t value = walk_load_int(x, walk_offset(x, at));
-        if (largest || smallest)
-            result = (largest ? value > result : value < result) ? value : result;
-        else
-            result = (int64_t)(product ? (uint64_t)result * (uint64_t)value : (uint64_t)result + (uint64_t)value);
-    } while (walk_next(box, x->rank, at));
-    return result;
-}
-
-/* Reduce one part of x to the entry of the result at this offset. */
-static void store_entry(const op_call *call, const ir_box *part, int64_t offset)
-{
-    const op_view *x = &call->in[0], *y = &call->out[0];
-    str kind = call->attributes[KIND].s;
-    int64_t n;
-    if (x->dtype == IR_I32) {
-        ((uint32_t *)y->data)[offset] = (uint32_t)(uint64_t)reduce_integers(x, part, kind);
-    } else if (x->dtype == IR_I64) {
-        ((int64_t *)y->data)[offset] = reduce_integers(x, part, kind);
-    } else {
-        double result = reduce_floats(x, part, kind, &n);
-        op_store(y, offset, (float)(str_is(kind, "mean") ? result / (double)n : result));
+    switch (kind) {
+    case MAX:
+        return value > sum || isnan(value) ? value : sum;
+    case MIN:
+        return value < sum || isnan(value) ? value : sum;
+    case PROD:
+        return sum * value;
+    default:
+        return sum + value;
     }
 }
 
+static inline int64_t fold_integer(reduce_kind kind, int64_t sum, int64_t value)
+{
+    switch (kind) {
+    case MAX:
+        return value > sum ? value : sum;
+    case MIN:
+        return value < sum ? value : sum;
+    case PROD:
+        return (int64_t)((uint64_t)sum * (uint64_t)value);
+    default:
+        return (int64_t)((uint64_t)sum + (uint64_t)value);
+    }
+}
+
+/* What is being accumulated: up to STRIP entries of the result. */
+typedef struct strip {
+    reduce_kind kind;
+    bool exact; /* integers */
+    double f[STRIP];
+    int64_t i[STRIP], n_folded;
+} strip;
+
+static void begin(strip *s, reduce_kind kind, bool exact)
+{
+    static const double floats[KINDS] = {[MAX] = -INFINITY, [MIN] = INFINITY, [PROD] = 1};
+    static const int64_t integers[KINDS] = {[MAX] = INT64_MIN, [MIN] = INT64_MAX, [PROD] = 1, [ALL] = 1};
+    s->kind = kind;
+    s->exact = exact || kind >= ANY;
+    s->n_folded = 0;
+    for (int i = 0; i < STRIP; i++) {
+        s->f[i] = floats[kind];
+        s->i[i] = integers[kind];
+    }
+}
+
+/* Entry i of the row goes to entry i * step of the strip: step 0 folds the row into one. */
+static void fold_floats(strip *s, const double *row, int64_t n, int step)
+{
+    if (s->kind == MAX)
+        for (int64_t i = 0; i < n; i++)
+            s->f[i * step] = fold_float(MAX, s->f[i * step], row[i]);
+    else if (s->kind == MIN)
+        for (int64_t i = 0; i < n; i++)
+            s->f[i * step] = fold_float(MIN, s->f[i * step], row[i]);
+    else if (s->kind == PROD)
+        for (int64_t i = 0; i < n; i++)
+            s->f[i * step] = fold_float(PROD, s->f[i * step], row[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            s->f[i * step] = fold_float(SUM, s->f[i * step], row[i]);
+}
+
+static void fold_integers(strip *s, const int64_t *row, int64_t n, int step)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (s->kind == ANY)
+            s->i[i * step] |= row[i] != 0;
+        else if (s->kind == ALL)
+            s->i[i * step] &= row[i] != 0;
+        else
+            s->i[i * step] = fold_integer(s->kind, s->i[i * step], row[i]);
+}
+
+/* At most STRIP entries of x. */
+static void fold_row(strip *s, const op_view *x, int64_t offset, int64_t stride, int64_t n, int step)
+{
+    double row[STRIP];
+    int64_t integers[STRIP];
+    if (s->exact && walk_is_exact(x->dtype)) {
+        walk_load_ints(x, offset, stride, n, integers);
+        fold_integers(s, integers, n, step);
+        return;
+    }
+    walk_load_doubles(x, offset, stride, n, row);
+    if (!s->exact) {
+        fold_floats(s, row, n, step);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        integers[i] = row[i] != 0;
+    fold_integers(s, integers, n, step);
+}
+
+/* Fold a part of x whose last axis is reduced (`into_one`), or is that of the strip. */
+static void fold_part(strip *s, const op_view *x, const ir_box *part, bool into_one)
+{
+    uint32_t last = x->rank ? x->rank - 1 : 0;
+    int64_t at[IR_MAX_RANK], end = x->rank ? part->hi[last] : 1, stride = x->rank ? x->stride[last] : 0;
+    if (ir_box_is_empty(part, x->rank))
+        return;
+    memcpy(at, part->lo, sizeof at);
+    do {
+        int64_t offset = walk_offset(x, at) - part->lo[last] * stride;
+        for (int64_t i = part->lo[last]; i < end; i += STRIP)
+            fold_row(s, x, offset + i * stride, stride, end - i < STRIP ? end - i : STRIP, !into_one);
+        s->n_folded += into_one ? end - part->lo[last] : 1;
+    } while (walk_next(part, last, at));
+}
+
+static void store_strip(const strip *s, const op_view *y, int64_t offset, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (s->exact)
+            walk_store_int(y, offset + i * stride, s->i[i]);
+        else
+            walk_store_double(y, offset + i * stride, s->kind == MEAN ? s->f[i] / (double)s->n_folded : s->f[i]);
+}
+
+/* Strips along the last axis of the result if that is the last of x, else entry by entry. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
     const op_view *x = &call->in[0], *y = &call->out[0];
-    uint32_t set = reduced_axes(call->op);
-    int64_t at[IR_MAX_RANK], alive = op_live_entries(call, x);
+    uint32_t set = reduced_axes(call->op), last = y->rank ? y->rank - 1 : 0;
+    bool into_one = !x->rank || set >> (x->rank - 1) & 1;
+    bool exact = walk_is_exact(x->dtype) && walk_is_exact(y->dtype);
+    int64_t at[IR_MAX_RANK], alive = op_live_entries(call, x), n;
     memcpy(at, box->lo, sizeof at);
     do {
         ir_box one = {0}, part;
+        strip s;
         for (uint32_t i = 0; i < y->rank; i++) {
             one.lo[i] = at[i];
             one.hi[i] = at[i] + 1;
         }
+        n = into_one || box->hi[last] - at[last] == 1 ? 1
+            : box->hi[last] - at[last] < STRIP        ? box->hi[last] - at[last]
+                                                      : STRIP;
+        if (y->rank)
+            one.hi[last] = at[last] + n;
         spread_box(x->rank, x->dims, set, call->attributes[KEEP].i != 0, &one, &part);
         if (set & 1 && part.hi[0] > alive)
             part.hi[0] = alive;
-        store_entry(call, &part, walk_offset(y, at));
+        begin(&s, kind_of(call->op), exact);
+        fold_part(&s, x, &part, into_one);
+        store_strip(&s, y, walk_offset(y, at), y->rank ? y->stride[last] : 1, n);
+        at[last] += n - 1;
     } while (walk_next(box, y->rank, at));
 }
 
-static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
-{
-    const ir_tensor *t = shape_input(g, op, input);
-    for (int64_t i = 0; t->dtype != IR_F32 && i < ir_elements(t); i++)
-        fill_store(t, i, (int64_t)rng_u64(seed, (uint64_t)i), data);
-}
-
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_NEEDED("axes", INTS), SHAPE_INT("keep", 0), SHAPE_WORD("kind", "sum")};
+static const op_attribute attributes[] = {SHAPE_NEEDED("axes", INTS), SHAPE_INT("keep", 0), SHAPE_WORD("kind", "sum"),
+                                          SHAPE_WORD("dtype", "")};
 
 #define CASE(x, rest)                                    \
     {                                                    \
@@ -167,11 +266,17 @@ static const op_case cases[] = {
     CASE("i64[3, 4, 2]", "axes = [2, 0]"),
     CASE("i32[3, 4]", "axes = [0, 1], kind = \"max\""),
     CASE("f16[3, 4]", "axes = [], kind = \"sum\""),
+    CASE("f64[3, 4, 150]", "axes = [0], kind = \"mean\""),
+    CASE("bool[5, 70]", "axes = [0], dtype = \"i64\""),
+    CASE("f32[5, 3, 2]", "axes = [1], kind = \"any\""),
+    CASE("bool[5, 3, 2]", "axes = [0, 2], kind = \"all\""),
+    CASE("u8[5, 3]", "axes = [1], kind = \"mean\", dtype = \"f32\""),
+    CASE("f32[]", "axes = [], kind = \"max\""),
 };
 
 const op_def op_reduce = {
     .name = "reduce",
-    .summary = "sum, mean, max, min or prod over any axes",
+    .summary = "sum, mean, max, min, prod, any or all over any axes",
     .in = in,
     .out = out,
     .n_in = SHAPE_COUNT(in),
@@ -184,5 +289,5 @@ const op_def op_reduce = {
     .ref = ref,
     .cases = cases,
     .n_cases = SHAPE_COUNT(cases),
-    .fill = fill,
+    .fill = fill_wide_integers,
 };

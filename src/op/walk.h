@@ -179,4 +179,26 @@ static inline float walk_round(ir_dtype dtype, float x)
     return op_load(&v, 0);
 }
 
+/* n entries of any plain dtype, `stride` apart, as double. */
+static inline void walk_load_doubles(const op_view *v, int64_t offset, int64_t stride, int64_t n, double *to)
+{
+    if (v->dtype == IR_F32)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = (double)((const float *)v->data)[offset + i * stride];
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = walk_load_double(v, offset + i * stride);
+}
+
+/* n entries of integers or bool, `stride` apart. */
+static inline void walk_load_ints(const op_view *v, int64_t offset, int64_t stride, int64_t n, int64_t *to)
+{
+    if (v->dtype == IR_I64)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = ((const int64_t *)v->data)[offset + i * stride];
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = walk_load_int(v, offset + i * stride);
+}
+
 #endif

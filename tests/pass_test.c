@@ -198,6 +198,26 @@ static ir_graph *random_decoder(world *w)
     return g;
 }
 
+/* The same as a program for a GPU, whose sums run in an order of their own. */
+static ir_graph *random_split_decoder(world *w)
+{
+    ir_graph *g = random_decoder(w);
+    pass_options options = {.n_workers = 1,
+                            .splits = 1 + pick(w, 6),
+                            .split_tokens = 16,
+                            .norm_elements = pick(w, 2) ? 1 : 1 << 20,
+                            .relaxed = pick(w, 2),
+                            .logits = pick(w, 4)};
+    pass_state s = {&w->cx, &w->a, &w->a, &options};
+    check_ok(&w->cx, pass_simplify(&s, &g));
+    check_ok(&w->cx, pass_fuse_ops(&s, &g));
+    size_t split = 0;
+    for (size_t i = 0; i < g->ops.n; i++)
+        split += strcmp(g->ops.at[i].def->name, "attention_split") == 0;
+    assert_true(split > 0);
+    return g;
+}
+
 /* ---- values ---- */
 
 /* Step inputs that make sense to a decoder: token t is alone in slot t, at some position of its four pages. */
@@ -318,6 +338,7 @@ static pass_options random_options(world *w)
                           .launch = (pass_launch)pick(w, 4),
                           .coarse_events = pick(w, 6) == 0,
                           .verify = true,
+                          .whole_tiles = pick(w, 2),
                           .tasks_per_worker = pick(w, 3)};
 }
 
@@ -371,11 +392,18 @@ static void random_decoders_keep_their_bytes(void **state)
     run_many(random_decoder, 200);
 }
 
+static void random_split_decoders_keep_their_bytes(void **state)
+{
+    (void)state;
+    run_many(random_split_decoder, 200);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_graphs_keep_their_bytes),
         cmocka_unit_test(random_decoders_keep_their_bytes),
+        cmocka_unit_test(random_split_decoders_keep_their_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

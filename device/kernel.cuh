@@ -117,7 +117,7 @@ static __device__ void loader_loop(void)
     mpk_descriptors d = {};
     rt_u32 slot = 0, parity = 0, graph = k->start_step == RT_NO_STEP ? 0 : (rt_u32)(k->start_step >> 32);
     l.ring.n = l.tail.n = MPK_PAGES - MPK_JIT_PAGES;
-    l.in_flight = k->tuning.in_flight;
+    l.in_flight = k->tuning.in_flight < l.ring.n ? k->tuning.in_flight : l.ring.n;
     l.policy = ptx_policy_once();
     l.aot = 1;
     d.ahead = k->tuning.descriptor_ahead < MPK_AHEAD ? k->tuning.descriptor_ahead : MPK_AHEAD;

@@ -9,7 +9,7 @@
 #include "tile/task.cuh"
 
 /* Four 32-bit words as they are loaded and stored. */
-struct mpk_words {
+struct __align__(16) mpk_words {
     rt_u32 x, y, z, w;
 };
 
@@ -171,7 +171,7 @@ MPK_FN float ptx_high_bf16(rt_u32 v)
  * of column g; of c: row g, columns 2c, 2c + 1 (c[0], c[1]), row g + 8 (c[2], c[3]). */
 MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));

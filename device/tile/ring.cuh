@@ -80,8 +80,8 @@ static __device__ __noinline__ rt_u32 load_wait_on(mpk_load *l, rt_u64 *b, rt_u3
 }
 
 /* Make room for one page and n_bytes of copies on their way to it; its first byte, or NULL when there is nothing to
- * load for any more. */
-MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes)
+ * load for any more.  note: what ring_note tells of it. */
+MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
 {
     rt_u32 page = l->ring.first + l->ring.at;
     if (l->cancelled)
@@ -96,8 +96,10 @@ MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes)
         ring_next(&l->tail);
         l->flying--;
     }
-    if (threadIdx.x % 32 == 0)
+    if (threadIdx.x % 32 == 0) {
+        mpk_w.note[page] = note;
         ptx_barrier_expect(&mpk_w.full[page], n_bytes);
+    }
     __syncwarp();
     l->flying++;
     l->pages++;
@@ -116,7 +118,7 @@ MPK_FN void load_copy(mpk_load *l, char *page, rt_u32 offset, const void *from, 
 /* One page from one place: the usual case. */
 MPK_FN void load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
 {
-    char *page = load_page(l, n_bytes);
+    char *page = load_page(l, n_bytes, 0);
     if (page)
         load_copy(l, page, 0, from, n_bytes);
 }

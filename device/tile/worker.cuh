@@ -13,6 +13,7 @@ enum { MPK_ENTRIES = 16 }; /* descriptors that a worker holds: those ahead and t
 
 struct mpk_worker {
     rt_u64 full[MPK_PAGES], empty[MPK_PAGES]; /* of each page: filled; released by all warps that run bodies */
+    rt_u32 note[MPK_PAGES];                   /* a word that the load phase sends along with a page */
     rt_u64 entry_full[MPK_ENTRIES], entry_empty[MPK_ENTRIES];
     __align__(128) rt_entry entries[MPK_ENTRIES];
     __align__(128) rt_entry jit_entry;

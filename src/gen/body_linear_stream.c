@@ -1,0 +1,183 @@
+/* body_linear_stream.c - products of few tokens with streamed weights: linear and logits
+ * (device/task/linear_stream.cuh). */
+#include "gen/body_print.h"
+#include "rt/rt_lane.h"
+
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LSE, LINEAR_EPS = 0, LINEAR_GLU };
+enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0 };
+enum {
+    MOST_TOKENS = 16,
+    PAGE_COLUMNS = 1024,
+    UNIT_COLUMNS = 256,
+    AT_ONCE = 4,       /* pages of x in registers */
+    MOST_SPLITS = 32,
+    SCRATCH_BYTES = 8 * 8 * 32 * 16 + 512 + 2 * 8 * 16 * 8, /* STREAM_SCRATCH */
+};
+
+static bool is_logits(const gen_call *c)
+{
+    return strcmp(c->op->def->name, "logits") == 0;
+}
+
+/* Rows of the result that a step may have. */
+static int64_t rows_of_step(const gen_call *c)
+{
+    return gen_output(c, 0)->dims[0];
+}
+
+static bool is_dense(const ir_tensor *t, ir_dtype dtype)
+{
+    return !t || (t->dtype == dtype && t->stride[t->rank - 1] == 1 &&
+                  (t->rank < 2 || t->dims[0] == 1 || t->stride[0] == t->dims[1] * (t->rank > 2 ? t->dims[2] : 1)));
+}
+
+static bool is_vector(const ir_tensor *t)
+{
+    return !t || ((t->dtype == IR_BF16 || t->dtype == IR_F32) && t->stride[0] == 1);
+}
+
+static bool is_weight(const ir_tensor *t)
+{
+    return !t || (t->kind == IR_CONST && is_dense(t, IR_BF16));
+}
+
+/* Folding keeps the weights of all splits in shared memory, where the partial sums come later. */
+static bool fits_fold(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, X), *lse = gen_input(c, LSE);
+    if (!lse)
+        return true;
+    int64_t tokens = rows_of_step(c), columns = x->dims[2], heads = lse->dims[2];
+    int64_t bytes = tokens * lse->dims[1] * heads * 4;
+    return lse->dims[1] <= MOST_SPLITS && columns % heads == 0 && columns / heads % 8 == 0 &&
+           columns <= AT_ONCE * PAGE_COLUMNS && bytes <= (tokens <= 8 ? 16384 : 32768) && is_dense(lse, IR_F32);
+}
+
+static int64_t columns_of(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, X);
+    return x->dims[x->rank - 1];
+}
+
+static bool accepts(const gen_call *c)
+{
+    bool logits = is_logits(c);
+    const ir_tensor *x = gen_input(c, X), *y = gen_output(c, 0);
+    if (rows_of_step(c) > MOST_TOKENS || x->dims[0] > MOST_TOKENS || !is_dense(x, IR_BF16) || columns_of(c) % 8 ||
+        c->op->n_in + c->op->n_out > RT_PACKED)
+        return false;
+    if (logits)
+        return is_weight(gen_input(c, L_W)) && is_vector(gen_input(c, L_NORM)) && is_dense(y, IR_F32);
+    for (uint32_t i = 0; i < 3; i++)
+        if (!is_weight(gen_input(c, W0 + i)) || !is_vector(gen_input(c, B0 + i)))
+            return false;
+    bool glu = c->op->attributes[LINEAR_GLU].s.n != 0;
+    return is_vector(gen_input(c, NORM)) && is_dense(gen_input(c, RESIDUAL), IR_BF16) && is_dense(y, IR_BF16) &&
+           !(glu && gen_input(c, RESIDUAL)) && !(gen_input(c, NORM) && gen_input(c, LSE)) && fits_fold(c);
+}
+
+static int64_t round_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+static void pack(const gen_call *c, gen_pack *out)
+{
+    bool logits = is_logits(c), glu = !logits && c->op->attributes[LINEAR_GLU].s.n;
+    uint32_t norm = logits ? L_NORM : NORM;
+    *out = (gen_pack){.scale = norm < c->op->n_in ? c->op->in[norm] : IR_NONE,
+                      .order = glu ? GEN_PAIRED : GEN_ROWS,
+                      .columns = columns_of(c)};
+    for (uint32_t i = 0; i < (logits ? 1u : 3u) && gen_input(c, W0 + i); i++) {
+        out->w[out->n_weights++] = c->op->in[W0 + i];
+        out->rows += gen_input(c, W0 + i)->dims[0];
+    }
+    out->padded_rows = round_up(out->rows, glu ? 16 : 8);
+    out->padded_columns = round_up(out->columns, UNIT_COLUMNS);
+    out->n_bytes = (uint64_t)out->padded_rows * (uint64_t)out->padded_columns * 2;
+}
+
+static void print_linear_shape(const gen_call *c, text *out)
+{
+    str glu = c->op->attributes[LINEAR_GLU].s;
+    const char *activation = str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
+    const ir_tensor *lse = gen_input(c, LSE);
+    text_print(out, "%d, ", gen_input(c, NORM) != NULL);
+    gen_print_float((float)c->op->attributes[LINEAR_EPS].f, out);
+    text_print(out, ", GLU_%s, %d, %u, %d, {", activation, X, gen_operand_of_output(c->op, 0),
+               gen_input(c, RESIDUAL) ? RESIDUAL : -1);
+    for (uint32_t i = 0; i < 3; i++)
+        text_print(out, "%s%d", i ? ", " : "", gen_input(c, B0 + i) ? (int)(B0 + i) : -1);
+    text_print(out, "}, {");
+    for (uint32_t i = 0; i < 3; i++)
+        text_print(out, "%s%lld", i ? ", " : "",
+                   gen_input(c, W0 + i) ? (long long)gen_input(c, W0 + i)->dims[0] : 0ll);
+    text_print(out, "}, {");
+    for (uint32_t i = 0; i < 3; i++)
+        text_print(out, "%s%d", i ? ", " : "", gen_input(c, B0 + i) && gen_input(c, B0 + i)->dtype == IR_F32);
+    text_print(out, "}, -1, %lld, %d, %lld, %lld, %lld, TO_BF16, -1", (long long)gen_input(c, X)->dims[0],
+               lse ? LSE : -1, lse ? (long long)lse->dims[1] : 0ll, lse ? (long long)lse->dims[2] : 0ll,
+               lse ? (long long)(columns_of(c) / lse->dims[2]) : 0ll);
+}
+
+static void print_logits_shape(const gen_call *c, text *out)
+{
+    text_print(out, "%d, ", gen_input(c, L_NORM) != NULL);
+    gen_print_float((float)c->op->attributes[LOGITS_EPS].f, out);
+    text_print(out,
+               ", GLU_NONE, %d, %u, -1, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, %d, %lld, -1, 0, 0, 0, TO_LOGITS, %u", L_X,
+               gen_operand_of_output(c->op, 0), gen_input(c, L_ROWS) ? L_ROWS : -1,
+               (long long)gen_input(c, L_X)->dims[0], gen_operand_of_output(c->op, 1));
+}
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_pack p;
+    pack(c, &p);
+    bool paired = p.order == GEN_PAIRED;
+    int64_t units = p.padded_columns / UNIT_COLUMNS, pages = (units + 3) / 4, last = units - 4 * (pages - 1);
+    int64_t at_once = pages < AT_ONCE ? pages : AT_ONCE;
+    text_print(out,
+               "__device__ __noinline__ void body_%u(const mpk_task &t)\n{\n    constexpr stream_shape shape = {%lld, "
+               "%lld, %lld, %lld, ",
+               n, (long long)p.columns, (long long)pages, (long long)last, (long long)gen_output(c, 0)->dims[1]);
+    if (is_logits(c))
+        print_logits_shape(c, out);
+    else
+        print_linear_shape(c, out);
+    text_print(out, "};\n    linear_stream<%lld, %lld, %lld, %d>(t, shape);\n}\n", (long long)pages, (long long)last,
+               (long long)at_once, rows_of_step(c) > 8);
+    text_print(out,
+               "__device__ __noinline__ void load_%u(mpk_load &l)\n{\n    linear_stream_load<%lld, %lld, %lld, "
+               "%d>(l);\n}\n",
+               n, (long long)pages, (long long)last, (long long)at_once, paired);
+    return MPK_OK;
+}
+
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    (void)c;
+    return SCRATCH_BYTES;
+}
+
+const gen_body gen_body_linear_stream = {.op = "linear",
+                                         .name = "linear_stream",
+                                         .needs = GEN_BULK,
+                                         .rank = 10,
+                                         .loads = true,
+                                         .waits = true,
+                                         .accepts = accepts,
+                                         .print = print,
+                                         .pack = pack,
+                                         .scratch_bytes = scratch_bytes};
+const gen_body gen_body_logits_stream = {.op = "logits",
+                                         .name = "linear_stream",
+                                         .needs = GEN_BULK,
+                                         .rank = 10,
+                                         .loads = true,
+                                         .waits = true,
+                                         .accepts = accepts,
+                                         .print = print,
+                                         .pack = pack,
+                                         .scratch_bytes = scratch_bytes};

@@ -220,32 +220,50 @@ static mpk_status check_degrees_match(pass_state *s, const ir_graph *ir)
 
 /* ---- choosing ---- */
 
-/* An operator that writes in place reads what it writes: then tiles must not need each other's. */
-static bool tiles_are_apart(const chooser *c, const ir_box *tiles, size_t n)
+/* What the tiles write of an output, or read of an input, at the root; returns the root. */
+static ir_tensor_id fill_root_boxes(const chooser *c, const ir_box *tiles, size_t n, uint32_t operand, bool is_output,
+                                    ir_box *at_root)
 {
     const ir_op *op = c->op;
-    for (uint32_t out = 0; out < op->n_out; out++) {
-        ir_tensor_id shares = c->ir->tensors.at[op->out[out]].shares;
-        for (uint32_t in = 0; shares != IR_NONE && in < op->n_in; in++) {
-            if (op->in[in] == IR_NONE)
-                continue;
-            for (size_t i = 0; i < n * n; i++) {
-                const ir_box *writer = &tiles[i / n], *reader = &tiles[i % n];
-                ir_box written = *writer, read = {0}, of_write, of_read;
-                ir_tensor_id a, b;
-                if (writer == reader)
-                    continue;
-                if (out && op->def->writes)
-                    op->def->writes(c->ir, op, out, writer, &written);
-                op->def->reads(c->ir, op, in, reader, &read);
-                ir_root(c->ir, op->out[out], &written, &a, &of_write);
-                ir_root(c->ir, op->in[in], &read, &b, &of_read);
-                if (a == b && ir_box_overlaps(&of_write, &of_read, c->ir->tensors.at[a].rank))
-                    return false;
-            }
-        }
+    ir_tensor_id root = IR_NONE;
+    for (size_t i = 0; i < n; i++) {
+        ir_box box = is_output ? tiles[i] : (ir_box){0};
+        if (!is_output)
+            op->def->reads(c->ir, op, operand, &tiles[i], &box);
+        else if (operand && op->def->writes)
+            op->def->writes(c->ir, op, operand, &tiles[i], &box);
+        ir_root(c->ir, is_output ? op->out[operand] : op->in[operand], &box, &root, &at_root[i]);
     }
-    return true;
+    return root;
+}
+
+/* Does a tile read what another one writes? */
+static bool boxes_meet(const ir_box *written, const ir_box *read, size_t n, uint32_t rank)
+{
+    for (size_t r = 0; r < n; r++)
+        for (size_t w = 0; w < n && !ir_box_is_empty(&read[r], rank); w++)
+            if (w != r && ir_box_overlaps(&written[w], &read[r], rank))
+                return true;
+    return false;
+}
+
+/* An operator that writes in place reads what it writes: then tiles must not need each other's. */
+static mpk_status check_tiles_apart(const chooser *c, const ir_box *tiles, size_t n, bool *apart)
+{
+    const ir_op *op = c->op;
+    ir_box *written, *read;
+    *apart = true;
+    for (uint32_t out = 0; out < op->n_out; out++) {
+        if (c->ir->tensors.at[op->out[out]].shares == IR_NONE)
+            continue;
+        NEW(c->s->cx, c->s->scratch, written, n);
+        NEW(c->s->cx, c->s->scratch, read, n);
+        ir_tensor_id root = fill_root_boxes(c, tiles, n, out, true, written);
+        for (uint32_t in = 0; in < op->n_in && *apart; in++)
+            if (op->in[in] != IR_NONE && fill_root_boxes(c, tiles, n, in, false, read) == root)
+                *apart = !boxes_meet(written, read, n, c->ir->tensors.at[root].rank);
+    }
+    return MPK_OK;
 }
 
 static mpk_status choose_grid(chooser *c)
@@ -323,6 +341,7 @@ static mpk_status push_tiles(decomposer *d, ir_op_id op, const tile_grid *grid)
 {
     const ir_tensor *out = d->c.out;
     size_t n = 1, first = d->tasks.n;
+    bool apart;
     for (uint32_t i = 0; i < out->rank; i++)
         n *= grid->at[i].parts;
     ir_box *tiles;
@@ -333,7 +352,8 @@ static mpk_status push_tiles(decomposer *d, ir_op_id op, const tile_grid *grid)
             tile_range(&grid->at[i], out->dims[i], (uint32_t)(rest % grid->at[i].parts), &tiles[k].lo[i],
                        &tiles[k].hi[i]);
     }
-    if (n > 1 && !tiles_are_apart(&d->c, tiles, n)) {
+    TRY(check_tiles_apart(&d->c, tiles, n, &apart));
+    if (n > 1 && !apart) {
         n = 1;
         tiles[0] = ir_box_whole(out);
     }

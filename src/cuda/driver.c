@@ -230,9 +230,23 @@ static mpk_status start_driver(mpk_context *cx, cuda_driver *d, const char *path
     return MPK_OK;
 }
 
+static const char *find_path(void)
+{
+    const char *named = getenv("MPK_LIBCUDA");
+    return named && *named ? named : "libcuda.so.1";
+}
+
+bool cuda_driver_is_there(void)
+{
+    void *library = dlopen(find_path(), RTLD_LAZY | RTLD_LOCAL);
+    if (library)
+        dlclose(library);
+    return library != NULL;
+}
+
 mpk_status cuda_driver_open(mpk_context *cx, cuda_driver **out)
 {
-    const char *named = getenv("MPK_LIBCUDA"), *path = named && *named ? named : "libcuda.so.1";
+    const char *path = find_path();
     cuda_driver *d = calloc(1, sizeof *d);
     CHECK(cx, d, MPK_ENOMEM, "out of memory for the GPU's driver");
     d->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -32,6 +32,8 @@ typedef struct CUgraphExec_st *cuda_graph; /* ready to launch */
 /* Open libcuda (MPK_LIBCUDA: its path; else libcuda.so.1 where the loader finds it).  MPK_EUNSUPPORTED: there is none,
  * or one older than what we need.  Close it after every GPU. */
 mpk_status cuda_driver_open(mpk_context *cx, cuda_driver **out);
+/* Is there a libcuda at all?  Where none is there is nothing to mend. */
+bool cuda_driver_is_there(void);
 /* NULL is allowed. */
 void cuda_driver_close(cuda_driver *d);
 /* The CUDA version that the driver implements, 1000 * major + 10 * minor: 13000. */

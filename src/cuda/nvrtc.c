@@ -16,7 +16,14 @@
 
 typedef struct program_handle *program;
 
-enum { NVRTC_SUCCESS = 0, NVRTC_OUT_OF_MEMORY = 1, NVRTC_COMPILATION = 6, NVRTC_BUILTINS = 7, PATH_BYTES = 4096 };
+enum {
+    NVRTC_SUCCESS = 0,
+    NVRTC_OUT_OF_MEMORY = 1,
+    NVRTC_COMPILATION = 6,
+    NVRTC_BUILTINS = 7,
+    PATH_BYTES = 4096,
+    FILE_BYTES = PATH_BYTES + 64
+};
 
 /* name, parameters */
 #define ENTRIES(X)                                                                                                \
@@ -35,7 +42,7 @@ enum { NVRTC_SUCCESS = 0, NVRTC_OUT_OF_MEMORY = 1, NVRTC_COMPILATION = 6, NVRTC_
 
 struct cuda_nvrtc {
     void *library, *builtins; /* builtins: NULL where the loader finds them itself */
-    char path[PATH_BYTES];
+    char path[FILE_BYTES];
     uint32_t version;
     const char *(*nvrtcGetErrorString)(int);
 #define ENTRY_MEMBER(name, parameters) int(*name) parameters;
@@ -55,7 +62,7 @@ enum { N_FILE_NAMES = 2 };
 static bool open_file(cuda_nvrtc *n, const char *path)
 {
     const char *slash = strrchr(path, '/');
-    char pattern[PATH_BYTES + 32];
+    char pattern[FILE_BYTES];
     glob_t found = {0};
     if (slash) {
         snprintf(pattern, sizeof pattern, "%.*s/libnvrtc-builtins.so.[0-9]*", (int)(slash - path), path);
@@ -77,7 +84,7 @@ static bool open_file(cuda_nvrtc *n, const char *path)
 /* The newest in this folder; "": wherever the loader looks. */
 static bool open_in_folder(cuda_nvrtc *n, const char *folder)
 {
-    char path[PATH_BYTES];
+    char path[FILE_BYTES];
     for (int i = 0; i < N_FILE_NAMES; i++) {
         snprintf(path, sizeof path, "%s%s%s", folder, *folder ? "/" : "", file_names[i]);
         if ((!*folder || file_exists(path)) && open_file(n, path))

@@ -1,0 +1,112 @@
+/* gpu_report.c - driver, GPUs, NVRTC and the kernel cache as JSON. */
+#include "cuda/gpu_report.h"
+
+#include "base/json.h"
+#include "cuda/cache.h"
+#include "cuda/driver.h"
+#include "gen/arch.h"
+
+static void add_problem(text *t, const mpk_context *cx)
+{
+    text_print(t, "\"problem\": ");
+    json_write_str(t, str_from(cx->text));
+}
+
+static void add_version(text *t, uint32_t version)
+{
+    text_print(t, "\"%u.%u\"", version / 1000, version % 1000 / 10);
+}
+
+static mpk_status add_gpu(mpk_context *cx, text *t, const cuda_driver *d, uint32_t index)
+{
+    cuda_facts f;
+    bool as_ptx = false;
+    TRY(cuda_driver_describe(cx, d, index, &f));
+    const gen_arch *arch = gen_arch_for(f.major, f.minor, &as_ptx);
+    text_print(t, "%s{\"name\": ", index ? ", " : "");
+    json_write_str(t, str_from(f.name));
+    text_print(t, ", \"pci\": ");
+    json_write_str(t, str_from(f.pci));
+    text_print(t, ", \"capability\": \"%u.%u\", \"sms\": %u, \"memory_bytes\": %llu, \"target\": ", f.major, f.minor,
+               f.n_sms, (unsigned long long)f.memory_bytes);
+    if (arch)
+        text_print(t, "\"%s\", \"as_ptx\": %s}", arch->name, as_ptx ? "true" : "false");
+    else
+        text_print(t, "null, \"as_ptx\": false}");
+    return MPK_OK;
+}
+
+/* A list as long as it could be made, and what ended it too early. */
+static void add_driver(mpk_context *cx, text *t, const cuda_driver *d)
+{
+    mpk_status status = MPK_OK;
+    text_print(t, "\"driver\": ");
+    add_version(t, cuda_driver_version(d));
+    text_print(t, ", \"list\": [");
+    for (uint32_t i = 0; i < cuda_driver_gpus(d) && status == MPK_OK; i++)
+        status = add_gpu(cx, t, d, i);
+    text_print(t, "]");
+    if (status != MPK_OK) {
+        text_print(t, ", \"driver_file\": true, ");
+        add_problem(t, cx);
+    }
+}
+
+static void add_gpus(text *t)
+{
+    mpk_context cx = {0};
+    cuda_driver *d;
+    text_print(t, "\"gpus\": {");
+    if (cuda_driver_open(&cx, &d) == MPK_OK) {
+        add_driver(&cx, t, d);
+        cuda_driver_close(d);
+    } else {
+        text_print(t, "\"driver_file\": %s, ", cuda_driver_is_there() ? "true" : "false");
+        add_problem(t, &cx);
+    }
+    text_print(t, "}");
+}
+
+static void add_nvrtc(text *t)
+{
+    mpk_context cx = {0};
+    cuda_nvrtc *n;
+    text_print(t, ", \"nvrtc\": {");
+    if (cuda_nvrtc_open(&cx, &n) == MPK_OK) {
+        text_print(t, "\"path\": ");
+        json_write_str(t, str_from(cuda_nvrtc_path(n)));
+        text_print(t, ", \"version\": ");
+        add_version(t, cuda_nvrtc_version(n));
+        cuda_nvrtc_close(n);
+    } else
+        add_problem(t, &cx);
+    text_print(t, "}");
+}
+
+static void add_cache(text *t)
+{
+    mpk_context cx = {0};
+    arena a = {0};
+    cuda_cache_facts f = {0};
+    text_print(t, ", \"kernel_cache\": {");
+    if (cuda_cache_describe(&cx, &a, &f) != MPK_OK)
+        add_problem(t, &cx);
+    else {
+        text_print(t, "\"folder\": ");
+        if (f.folder)
+            json_write_str(t, str_from(f.folder));
+        else
+            text_print(t, "null");
+        text_print(t, ", \"entries\": %llu, \"bytes\": %llu, \"limit_bytes\": %llu", (unsigned long long)f.n_entries,
+                   (unsigned long long)f.n_bytes, (unsigned long long)f.limit_bytes);
+    }
+    text_print(t, "}");
+    arena_free(&a);
+}
+
+void cuda_report_add(text *t)
+{
+    add_gpus(t);
+    add_nvrtc(t);
+    add_cache(t);
+}

@@ -351,6 +351,31 @@ def test_doctor():
     assert "dev demo" in needs["demo model"] and "graphviz" in needs["graphviz"]
 
 
+def test_doctor_on_gpus(tmp_path):
+    """With the tests' stand-in for a driver: GPUs, the compiler and the cache of kernels."""
+    fake = support.BUILD / "tests" / "libfake_cuda.so"
+    env = {"MPK_LIBCUDA": str(fake), "MPK_CACHE": str(tmp_path), "MPK_NVRTC": "/nowhere/libnvrtc.so.13"}
+
+    def findings(words):
+        found = {}
+        for f in json.loads(support.mpk("doctor", "--json", env=env | {"MPK_FAKE_CUDA": words})[0]):
+            found.setdefault(f["subject"], []).append(f)
+        return found
+
+    good = findings("gpus:2")
+    assert good["gpu driver"][0]["found"] == "CUDA 13.0"
+    assert [f["found"].split(",")[0] for f in good["gpu"]] == ["Fake GPU 0", "Fake GPU 1"]
+    assert "runs code for sm_90a" in good["gpu"][0]["found"]
+    assert "MPK_NVRTC=/nowhere" in good["nvrtc"][0]["need"]
+    assert f"0 in the cache {tmp_path}" in good["kernels"][0]["found"]
+    assert "sm_80, translated by the driver" in findings("capability:120")["gpu"][0]["found"]
+    assert "too old" in findings("capability:75")["gpu"][0]["need"]
+    assert "update" in findings("version:11000")["gpu"][0]["need"]
+    assert "reboot" in findings("fail:cuInit:1:803")["gpu"][0]["need"]
+    env["MPK_LIBCUDA"] = "/nowhere/libcuda.so.1"
+    assert "need" not in findings("")["gpu"][0]
+
+
 def test_idle_costs_nothing(model):
     """An engine that waits for requests sleeps."""
     p = subprocess.Popen([support.MPK, "batch", str(model), "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

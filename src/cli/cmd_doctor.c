@@ -1,5 +1,4 @@
 /* cmd_doctor.c - mpk doctor: what this machine has, what is missing, and how to get it. */
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +22,7 @@ typedef struct finding {
     char found[4200];
 } finding;
 
-enum { MAX_FINDINGS = 8 };
+enum { MAX_FINDINGS = 32, MAX_GPUS = 16 };
 typedef struct report {
     finding at[MAX_FINDINGS];
     size_t n;
@@ -97,14 +96,67 @@ static void look_at_programs(report *r)
                 dot ? "dot is there" : "no dot: mpk inspect --dot cannot be drawn");
 }
 
-/* This version computes on the processor; a GPU is told of so that nobody wonders. */
-static void look_at_gpu(report *r)
+/* Words of the report as a text of their own; "" if there are none. */
+static const char *words_of(arena *a, const json_value *object, const char *key)
 {
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    add_finding(r, "gpu", NULL, "%s",
-                driver ? "an NVIDIA driver; this version does not use it" : "none; none is needed");
-    if (driver)
-        dlclose(driver);
+    const json_value *value = json_get(object, key);
+    const char *copy = value && value->kind == JSON_KIND_STRING ? arena_copy(a, value->text.at, value->text.n) : NULL;
+    return copy ? copy : "";
+}
+
+static void add_gpu(report *r, arena *a, const json_value *gpu)
+{
+    const json_value *translated = json_get(gpu, "as_ptx");
+    const char *target = words_of(a, gpu, "target");
+    add_finding(r, "gpu", *target ? NULL : "too old: use a GPU of compute capability 8.0 or later, or the processor",
+                "%s, compute capability %s, %.0f SMs, %.1f GiB, %s%s%s", words_of(a, gpu, "name"),
+                words_of(a, gpu, "capability"), number(gpu, "sms"), number(gpu, "memory_bytes") / (1 << 30),
+                *target ? "runs code for " : "mpk has no code for it", target,
+                translated && translated->boolean ? ", translated by the driver" : "");
+}
+
+/* True if there is one that works. */
+static bool look_at_gpus(report *r, arena *a, const json_value *machine)
+{
+    const json_value *gpus = json_get(machine, "gpus"), *list = json_get(gpus, "list");
+    const json_value *file = json_get(gpus, "driver_file");
+    const char *problem = words_of(a, gpus, "problem");
+    if (list)
+        add_finding(r, "gpu driver", NULL, "CUDA %s", words_of(a, gpus, "driver"));
+    for (size_t i = 0; list && i < list->n && i < MAX_GPUS; i++)
+        add_gpu(r, a, &list->items[i]);
+    if (*problem && file && file->boolean)
+        add_finding(r, "gpu", problem, "an NVIDIA driver, but no GPU that works");
+    else if (*problem)
+        add_finding(r, "gpu", NULL, "none; none is needed");
+    return list && list->n;
+}
+
+static void look_at_nvrtc(report *r, arena *a, const json_value *machine, bool has_gpu)
+{
+    const json_value *nvrtc = json_get(machine, "nvrtc");
+    const char *path = words_of(a, nvrtc, "path");
+    if (*path)
+        add_finding(r, "nvrtc", NULL, "%s, version %s", path, words_of(a, nvrtc, "version"));
+    else if (has_gpu || getenv("MPK_NVRTC"))
+        add_finding(r, "nvrtc", words_of(a, nvrtc, "problem"), "none: kernels for GPUs cannot be compiled");
+    else
+        add_finding(r, "nvrtc", NULL, "none; it compiles kernels for GPUs (pip install nvidia-cuda-nvrtc)");
+}
+
+static void look_at_kernel_cache(report *r, arena *a, const json_value *machine)
+{
+    const json_value *cache = json_get(machine, "kernel_cache");
+    const char *folder = words_of(a, cache, "folder"), *problem = words_of(a, cache, "problem");
+    const double mib = 1 << 20;
+    if (*problem)
+        add_finding(r, "kernels", problem, "the cache of compiled kernels cannot be used");
+    else if (*folder)
+        add_finding(r, "kernels", NULL, "%.0f in the cache %s: %.1f MiB, at most %.0f", number(cache, "entries"),
+                    folder, number(cache, "bytes") / mib, number(cache, "limit_bytes") / mib);
+    else
+        add_finding(r, "kernels", NULL,
+                    "no cache of compiled kernels (MPK_CACHE is empty, or there is no home folder)");
 }
 
 static void look_at_demo_model(report *r, arena *a)
@@ -161,7 +213,8 @@ static int examine(const cli_command *command, mpk_context *cx, arena *a, report
         look_at_libraries(r, machine);
         look_at_demo_model(r, a);
         look_at_programs(r);
-        look_at_gpu(r);
+        look_at_nvrtc(r, a, machine, look_at_gpus(r, a, machine));
+        look_at_kernel_cache(r, a, machine);
     }
     mpk_free(source);
     if (status != MPK_OK)

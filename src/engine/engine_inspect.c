@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/thread.h"
 #include "cpu/body.h"
+#include "cuda/gpu_report.h"
 #include "engine/engine.h"
 
 /* Hand a text over to the caller, who frees it; it is NUL-terminated. */
@@ -261,7 +262,9 @@ mpk_status mpk_machine(mpk_context *cx, char **json)
             text_print(&t, "%s%s", n++ ? ", " : "", sets[i].name);
     text_print(&t,
                "\", \"memory_bytes\": %llu, \"free_memory_bytes\": %llu, \"libraries\": {\"pcre2\": \"%s\", "
-               "\"utf8proc\": \"%s\"}}",
+               "\"utf8proc\": \"%s\"}, ",
                (unsigned long long)total, (unsigned long long)available, pcre, utf8proc_version());
+    cuda_report_add(&t);
+    text_print(&t, "}");
     return give_text(cx, &t, json);
 }

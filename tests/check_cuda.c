@@ -1,0 +1,787 @@
+/* check_cuda.c - the GPU target on a GPU: every operator, small models, the same bits again and again.
+ *
+ * For each operator all its cases become one program, which the GPU runs with fresh random data, all entries alive and
+ * only some; every result is compared with the operator's reference code.  Small models run a prompt and single tokens,
+ * are compared with the interpreter, serve requests, and repeat.
+ *
+ * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is replaced, and the next
+ * item goes on.  Before, all programs are compiled by as many processes as there are processors, into a cache that the
+ * others read.  One line for each item, a summary, exit code 1 if anything failed; without a GPU it says so and exits
+ * with 0.
+ *
+ *   check_cuda [NAME ...]    items of these names; MPK_SEED=N repeats a run, MPK_KEEP=FOLDER keeps the kernels' source
+ */
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "base/thread.h"
+#include "cuda/cuda.h"
+#include "gen/source.h"
+#include "ir/op.h"
+#include "load/load.h"
+#include "model/model.h"
+#include "pass/pass.h"
+
+enum { MOST_ITEMS = 128, MOST_CASES = 64, REPEATS = 100, ITEM_SECONDS = 120, WORDS = 1600, STEPS = 5 };
+enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
+
+typedef enum outcome { WAITING, PASSED, FAILED, DIED } outcome;
+
+typedef struct item {
+    char name[48];
+    const op_def *def;  /* NULL: a model */
+    ir_dtype dtype;     /* of a model's weights, KV cache and activations */
+    const char *family; /* of a model */
+    outcome outcome;
+    double seconds;
+    char words[WORDS];
+} item;
+
+/* Shared with the children. */
+typedef struct board {
+    uint64_t seed;
+    bool has_gpu;
+    char no_gpu[ERROR_TEXT_BYTES];
+    gen_arch arch; /* as the GPU that is there wants it */
+    char gpu[128];
+    volatile uint32_t current; /* item under way */
+    volatile uint64_t began_ns;
+    uint32_t n;
+    item items[MOST_ITEMS];
+} board;
+
+static board *b;
+
+/* ---- programs ---- */
+
+/* One program and what it needs. */
+typedef struct unit {
+    arena arena;
+    uint32_t n_graphs;
+    ir_graph *graphs[4];
+    uint32_t n_tokens[4];
+    tg_program program;
+    gen_image image;
+    uint32_t n_cases, n_without_code;
+    text bodies;
+} unit;
+
+static mpk_status compile_unit(mpk_context *cx, unit *u, pass_options o)
+{
+    o.n_workers = b->arch.n_sms;
+    o.page_bytes = PAGE_BYTES;
+    o.pages_per_worker = PAGES_PER_WORKER;
+    o.verify = true;
+    TRY(pass_compile(cx, &u->arena, &o, u->n_graphs, u->graphs, u->n_tokens, &u->program));
+    return gen_image_make(cx, &u->arena, &u->program, &u->image);
+}
+
+/* ---- operators ---- */
+
+/* Does the GPU have code for all of a case? */
+static bool has_code(const ir_graph *g)
+{
+    for (uint32_t k = 0; k < g->ops.n; k++) {
+        gen_call c = {
+            .ir = g, .op = &g->ops.at[k], .n_tokens = 1, .n_workers = b->arch.n_sms, .needs = b->arch.features};
+        bool view = c.op->def->flags & OP_VIEW && g->tensors.at[c.op->out[0]].shares != IR_NONE;
+        if (!view && !gen_body_choose(&c))
+            return false;
+    }
+    return true;
+}
+
+static str named(arena *a, uint32_t number, str name)
+{
+    char words[256];
+    int n = snprintf(words, sizeof words, "c%u.%.*s", number, STR_ARG(name));
+    return (str){arena_copy(a, words, (size_t)n), (size_t)n};
+}
+
+static mpk_status add_tensors(mpk_context *cx, ir_graph *to, const ir_graph *from, uint32_t number, ir_tensor_id *ids)
+{
+    for (ir_tensor_id i = 0; i < from->tensors.n; i++) {
+        const ir_tensor *t = &from->tensors.at[i];
+        if (t->producer == IR_NONE && t->kind != IR_TEMP)
+            TRY(ir_add_tensor(cx, to, t->kind, t->live, named(to->arena, number, t->name).at, t->dtype, t->rank,
+                              t->dims, &ids[i]));
+    }
+    return MPK_OK;
+}
+
+static mpk_status add_ops(mpk_context *cx, ir_graph *to, const ir_graph *from, uint32_t number, ir_tensor_id *ids)
+{
+    for (uint32_t k = 0; k < from->ops.n; k++) {
+        const ir_op *op = &from->ops.at[k];
+        str names[IR_MAX_OUTPUTS];
+        ir_tensor_id in[IR_MAX_INPUTS], out[IR_MAX_OUTPUTS];
+        for (uint32_t i = 0; i < op->n_in; i++)
+            in[i] = op->in[i] == IR_NONE ? IR_NONE : ids[op->in[i]];
+        for (uint32_t i = 0; i < op->n_out; i++)
+            names[i] = named(to->arena, number, from->tensors.at[op->out[i]].name);
+        TRY(ir_add_op_as(cx, to, op->def, names, op->n_in, in, op->attributes, out));
+        for (uint32_t i = 0; i < op->n_out; i++)
+            ids[op->out[i]] = out[i];
+        for (uint32_t i = 0; i < op->n_out && k + 1 == from->ops.n; i++)
+            TRY(ir_add_output(cx, to, out[i]));
+    }
+    return MPK_OK;
+}
+
+/* A case becomes a part of the program, under names of its own. */
+static mpk_status add_case(mpk_context *cx, unit *u, const char *source, uint32_t number)
+{
+    ir_graph *g;
+    ir_tensor_id *ids;
+    TRY(ir_parse(cx, &u->arena, str_from(source), &g));
+    if (!has_code(g)) {
+        u->n_without_code++;
+        return MPK_OK;
+    }
+    u->n_cases++;
+    NEW(cx, &u->arena, ids, g->tensors.n);
+    TRY(add_tensors(cx, u->graphs[0], g, number, ids));
+    return add_ops(cx, u->graphs[0], g, number, ids);
+}
+
+static mpk_status make_operator(mpk_context *cx, const item *it, unit *u)
+{
+    TRY(ir_create(cx, &u->arena, it->name, &u->graphs[0]));
+    u->n_graphs = 1;
+    u->n_tokens[0] = 1;
+    for (uint32_t i = 0; i < it->def->n_cases; i++)
+        NOTE(cx, add_case(cx, u, it->def->cases[i].graph, i), "adding case %u", i);
+    CHECK(cx, u->n_cases, MPK_EUNSUPPORTED, "none of %u cases has code", it->def->n_cases);
+    return compile_unit(cx, u, (pass_options){.fusion = PASS_FUSE_NONE});
+}
+
+static ir_tensor_id root_of(const ir_graph *g, ir_tensor_id t)
+{
+    while (g->tensors.at[t].shares != IR_NONE)
+        t = g->tensors.at[t].shares;
+    return t;
+}
+
+static void fill_operands(const ir_graph *g, ir_values *v, uint64_t seed)
+{
+    for (uint32_t k = 0; k < g->ops.n; k++)
+        for (uint32_t i = 0; i < g->ops.at[k].n_in; i++) {
+            ir_tensor_id in = g->ops.at[k].in[i];
+            if (in != IR_NONE && g->tensors.at[in].producer == IR_NONE && g->tensors.at[in].shares == IR_NONE)
+                op_fill(g, &g->ops.at[k], i, rng_u64(seed, in), v->data[in]);
+        }
+}
+
+/* ---- comparing ---- */
+
+static double tolerance(const ir_graph *g, const ir_op *op, ir_dtype dtype, bool fast)
+{
+    bool half = dtype == IR_BF16;
+    for (uint32_t i = 0; fast && i < op->n_in; i++)
+        half |= op->in[i] != IR_NONE && ir_dtype_table[g->tensors.at[op->in[i]].dtype].block_bytes != 4;
+    return half ? 1.6e-2 : dtype == IR_F16 ? 2e-3 : dtype == IR_F32 || dtype == IR_F64 ? 5e-5 : 0;
+}
+
+static bool is_number(ir_dtype dtype)
+{
+    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
+}
+
+/* Dense elements of one tensor, those alive. */
+static mpk_status compare(mpk_context *cx, const ir_tensor *t, const void *got, const void *expected, uint32_t live,
+                          double allowed, const char *body)
+{
+    op_view x = {.data = (void *)(uintptr_t)got, .dtype = t->dtype, .rank = 1, .stride = {1}}, y = x;
+    int64_t n = ir_elements(t);
+    double range = 1e-3, worst = 0;
+    y.data = (void *)(uintptr_t)expected;
+    if (t->live != IR_ALL && t->rank && (int64_t)live < t->dims[0])
+        n = n / t->dims[0] * live;
+    if (!is_number(t->dtype)) {
+        size_t bytes = (size_t)ir_row_bytes(t->dtype, n);
+        for (size_t i = 0; i < bytes; i++)
+            CHECK(cx, ((const char *)got)[i] == ((const char *)expected)[i], MPK_EVERIFY,
+                  "%%%.*s (%s): byte %zu differs", STR_ARG(t->name), body, i);
+        return MPK_OK;
+    }
+    for (int64_t i = 0; i < n; i++)
+        range = isfinite(op_load(&y, i)) && fabs(op_load(&y, i)) > range ? fabs(op_load(&y, i)) : range;
+    for (int64_t i = 0; i < n; i++) {
+        double p = op_load(&x, i), q = op_load(&y, i);
+        CHECK(cx, isnan(p) == isnan(q) && (isfinite(q) ? isfinite(p) : isnan(q) || p == q), MPK_EVERIFY,
+              "%%%.*s (%s): element %lld is %g, expected %g", STR_ARG(t->name), body, (long long)i, p, q);
+        double d = isfinite(q) ? fabs(p - q) : 0;
+        worst = d > worst ? d : worst;
+        CHECK(cx, d <= allowed * range, MPK_EVERIFY, "%%%.*s (%s): element %lld is %g, expected %g (range %g)",
+              STR_ARG(t->name), body, (long long)i, p, q, range);
+    }
+    return MPK_OK;
+}
+
+static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, const ir_values *v, const ir_op *op,
+                                 ir_op_id k, uint32_t o, arena *scratch)
+{
+    const ir_graph *g = u->image.ir[0];
+    const ir_tensor *t = &g->tensors.at[op->out[o]];
+    const tg_place *p = &u->image.places[0][root_of(g, op->out[o])];
+    if (p->area != TG_STEP && p->area != TG_STATE)
+        return MPK_OK;
+    arena_mark mark = arena_get_mark(scratch);
+    size_t n = (size_t)ir_bytes(t);
+    char *got = arena_alloc(scratch, n, 1), *expected = arena_alloc(scratch, n, 1);
+    CHECK(cx, got && expected, MPK_ENOMEM, "out of memory");
+    gen_call c = {.ir = g, .op = op, .n_tokens = 1, .n_workers = b->arch.n_sms, .needs = b->arch.features};
+    const gen_body *body = gen_body_choose(&c);
+    TRY(machine_read_tensor(cx, m, 0, op->out[o], got));
+    machine_gather(g, op->out[o], v->data[op->out[o]], expected);
+    mpk_status status = compare(cx, t, got, expected, v->live[t->live], tolerance(g, op, t->dtype, body && body->rank),
+                                machine_body_of(m, 0, k));
+    arena_reset(scratch, mark);
+    return status;
+}
+
+/* The compiled program's operators have the names of the source's, so values are found by name. */
+static mpk_status run_once(mpk_context *cx, machine *m, const unit *u, uint64_t seed, uint32_t live, arena *scratch,
+                           ir_values *v)
+{
+    const ir_graph *g = u->image.ir[0];
+    v->live[IR_ALL] = UINT32_MAX;
+    v->live[IR_TOKENS] = v->live[IR_ROWS] = live;
+    fill_operands(g, v, seed);
+    for (ir_tensor_id t = 0; t < g->tensors.n; t++) {
+        const ir_tensor *x = &g->tensors.at[t];
+        if (x->shares == IR_NONE && (x->kind == IR_INPUT || x->kind == IR_STATE))
+            TRY(machine_write_tensor(cx, m, 0, t, v->data[t]));
+    }
+    TRY(ir_eval(cx, scratch, g, v));
+    TRY(machine_run_graph(cx, m, 0, live, live));
+    for (uint32_t k = 0; k < g->ops.n; k++)
+        for (uint32_t o = 0; o < g->ops.at[k].n_out; o++)
+            TRY(compare_output(cx, m, u, v, &g->ops.at[k], k, o, scratch));
+    return MPK_OK;
+}
+
+static cuda_options options(void)
+{
+    return (cuda_options){.keep = getenv("MPK_KEEP"), .stall_ns = 5000000000u};
+}
+
+static mpk_status find_weights(mpk_context *cx, const unit *u, arena *a, void *const *data, cuda_weights *out)
+{
+    const ir_graph *g = u->image.ir[0];
+    cuda_weight *at;
+    NEW(cx, a, at, u->image.n_weights);
+    for (ir_tensor_id t = 0; t < g->tensors.n; t++)
+        if (g->tensors.at[t].kind == IR_CONST && g->tensors.at[t].shares == IR_NONE)
+            at[u->image.places[0][t].offset] = (cuda_weight){data[t], g->tensors.at[t].dtype};
+    *out = (cuda_weights){.at = at};
+    return MPK_OK;
+}
+
+static mpk_status run_operator(mpk_context *cx, const item *it, unit *u, char *words)
+{
+    arena a = {0};
+    ir_values v = {0};
+    cuda_weights weights;
+    cuda_options o = options();
+    machine *m = NULL;
+    const ir_graph *g = u->image.ir[0];
+    uint64_t seed = rng_u64(b->seed, hash_bytes(it->name, strlen(it->name), 0));
+    mpk_status status = ir_eval_allocate(cx, &a, g, &v);
+    if (status == MPK_OK) {
+        fill_operands(g, &v, seed);
+        status = find_weights(cx, u, &a, v.data, &weights);
+    }
+    if (status == MPK_OK)
+        status = cuda_start(cx, &u->image, &weights, &o, &m);
+    for (int round = 0; status == MPK_OK && round < 4; round++)
+        status = run_once(cx, m, u, seed, round % 2 ? 1 + (uint32_t)(rng_u64(seed, (uint64_t)round) % 5) : UINT32_MAX,
+                          &a, &v);
+    snprintf(words, WORDS, "%u cases, %zu operators, %llu tasks", u->n_cases, g->ops.n,
+             (unsigned long long)gen_image_count(u->image.block, RT_TASKS));
+    machine_stop(m);
+    arena_free(&a);
+    if (status == MPK_OK && u->n_without_code)
+        status = status_fail(cx, MPK_EUNSUPPORTED, "%u of %u cases have no code", u->n_without_code, it->def->n_cases);
+    return status;
+}
+
+/* ---- models ---- */
+
+static model_config config_of(const char *family)
+{
+    return (model_config){.family = str_from(family),
+                          .n_layers = 2,
+                          .hidden_size = 192,
+                          .n_heads = 6,
+                          .n_kv_heads = 2,
+                          .head_size = 64,
+                          .ffn_size = 320,
+                          .vocab_size = 1003,
+                          .max_positions = 256,
+                          .norm_eps = 1e-5,
+                          .tied_embeddings = true,
+                          .attention_bias = strcmp(family, "qwen2") == 0,
+                          .activation = STR("silu"),
+                          .weight_dtype = IR_F32,
+                          .rope_size = 64,
+                          .rope_theta = 10000,
+                          .bos_token = -1};
+}
+
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
+                               ir_dtype *dtype)
+{
+    (void)cx;
+    (void)name;
+    (void)rank;
+    (void)dims;
+    *dtype = *(const ir_dtype *)self;
+    return MPK_OK;
+}
+
+/* Steps of one token, of 8 and of 32, fused for the GPU. */
+static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
+{
+    static const uint32_t tokens[] = {1, 8, 32};
+    model_config config = config_of(it->family);
+    model_weights w = {weight_dtype, &it->dtype};
+    for (; u->n_graphs < 3; u->n_graphs++) {
+        model_shape s = {.n_tokens = tokens[u->n_graphs],
+                         .n_rows = tokens[u->n_graphs] < 8 ? tokens[u->n_graphs] : 8,
+                         .n_slots = 4,
+                         .n_pages = 16,
+                         .page_tokens = 16,
+                         .max_pages_per_slot = 8,
+                         .kv_dtype = it->dtype,
+                         .activation_dtype = it->dtype};
+        u->n_tokens[u->n_graphs] = tokens[u->n_graphs];
+        TRY(model_build(cx, &u->arena, &config, &s, &w, &u->graphs[u->n_graphs]));
+    }
+    return compile_unit(cx, u, (pass_options){.fusion = PASS_FUSE_FULL});
+}
+
+/* What the interpreter computes with: one memory for tensors of the same name. */
+typedef struct model_bed {
+    arena arena;
+    ir_values values[4];
+    machine *m;
+} model_bed;
+
+static mpk_status share_by_name(mpk_context *cx, const unit *u, model_bed *bed, const cuda_weights *w)
+{
+    for (uint32_t g = 0; g < u->n_graphs; g++) {
+        const ir_graph *ir = u->graphs[g];
+        NEW(cx, &bed->arena, bed->values[g].data, ir->tensors.n);
+        for (ir_tensor_id t = 0; t < ir->tensors.n; t++) {
+            const ir_tensor *x = &ir->tensors.at[t];
+            if (x->kind != IR_STATE && x->kind != IR_CONST)
+                continue;
+            ir_tensor_id first = ir_find(u->graphs[0], x->name.at);
+            if (g && first != IR_NONE) {
+                bed->values[g].data[t] = bed->values[0].data[first];
+                continue;
+            }
+            char *bytes = arena_alloc(&bed->arena, (size_t)ir_bytes(x), 1);
+            CHECK(cx, bytes, MPK_ENOMEM, "out of memory");
+            if (x->kind == IR_CONST)
+                load_random_fill(w->seed, x->name, x->dtype, 0, ir_elements(x), bytes);
+            bed->values[g].data[t] = bytes;
+        }
+        TRY(ir_eval_allocate(cx, &bed->arena, ir, &bed->values[g]));
+    }
+    return MPK_OK;
+}
+
+/* Write a step input on both sides. */
+static mpk_status put(mpk_context *cx, const unit *u, model_bed *bed, uint32_t g, const char *name, const void *from)
+{
+    ir_tensor_id mine = ir_find(u->graphs[g], name), its = ir_find(u->image.ir[g], name);
+    if (mine != IR_NONE)
+        memcpy(bed->values[g].data[mine], from, (size_t)ir_bytes(&u->graphs[g]->tensors.at[mine]));
+    return its == IR_NONE ? MPK_OK : machine_write_tensor(cx, bed->m, g, its, from);
+}
+
+typedef struct step {
+    uint32_t graph, first, n; /* positions of slot 1 */
+} step;
+
+static mpk_status put_step(mpk_context *cx, const unit *u, model_bed *bed, const step *s, uint64_t seed)
+{
+    int32_t tokens[32] = {0}, positions[32] = {0}, slots[32] = {0}, rows[32] = {0}, draws[32] = {0}, pages[4 * 8];
+    int64_t seeds[32] = {0};
+    float sampling[32 * 4] = {0};
+    for (uint32_t i = 0; i < s->n; i++) {
+        tokens[i] = (int32_t)(rng_u64(seed, s->first + i) % 1003);
+        positions[i] = (int32_t)(s->first + i);
+        slots[i] = 1;
+    }
+    for (int i = 0; i < 32; i++)
+        pages[i] = 15 - i % 16;
+    rows[0] = (int32_t)s->n - 1;
+    TRY(put(cx, u, bed, s->graph, "tokens", tokens));
+    TRY(put(cx, u, bed, s->graph, "positions", positions));
+    TRY(put(cx, u, bed, s->graph, "slots", slots));
+    TRY(put(cx, u, bed, s->graph, "pages", pages));
+    TRY(put(cx, u, bed, s->graph, "rows", rows));
+    TRY(put(cx, u, bed, s->graph, "sampling", sampling));
+    TRY(put(cx, u, bed, s->graph, "seeds", seeds));
+    return put(cx, u, bed, s->graph, "draws", draws);
+}
+
+/* One row of logits and the token, from the machine. */
+static mpk_status read_row(mpk_context *cx, const unit *u, model_bed *bed, uint32_t g, float *logits)
+{
+    const ir_graph *ir = u->image.ir[g];
+    ir_tensor_id t = ir_find(ir, "logits");
+    CHECK(cx, t != IR_NONE, MPK_EVERIFY, "the program has no logits");
+    arena_mark mark = arena_get_mark(&bed->arena);
+    float *all = arena_alloc(&bed->arena, (size_t)ir_bytes(&ir->tensors.at[t]), 1);
+    CHECK(cx, all, MPK_ENOMEM, "out of memory");
+    TRY(machine_read_tensor(cx, bed->m, g, t, all));
+    memcpy(logits, all, 1003 * sizeof *logits);
+    arena_reset(&bed->arena, mark);
+    return MPK_OK;
+}
+
+static mpk_status run_step(mpk_context *cx, const unit *u, model_bed *bed, const step *s, uint64_t seed, double allowed,
+                           double *worst)
+{
+    float got[1003];
+    ir_values *v = &bed->values[s->graph];
+    TRY(put_step(cx, u, bed, s, seed));
+    v->live[IR_ALL] = UINT32_MAX;
+    v->live[IR_TOKENS] = s->n;
+    v->live[IR_ROWS] = 1;
+    TRY(ir_eval(cx, &bed->arena, u->graphs[s->graph], v));
+    TRY(machine_run_graph(cx, bed->m, s->graph, s->n, 1));
+    TRY(read_row(cx, u, bed, s->graph, got));
+    const float *expected = v->data[ir_find(u->graphs[s->graph], "logits")];
+    double range = 0;
+    for (int i = 0; i < 1003; i++)
+        range = fabs((double)expected[i]) > range ? fabs((double)expected[i]) : range;
+    for (int i = 0; i < 1003; i++) {
+        double d = fabs((double)got[i] - (double)expected[i]) / range;
+        CHECK(cx, d <= allowed, MPK_EVERIFY, "graph for %u tokens, position %u: logit %d is %g, expected %g (range %g)",
+              u->n_tokens[s->graph], s->first, i, (double)got[i], (double)expected[i], range);
+        *worst = d > *worst ? d : *worst;
+    }
+    return MPK_OK;
+}
+
+static const step steps[STEPS] = {{2, 0, 27}, {1, 27, 5}, {0, 32, 1}, {0, 33, 1}, {1, 34, 8}};
+
+/* The same steps again and again, from an empty cache. */
+static mpk_status repeat(mpk_context *cx, const unit *u, model_bed *bed, uint64_t seed)
+{
+    static float first[STEPS][1003], again[1003];
+    for (int i = 0; i < REPEATS; i++) {
+        TRY(machine_clear_state(cx, bed->m));
+        for (int k = 0; k < STEPS; k++) {
+            TRY(put_step(cx, u, bed, &steps[k], seed));
+            TRY(machine_run_graph(cx, bed->m, steps[k].graph, steps[k].n, 1));
+            TRY(read_row(cx, u, bed, steps[k].graph, i ? again : first[k]));
+            CHECK(cx, i == 0 || memcmp(again, first[k], sizeof again) == 0, MPK_EVERIFY,
+                  "run %d of step %d has other bits than the first", i, k);
+        }
+    }
+    return MPK_OK;
+}
+
+/* Four requests at a time; each alone and among others must get the same tokens. */
+static mpk_status serve(mpk_context *cx, const unit *u, model_bed *bed, uint64_t seed, uint32_t together,
+                        int32_t tokens[4][24])
+{
+    uint32_t counts[4] = {0};
+    (void)u;
+    for (uint32_t first = 0; first < 4; first += together) {
+        uint64_t ids[4];
+        uint32_t open = 0;
+        for (uint32_t r = first; r < first + together; r++, open++) {
+            int32_t prompt[40];
+            for (uint32_t i = 0; i < 40; i++)
+                prompt[i] = (int32_t)(rng_u64(seed + r, i) % 1003);
+            machine_request q = {.tokens = prompt, .n_tokens = 3 + 11 * r, .max_tokens = 24, .top_p = 1};
+            TRY(machine_submit(cx, bed->m, &q, &ids[r]));
+        }
+        while (open) {
+            rt_token out[16];
+            uint32_t n;
+            TRY(machine_drain(cx, bed->m, out, 16, 20000000000u, &n));
+            CHECK(cx, n, MPK_ESTALLED, "no token for 20 s while %u requests are open", open);
+            for (uint32_t i = 0; i < n; i++)
+                for (uint32_t r = first; r < first + together; r++)
+                    if (ids[r] == out[i].id) {
+                        if (out[i].token >= 0 && counts[r] < 24)
+                            tokens[r][counts[r]++] = out[i].token;
+                        open -= out[i].reason != RT_GOING;
+                    }
+        }
+    }
+    for (uint32_t r = 0; r < 4; r++)
+        CHECK(cx, counts[r] == 24, MPK_EVERIFY, "request %u got %u tokens of 24", r, counts[r]);
+    return MPK_OK;
+}
+
+static mpk_status serve_twice(mpk_context *cx, const unit *u, model_bed *bed, uint64_t seed)
+{
+    static int32_t alone[4][24], among[4][24];
+    NOTE(cx, serve(cx, u, bed, seed, 4, among), "serving four requests together");
+    nanosleep(&(struct timespec){0, 400000000}, NULL); /* the kernel goes to rest, and must come back */
+    NOTE(cx, serve(cx, u, bed, seed, 1, alone), "serving them one by one");
+    CHECK(cx, memcmp(alone, among, sizeof alone) == 0, MPK_EVERIFY,
+          "a request among others got other tokens than alone");
+    return MPK_OK;
+}
+
+static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, model_bed *bed, char *words)
+{
+    uint64_t seed = rng_u64(b->seed, 77);
+    double worst = 0, allowed = it->dtype == IR_F32 ? 2e-4 : 5e-2;
+    cuda_weights w = {.seed = b->seed};
+    cuda_options o = options();
+    cuda_weight *made_up;
+    NEW(cx, &bed->arena, made_up, u->image.n_weights);
+    for (uint32_t i = 0; i < u->image.n_weights; i++)
+        made_up[i].dtype = u->image.weights[i].dtype;
+    w.at = made_up;
+    TRY(share_by_name(cx, u, bed, &w));
+    TRY(cuda_start(cx, &u->image, &w, &o, &bed->m));
+    for (int k = 0; k < STEPS; k++)
+        TRY(run_step(cx, u, bed, &steps[k], seed, allowed, &worst));
+    snprintf(words, WORDS, "logits differ by %.1e of their range", worst);
+    TRY(repeat(cx, u, bed, seed));
+    uint64_t start = clock_ns();
+    TRY(serve_twice(cx, u, bed, seed));
+    snprintf(words, WORDS, "logits differ by %.1e of their range, %d runs the same, 8 requests served in %.2f s", worst,
+             REPEATS, (double)(clock_ns() - start) * 1e-9);
+    return MPK_OK;
+}
+
+static mpk_status run_model(mpk_context *cx, const item *it, unit *u, char *words)
+{
+    model_bed bed = {0};
+    mpk_status status = check_model(cx, it, u, &bed, words);
+    machine_stop(bed.m);
+    arena_free(&bed.arena);
+    return status;
+}
+
+/* ---- items ---- */
+
+static mpk_status make_unit(mpk_context *cx, const item *it, unit *u)
+{
+    return it->def ? make_operator(cx, it, u) : make_model(cx, it, u);
+}
+
+static void free_unit(unit *u)
+{
+    text_free(&u->bodies);
+    arena_free(&u->arena);
+}
+
+static bool run_item(item *it)
+{
+    mpk_context cx = {0};
+    unit u = {0};
+    char words[WORDS] = "";
+    uint64_t start = clock_ns();
+    mpk_status status = make_unit(&cx, it, &u);
+    if (status == MPK_OK)
+        status = it->def ? run_operator(&cx, it, &u, words) : run_model(&cx, it, &u, words);
+    snprintf(it->words, WORDS, "%.*s", WORDS - 1, status == MPK_OK ? words : cx.text);
+    it->seconds = (double)(clock_ns() - start) * 1e-9;
+    it->outcome = status == MPK_OK ? PASSED : FAILED;
+    free_unit(&u);
+    return status != MPK_EDEVICE && status != MPK_ESTALLED;
+}
+
+static bool is_wanted(const char *name, int n, char **names)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return n == 0;
+}
+
+static void add_item(const char *name, const op_def *def, const char *family, ir_dtype dtype, int n, char **names)
+{
+    if (!is_wanted(name, n, names) || b->n == MOST_ITEMS)
+        return;
+    item *it = &b->items[b->n++];
+    snprintf(it->name, sizeof it->name, "%s", name);
+    it->def = def;
+    it->family = family;
+    it->dtype = dtype;
+}
+
+static void list_items(int n, char **names)
+{
+    for (const op_def *const *d = op_table; *d; d++)
+        add_item((*d)->name, *d, NULL, IR_F32, n, names);
+    add_item("llama-f32", NULL, "llama", IR_F32, n, names);
+    add_item("llama-bf16", NULL, "llama", IR_BF16, n, names);
+    add_item("qwen3-f32", NULL, "qwen3", IR_F32, n, names);
+    add_item("qwen3-bf16", NULL, "qwen3", IR_BF16, n, names);
+    add_item("qwen2-bf16", NULL, "qwen2", IR_BF16, n, names);
+}
+
+/* ---- children ---- */
+
+static void find_gpu(void)
+{
+    mpk_context cx = {0};
+    cuda_device_facts f;
+    mpk_status status = cuda_probe(&cx, 0, &f);
+    b->has_gpu = status == MPK_OK && gen_arch_fit(f.arch, f.gpu.n_sms, f.gpu.shared_bytes, &b->arch);
+    snprintf(b->no_gpu, sizeof b->no_gpu, "%s", status == MPK_OK ? "its shared memory is too small" : cx.text);
+    snprintf(b->gpu, sizeof b->gpu, "%s", f.gpu.name);
+}
+
+/* Programs into the cache; what does not compile is reported when its turn comes. */
+static void compile_share(uint32_t first, uint32_t stride)
+{
+    for (uint32_t i = first; i < b->n; i += stride) {
+        mpk_context cx = {0};
+        unit u = {0};
+        text code = {0};
+        if (make_unit(&cx, &b->items[i], &u) == MPK_OK)
+            cuda_compile(&cx, &u.image, &b->arch, NULL, &code);
+        text_free(&code);
+        free_unit(&u);
+    }
+}
+
+static void run_items(void)
+{
+    for (uint32_t i = b->current; i < b->n; i++) {
+        b->current = i;
+        b->began_ns = clock_ns();
+        if (!run_item(&b->items[i]))
+            _exit(1); /* the GPU may be lost to this process */
+    }
+    b->current = b->n;
+    _exit(0);
+}
+
+static void say(const item *it)
+{
+    static const char *const marks[] = {"?", "ok", "FAILED", "DIED"};
+    printf("%-24s %-7s %6.2f s  %s\n", it->name, marks[it->outcome], it->seconds, it->words);
+    fflush(stdout);
+}
+
+/* Wait for a child that runs items; kill it if one takes too long. */
+static void watch(pid_t child, uint32_t *said)
+{
+    int how;
+    for (;;) {
+        pid_t ended = waitpid(child, &how, WNOHANG);
+        while (*said < b->n && b->items[*said].outcome != WAITING)
+            say(&b->items[(*said)++]);
+        if (ended == child)
+            break;
+        if (clock_ns() - b->began_ns > ITEM_SECONDS * 1000000000ull) {
+            kill(child, SIGKILL);
+            waitpid(child, &how, 0);
+            snprintf(b->items[*said].words, WORDS, "killed after %d s", ITEM_SECONDS);
+            break;
+        }
+        nanosleep(&(struct timespec){0, 20000000}, NULL);
+    }
+    bool died = !WIFEXITED(how) || WEXITSTATUS(how) > 1;
+    if (died && *said < b->n) {
+        item *it = &b->items[*said];
+        it->outcome = DIED;
+        it->seconds = (double)(clock_ns() - b->began_ns) * 1e-9;
+        if (!it->words[0])
+            snprintf(it->words, WORDS, "%s %d", WIFSIGNALED(how) ? "killed by signal" : "ended with",
+                     WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+    }
+}
+
+static pid_t child_of(void)
+{
+    fflush(NULL);
+    return fork();
+}
+
+static void compile_all(void)
+{
+    uint32_t n = thread_processors();
+    pid_t children[64];
+    n = n < 64 ? n : 64;
+    for (uint32_t i = 0; i < n; i++) {
+        children[i] = child_of();
+        if (children[i] == 0) {
+            compile_share(i, n);
+            _exit(0);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (children[i] > 0)
+            waitpid(children[i], NULL, 0);
+}
+
+/* Run everything, with a new child after each one that was lost. */
+static void run_all(void)
+{
+    uint32_t said = 0;
+    while (said < b->n) {
+        b->current = said;
+        b->began_ns = clock_ns();
+        pid_t child = child_of();
+        if (child == 0)
+            run_items();
+        watch(child, &said);
+        if (said < b->n && b->items[said].outcome == DIED)
+            say(&b->items[said++]);
+    }
+}
+
+static int summarise(double seconds)
+{
+    uint32_t passed = 0;
+    for (uint32_t i = 0; i < b->n; i++)
+        passed += b->items[i].outcome == PASSED;
+    printf("%u of %u passed on %s in %.1f s (MPK_SEED=%llu)\n", passed, b->n, b->gpu, seconds,
+           (unsigned long long)b->seed);
+    return passed == b->n && b->n ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    char cache[] = "/tmp/mpk-check-cuda.XXXXXX";
+    const char *seed = getenv("MPK_SEED");
+    uint64_t start = clock_ns();
+    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (b == MAP_FAILED)
+        return 1;
+    b->seed = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
+    if (!getenv("MPK_CACHE") && mkdtemp(cache))
+        setenv("MPK_CACHE", cache, 1);
+    pid_t child = child_of();
+    if (child == 0) {
+        find_gpu();
+        _exit(0);
+    }
+    waitpid(child, NULL, 0);
+    if (!b->has_gpu) {
+        printf("skipped: there is no GPU to check: %s\n", b->no_gpu);
+        return 0;
+    }
+    list_items(argc - 1, argv + 1);
+    compile_all();
+    printf("%s, %s, %u SMs; %u programs compiled in %.1f s\n", b->gpu, b->arch.name, b->arch.n_sms, b->n,
+           (double)(clock_ns() - start) * 1e-9);
+    run_all();
+    return summarise((double)(clock_ns() - start) * 1e-9);
+}

@@ -6,8 +6,8 @@
 #include "gen/body.h"
 
 /* A block of 256 + 128 threads on each SM: 65536 registers / 384 are 168 for each, in steps of 8.  Where a warpgroup
- * can give registers away (setmaxnreg), the bodies' two get 232 and the helpers' one 40: 2 * 128 * 232 + 128 * 40 =
- * 64512. Pages: as many as leave 35 KB of shared memory for scratch, descriptors and the worker's own. */
+ * can give registers away (setmaxnreg), the bodies' two get 232 and the control warps' one 40: 2 * 128 * 232 + 128 * 40
+ * = 64512. Pages: as many as leave 35 KB of shared memory for scratch, descriptors and the worker's own. */
 #define KIB(n) ((n)*1024u)
 #define WORKER .body_threads = 256, .worker_threads = 384, .page_bytes = KIB(16), .thread_registers = 168
 
@@ -23,7 +23,7 @@ const gen_arch gen_arch_table[] = {
      .n_pages = 8,
      WORKER,
      .body_registers = 168,
-     .helper_registers = 168},
+     .control_registers = 168},
     {.name = "sm_90a",
      .ptx_name = "compute_90a",
      .gpu = "H100",
@@ -35,7 +35,7 @@ const gen_arch gen_arch_table[] = {
      .n_pages = 12,
      WORKER,
      .body_registers = 232,
-     .helper_registers = 40},
+     .control_registers = 40},
     {.name = "sm_100a",
      .ptx_name = "compute_100a",
      .gpu = "B200",
@@ -47,7 +47,7 @@ const gen_arch gen_arch_table[] = {
      .n_pages = 12,
      WORKER,
      .body_registers = 168,
-     .helper_registers = 168},
+     .control_registers = 168},
     {.name = NULL},
 };
 

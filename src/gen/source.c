@@ -24,7 +24,7 @@ typedef struct emitter {
 
 /* ---- choice ---- */
 
-static const gen_body *choose(const gen_call *c, uint32_t highest)
+const gen_body *gen_body_choose(const gen_call *c, uint32_t highest)
 {
     const gen_body *best = NULL;
     str name = str_from(c->op->def->name);
@@ -33,11 +33,6 @@ static const gen_body *choose(const gen_call *c, uint32_t highest)
             (!best || (*b)->rank > best->rank) && (*b)->accepts(c))
             best = *b;
     return best;
-}
-
-const gen_body *gen_body_choose(const gen_call *c)
-{
-    return choose(c, UINT32_MAX);
 }
 
 /* Is this a view of memory that is there already? */
@@ -122,7 +117,7 @@ static mpk_status choose_all(emitter *e)
             *use = (gen_use){.instance = RT_NONE};
             if (is_no_work(ir, c.op))
                 continue;
-            use->body = choose(&c, highest);
+            use->body = gen_body_choose(&c, highest);
             if (!use->body)
                 return fail_no_body(e, &c);
             TRY(number_instance(e, &c, use->body, g, i, &use->instance));
@@ -217,7 +212,7 @@ static void print_constants(emitter *e, uint32_t scratch_bytes)
         {"SCRATCH_BYTES", scratch_bytes, "of shared memory for a body"},
         {"THREAD_REGISTERS", a->thread_registers, "of each thread at most"},
         {"BODY_REGISTERS", a->body_registers, "of threads that call bodies, after setmaxnreg"},
-        {"HELPER_REGISTERS", a->helper_registers, "and of the others"},
+        {"CONTROL_REGISTERS", a->control_registers, "and of the others"},
         {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies with mbarriers"},
         {"WGMMA", a->features & GEN_WGMMA ? 1 : 0, "warpgroup products, setmaxnreg"},
     };

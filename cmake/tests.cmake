@@ -3,7 +3,7 @@
 #
 # A test that takes long says so in a line "/* ctest: slow */": the sanitizer runs of ./dev check leave it out.
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
-set(MPK_TEST_ENVIRONMENT "MPK_BUILD=${CMAKE_BINARY_DIR}" "ASAN_OPTIONS=allocator_may_return_null=1"
+set(MPK_TEST_ENVIRONMENT "MPK_BUILD=${CMAKE_BINARY_DIR}" "MPK_DEVICE=cpu" "ASAN_OPTIONS=allocator_may_return_null=1"
     "TSAN_OPTIONS=allocator_may_return_null=1"
     "UBSAN_OPTIONS=print_stacktrace=1")
 

@@ -23,7 +23,7 @@ def seed():
 def mpk(*arguments, code=0, timeout=300, stdin=b"", env=None):
     """Run mpk and expect this exit code (None: any); its standard output as bytes, its standard error as text."""
     result = subprocess.run([str(MPK), *map(str, arguments)], input=stdin, capture_output=True, timeout=timeout,
-                            env={**os.environ, **(env or {})})
+                            env={"MPK_DEVICE": "cpu", **os.environ, **(env or {})})
     assert code is None or result.returncode == code, (
         f"mpk {' '.join(map(str, arguments))}: exit code {result.returncode}, expected {code}\n"
         + result.stderr.decode(errors="replace")[-2000:])

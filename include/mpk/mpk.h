@@ -104,6 +104,13 @@ typedef enum mpk_fusion {
  * paper 5.2). */
 typedef enum mpk_launch { MPK_LAUNCH_AUTO, MPK_LAUNCH_PAPER, MPK_LAUNCH_AOT, MPK_LAUNCH_JIT } mpk_launch;
 
+/* How operators reach a GPU. */
+typedef enum mpk_mode {
+    MPK_MODE_KERNEL,    /* one kernel that runs until the engine is closed */
+    MPK_MODE_GRAPH,     /* the same task code, one kernel for each operator in a CUDA graph: the baseline */
+    MPK_MODE_GRAPH_PDL, /* the same, each kernel beginning while the one before ends */
+} mpk_mode;
+
 /* Cut axis `axis` of the output of every operator that matches into `degree` parts, instead of what the compiler
  * chooses. */
 typedef struct mpk_degree {
@@ -117,13 +124,13 @@ typedef bool mpk_progress(void *user, const char *stage, double done);
 
 typedef struct mpk_engine_options {
     size_t size;             /* sizeof(mpk_engine_options) */
-    uint32_t threads;        /* workers; 0: one for each processor that this process may use */
+    uint32_t threads;        /* workers; 0: one for each processor that this process may use, or SM of a GPU */
     uint32_t max_batch;      /* requests that run at the same time; 0: 16 */
     uint32_t step_tokens;    /* tokens of a step at most; a power of two, at most 8192; 0: 512 */
     uint32_t context_tokens; /* prompt and answer of a request at most; 0: the model's own, at most 4096 */
     uint64_t kv_tokens;      /* tokens that all running requests together may hold; 0: max_batch * context_tokens, or
                               * what a quarter of the free memory takes */
-    mpk_dtype kv_dtype;      /* MPK_F32, MPK_F16 or MPK_BF16 */
+    mpk_dtype kv_dtype;      /* MPK_F16 or MPK_BF16; 0: f32, but on a GPU bf16 unless the weights are f32 */
     bool random_weights;     /* do not read weights, make them up: a configuration alone is then a model */
     uint64_t random_seed;
     mpk_progress *progress; /* NULL: none */
@@ -137,6 +144,15 @@ typedef struct mpk_engine_options {
     const mpk_degree *degrees;
     uint32_t n_degrees;
     uint32_t no_preload; /* 1: a worker that waits does not look ahead to the weights of its next tasks (ablation) */
+
+    /* Where it runs. */
+    const char *device; /* "cpu"; "cuda", "cuda:1": an NVIDIA GPU; NULL, "auto": the first GPU if it can be used, else
+                           the CPU (the environment's MPK_DEVICE decides instead, if it is set) */
+    const char *target; /* mpk_compile_to_file, mpk_inspect and the like: the architecture of a GPU that need not be
+                           there, "sm_90a"; NULL: of the device */
+    mpk_mode mode;      /* of a GPU */
+    uint32_t no_descriptor_prefetch; /* 1: of a GPU: a worker reads the description of one task at a time (ablation) */
+    const char *keep;                /* of a GPU: a folder where the kernel's source is left; NULL: nowhere */
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,
@@ -153,6 +169,7 @@ typedef struct mpk_engine_facts {
     uint64_t weight_bytes, kv_bytes, other_bytes;
     uint64_t load_ns, compile_ns; /* spent in mpk_engine_open: reading the model, compiling it */
     uint32_t graphs, tasks, events;
+    char device[64]; /* "CPU, 2 threads", "NVIDIA H100 80GB HBM3" */
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);

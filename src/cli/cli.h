@@ -68,7 +68,9 @@ typedef struct cli_engine {
     uint32_t threads, max_batch, step_tokens, context, kv_tokens;
     cli_seed random;
     int kv, ops, launch;
-    bool coarse_events, verify, quiet, no_preload;
+    bool coarse_events, verify, quiet, no_preload, no_descriptor_prefetch;
+    const char *device, *target, *keep;
+    int mode;
     cli_list degrees;
 } cli_engine;
 
@@ -92,7 +94,15 @@ typedef struct cli_engine {
          offsetof(t, m.step_tokens),                                                                                    \
          1,                                                                                                             \
          8192},                                                                                                         \
-        {"kv", 0, CLI_CHOICE, false, "f32|f16|bf16", "dtype of the KV cache (f32)", offsetof(t, m.kv), 0, 0},           \
+        {"kv",                                                                                                          \
+         0,                                                                                                             \
+         CLI_CHOICE,                                                                                                    \
+         false,                                                                                                         \
+         "f32|f16|bf16",                                                                                                \
+         "dtype of the KV cache (f32; on a GPU that of the activations)",                                               \
+         offsetof(t, m.kv),                                                                                             \
+         0,                                                                                                             \
+         0},                                                                                                            \
         {"kv-tokens",                                                                                                   \
          0,                                                                                                             \
          CLI_COUNT,                                                                                                     \
@@ -128,9 +138,24 @@ typedef struct cli_engine {
     {                                                                                                                   \
         "verify", 0, CLI_FLAG, false, NULL, "prove the task graph before it runs", offsetof(t, m.verify), 0, 0          \
     }
-#define CLI_THREADS_ROW(t, m)                                                                                      \
-    {                                                                                                              \
-        "threads", 't', CLI_COUNT, false, "N", "workers (one for each processor)", offsetof(t, m.threads), 1, 4096 \
+#define CLI_DEVICE_ROW(t, m)                                                                                 \
+    {                                                                                                        \
+        "device", 0, CLI_TEXT, false, "auto|cpu|cuda|cuda:1", "where it runs (auto: a GPU if there is one)", \
+            offsetof(t, m.device), 0, 0                                                                      \
+    }
+#define CLI_TARGET_ROW(t, m)                                                                      \
+    {                                                                                             \
+        "target", 0, CLI_TEXT, false, "sm_80|sm_90a|sm_100a",                                     \
+            "for a GPU of this architecture, which need not be here", offsetof(t, m.target), 0, 0 \
+    }
+#define CLI_KEEP_ROW(t, m)                                                                                            \
+    {                                                                                                                 \
+        "keep", 0, CLI_TEXT, false, "FOLDER", "leave the source of the GPU's kernel there", offsetof(t, m.keep), 0, 0 \
+    }
+#define CLI_THREADS_ROW(t, m)                                                                      \
+    {                                                                                              \
+        "threads", 't', CLI_COUNT, false, "N", "workers (one for each processor, or SM of a GPU)", \
+            offsetof(t, m.threads), 1, 4096                                                        \
     }
 #define CLI_BATCH_ROW(t, m)                                                                                            \
     {                                                                                                                  \

@@ -57,6 +57,7 @@ static const cli_option options[] = {
     {"max-tokens", 'n', CLI_COUNT, false, "N", "for requests that do not say (until the model ends the text)",
      offsetof(batch_arguments, max_tokens), 1, 1 << 24},
     CLI_BATCH_ROW(batch_arguments, engine),
+    CLI_DEVICE_ROW(batch_arguments, engine),
     CLI_THREADS_ROW(batch_arguments, engine),
     CLI_MODEL_ROWS(batch_arguments, engine),
     CLI_QUIET_ROW(batch_arguments, engine),

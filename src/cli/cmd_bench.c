@@ -28,10 +28,17 @@ static const cli_option options[] = {
     {"runs", 'r', CLI_COUNT, false, "N", "how often; the first one warms up and is not counted (3)",
      offsetof(bench_arguments, runs), 1, 1000},
     {"json", 0, CLI_FLAG, false, NULL, "print JSON", offsetof(bench_arguments, json), 0, 0},
+    CLI_DEVICE_ROW(bench_arguments, engine),
     CLI_THREADS_ROW(bench_arguments, engine),
+    CLI_KEEP_ROW(bench_arguments, engine),
     CLI_MODEL_ROWS(bench_arguments, engine),
     {"no-preload", 0, CLI_FLAG, false, NULL, "a waiting worker does not look ahead to the weights of its next tasks",
      offsetof(bench_arguments, engine.no_preload), 0, 0},
+    {"no-descriptor-prefetch", 0, CLI_FLAG, false, NULL, "a GPU's worker reads what to do one task at a time",
+     offsetof(bench_arguments, engine.no_descriptor_prefetch), 0, 0},
+    {"mode", 0, CLI_CHOICE, false, "kernel|graph|graph-pdl",
+     "on a GPU: one kernel; or one for each operator in a CUDA graph, without and with overlap (kernel)",
+     offsetof(bench_arguments, engine.mode), 0, 0},
     CLI_QUIET_ROW(bench_arguments, engine),
 };
 
@@ -152,16 +159,17 @@ static void print_result(bench *b)
     double prompt = quantile(&b->prompt_rate, 0.5), decode = quantile(&b->decode_rate, 0.5);
     double load_ms = (double)facts.load_ns * 1e-6, compile_ms = (double)facts.compile_ns * 1e-6;
     if (args->json)
-        printf("{\"prompt\": %u, \"generate\": %u, \"batch\": %u, \"threads\": %u, \"runs\": %u, \"load_ms\": %.3f, "
+        printf("{\"device\": \"%s\", \"prompt\": %u, \"generate\": %u, \"batch\": %u, \"threads\": %u, \"runs\": %u, "
+               "\"load_ms\": %.3f, "
                "\"compile_ms\": %.3f, \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": %.3f, "
                "\"ms_per_token\": {\"median\": %.4f, \"p10\": %.4f, \"p90\": %.4f}}\n",
-               args->prompt, args->generate, args->batch, facts.threads, args->runs, load_ms, compile_ms, prompt,
-               decode, median, p10, p90);
+               facts.device, args->prompt, args->generate, args->batch, facts.threads, args->runs, load_ms, compile_ms,
+               prompt, decode, median, p10, p90);
     else
-        printf("%u threads, batch %u, prompt %u, generate %u, %u runs\n"
+        printf("%s, batch %u, prompt %u, generate %u, %u runs\n"
                "prompt  %10.1f tokens/s\ndecode  %10.1f tokens/s\n"
                "step    %10.3f ms (median)  %.3f (p10)  %.3f (p90)\nopen    %10.1f ms to load, %.1f ms to compile\n",
-               facts.threads, args->batch, args->prompt, args->generate, args->runs, prompt, decode, median, p10, p90,
+               facts.device, args->batch, args->prompt, args->generate, args->runs, prompt, decode, median, p10, p90,
                load_ms, compile_ms);
 }
 

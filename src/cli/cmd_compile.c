@@ -10,6 +10,8 @@ static const cli_option options[] = {
     {"MODEL", 0, CLI_OPERAND, true, NULL, "a Hugging Face folder or a GGUF file", offsetof(compile_arguments, model), 0,
      0},
     {"out", 'o', CLI_TEXT, false, "FILE", "where the image goes", offsetof(compile_arguments, out), 0, 0},
+    CLI_DEVICE_ROW(compile_arguments, engine),
+    CLI_TARGET_ROW(compile_arguments, engine),
     CLI_THREADS_ROW(compile_arguments, engine),
     CLI_BATCH_ROW(compile_arguments, engine),
     CLI_MODEL_ROWS(compile_arguments, engine),

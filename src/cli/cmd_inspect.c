@@ -26,8 +26,10 @@ static const cli_option options[] = {
      offsetof(inspect_arguments, part), 0, 0},
     {"program", 0, CLI_FLAG, false, NULL, "print the tensor program, as mpk opt reads it",
      offsetof(inspect_arguments, program), 0, 0},
-    {"workers", 'w', CLI_COUNT, false, "N", "compile for N workers (one for each processor)",
+    {"workers", 'w', CLI_COUNT, false, "N", "compile for N workers (one for each processor, or SM of a GPU)",
      offsetof(inspect_arguments, engine.threads), 1, 1024},
+    CLI_DEVICE_ROW(inspect_arguments, engine),
+    CLI_TARGET_ROW(inspect_arguments, engine),
     CLI_BATCH_ROW(inspect_arguments, engine),
     CLI_MODEL_ROWS(inspect_arguments, engine),
 };

@@ -28,7 +28,9 @@ static const cli_option options[] = {
      0, 0},
     {"echo", 0, CLI_FLAG, false, NULL, "print the prompt too", offsetof(run_arguments, echo), 0, 0},
     CLI_SAMPLING_ROWS(run_arguments, sampling),
+    CLI_DEVICE_ROW(run_arguments, engine),
     CLI_THREADS_ROW(run_arguments, engine),
+    CLI_KEEP_ROW(run_arguments, engine),
     CLI_MODEL_ROWS(run_arguments, engine),
     CLI_QUIET_ROW(run_arguments, engine),
 };

@@ -42,6 +42,7 @@ static const cli_option options[] = {
     {"logits", 0, CLI_TEXT, false, "FILE", "write the logits after each token: float32 [T, V], .npy",
      offsetof(score_arguments, logits), 0, 0},
     {"json", 0, CLI_FLAG, false, NULL, "print JSON", offsetof(score_arguments, json), 0, 0},
+    CLI_DEVICE_ROW(score_arguments, engine),
     CLI_THREADS_ROW(score_arguments, engine),
     CLI_MODEL_ROWS(score_arguments, engine),
     CLI_QUIET_ROW(score_arguments, engine),

@@ -1,4 +1,5 @@
 /* engine.c - open a model, compile it, start the machine; and the reverse. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/thread.h"
@@ -24,8 +25,8 @@ static mpk_status start(mpk_context *cx, mpk_engine *e)
     CHECK(cx, !error, MPK_ENOMEM, "no mutex: %s", strerror(error));
     e->has_mutex = true;
     e->tokens.tokenizer = e->build.model.tokenizer;
-    TRY(cpu_start(cx, &e->build.image, e->weights, &(cpu_options){.no_preload = e->build.options.no_preload != 0},
-                  &e->machine));
+    TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, e->weights, e->gpu_weights,
+                             &e->machine));
     TRY(check_machine(cx, e));
     return engine_start_collector(cx, e);
 }
@@ -36,7 +37,7 @@ static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engi
     uint64_t begin = clock_ns();
     TRY(engine_bind_weights(cx, e));
     e->build.load_ns += clock_ns() - begin;
-    NOTE(cx, start(cx, e), "starting %s on %u threads", model, e->build.plan.threads);
+    NOTE(cx, start(cx, e), "starting %s on %s with %u workers", model, e->build.device.name, e->build.plan.threads);
     return MPK_OK;
 }
 
@@ -87,6 +88,7 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
         .tasks = (uint32_t)gen_image_count(h, RT_TASKS),
         .events = (uint32_t)gen_image_count(h, RT_EVENTS),
     };
+    snprintf(all.device, sizeof all.device, "%.63s", live.device);
     memcpy(facts, &all, all.size);
 }
 

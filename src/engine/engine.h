@@ -1,6 +1,7 @@
 /* engine.h - what the files behind mpk.h share: a model, its compiled program, the machine that runs it, its requests.
  *
  *   engine_options.c   options of the caller -> complete ones      engine_model.c    MODEL -> loaded model and shapes
+ *   engine_device.c    CPU or GPU
  *   engine_compile.c   shapes -> compiled program, weights bound   engine_image.c    the file of mpk_compile_to_file
  *   engine.c           open, close, describe                       engine_request.c  requests and the collector's
  * thread engine_stop.c      stop texts in a stream of text              engine_sequence.c timelines that the caller
@@ -14,6 +15,7 @@
 #include <pthread.h>
 
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
 #include "load/load.h"
 #include "mpk/graph.h"
 #include "mpk/mpk.h"
@@ -36,13 +38,23 @@ struct mpk_tokenizer {
     load_model model;           /* of mpk_tokenizer_open; otherwise empty */
 };
 
+/* Where a program runs. */
+typedef struct engine_device {
+    bool is_gpu, is_there; /* is_there: of a GPU, that it is not only named */
+    uint32_t index, n_workers;
+    const gen_arch *arch; /* of a GPU */
+    uint64_t free_bytes;  /* of its memory */
+    char name[128];
+} engine_device;
+
 /* What a model is compiled for.  Counts are final: no zero stands for a default. */
 typedef struct engine_plan {
     uint32_t threads, max_batch, context_tokens, max_rows;
     uint32_t n_graphs, n_tokens[ENGINE_MAX_GRAPHS]; /* rising powers of two; the last is the step's maximum */
     uint32_t n_pages, pages_per_slot;
-    ir_dtype kv_dtype;
+    ir_dtype kv_dtype, activation_dtype;
     uint64_t kv_bytes, kv_token_bytes; /* of all pages; of one position */
+    char arch[16];                     /* of a GPU: name of its row in the table of architectures; "": the CPU */
 } engine_plan;
 
 /* A compiled model and everything that it was made from. */
@@ -51,6 +63,7 @@ typedef struct engine_build {
     load_model model;
     bool is_loaded;
     mpk_engine_options options; /* complete; of an image: those it was made with */
+    engine_device device;
     engine_plan plan;
     tg_program program; /* n_graphs 0: the image was read from a file */
     gen_image image;
@@ -61,8 +74,9 @@ enum { ENGINE_BUCKETS = 1024 };
 
 struct mpk_engine {
     engine_build build;
-    void **weights; /* heap, [image.n_weights] addresses */
-    char *gathered; /* mapped: all weights in large pages; NULL: they stay in the files */
+    void **weights;           /* heap, [image.n_weights] addresses; of the CPU */
+    cuda_weight *gpu_weights; /* heap, [image.n_weights]; of a GPU */
+    char *gathered;           /* mapped: all weights in large pages; NULL: they stay in the files */
     size_t gathered_bytes, gathered_used;
     void **own_weights; /* heap, [image.n_weights]: those that are not in a file, or not aligned there; heap each */
     machine *machine;
@@ -86,11 +100,21 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
 /* Tell the caller how far it is; MPK_ECANCELLED if he has had enough. */
 mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage, double done);
 
+/* ---- engine_device.c ---- */
+
+/* for_running: a target alone is not enough.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: there is
+ * no such GPU, or it cannot be used. */
+mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running, engine_device *out);
+
+/* The device of an image that was compiled for the architecture `arch` ("": the CPU) and so many workers. */
+mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, const char *arch, uint32_t n_workers,
+                               bool for_running, engine_device *out);
+
 /* ---- engine_model.c ---- */
 
 /* Decide sizes from options and model.  for_running: refuse what does not fit into memory.  MPK_EARG, MPK_ELIMIT. */
-mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o, bool for_running,
-                            engine_plan *out);
+mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
+                            const engine_device *device, bool for_running, engine_plan *out);
 /* Free memory in bytes, that of a control group counted; total may be NULL. */
 uint64_t engine_free_memory(uint64_t *total);
 /* The tensor program for n_tokens tokens. */
@@ -104,11 +128,16 @@ mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model
 mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options, bool for_running,
                              uint32_t only_tokens, engine_build *b);
 void engine_build_free(engine_build *b);
-/* Addresses of all weights of the program: in the files, or made up. */
+/* Addresses of all weights of the program: in the files, or made up; of a GPU what it makes its own from. */
 mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e);
 void engine_free_weights(mpk_engine *e);
-/* The compiler's options for this target. */
-mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, pass_options *to);
+/* The compiler's options for a device.  kv_heads: of the model, 0 if there is none. */
+mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, const engine_device *device,
+                               uint32_t kv_heads, pass_options *to);
+/* Start the image on the device; weights as engine_bind_weights leaves them: those of the CPU, or those of a GPU. */
+mpk_status engine_start_machine(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
+                                const engine_device *device, void *const *weights, const cuda_weight *gpu_weights,
+                                machine **out);
 
 /* ---- engine_letters.c ---- */
 
@@ -118,10 +147,10 @@ mpk_status engine_make_tokenizer(mpk_context *cx, uint32_t vocab_size, tokenizer
 /* ---- engine_image.c ---- */
 
 bool engine_is_image(const char *path);
-/* Read an image in place of loading and planning, with_block: and of compiling.  b->options, which the caller has
+/* Read an image in place of loading and planning, for_running: and of compiling.  b->options, which the caller has
  * given, become those of the image; he must not have asked for more.  MPK_EIO, MPK_EFORMAT; MPK_EARG: the model's files
  * are not those it was made from, or the options do not fit. */
-mpk_status engine_read_image(mpk_context *cx, const char *path, bool with_block, engine_build *b);
+mpk_status engine_read_image(mpk_context *cx, const char *path, bool for_running, engine_build *b);
 /* The path of its model alone. */
 mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, const char **model);
 

@@ -14,8 +14,23 @@
 #include "engine/engine.h"
 
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
+enum { GPU_SPLIT_TOKENS = 16, GPU_NORM_ELEMENTS = 1 << 24 };
 
-mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, pass_options *to)
+/* What the bodies of a GPU do well: the context of a few tokens is cut so that every worker has a part of some head,
+ * a norm is cheaper than the event that it saves, and results are rounded once. */
+static void set_gpu_options(const engine_device *device, uint32_t kv_heads, pass_options *to)
+{
+    to->splits = kv_heads && kv_heads < device->n_workers ? device->n_workers / kv_heads : kv_heads ? 1 : 0;
+    to->split_tokens = GPU_SPLIT_TOKENS;
+    to->norm_elements = GPU_NORM_ELEMENTS;
+    to->relaxed = true;
+    to->whole_tiles = true;
+    to->logits = true;
+    to->whole_tiles = true;
+}
+
+mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, const engine_device *device,
+                               uint32_t kv_heads, pass_options *to)
 {
     static const pass_fusion fusions[] = {PASS_FUSE_FULL, PASS_FUSE_PAPER, PASS_FUSE_NONE};
     static const pass_launch launches[] = {PASS_LAUNCH_AUTO, PASS_LAUNCH_PAPER, PASS_LAUNCH_AOT, PASS_LAUNCH_JIT};
@@ -24,8 +39,8 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
     for (uint32_t i = 0; i < from->n_degrees; i++)
         degrees[i] = (pass_degree){str_from(from->degrees[i].match), from->degrees[i].axis, from->degrees[i].degree};
     *to = (pass_options){
-        .n_workers = from->threads ? from->threads : thread_processors(),
-        .page_bytes = PAGE_BYTES, /* the CPU target counts its own scratch when it binds bodies */
+        .n_workers = device->n_workers,
+        .page_bytes = PAGE_BYTES, /* a target counts its own scratch when it chooses bodies */
         .pages_per_worker = PAGES_PER_WORKER,
         .fusion = fusions[from->fusion],
         .launch = launches[from->launch],
@@ -34,6 +49,8 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
         .degrees = degrees,
         .n_degrees = from->n_degrees,
     };
+    if (device->is_gpu)
+        set_gpu_options(device, kv_heads, to);
     return MPK_OK;
 }
 
@@ -55,7 +72,7 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
     uint32_t tokens[ENGINE_MAX_GRAPHS], n = 0;
     const engine_plan *p = &b->plan;
     pass_options options;
-    TRY(engine_pass_options(cx, &b->arena, &b->options, &options));
+    TRY(engine_pass_options(cx, &b->arena, &b->options, &b->device, b->model.config.n_kv_heads, &options));
     for (uint32_t i = 0; i < p->n_graphs; i++) {
         bool last = i + 1 == p->n_graphs;
         if (only_tokens && p->n_tokens[i] < only_tokens && !last)
@@ -82,7 +99,8 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
     } else {
         NOTE(cx, load(cx, model, b), "loading %s", model);
         b->load_ns = clock_ns() - start;
-        TRY(engine_make_plan(cx, &b->model, &b->options, for_running, &b->plan));
+        TRY(engine_choose_device(cx, &b->options, for_running, &b->device));
+        TRY(engine_make_plan(cx, &b->model, &b->options, &b->device, for_running, &b->plan));
     }
     if (b->options.random_weights && !b->model.tensors.n && !b->model.tokenizer)
         TRY(engine_make_tokenizer(cx, b->model.config.vocab_size, &b->model.tokenizer));
@@ -167,7 +185,8 @@ static uintptr_t alignment_of(ir_dtype dtype)
     return info->block_elements > 1 ? 2 : info->block_bytes;
 }
 
-static mpk_status bind_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
+/* The tensor of the file for a weight of the program; converted: it may have another dtype. */
+static mpk_status find_weight(mpk_context *cx, const mpk_engine *e, uint32_t i, bool converted, const load_tensor **out)
 {
     const tg_weight *w = &e->build.image.weights[i];
     char name[256];
@@ -175,10 +194,19 @@ static mpk_status bind_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
     snprintf(name, sizeof name, "%.*s", STR_ARG(w->name));
     const load_tensor *t = load_find(&e->build.model, name);
     CHECK(cx, t, MPK_EFORMAT, "the model has no weight %s", name);
-    bool same = t->dtype == w->dtype && t->rank == w->rank && t->n_bytes == weight_bytes(w);
+    bool same = t->rank == w->rank && (converted || (t->dtype == w->dtype && t->n_bytes == weight_bytes(w)));
     for (uint32_t d = 0; same && d < w->rank; d++)
         same = t->dims[d] == w->dims[d];
     CHECK(cx, same, MPK_ESHAPE, "weight %s is not of the shape and dtype that the program was compiled for", name);
+    *out = t;
+    return MPK_OK;
+}
+
+static mpk_status bind_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
+{
+    const tg_weight *w = &e->build.image.weights[i];
+    const load_tensor *t;
+    TRY(find_weight(cx, e, i, false, &t));
     e->weights[i] = (void *)(uintptr_t)t->data; /* only read */
     if (e->gathered || (uintptr_t)t->data % alignment_of(w->dtype)) {
         TRY(own_bytes(cx, e, i));
@@ -187,33 +215,34 @@ static mpk_status bind_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
     return MPK_OK;
 }
 
-/* What is not mapped from files must fit into memory: said now, with numbers, instead of by the system later. */
+static const double GIB = 1 << 30;
+
+/* What is not mapped from files must fit into memory: said now, with numbers, instead of by the system later.  On a GPU
+ * that is everything. */
 static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
 {
-    const double gib = 1 << 30;
     const rt_u64 *area = e->build.image.block->area_bytes;
-    uint64_t weights = e->build.options.random_weights ? area[RT_WEIGHTS] : 0, kv = e->build.plan.kv_bytes;
-    uint64_t other = area[RT_STEP] + area[RT_TEMPS], available = engine_free_memory(NULL);
-    CHECK(cx, weights + kv + other <= available, MPK_ELIMIT,
-          "this takes %.2f GiB of memory (made-up weights %.2f, KV cache %.2f, activations %.2f), but only %.2f are "
-          "free: "
-          "lower the context or the batch, or keep the KV cache in bf16",
-          (double)(weights + kv + other) / gib, (double)weights / gib, (double)kv / gib, (double)other / gib,
-          (double)available / gib);
+    const engine_device *d = &e->build.device;
+    bool counted = d->is_gpu || e->build.options.random_weights;
+    uint64_t weights = counted ? area[RT_WEIGHTS] : 0, kv = e->build.plan.kv_bytes;
+    uint64_t other = area[RT_STEP] + area[RT_TEMPS], available = d->is_gpu ? d->free_bytes : engine_free_memory(NULL);
+    CHECK(
+        cx, weights + kv + other <= available, MPK_ELIMIT,
+        "this takes %.2f GiB of memory (%sweights %.2f, KV cache %.2f, activations %.2f), but only %.2f are free%s%s: "
+        "lower the context or the batch%s",
+        (double)(weights + kv + other) / GIB, d->is_gpu ? "" : "made-up ", (double)weights / GIB, (double)kv / GIB,
+        (double)other / GIB, (double)available / GIB, d->is_gpu ? " on " : "", d->is_gpu ? d->name : "",
+        e->build.plan.kv_dtype == IR_F32 ? ", or keep the KV cache in bf16" : "");
     return MPK_OK;
 }
 
-mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
+static mpk_status bind_cpu_weights(mpk_context *cx, mpk_engine *e)
 {
     uint32_t n = e->build.image.n_weights;
     const mpk_engine_options *o = &e->build.options;
     e->weights = calloc(n + 1, sizeof *e->weights);
     e->own_weights = calloc(n + 1, sizeof *e->own_weights);
     CHECK(cx, e->weights && e->own_weights, MPK_ENOMEM, "out of memory for %u weights", n);
-    CHECK(cx, o->random_weights || e->build.model.tensors.n, MPK_EARG,
-          "%.*s has a configuration but no weights: put them beside it, or have them made up (--random-weights=SEED)",
-          STR_ARG(e->build.model.path));
-    TRY(check_memory(cx, e));
     find_room_for_weights(e);
     for (uint32_t i = 0; i < n; i++) {
         TRY(engine_progress(cx, o, o->random_weights ? "making up weights" : "finding weights", (double)i / n));
@@ -224,12 +253,68 @@ mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
     return MPK_OK;
 }
 
+static mpk_status bind_gpu_weights(mpk_context *cx, mpk_engine *e)
+{
+    uint32_t n = e->build.image.n_weights;
+    e->gpu_weights = calloc(n + 1, sizeof *e->gpu_weights);
+    CHECK(cx, e->gpu_weights, MPK_ENOMEM, "out of memory for %u weights", n);
+    for (uint32_t i = 0; i < n && !e->build.options.random_weights; i++) {
+        const load_tensor *t;
+        TRY(find_weight(cx, e, i, true, &t));
+        e->gpu_weights[i] = (cuda_weight){t->data, t->dtype};
+    }
+    return MPK_OK;
+}
+
+mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
+{
+    CHECK(cx, e->build.options.random_weights || e->build.model.tensors.n, MPK_EARG,
+          "%.*s has a configuration but no weights: put them beside it, or have them made up (--random-weights=SEED)",
+          STR_ARG(e->build.model.path));
+    TRY(check_memory(cx, e));
+    return e->build.device.is_gpu ? bind_gpu_weights(cx, e) : bind_cpu_weights(cx, e);
+}
+
 void engine_free_weights(mpk_engine *e)
 {
     for (uint32_t i = 0; e->own_weights && i < e->build.image.n_weights; i++)
         free(e->own_weights[i]);
     free(e->own_weights);
     free(e->weights);
+    free(e->gpu_weights);
     if (e->gathered)
         munmap(e->gathered, e->gathered_bytes);
+}
+
+/* ---- starting ---- */
+
+static mpk_status tell_progress(mpk_context *cx, void *options, const char *stage, double done)
+{
+    return engine_progress(cx, options, stage, done);
+}
+
+static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_engine_options *o, uint32_t index,
+                            const cuda_weight *weights, machine **out)
+{
+    static const cuda_mode modes[] = {CUDA_PERSISTENT, CUDA_GRAPH, CUDA_GRAPH_PDL};
+    mpk_engine_options told = *o;
+    cuda_options options = {
+        .device = index,
+        .mode = modes[o->mode],
+        .no_preload = o->no_preload != 0,
+        .no_descriptor_prefetch = o->no_descriptor_prefetch != 0,
+        .keep = o->keep,
+        .progress = tell_progress,
+        .progress_user = &told,
+    };
+    return cuda_start(cx, image, &(cuda_weights){weights, o->random_seed}, &options, out);
+}
+
+mpk_status engine_start_machine(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
+                                const engine_device *device, void *const *weights, const cuda_weight *gpu_weights,
+                                machine **out)
+{
+    if (device->is_gpu)
+        return start_gpu(cx, image, o, device->index, gpu_weights, out);
+    return cpu_start(cx, image, weights, &(cpu_options){.no_preload = o->no_preload != 0}, out);
 }

@@ -201,18 +201,26 @@ static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_consta
                           const mpk_engine_options *options, mpk_program *p)
 {
     mpk_engine_options o;
+    engine_device device;
+    cuda_weight *gpu_weights;
     pass_options passes;
     uint32_t n_tokens = 1; /* one graph, whatever its axes count */
     TRY(check_constants(cx, g->ir, n_constants, constants));
     TRY(engine_read_options(cx, &p->arena, options, &o));
-    TRY(engine_pass_options(cx, &p->arena, &o, &passes));
+    if (!o.device)
+        o.device = "cpu"; /* where the caller's tensors are */
+    TRY(engine_choose_device(cx, &o, true, &device));
+    TRY(engine_pass_options(cx, &p->arena, &o, &device, 0, &passes));
     TRY(copy_graph(cx, &p->arena, g->ir, &p->source));
     TRY(pass_compile(cx, &p->arena, &passes, 1, &p->source, &n_tokens, &p->program));
     TRY(gen_image_make(cx, &p->arena, &p->program, &p->image));
     NEW(cx, &p->arena, p->weights, p->image.n_weights + 1);
-    for (uint32_t i = 0; i < p->image.n_weights; i++)
+    NEW(cx, &p->arena, gpu_weights, p->image.n_weights + 1);
+    for (uint32_t i = 0; i < p->image.n_weights; i++) {
         p->weights[i] = find_binding(n_constants, constants, p->image.weights[i].name)->data;
-    return cpu_start(cx, &p->image, p->weights, &(cpu_options){0}, &p->machine);
+        gpu_weights[i] = (cuda_weight){p->weights[i], p->image.weights[i].dtype};
+    }
+    return engine_start_machine(cx, &p->image, &o, &device, p->weights, gpu_weights, &p->machine);
 }
 
 mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,

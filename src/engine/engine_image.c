@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 
-enum { IMAGE_VERSION = 1, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
+enum { IMAGE_VERSION = 2, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
 
 /* Little-endian, followed by the path, zeros up to a multiple of 64, and the block. */
 typedef struct image_header {
@@ -125,7 +125,8 @@ static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
 {
     bool good = p->threads && p->threads <= RT_MAX_WORKERS && p->max_batch && p->max_batch <= ENGINE_MAX_BATCH &&
                 p->n_graphs && p->n_graphs <= ENGINE_MAX_GRAPHS && p->context_tokens && p->n_pages &&
-                p->kv_dtype < IR_DTYPES;
+                p->kv_dtype < IR_DTYPES && p->activation_dtype < IR_DTYPES && memchr(p->arch, 0, sizeof p->arch) &&
+                (!*p->arch || gen_arch_find(p->arch));
     for (uint32_t i = 0; good && i < p->n_graphs; i++)
         good = p->n_tokens[i] == 1u << i;
     CHECK(cx, good, MPK_EFORMAT, "the image's plan is damaged: compile the model again");
@@ -188,11 +189,12 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
     return MPK_OK;
 }
 
-static mpk_status read_image(mpk_context *cx, str bytes, bool with_block, engine_build *b)
+static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engine_build *b)
 {
     image_header h;
     const char *model;
     TRY(read_header(cx, &b->arena, bytes, &h, &model));
+    TRY(engine_image_device(cx, &b->options, h.plan.arch, h.plan.threads, for_running, &b->device));
     TRY(merge_options(cx, &h, &b->options));
     TRY(engine_progress(cx, &b->options, "loading", 0));
     NOTE(cx, load_open(cx, model, &b->model), "loading %s", model);
@@ -200,17 +202,17 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool with_block, engine
     CHECK(cx, fingerprint(&b->model) == h.fingerprint, MPK_EARG,
           "%s has changed since the image was made: compile it again", model);
     b->plan = h.plan;
-    if (!with_block)
+    if (!for_running)
         return MPK_OK;
     uint64_t first = padded(sizeof h + h.path_bytes);
     return gen_image_open(cx, &b->arena, bytes.at + first, h.block_bytes, &b->image);
 }
 
-mpk_status engine_read_image(mpk_context *cx, const char *path, bool with_block, engine_build *b)
+mpk_status engine_read_image(mpk_context *cx, const char *path, bool for_running, engine_build *b)
 {
     file_map file;
     TRY(file_map_open(cx, path, &file));
-    mpk_status status = read_image(cx, (str){(const char *)file.bytes, file.n_bytes}, with_block, b);
+    mpk_status status = read_image(cx, (str){(const char *)file.bytes, file.n_bytes}, for_running, b);
     file_map_close(&file);
     return status;
 }

@@ -49,16 +49,21 @@ static void add_memory(text *t, const engine_build *b)
 {
     const engine_plan *p = &b->plan;
     const uint64_t *area = b->program.area_bytes;
+    text_print(t, ", \"memory\": {\"device\": ");
+    json_write_str(t, str_from(b->device.name));
     text_print(t,
-               ", \"memory\": {\"weights_bytes\": %llu, \"kv_bytes\": %llu, \"kv_per_token_bytes\": %llu, "
+               ", \"weights_bytes\": %llu, \"kv_bytes\": %llu, \"kv_per_token_bytes\": %llu, "
                "\"kv_dtype\": \"%s\", \"kv_tokens\": %llu, \"kv_page_tokens\": %d, \"kv_pages\": %u, "
                "\"context_tokens\": %u, \"max_batch\": %u, \"step_tokens\": %u, \"inputs_and_outputs_bytes\": %llu, "
-               "\"activations_bytes\": %llu, \"free_bytes\": %llu}",
+               "\"activations_bytes\": %llu",
                (unsigned long long)area[TG_WEIGHTS], (unsigned long long)p->kv_bytes,
                (unsigned long long)p->kv_token_bytes, ir_dtype_table[p->kv_dtype].name,
                (unsigned long long)p->n_pages * ENGINE_PAGE_TOKENS, ENGINE_PAGE_TOKENS, p->n_pages, p->context_tokens,
                p->max_batch, p->n_tokens[p->n_graphs - 1], (unsigned long long)area[TG_STEP],
-               (unsigned long long)area[TG_TEMPS], (unsigned long long)engine_free_memory(NULL));
+               (unsigned long long)area[TG_TEMPS]);
+    if (b->device.free_bytes != UINT64_MAX)
+        text_print(t, ", \"free_bytes\": %llu", (unsigned long long)b->device.free_bytes);
+    text_print(t, "}");
 }
 
 static void add_graphs(text *t, const engine_build *b)
@@ -165,7 +170,8 @@ static mpk_status print_program(mpk_context *cx, engine_build *b, const char *mo
     TRY(load_open(cx, model, &b->model));
     b->is_loaded = true;
     CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED, "%s is a vocabulary alone", model);
-    TRY(engine_make_plan(cx, &b->model, &b->options, false, &b->plan));
+    TRY(engine_choose_device(cx, &b->options, false, &b->device));
+    TRY(engine_make_plan(cx, &b->model, &b->options, &b->device, false, &b->plan));
     TRY(engine_build_graph(cx, &b->arena, &b->model, &b->plan, tokens ? tokens : 1, &g));
     ir_print(g, &t);
     return give_text(cx, &t, source);
@@ -186,10 +192,14 @@ static mpk_status opt(mpk_context *cx, arena *a, const char *passes, str source,
                       char **result)
 {
     mpk_engine_options o;
+    engine_device device;
     pass_options p;
     text t = {0};
     TRY(engine_read_options(cx, a, options, &o));
-    TRY(engine_pass_options(cx, a, &o, &p));
+    if (!o.device && !o.target)
+        o.device = "cpu"; /* text is compiled alike everywhere */
+    TRY(engine_choose_device(cx, &o, false, &device));
+    TRY(engine_pass_options(cx, a, &o, &device, 0, &p));
     mpk_status status = pass_run_text(cx, &p, str_from(passes), source, &t);
     if (status == MPK_OK)
         return give_text(cx, &t, result);

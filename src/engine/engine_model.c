@@ -12,6 +12,8 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 
+/* ---- free memory ---- */
+
 /* A decimal number in a file, or UINT64_MAX. */
 static uint64_t read_limit(const char *path)
 {
@@ -45,6 +47,8 @@ uint64_t engine_free_memory(uint64_t *total)
     return available < all ? available : all;
 }
 
+/* ---- steps ---- */
+
 static uint32_t power_above(uint64_t n)
 {
     uint32_t p = 1;
@@ -68,15 +72,79 @@ static void plan_steps(const mpk_engine_options *o, engine_plan *p)
 
 static const double GIB = 1 << 30;
 
-/* Pages: as many as asked for, or as memory allows; at least those of one whole context. */
-static mpk_status plan_pages(mpk_context *cx, const mpk_engine_options *o, bool for_running, engine_plan *p)
+/* ---- dtypes ---- */
+
+/* Of results and the KV cache on a GPU: as precise as the weights are. */
+static ir_dtype gpu_dtype(const load_model *model)
 {
-    uint64_t page_bytes = p->kv_token_bytes * ENGINE_PAGE_TOKENS, free_bytes = engine_free_memory(NULL);
+    if (!model->tensors.n)
+        return model->config.weight_dtype == IR_F32 ? IR_F32 : IR_BF16;
+    for (size_t i = 0; i < model->tensors.n; i++)
+        if (model->tensors.at[i].rank >= 2 && model->tensors.at[i].dtype != IR_F32)
+            return IR_BF16;
+    return IR_F32;
+}
+
+/* On a GPU weights are f32 or bf16: whatever else the file has becomes bf16 on its way there. */
+static mpk_status gpu_weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                                   const int64_t *dims, ir_dtype *dtype)
+{
+    model_weights file = load_weights(self);
+    TRY(file.dtype(cx, file.self, name, rank, dims, dtype));
+    if (*dtype != IR_F32)
+        *dtype = IR_BF16;
+    return MPK_OK;
+}
+
+static model_weights weights_for(const load_model *model, const engine_plan *p)
+{
+    return p->arch[0] ? (model_weights){gpu_weight_dtype, model} : load_weights(model);
+}
+
+/* ---- memory ---- */
+
+/* About what the weights take on a GPU. */
+static uint64_t gpu_weight_bytes(const load_model *model)
+{
+    const model_config *c = &model->config;
+    uint64_t n = 0, H = c->hidden_size, K = c->head_size;
+    for (size_t i = 0; i < model->tensors.n; i++) {
+        const load_tensor *t = &model->tensors.at[i];
+        uint64_t elements = 1;
+        for (uint32_t d = 0; d < t->rank; d++)
+            elements *= (uint64_t)t->dims[d];
+        n += elements * (t->dtype == IR_F32 ? 4 : 2);
+    }
+    if (model->tensors.n)
+        return n;
+    n = (uint64_t)c->vocab_size * H * (c->tied_embeddings ? 1 : 2);
+    n += c->n_layers * H * (2 * K * (c->n_heads + (uint64_t)c->n_kv_heads) + 3ull * c->ffn_size);
+    return n * (c->weight_dtype == IR_F32 ? 4 : 2);
+}
+
+/* What the KV cache may take: *most at all, *usual unless more is asked for.  A GPU keeps a sixteenth for activations,
+ * the kernel and others. */
+static void kv_budget(const load_model *model, const engine_device *device, uint64_t *most, uint64_t *usual)
+{
+    *most = device->free_bytes;
+    *usual = *most / 4;
+    if (device->is_gpu && *most != UINT64_MAX) {
+        uint64_t other = gpu_weight_bytes(model) + *most / 16;
+        *most = *usual = *most > other ? *most - other : 0;
+    }
+}
+
+/* Pages: as many as asked for, or as memory allows; at least those of one whole context. */
+static mpk_status plan_pages(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
+                             const engine_device *device, bool for_running, engine_plan *p)
+{
+    uint64_t page_bytes = p->kv_token_bytes * ENGINE_PAGE_TOKENS, most, usual;
     uint64_t whole = (uint64_t)p->max_batch * p->pages_per_slot, n = whole;
+    kv_budget(model, device, &most, &usual);
     if (o->kv_tokens)
         n = (o->kv_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
-    else if (n * page_bytes > free_bytes / 4)
-        n = free_bytes / 4 / page_bytes;
+    else if (n * page_bytes > usual)
+        n = usual / page_bytes;
     if (n > whole)
         n = whole;
     if (n < p->pages_per_slot && !o->kv_tokens)
@@ -85,24 +153,32 @@ static mpk_status plan_pages(mpk_context *cx, const mpk_engine_options *o, bool 
           INT32_MAX);
     p->n_pages = (uint32_t)n;
     p->kv_bytes = n * page_bytes;
-    CHECK(cx, !for_running || p->kv_bytes <= free_bytes, MPK_ELIMIT,
+    CHECK(cx, !for_running || p->kv_bytes <= most, MPK_ELIMIT,
           "the KV cache of %" PRIu64 " tokens takes %.2f GiB (%" PRIu64
-          " bytes a token), but only %.2f GiB are free: lower the context or the batch, or keep it in bf16",
-          n * ENGINE_PAGE_TOKENS, (double)p->kv_bytes / GIB, p->kv_token_bytes, (double)free_bytes / GIB);
+          " bytes a token), but only %.2f GiB are free%s: lower the context or the batch, or keep it in bf16",
+          n * ENGINE_PAGE_TOKENS, (double)p->kv_bytes / GIB, p->kv_token_bytes, (double)most / GIB,
+          device->is_gpu ? " beside the weights" : "");
     return MPK_OK;
 }
 
-mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o, bool for_running,
-                            engine_plan *out)
+mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
+                            const engine_device *device, bool for_running, engine_plan *out)
 {
     static const ir_dtype kv_dtypes[] = {[MPK_F32] = IR_F32, [MPK_F16] = IR_F16, [MPK_BF16] = IR_BF16};
     const model_config *c = &model->config;
     engine_plan p = {
-        .threads = o->threads ? o->threads : thread_processors(),
+        .threads = device->n_workers,
         .max_batch = o->max_batch ? o->max_batch : ENGINE_DEFAULT_BATCH,
         .context_tokens = o->context_tokens,
         .kv_dtype = kv_dtypes[o->kv_dtype],
+        .activation_dtype = IR_F32,
     };
+    if (device->is_gpu) {
+        snprintf(p.arch, sizeof p.arch, "%s", device->arch->name);
+        p.activation_dtype = gpu_dtype(model);
+        if (!o->kv_dtype)
+            p.kv_dtype = p.activation_dtype;
+    }
     if (!p.context_tokens)
         p.context_tokens = c->max_positions < ENGINE_DEFAULT_CONTEXT ? c->max_positions : ENGINE_DEFAULT_CONTEXT;
     CHECK(cx, p.context_tokens <= c->max_positions, MPK_ELIMIT,
@@ -110,7 +186,7 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
     p.kv_token_bytes = 2ull * c->n_layers * c->n_kv_heads * (uint64_t)ir_row_bytes(p.kv_dtype, c->head_size);
     p.pages_per_slot = (p.context_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
     plan_steps(o, &p);
-    TRY(plan_pages(cx, o, for_running, &p));
+    TRY(plan_pages(cx, model, o, device, for_running, &p));
     *out = p;
     return MPK_OK;
 }
@@ -118,7 +194,7 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
 mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model, const engine_plan *plan,
                               uint32_t n_tokens, ir_graph **out)
 {
-    model_weights weights = load_weights(model);
+    model_weights weights = weights_for(model, plan);
     model_shape shape = {
         .n_tokens = n_tokens,
         .n_rows = n_tokens < plan->max_rows ? n_tokens : plan->max_rows,
@@ -127,7 +203,7 @@ mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model
         .page_tokens = ENGINE_PAGE_TOKENS,
         .max_pages_per_slot = plan->pages_per_slot,
         .kv_dtype = plan->kv_dtype,
-        .activation_dtype = IR_F32,
+        .activation_dtype = plan->activation_dtype,
     };
     return model_build(cx, a, &model->config, &shape, &weights, out);
 }

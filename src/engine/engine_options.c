@@ -34,6 +34,15 @@ static mpk_status copy_degrees(mpk_context *cx, arena *a, mpk_engine_options *o)
     return MPK_OK;
 }
 
+static mpk_status copy_word(mpk_context *cx, arena *a, const char **word)
+{
+    if (!*word)
+        return MPK_OK;
+    *word = arena_copy(a, *word, strlen(*word));
+    CHECK(cx, *word, MPK_ENOMEM, "out of memory for the options");
+    return MPK_OK;
+}
+
 mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from, mpk_engine_options *to)
 {
     TRY(copy_sized(cx, "mpk_engine_options", from, offsetof(mpk_engine_options, context_tokens), to, sizeof *to));
@@ -46,6 +55,10 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
           "the dtype of the KV cache is f32, f16 or bf16");
     CHECK(cx, (unsigned)to->fusion <= MPK_FUSION_NONE && (unsigned)to->launch <= MPK_LAUNCH_JIT, MPK_EARG,
           "fusion is %d and launch %d: no such choice", (int)to->fusion, (int)to->launch);
+    CHECK(cx, (unsigned)to->mode <= MPK_MODE_GRAPH_PDL, MPK_EARG, "mode is %d: no such choice", (int)to->mode);
+    TRY(copy_word(cx, a, &to->device));
+    TRY(copy_word(cx, a, &to->target));
+    TRY(copy_word(cx, a, &to->keep));
     return copy_degrees(cx, a, to);
 }
 

@@ -1,0 +1,402 @@
+/* The host's books against a machine that the test plays: rings in plain memory, admitted and answered by hand. */
+#include <stdlib.h>
+
+#include "base/rng.h"
+#include "check.h"
+#include "host/machine.h"
+#include "rt/rt_queue.h"
+
+enum { CONTEXT = 64, SLOTS = 3, VOCAB = 5, WAITING = 4, TOKENS = 8 };
+
+/* A target without a program: what the books asked of it, and a seat for each request that it has taken. */
+typedef struct fake {
+    machine base;
+    rt_header block;
+    rt_ring rings[3];
+    host_rings ends;
+    rt_word bell;
+    uint32_t rings_heard, waits, lent;
+    bool failed;
+    float logits[VOCAB * CONTEXT]; /* what is lent: one place */
+} fake;
+
+static void fake_ring(machine *m)
+{
+    ((fake *)m)->rings_heard++;
+}
+
+static mpk_status fake_check(mpk_context *cx, machine *m)
+{
+    CHECK(cx, !((fake *)m)->failed, MPK_EDEVICE, "the fake has failed");
+    return MPK_OK;
+}
+
+/* Nothing comes while the test waits: time passes. */
+static void fake_wait(machine *m, rt_u32 seen, uint64_t timeout_ns)
+{
+    fake *f = (fake *)m;
+    f->waits++;
+    if (f->bell.value == seen && timeout_ns != UINT64_MAX)
+        rt_sleep(&f->bell, seen, timeout_ns);
+}
+
+static mpk_status fake_lend(mpk_context *cx, machine *m, float *to, uint64_t n, rt_u64 *at)
+{
+    fake *f = (fake *)m;
+    (void)to;
+    CHECK(cx, !f->lent, MPK_ELIMIT, "the fake lends one place");
+    assert_true(n <= sizeof f->logits / sizeof *f->logits);
+    f->lent++;
+    *at = (rt_u64)(uintptr_t)f->logits;
+    return MPK_OK;
+}
+
+static void fake_return(machine *m, rt_u64 at, float *to, uint64_t n)
+{
+    fake *f = (fake *)m;
+    assert_int_equal(at, (rt_u64)(uintptr_t)f->logits);
+    memcpy(to, f->logits, n * sizeof *to);
+    f->lent--;
+}
+
+static const machine_def plain = {.name = "fake", .ring = fake_ring, .check = fake_check, .wait = fake_wait};
+static const machine_def lending = {.name = "fake",
+                                    .ring = fake_ring,
+                                    .check = fake_check,
+                                    .wait = fake_wait,
+                                    .lend_logits = fake_lend,
+                                    .return_logits = fake_return};
+
+static fake *fake_open(mpk_context *cx, const machine_def *def)
+{
+    fake *f = calloc(1, sizeof *f);
+    rt_serving s = {.ready = 1,
+                    .n_slots = SLOTS,
+                    .max_tokens = 16,
+                    .max_rows = 8,
+                    .n_vocab = VOCAB,
+                    .n_pages = 8,
+                    .page_tokens = CONTEXT / 4,
+                    .pages_per_slot = 4};
+    host_rings *r = &f->ends;
+    host_size_rings(&s, WAITING, TOKENS, r);
+    r->request_ring = &f->rings[0];
+    r->command_ring = &f->rings[1];
+    r->token_ring = &f->rings[2];
+    r->requests = calloc(r->request_mask + 1, sizeof *r->requests);
+    r->commands = calloc(r->command_mask + 1, sizeof *r->commands);
+    r->tokens = calloc(r->token_mask + 1, sizeof *r->tokens);
+    r->token_arena = calloc(r->n_arena, sizeof *r->token_arena);
+    r->bell = &f->bell;
+    f->block.n_workers = 1;
+    check_ok(cx, machine_begin(cx, &f->base, def, &(gen_image){.block = &f->block}, &s, r));
+    return f;
+}
+
+static void fake_close(fake *f)
+{
+    machine_end(&f->base);
+    free(f->ends.requests);
+    free(f->ends.commands);
+    free(f->ends.tokens);
+    free(f->ends.token_arena);
+    free(f);
+}
+
+/* ---- the machine's side ---- */
+
+static bool take_request(fake *f, rt_request *out)
+{
+    host_rings *r = &f->ends;
+    if (!rt_ring_ready(r->request_ring))
+        return false;
+    *out = r->requests[r->request_ring->read.value & r->request_mask];
+    rt_ring_took(r->request_ring, 1);
+    return true;
+}
+
+static bool take_command(fake *f, rt_command *out)
+{
+    host_rings *r = &f->ends;
+    if (!rt_ring_ready(r->command_ring))
+        return false;
+    *out = r->commands[r->command_ring->read.value & r->command_mask];
+    rt_ring_took(r->command_ring, 1);
+    return true;
+}
+
+static bool tell(fake *f, rt_token t)
+{
+    host_rings *r = &f->ends;
+    if (!rt_ring_space(r->token_ring, r->token_mask + 1))
+        return false;
+    r->tokens[r->token_ring->written.value & r->token_mask] = t;
+    rt_ring_wrote(r->token_ring, 1);
+    return true;
+}
+
+/* ---- many requests ---- */
+
+enum { MANY = 400 };
+
+typedef struct played {
+    uint64_t id;
+    uint32_t n_prompt, told;
+    int32_t first;
+    bool cancelled, ended;
+    uint32_t reason;
+} played;
+
+/* A request that the fake works on. */
+typedef struct seat {
+    uint64_t id;
+    uint32_t left, index;
+    rt_request request;
+} seat;
+
+typedef struct game {
+    fake *f;
+    mpk_context *cx;
+    played all[MANY];
+    uint32_t submitted, ended;
+    seat seats[SLOTS];
+    uint64_t last_taken; /* id: requests come in order */
+    uint64_t seed, draws;
+} game;
+
+static uint32_t below(game *g, uint32_t n)
+{
+    return (uint32_t)(rng_u64(g->seed, g->draws++) >> 8) % n;
+}
+
+static played *by_id(game *g, uint64_t id)
+{
+    for (uint32_t i = 0; i < g->submitted; i++)
+        if (g->all[i].id == id)
+            return &g->all[i];
+    fail_msg("nobody has submitted request %llu", (unsigned long long)id);
+    return NULL;
+}
+
+/* Its prompt lies in the arena, unharmed by the others, until it ends. */
+static void check_prompt(game *g, const rt_request *r)
+{
+    const played *p = by_id(g, r->id);
+    assert_int_equal(r->n_prompt, p->n_prompt);
+    assert_true(r->prompt + r->n_prompt <= g->f->ends.n_arena);
+    for (uint32_t i = 0; i < r->n_prompt; i++)
+        assert_int_equal(g->f->ends.token_arena[r->prompt + i], p->first + (int32_t)i);
+}
+
+static void submit_one(game *g)
+{
+    int32_t tokens[CONTEXT];
+    played *p = &g->all[g->submitted];
+    p->n_prompt = 1 + below(g, CONTEXT / 2);
+    p->first = (int32_t)below(g, 1 << 20);
+    for (uint32_t i = 0; i < p->n_prompt; i++)
+        tokens[i] = p->first + (int32_t)i;
+    check_ok(g->cx,
+             machine_submit(g->cx, &g->f->base,
+                            &(machine_request){.tokens = tokens, .n_tokens = p->n_prompt, .max_tokens = 4}, &p->id));
+    g->submitted++;
+}
+
+static void admit(game *g)
+{
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        seat *s = &g->seats[i];
+        if (s->left || !take_request(g->f, &s->request))
+            continue;
+        assert_true(s->request.id > g->last_taken);
+        g->last_taken = s->id = s->request.id;
+        s->left = 1 + below(g, 4);
+        s->index = 0;
+    }
+}
+
+/* One token of each seat, as far as the ring has room; a cancelled one ends. */
+static void step(game *g)
+{
+    rt_command c = {0};
+    while (take_command(g->f, &c)) {
+        assert_int_equal(c.kind, RT_CANCEL);
+        assert_true(by_id(g, c.id)->cancelled);
+        for (uint32_t i = 0; i < SLOTS; i++)
+            if (g->seats[i].left && g->seats[i].id == c.id)
+                g->seats[i].left = 1;
+    }
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        seat *s = &g->seats[i];
+        if (!s->left)
+            continue;
+        check_prompt(g, &s->request);
+        rt_token t = {.id = s->id, .token = 7, .index = s->index, .reason = s->left == 1 ? RT_LENGTH : RT_GOING};
+        if (!tell(g->f, t))
+            continue;
+        s->left--;
+        s->index++;
+    }
+}
+
+static void drain(game *g)
+{
+    rt_token out[3];
+    uint32_t n;
+    check_ok(g->cx, machine_drain(g->cx, &g->f->base, out, 1 + below(g, 3), 0, &n));
+    for (uint32_t i = 0; i < n; i++) {
+        played *p = by_id(g, out[i].id);
+        assert_false(p->ended);
+        if (out[i].token >= 0)
+            assert_int_equal(out[i].index, p->told++);
+        if (out[i].reason == RT_CANCELLED)
+            assert_true(p->cancelled && out[i].token < 0 && !p->told);
+        p->ended = out[i].reason != RT_GOING;
+        g->ended += p->ended;
+    }
+}
+
+/* Every request ends exactly once, in whatever order submitting, cancelling, working and draining come. */
+static void test_many_requests(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    game *g = calloc(1, sizeof *g);
+    g->cx = &cx;
+    g->seed = check_seed();
+    g->f = fake_open(&cx, &plain);
+    for (uint32_t turn = 0; g->ended < MANY; turn++) {
+        assert_true(turn < 1000 * MANY);
+        uint32_t what = below(g, 8);
+        if (what < 3 && g->submitted < MANY)
+            submit_one(g);
+        else if (what == 3 && g->submitted) {
+            played *p = &g->all[below(g, g->submitted)];
+            p->cancelled |= !p->ended;
+            machine_cancel(&g->f->base, p->id);
+        } else if (what < 6) {
+            admit(g);
+            step(g);
+        } else
+            drain(g);
+    }
+    assert_false(host_books_are_busy(&g->f->base.books));
+    assert_true(g->f->rings_heard > 0);
+    for (uint32_t i = 0; i < MANY; i++)
+        assert_true(g->all[i].ended && (g->all[i].told || g->all[i].cancelled));
+    fake_close(g->f);
+    free(g);
+}
+
+/* ---- one at a time ---- */
+
+/* What the ring has no room for waits in the book; a request cancelled there never reaches the machine. */
+static void test_waiting_and_cancelling(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    fake *f = fake_open(&cx, &plain);
+    int32_t prompt[4] = {1, 2, 3, 4};
+    uint64_t id[WAITING + 2];
+    rt_token t;
+    rt_request r;
+    uint32_t n;
+    for (uint32_t i = 0; i < WAITING + 2; i++)
+        check_ok(&cx, machine_submit(&cx, &f->base, &(machine_request){.tokens = prompt, .n_tokens = 4}, &id[i]));
+    assert_int_equal(rt_ring_ready(f->ends.request_ring), WAITING);
+    machine_cancel(&f->base, id[WAITING]);
+    machine_cancel(&f->base, id[WAITING]); /* once is enough */
+    check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+    assert_int_equal(n, 1);
+    assert_int_equal(t.id, id[WAITING]);
+    assert_int_equal(t.reason, RT_CANCELLED);
+    assert_true(take_request(f, &r));
+    assert_true(tell(f, (rt_token){.id = r.id, .token = 9, .reason = RT_EOS}));
+    check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+    assert_int_equal(t.id, id[0]);
+    assert_int_equal(rt_ring_ready(f->ends.request_ring), WAITING); /* the last one has moved up */
+    for (uint32_t i = 1; i < WAITING; i++)
+        assert_true(take_request(f, &r));
+    assert_true(take_request(f, &r));
+    assert_int_equal(r.id, id[WAITING + 1]);
+    fake_close(f);
+}
+
+/* Logits pass through a place that the target lends, and only while a feed is under way. */
+static void test_lent_logits(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    fake *f = fake_open(&cx, &lending);
+    int32_t prompt[3] = {1, 2, 3};
+    float logits[3 * VOCAB] = {0};
+    uint64_t id, other;
+    rt_token t;
+    rt_request r;
+    rt_command c = {0};
+    uint32_t n;
+    machine_request wanted = {
+        .tokens = prompt, .n_tokens = 3, .host_samples = true, .all_logits = true, .logits = logits};
+    check_ok(&cx, machine_submit(&cx, &f->base, &wanted, &id));
+    check_fails(&cx, MPK_ELIMIT, "lends one place", machine_submit(&cx, &f->base, &wanted, &other));
+    assert_true(take_request(f, &r));
+    assert_int_equal(r.logits, (rt_u64)(uintptr_t)f->logits);
+    for (uint32_t i = 0; i < 3 * VOCAB; i++)
+        f->logits[i] = (float)i;
+    assert_true(tell(f, (rt_token){.id = id, .token = -1, .rows = 3}));
+    check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+    assert_int_equal(f->lent, 0);
+    assert_true(logits[3 * VOCAB - 1] == (float)(3 * VOCAB - 1));
+
+    check_ok(&cx, machine_append(&cx, &f->base, id, prompt, 1, logits));
+    check_fails(&cx, MPK_EARG, "does not wait", machine_append(&cx, &f->base, id, prompt, 1, logits));
+    assert_true(take_command(f, &c));
+    assert_int_equal(c.kind, RT_APPEND);
+    assert_int_equal(f->ends.token_arena[c.tokens], prompt[0]);
+    assert_int_equal(f->lent, 1);
+    machine_cancel(&f->base, id);
+    assert_true(take_command(f, &c));
+    assert_int_equal(c.kind, RT_CANCEL);
+    assert_true(tell(f, (rt_token){.id = id, .token = -1, .reason = RT_CANCELLED}));
+    check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+    assert_int_equal(f->lent, 0);
+    assert_false(host_books_are_busy(&f->base.books));
+    fake_close(f);
+}
+
+static void test_waking_and_failing(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    fake *f = fake_open(&cx, &plain);
+    int32_t prompt[CONTEXT + 1] = {0};
+    uint64_t id;
+    rt_token t;
+    uint32_t n = 1;
+    machine_nudge(&f->base);
+    check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+    assert_int_equal(n, 0);
+    assert_int_equal(f->waits, 0);
+    check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, 1000000, &n));
+    assert_int_equal(n, 0);
+    assert_true(f->waits > 0);
+    check_fails(&cx, MPK_ELIMIT, "the context holds 64",
+                machine_submit(&cx, &f->base, &(machine_request){.tokens = prompt, .n_tokens = CONTEXT + 1}, &id));
+    check_fails(&cx, MPK_EARG, "graph 0 of 0", machine_run_graph(&cx, &f->base, 0, 1, 1));
+    f->failed = true;
+    check_fails(&cx, MPK_EDEVICE, "has failed",
+                machine_submit(&cx, &f->base, &(machine_request){.tokens = prompt, .n_tokens = 1}, &id));
+    check_fails(&cx, MPK_EDEVICE, "has failed", machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+    fake_close(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_many_requests),
+        cmocka_unit_test(test_waiting_and_cancelling),
+        cmocka_unit_test(test_lent_logits),
+        cmocka_unit_test(test_waking_and_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,11 +1,13 @@
 /* batch_matmul.c - matrix products over broadcast batch axes.  a [.., M, N], b [.., N, Q] -> [.., M, Q]; transpose_b: b
  * [.., Q, N].
  *
- * Sums run from 0 to N - 1 in double and are rounded once.
+ * Sums run from 0 to N - 1 in double and are rounded once to a's dtype; of integers they are exact (modulo the width).
+ * Any strides will do.
  *
- * For graphs from elsewhere; projections by weights are linear. Reference code takes one element of the result at a
- * time. Cost: 2 N flops an element.
+ * For graphs from elsewhere; projections by weights are linear.  Idea: tiles of 64 columns; as much of b as a tile
+ * needs is unpacked 128 rows at a time, and used for eight rows of a. Cost: 2 N flops an element.
  */
+#include "op/fill.h"
 #include "op/shape.h"
 #include "op/walk.h"
 
@@ -41,8 +43,9 @@ static mpk_status infer_live(mpk_context *cx, const ir_graph *g, const ir_op *op
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *a = shape_input(g, op, A), *b = shape_input(g, op, B);
-    TRY(shape_expect_dtype(cx, g, op, A, SHAPE_FLOAT));
-    TRY(shape_expect_dtype(cx, g, op, B, SHAPE_FLOAT));
+    TRY(shape_expect_dtype(cx, g, op, A, SHAPE_NUMBER));
+    uint32_t same = 1u << a->dtype;
+    TRY(shape_expect_dtype(cx, g, op, B, SHAPE_FLOAT & same ? SHAPE_FLOAT : same));
     CHECK(cx, a->rank >= 2 && b->rank >= 2, MPK_ESHAPE, "batch_matmul: a has rank %u and b rank %u, expected 2 or more",
           a->rank, b->rank);
     CHECK(cx, a->dims[a->rank - 1] == b->dims[inner_axis(op, b->rank)], MPK_ESHAPE,
@@ -76,6 +79,24 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[outer] = box->hi[of];
 }
 
+enum { COLUMNS = 64, ROWS = 8, DEPTH = 128 };
+
+/* What is summed up: of floats doubles, of integers themselves. */
+typedef union cell {
+    double f;
+    uint64_t i;
+} cell;
+
+typedef struct tile {
+    cell sum[ROWS][COLUMNS], b[DEPTH][COLUMNS], a[ROWS][DEPTH];
+} tile;
+
+static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    (void)g, (void)op, (void)box;
+    return sizeof(tile);
+}
+
 /* Offset of the matrix of v that belongs to a batch of the result. */
 static int64_t matrix_offset(const op_view *v, uint32_t rank, const int64_t *at)
 {
@@ -85,22 +106,114 @@ static int64_t matrix_offset(const op_view *v, uint32_t rank, const int64_t *at)
     return offset;
 }
 
+/* n entries, `stride` apart, to cells, `step` apart. */
+static void load_cells(const op_view *v, int64_t offset, int64_t stride, int64_t n, cell *to, int64_t step)
+{
+    if (v->dtype == IR_F32)
+        for (int64_t i = 0; i < n; i++)
+            to[i * step].f = (double)((const float *)v->data)[offset + i * stride];
+    else if (walk_is_exact(v->dtype))
+        for (int64_t i = 0; i < n; i++)
+            to[i * step].i = (uint64_t)walk_load_int(v, offset + i * stride);
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i * step].f = walk_load_double(v, offset + i * stride);
+}
+
+/* Rows e .. e + depth - 1 of a tile of b; along whichever axis lies dense. */
+static void load_b(tile *t, const op_view *b, int64_t offset, int64_t step_e, int64_t step_q, int64_t depth, int64_t n)
+{
+    if (step_q <= step_e)
+        for (int64_t e = 0; e < depth; e++)
+            load_cells(b, offset + e * step_e, step_q, n, t->b[e], 1);
+    else
+        for (int64_t q = 0; q < n; q++)
+            load_cells(b, offset + q * step_q, step_e, depth, &t->b[0][q], COLUMNS);
+}
+
+/* Four rows of b at a time, one after the other; depth: a multiple of four. */
+static void multiply_floats(tile *t, int64_t rows, int64_t depth, int64_t n)
+{
+    for (int64_t m = 0; m < rows; m++)
+        for (int64_t e = 0; e < depth; e += 4) {
+            const cell *a = &t->a[m][e];
+            for (int64_t q = 0; q < n; q++) {
+                double sum = t->sum[m][q].f + a[0].f * t->b[e][q].f;
+                sum += a[1].f * t->b[e + 1][q].f;
+                sum += a[2].f * t->b[e + 2][q].f;
+                t->sum[m][q].f = sum + a[3].f * t->b[e + 3][q].f;
+            }
+        }
+}
+
+static void multiply_integers(tile *t, int64_t rows, int64_t depth, int64_t n)
+{
+    for (int64_t m = 0; m < rows; m++)
+        for (int64_t e = 0; e < depth; e++)
+            for (int64_t q = 0; q < n; q++)
+                t->sum[m][q].i += t->a[m][e].i * t->b[e][q].i;
+}
+
+/* Zeros from `depth` to the next multiple of four. */
+static void pad(tile *t, int64_t depth, int64_t padded)
+{
+    for (int64_t e = depth; e < padded; e++) {
+        memset(t->b[e], 0, sizeof t->b[e]);
+        for (int64_t r = 0; r < ROWS; r++)
+            t->a[r][e].i = 0;
+    }
+}
+
+/* Where the pieces of one matrix product start, and its strides. */
+typedef struct product {
+    const op_view *a, *b, *y;
+    int64_t a_at, b_at, y_at, step_a, step_m, step_e, step_q, n;
+} product;
+
+/* Rows m .. m + rows - 1 and columns q .. q + n - 1 of the result. */
+static void compute_tile(tile *t, const product *p, int64_t m, int64_t rows, int64_t q, int64_t n)
+{
+    bool exact = walk_is_exact(p->y->dtype);
+    memset(t->sum, 0, sizeof t->sum);
+    for (int64_t e = 0; e < p->n; e += DEPTH) {
+        int64_t depth = p->n - e < DEPTH ? p->n - e : DEPTH;
+        load_b(t, p->b, p->b_at + e * p->step_e + q * p->step_q, p->step_e, p->step_q, depth, n);
+        for (int64_t r = 0; r < rows; r++)
+            load_cells(p->a, p->a_at + (m + r) * p->step_m + e * p->step_a, p->step_a, depth, t->a[r], 1);
+        pad(t, depth, (depth + 3) / 4 * 4);
+        (exact ? multiply_integers : multiply_floats)(t, rows, (depth + 3) / 4 * 4, n);
+    }
+    uint32_t last = p->y->rank - 1;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < n; i++) {
+            int64_t to = p->y_at + (m + r) * p->y->stride[last - 1] + (q + i) * p->y->stride[last];
+            if (exact)
+                walk_store_int(p->y, to, (int64_t)t->sum[r][i].i);
+            else
+                walk_store_double(p->y, to, t->sum[r][i].f);
+        }
+}
+
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
-    (void)scratch;
     const op_view *a = &call->in[A], *b = &call->in[B], *y = &call->out[0];
-    int64_t step_a = a->stride[a->rank - 1], step_b = b->stride[inner_axis(call->op, b->rank)],
-            n = a->dims[a->rank - 1];
-    int64_t at[IR_MAX_RANK];
-    memcpy(at, box->lo, sizeof at);
+    uint32_t rows = y->rank - 2, columns = y->rank - 1;
+    product p = {.a = a, .b = b, .y = y, .n = a->dims[a->rank - 1]};
+    p.step_a = a->stride[a->rank - 1];
+    p.step_m = a->stride[a->rank - 2];
+    p.step_e = b->stride[inner_axis(call->op, b->rank)];
+    p.step_q = b->stride[outer_axis(call->op, b->rank)];
+    int64_t at[IR_MAX_RANK] = {0};
+    memcpy(at, box->lo, rows * sizeof *at);
     do {
-        int64_t i = matrix_offset(a, y->rank, at) + at[y->rank - 2] * a->stride[a->rank - 2];
-        int64_t k = matrix_offset(b, y->rank, at) + at[y->rank - 1] * b->stride[outer_axis(call->op, b->rank)];
-        double sum = 0;
-        for (int64_t e = 0; e < n; e++)
-            sum += (double)op_load(a, i + e * step_a) * (double)op_load(b, k + e * step_b);
-        op_store(y, walk_offset(y, at), (float)sum);
-    } while (walk_next(box, y->rank, at));
+        p.a_at = matrix_offset(a, y->rank, at);
+        p.b_at = matrix_offset(b, y->rank, at);
+        p.y_at = walk_offset(y, at);
+        for (int64_t q = box->lo[columns]; q < box->hi[columns]; q += COLUMNS)
+            for (int64_t m = box->lo[rows]; m < box->hi[rows]; m += ROWS)
+                compute_tile(scratch, &p, m, box->hi[rows] - m < ROWS ? box->hi[rows] - m : ROWS, q,
+                             box->hi[columns] - q < COLUMNS ? box->hi[columns] - q : COLUMNS);
+    } while (walk_next(box, rows, at));
 }
 
 static const op_operand in[] = {{"a", 0}, {"b", 0}}, out[] = {{"y", 0}};
@@ -109,6 +222,8 @@ static const op_case cases[] = {
     {"input %a : f32[7, 48] live=tokens\nconst %b : f32[48, 17]\n%y = batch_matmul(%a, %b)\n"},
     {"input %a : f32[3, 1, 5, 16]\ninput %b : bf16[4, 7, 16]\n%y = batch_matmul(%a, %b) {transpose_b = 1}\n"},
     {"input %a : bf16[7, 2, 8] live=tokens\ninput %b : bf16[7, 8, 3] live=tokens\n%y = batch_matmul(%a, %b)\n"},
+    {"input %a : f64[3, 130]\ninput %b : f64[130, 70]\n%y = batch_matmul(%a, %b)\n"},
+    {"input %a : i32[10, 3]\ninput %b : i32[4, 3]\n%y = batch_matmul(%a, %b) {transpose_b = 1}\n"},
     {"input %a : f32[2, 3]\ninput %b : f32[5, 3, 4]\n%y = batch_matmul(%a, %b)\n"},
 };
 
@@ -124,7 +239,9 @@ const op_def op_batch_matmul = {
     .infer = infer,
     .axes = shape_axes_all,
     .reads = reads,
+    .scratch_bytes = scratch_bytes,
     .ref = ref,
     .cases = cases,
     .n_cases = SHAPE_COUNT(cases),
+    .fill = fill_wide_integers,
 };

@@ -1,0 +1,117 @@
+/* group_norm.c - channels in groups, each normalised over its channels and all places.  x [N, C, ..], weight, bias [C]
+ * or absent -> x's shape and dtype.
+ *
+ * (x - mean) / sqrt(variance + eps) * weight + bias.  Mean and variance are sums in double in row-major order, the
+ * variance around the mean. A group of a batch entry is never cut. Cost: three passes.
+ */
+#include <math.h>
+
+#include "op/shape.h"
+#include "op/walk.h"
+
+enum { X, WEIGHT, BIAS };
+enum { GROUPS, EPS };
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *x = shape_input(g, op, X);
+    int64_t groups = op->attributes[GROUPS].i;
+    TRY(shape_expect_dtype(cx, g, op, X, SHAPE_REAL_NUMBER));
+    CHECK(cx, x->rank >= 2, MPK_ESHAPE, "group_norm: input x (%%%.*s) has rank %u, expected 2 or more",
+          STR_ARG(x->name), x->rank);
+    CHECK(cx, groups > 0 && x->dims[1] % groups == 0, MPK_ESHAPE, "group_norm: %lld groups for %lld channels",
+          (long long)groups, (long long)x->dims[1]);
+    TRY(shape_expect(cx, g, op, WEIGHT, SHAPE_REAL_NUMBER, 1, &x->dims[1]));
+    TRY(shape_expect(cx, g, op, BIAS, SHAPE_REAL_NUMBER, 1, &x->dims[1]));
+    CHECK(cx, op->attributes[EPS].f >= 0, MPK_EARG, "group_norm: eps is %g, expected 0 or more", op->attributes[EPS].f);
+    shape_like(x, out);
+    return MPK_OK;
+}
+
+/* Whole groups. */
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    axes[0].grain = 1;
+    axes[1].grain = shape_input(g, op, X)->dims[1] / op->attributes[GROUPS].i;
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    (void)g, (void)op;
+    *read = *box;
+    if (input == X)
+        return;
+    read->lo[0] = box->lo[1];
+    read->hi[0] = box->hi[1];
+}
+
+/* Sum of (x - mean)^power over a group. */
+static double sum_group(const op_view *x, const ir_box *group, double mean, int power)
+{
+    double sum = 0;
+    int64_t at[IR_MAX_RANK];
+    memcpy(at, group->lo, sizeof at);
+    do {
+        double away = walk_load_double(x, walk_offset(x, at)) - mean;
+        sum += power == 2 ? away * away : away;
+    } while (walk_next(group, x->rank, at));
+    return sum;
+}
+
+static void normalise(const op_call *call, const ir_box *group)
+{
+    const op_view *x = &call->in[X], *y = &call->out[0], *weight = &call->in[WEIGHT], *bias = &call->in[BIAS];
+    double n = (double)ir_box_elements(group, x->rank), mean = sum_group(x, group, 0, 1) / n;
+    double factor = 1 / sqrt(sum_group(x, group, mean, 2) / n + call->attributes[EPS].f);
+    int64_t at[IR_MAX_RANK];
+    memcpy(at, group->lo, sizeof at);
+    do {
+        double value = (walk_load_double(x, walk_offset(x, at)) - mean) * factor;
+        if (weight->data)
+            value *= walk_load_double(weight, at[1] * weight->stride[0]);
+        if (bias->data)
+            value += walk_load_double(bias, at[1] * bias->stride[0]);
+        walk_store_double(y, walk_offset(y, at), value);
+    } while (walk_next(group, x->rank, at));
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    int64_t channels = call->in[X].dims[1] / call->attributes[GROUPS].i;
+    ir_box group = *box;
+    for (int64_t n = box->lo[0]; n < box->hi[0]; n++)
+        for (int64_t c = box->lo[1]; c < box->hi[1]; c += channels) {
+            group.lo[0] = n;
+            group.hi[0] = n + 1;
+            group.lo[1] = c;
+            group.hi[1] = c + channels;
+            normalise(call, &group);
+        }
+}
+
+static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}, {"bias", OP_OPTIONAL}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_NEEDED("groups", INT), SHAPE_REAL("eps", 1e-5)};
+static const op_case cases[] = {
+    {"input %x : f32[7, 6, 5] live=tokens\nconst %w : f32[6]\nconst %b : bf16[6]\n%y = group_norm(%x, %w, %b) {groups "
+     "= 3}\n"},
+    {"input %x : bf16[2, 4, 3, 5]\n%y = group_norm(%x, _, _) {groups = 1, eps = 0.001}\n"},
+    {"input %x : f64[2, 4]\nconst %b : f64[4]\n%y = group_norm(%x, _, %b) {groups = 2}\n"},
+};
+
+const op_def op_group_norm = {
+    .name = "group_norm",
+    .summary = "(x - mean) / sqrt(variance + eps) * weight + bias over groups of channels",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

@@ -1,0 +1,262 @@
+/* sdpa.c - attention over tensors: softmax(scale q k^T + mask) v with grouped heads.
+ *
+ * q [B, H, T, K], k [B, G, S, K], v [B, G, S, Kv], mask: bool (true: may be seen) or real (added), broadcast to
+ * [B, H, T, S], or absent -> [B, H, T, Kv] in q's dtype.  Query head h uses KV head h / (H / G).  causal: row t sees
+ * s <= t; window: only s > t - window too; a row that sees nothing gives zeros.  scale 0 means 1 / sqrt(K).
+ *
+ * Scores are sums in double, exponentials fp32 (of f64 fp64).  The order of the sums depends on s alone.  Idea: eight
+ * rows at a time share what is loaded of k and v. Cost: 2 T S (K + Kv) flops a head.
+ */
+#include <math.h>
+
+#include "op/shape.h"
+#include "op/walk.h"
+
+enum { Q, KEYS, VALUES, MASK };
+enum { SCALE, CAUSAL, WINDOW };
+enum { ROWS = 8 };
+
+static mpk_status infer_mask(mpk_context *cx, const ir_graph *g, const ir_op *op, const int64_t *scores)
+{
+    const ir_tensor *mask = shape_input(g, op, MASK);
+    TRY(shape_expect_dtype(cx, g, op, MASK, SHAPE_REAL_NUMBER | 1 << IR_BOOL));
+    TRY(shape_expect_whole(cx, g, op, MASK));
+    CHECK(cx, !mask || mask->rank <= 4, MPK_ESHAPE, "sdpa: mask has rank %u, at most 4 is possible", mask->rank);
+    for (uint32_t i = 0; mask && i < mask->rank; i++)
+        CHECK(cx, mask->dims[i] == 1 || mask->dims[i] == scores[i + 4 - mask->rank], MPK_ESHAPE,
+              "sdpa: axis %u of mask has %lld entries, the scores have %lld", i, (long long)mask->dims[i],
+              (long long)scores[i + 4 - mask->rank]);
+    return MPK_OK;
+}
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS), *v = shape_input(g, op, VALUES);
+    TRY(shape_expect(cx, g, op, Q, SHAPE_REAL_NUMBER, 4, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
+    uint32_t dtypes = q->dtype == IR_F64 ? 1 << IR_F64 : SHAPE_FLOAT;
+    TRY(shape_expect(cx, g, op, KEYS, dtypes, 4, (int64_t[]){q->dims[0], SHAPE_FREE, SHAPE_FREE, q->dims[3]}));
+    TRY(shape_expect(cx, g, op, VALUES, dtypes, 4, (int64_t[]){q->dims[0], k->dims[1], k->dims[2], SHAPE_FREE}));
+    for (uint32_t i = 0; i < 3; i++)
+        TRY(shape_expect_whole(cx, g, op, i));
+    CHECK(cx, q->dims[1] % k->dims[1] == 0, MPK_ESHAPE, "sdpa: %lld query heads cannot share %lld KV heads",
+          (long long)q->dims[1], (long long)k->dims[1]);
+    CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG, "sdpa: window is %lld, expected 0 or more",
+          (long long)op->attributes[WINDOW].i);
+    TRY(infer_mask(cx, g, op, (int64_t[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]}));
+    shape_like(q, out);
+    out->dims[3] = v->dims[3];
+    return MPK_OK;
+}
+
+/* A row of the result is one softmax. */
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    shape_axes_rows(g, op, axes);
+    axes[2].fastest = ROWS;
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    const ir_tensor *t = shape_input(g, op, input), *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS);
+    int64_t share = q->dims[1] / k->dims[1];
+    if (input == MASK) {
+        ir_box scores = *box;
+        scores.lo[3] = 0;
+        scores.hi[3] = k->dims[2];
+        shape_broadcast_box(t, 4, &scores, read);
+        return;
+    }
+    *read = ir_box_whole(t);
+    read->lo[0] = box->lo[0];
+    read->hi[0] = box->hi[0];
+    read->lo[1] = input == Q ? box->lo[1] : box->lo[1] / share;
+    read->hi[1] = input == Q ? box->hi[1] : (box->hi[1] - 1) / share + 1;
+    if (input == Q) {
+        read->lo[2] = box->lo[2];
+        read->hi[2] = box->hi[2];
+    }
+}
+
+/* Scratch: scores [ROWS, S], queries [K, ROWS], sums [ROWS, Kv], a row of k or v. */
+typedef struct parts {
+    double *scores, *queries, *sums, *row;
+} parts;
+
+static size_t widest(int64_t a, int64_t b)
+{
+    return (size_t)(a > b ? a : b);
+}
+
+static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    (void)box;
+    const ir_tensor *k = shape_input(g, op, KEYS), *v = shape_input(g, op, VALUES);
+    size_t rows = (size_t)(k->dims[2] + k->dims[3] + v->dims[3]) * ROWS;
+    return (rows + widest(k->dims[3], v->dims[3])) * sizeof(double);
+}
+
+/* Eight rows of one head. */
+typedef struct rows {
+    const op_call *call;
+    parts *to;
+    int64_t at[4];     /* batch entry, head, first row */
+    int64_t n;         /* rows, at most ROWS */
+    int64_t from, end; /* what any of them sees */
+} rows;
+
+static void load_queries(const rows *r)
+{
+    const op_view *q = &r->call->in[Q];
+    double scale = r->call->attributes[SCALE].f, k = (double)q->dims[3];
+    scale = scale != 0 ? scale : 1 / sqrt(k);
+    memset(r->to->queries, 0, (size_t)q->dims[3] * ROWS * sizeof(double));
+    for (int64_t i = 0; i < r->n; i++) {
+        int64_t offset = walk_offset(q, r->at) + i * q->stride[2];
+        for (int64_t e = 0; e < q->dims[3]; e++)
+            r->to->queries[e * ROWS + i] = walk_load_double(q, offset + e * q->stride[3]) * scale;
+    }
+}
+
+/* What row i sees of s is added to its score; false if nothing. */
+static bool add_mask(const rows *r, int64_t i, int64_t s, double *score)
+{
+    const op_view *mask = &r->call->in[MASK];
+    int64_t t = r->at[2] + i, window = r->call->attributes[WINDOW].i;
+    if ((r->call->attributes[CAUSAL].i && s > t) || (window && s <= t - window))
+        return false;
+    if (!mask->data)
+        return true;
+    int64_t at[4] = {r->at[0], r->at[1], t, s}, offset = walk_broadcast(mask, 4, at);
+    if (mask->dtype == IR_BOOL)
+        return walk_load_int(mask, offset) != 0;
+    *score += walk_load_double(mask, offset);
+    return true;
+}
+
+/* scores[i][s] for all rows; -inf for what is not seen. */
+static void score_rows(const rows *r, int64_t k_offset)
+{
+    const op_view *k = &r->call->in[KEYS];
+    int64_t n = k->dims[3], s_dim = k->dims[2];
+    for (int64_t s = r->from; s < r->end; s++) {
+        double sum[ROWS] = {0};
+        walk_load_doubles(k, k_offset + s * k->stride[2], k->stride[3], n, r->to->row);
+        for (int64_t e = 0; e < n; e++)
+            for (int i = 0; i < ROWS; i++)
+                sum[i] += r->to->queries[e * ROWS + i] * r->to->row[e];
+        for (int64_t i = 0; i < r->n; i++)
+            r->to->scores[i * s_dim + s] = add_mask(r, i, s, &sum[i]) ? sum[i] : -INFINITY;
+    }
+}
+
+/* Scores of a row become weights; returns their sum. */
+static double weigh_row(const rows *r, double *scores)
+{
+    bool wide = r->call->in[Q].dtype == IR_F64;
+    double largest = -INFINITY, sum = 0;
+    for (int64_t s = r->from; s < r->end; s++)
+        largest = scores[s] > largest || isnan(scores[s]) ? scores[s] : largest;
+    for (int64_t s = r->from; s < r->end; s++) {
+        if (scores[s] == -INFINITY)
+            scores[s] = 0;
+        else
+            scores[s] = wide ? exp(scores[s] - largest) : (double)expf((float)(scores[s] - largest));
+        sum += scores[s];
+    }
+    return sum;
+}
+
+/* sums[i][c] = sum over s of weight times value; what a row does not see may be anything. */
+static void sum_values(const rows *r, int64_t v_offset)
+{
+    const op_view *v = &r->call->in[VALUES];
+    int64_t n = v->dims[3], s_dim = v->dims[2];
+    memset(r->to->sums, 0, (size_t)(ROWS * n) * sizeof(double));
+    for (int64_t s = r->from; s < r->end; s++) {
+        walk_load_doubles(v, v_offset + s * v->stride[2], v->stride[3], n, r->to->row);
+        for (int64_t i = 0; i < r->n; i++) {
+            double weight = r->to->scores[i * s_dim + s], *sums = r->to->sums + i * n;
+            for (int64_t c = 0; c < n && weight != 0; c++)
+                sums[c] += weight * r->to->row[c];
+        }
+    }
+}
+
+static void attend(rows *r)
+{
+    const op_view *q = &r->call->in[Q], *k = &r->call->in[KEYS], *v = &r->call->in[VALUES], *y = &r->call->out[0];
+    int64_t kv[4] = {r->at[0], r->at[1] / (q->dims[1] / k->dims[1]), 0, 0}, n = v->dims[3];
+    double total[ROWS];
+    load_queries(r);
+    score_rows(r, walk_offset(k, kv));
+    for (int64_t i = 0; i < r->n; i++)
+        total[i] = weigh_row(r, r->to->scores + i * k->dims[2]);
+    sum_values(r, walk_offset(v, kv));
+    for (int64_t i = 0; i < r->n; i++)
+        for (int64_t c = 0; c < n; c++)
+            walk_store_double(y, walk_offset(y, r->at) + i * y->stride[2] + c * y->stride[3],
+                              total[i] == 0 ? 0 : r->to->sums[i * n + c] / total[i]);
+}
+
+/* The keys that rows t .. t + n - 1 may see. */
+static void find_range(rows *r)
+{
+    int64_t window = r->call->attributes[WINDOW].i, last = r->at[2] + r->n;
+    r->from = window && r->at[2] >= window ? r->at[2] - window + 1 : 0;
+    r->end = r->call->in[KEYS].dims[2];
+    if (r->call->attributes[CAUSAL].i && last < r->end)
+        r->end = last;
+    r->from = r->from < r->end ? r->from : r->end;
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    const op_view *k = &call->in[KEYS], *v = &call->in[VALUES];
+    parts to = {.scores = scratch};
+    to.queries = to.scores + ROWS * k->dims[2];
+    to.sums = to.queries + ROWS * k->dims[3];
+    to.row = to.sums + ROWS * v->dims[3];
+    for (int64_t b = box->lo[0]; b < box->hi[0]; b++)
+        for (int64_t h = box->lo[1]; h < box->hi[1]; h++)
+            for (int64_t t = box->lo[2]; t < box->hi[2]; t += ROWS) {
+                rows r = {.call = call, .to = &to, .at = {b, h, t, 0}};
+                r.n = box->hi[2] - t < ROWS ? box->hi[2] - t : ROWS;
+                find_range(&r);
+                attend(&r);
+            }
+}
+
+static const op_operand in[] = {{"q", 0}, {"k", 0}, {"v", 0}, {"mask", OP_OPTIONAL}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("causal", 0), SHAPE_INT("window", 0)};
+
+#define CASE(q, k, v, mask, rest)                                                                                \
+    {                                                                                                            \
+        "input %q : " q "\ninput %k : " k "\ninput %v : " v "\ninput %m : " mask "\n%y = sdpa(%q, %k, %v, %m) {" \
+        "scale = 0.3" rest "}\n"                                                                                 \
+    }
+static const op_case cases[] = {
+    {"input %q : f32[2, 4, 11, 16]\ninput %k : f32[2, 2, 13, 16]\ninput %v : f32[2, 2, 13, 5]\n%y = sdpa(%q, %k, %v, "
+     "_)\n"},
+    CASE("f32[2, 4, 11, 16]", "bf16[2, 2, 13, 16]", "bf16[2, 2, 13, 8]", "bool[2, 1, 11, 13]", ""),
+    CASE("bf16[1, 2, 19, 8]", "bf16[1, 2, 19, 8]", "f32[1, 2, 19, 8]", "f32[19]", ", causal = 1"),
+    CASE("f32[1, 2, 19, 8]", "f32[1, 1, 19, 8]", "f32[1, 1, 19, 8]", "bool[1, 1]", ", causal = 1, window = 4"),
+    CASE("f64[1, 2, 3, 8]", "f64[1, 2, 5, 8]", "f64[1, 2, 5, 3]", "f64[2, 3, 5]", ""),
+};
+
+const op_def op_sdpa = {
+    .name = "sdpa",
+    .summary = "softmax(scale q k^T + mask) v with grouped heads",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .scratch_bytes = scratch_bytes,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

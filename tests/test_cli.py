@@ -372,6 +372,10 @@ def test_doctor_on_gpus(tmp_path):
     assert "too old" in findings("capability:75")["gpu"][0]["need"]
     assert "update" in findings("version:11000")["gpu"][0]["need"]
     assert "reboot" in findings("fail:cuInit:1:803")["gpu"][0]["need"]
+    (tmp_path / f"{0:032x}.kernel").write_bytes(b"compiled")
+    assert "1 in the cache" in findings("")["kernels"][0]["found"]
+    support.mpk("doctor", "--clear-kernels", env=env)
+    assert not list(tmp_path.iterdir())
     env["MPK_LIBCUDA"] = "/nowhere/libcuda.so.1"
     assert "need" not in findings("")["gpu"][0]
 

@@ -297,8 +297,11 @@ MPK_API mpk_status mpk_opt(mpk_context *cx, const char *passes, const char *sour
                            const mpk_engine_options *options, char **result);
 /* The names that mpk_opt takes, one a line with a tab and what it does; yours (mpk_free). */
 MPK_API mpk_status mpk_opt_passes(mpk_context *cx, char **lines);
-/* What this machine has, as JSON: processors, instruction sets, memory. */
+/* What this machine has, as JSON: processors, instruction sets, memory, GPUs, their compiler, its cache. */
 MPK_API mpk_status mpk_machine(mpk_context *cx, char **json);
+/* Empty the cache of kernels compiled for GPUs (MPK_CACHE, else mpk/kernels in the user's cache folder).  Nothing else is
+ * lost: they are compiled again when they are needed. */
+MPK_API mpk_status mpk_clear_kernels(mpk_context *cx);
 
 #ifdef __cplusplus
 }

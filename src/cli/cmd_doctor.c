@@ -9,11 +9,13 @@
 #include "cli/cli.h"
 
 typedef struct doctor_arguments {
-    bool json;
+    bool json, clear_kernels;
 } doctor_arguments;
 
 static const cli_option options[] = {
     {"json", 0, CLI_FLAG, false, NULL, "print JSON", offsetof(doctor_arguments, json), 0, 0},
+    {"clear-kernels", 0, CLI_FLAG, false, NULL, "first empty the cache of compiled kernels",
+     offsetof(doctor_arguments, clear_kernels), 0, 0},
 };
 
 /* What was found of one subject, and what to do about it: NULL if all is well. */
@@ -200,10 +202,12 @@ static void print_words(const report *r)
     }
 }
 
-static int examine(const cli_command *command, mpk_context *cx, arena *a, report *r, bool as_json)
+static int examine(const cli_command *command, mpk_context *cx, arena *a, report *r, const doctor_arguments *args)
 {
     char *source;
     const json_value *machine;
+    if (args->clear_kernels && mpk_clear_kernels(cx) != MPK_OK)
+        return cli_report(command, cx);
     if (mpk_machine(cx, &source) != MPK_OK)
         return cli_report(command, cx);
     mpk_status status = json_parse(cx, a, str_from(source), &machine);
@@ -219,7 +223,7 @@ static int examine(const cli_command *command, mpk_context *cx, arena *a, report
     mpk_free(source);
     if (status != MPK_OK)
         return cli_report(command, cx);
-    if (as_json)
+    if (args->json)
         return print_json(command, r);
     print_words(r);
     return CLI_DONE;
@@ -231,7 +235,7 @@ static int run(const cli_command *command, void *arguments)
     arena a = {0};
     report *r = arena_alloc(&a, 1, sizeof *r);
     mpk_context *cx = mpk_context_create();
-    int code = cx && r ? examine(command, cx, &a, r, args->json) : cli_fail(command, "out of memory");
+    int code = cx && r ? examine(command, cx, &a, r, args) : cli_fail(command, "out of memory");
     mpk_context_free(cx);
     arena_free(&a);
     return code;

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/thread.h"
 #include "cpu/body.h"
+#include "cuda/cache.h"
 #include "cuda/gpu_report.h"
 #include "engine/engine.h"
 
@@ -277,4 +278,9 @@ mpk_status mpk_machine(mpk_context *cx, char **json)
     cuda_report_add(&t);
     text_print(&t, "}");
     return give_text(cx, &t, json);
+}
+
+mpk_status mpk_clear_kernels(mpk_context *cx)
+{
+    return cuda_cache_clear(cx);
 }

@@ -1,21 +1,195 @@
-/* baseline.c - the same bodies without a mega-kernel: one kernel for each operator, recorded in CUDA graphs. */
+/* baseline.c - the same bodies without a mega-kernel: one kernel for each operator, recorded in CUDA graphs.
+ *
+ * The honest rival inside (docs/performance.md): what the GPU does for a step is what the mega-kernel does, but every
+ * operator is a launch of its own, with or without programmatic dependent launch.  A step is one CUDA graph: its
+ * operators, then the step task, then a copy of the control block to the host, which reads there which graph comes
+ * next. A thread launches graphs while requests are under way. Cost of a step beside its kernels: the copy, and the
+ * host's launch of the next graph.
+ */
+#include <stdlib.h>
+
+#include "base/thread.h"
 #include "cuda/cuda_machine.h"
 
-mpk_status cuda_baseline_start(mpk_context *cx, cuda_machine *m)
+enum { IDLE_NS = 50000 };
+
+typedef struct cuda_baseline {
+    cuda_graph *steps;   /* [n_graphs + 1]: operators, step task, copy; the last one without operators */
+    cuda_graph *once;    /* [n_graphs]: operators alone */
+    rt_control *control; /* pinned: the copy */
+    cuda_address control_at;
+    pthread_t thread;
+    bool has_thread;
+    rt_word stopping;
+    pthread_mutex_t lock; /* one launch at a time */
+    bool has_lock;
+    uint64_t n_steps; /* seen */
+    uint32_t next;    /* graph to launch; n_graphs: the step task alone */
+} cuda_baseline;
+
+/* ---- recording ---- */
+
+static mpk_status launch_kernel(mpk_context *cx, cuda_machine *m, uint64_t op, uint32_t n_blocks, bool early)
 {
-    (void)m;
-    FAIL(cx, MPK_EUNSUPPORTED, "operators as kernels of their own are not built into this mpk");
+    cuda_address argument = m->table_block + m->layout.op_kernels + op * sizeof(rt_kernel);
+    void *arguments[] = {&argument};
+    cuda_launch l = {.function = m->main,
+                     .name = "mpk_kernel",
+                     .n_blocks = n_blocks,
+                     .n_threads = m->arch.worker_threads,
+                     .shared_bytes = m->shared_bytes,
+                     .arguments = arguments,
+                     .early = early};
+    return cuda_launch_on(cx, m->gpu, m->work, &l);
 }
 
-void cuda_baseline_stop(cuda_machine *m)
+static mpk_status launch_ops(mpk_context *cx, cuda_machine *m, uint32_t graph)
 {
-    (void)m;
+    const rt_graph *g = (const rt_graph *)gen_image_table(m->machine.image.block, RT_GRAPHS) + graph;
+    bool early = false; /* the first one follows a copy */
+    for (uint32_t k = 0; k < g->n_ops; k++) {
+        if (m->source.uses[graph][k].instance == RT_NONE)
+            continue;
+        TRY(launch_kernel(cx, m, g->first_op + k, m->machine.image.block->n_workers, early));
+        early = m->options.mode == CUDA_GRAPH_PDL;
+    }
+    return MPK_OK;
+}
+
+static mpk_status launch_step(mpk_context *cx, cuda_machine *m)
+{
+    TRY(launch_kernel(cx, m, m->layout.n_ops, 1, false));
+    return cuda_download_on(cx, m->gpu, m->work, m->baseline->control, m->table_block + m->layout.control,
+                            sizeof(rt_control));
+}
+
+/* graph n_graphs: no operators. */
+static mpk_status record(mpk_context *cx, cuda_machine *m, uint32_t graph, bool with_step, cuda_graph *out)
+{
+    mpk_context late = {0};
+    TRY(cuda_graph_begin(cx, m->gpu, m->work));
+    mpk_status status = graph < m->machine.image.n_graphs ? launch_ops(cx, m, graph) : MPK_OK;
+    if (status == MPK_OK && with_step)
+        status = launch_step(cx, m);
+    mpk_status ended = cuda_graph_end(status == MPK_OK ? cx : &late, m->gpu, m->work, out);
+    return status == MPK_OK ? ended : status;
+}
+
+/* ---- steps ---- */
+
+static mpk_status finish(mpk_context *cx, cuda_machine *m)
+{
+    bool done = false;
+    while (!done)
+        TRY(cuda_stream_poll(cx, m->gpu, m->work, &done));
+    return MPK_OK;
+}
+
+/* Run what was published, and the step task behind it.  *busy: it has published more. */
+static mpk_status run_step(mpk_context *cx, cuda_machine *m, bool *busy)
+{
+    cuda_baseline *b = m->baseline;
+    TRY(cuda_graph_launch(cx, m->gpu, b->steps[b->next], m->work));
+    TRY(finish(cx, m));
+    *busy = b->control->n_steps.value != b->n_steps;
+    b->n_steps = b->control->n_steps.value;
+    b->next = *busy ? (uint32_t)(b->control->step.value >> 32) : m->machine.image.n_graphs;
+    CHECK(cx, b->next <= m->machine.image.n_graphs, MPK_EDEVICE, "the step task names graph %u", b->next);
+    return MPK_OK;
+}
+
+static void note_failure(cuda_machine *m, mpk_status status, const mpk_context *cx)
+{
+    pthread_mutex_lock(&m->lock);
+    if (!m->lost) {
+        m->lost_status = status;
+        memcpy(m->lost_words, cx->text, sizeof m->lost_words);
+        m->lost = true;
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* While requests are under way: step after step. */
+static void *serve(void *argument)
+{
+    cuda_machine *m = argument;
+    cuda_baseline *b = m->baseline;
+    mpk_context cx = {0};
+    mpk_status status = cuda_gpu_use(&cx, m->gpu);
+    while (status == MPK_OK && !rt_load_acquire_system(&b->stopping)) {
+        bool busy = false;
+        if (host_books_are_busy(&m->machine.books)) {
+            pthread_mutex_lock(&b->lock);
+            do
+                status = run_step(&cx, m, &busy);
+            while (status == MPK_OK && busy && !rt_load_acquire_system(&b->stopping));
+            pthread_mutex_unlock(&b->lock);
+        }
+        nanosleep(&(struct timespec){0, IDLE_NS}, NULL);
+    }
+    if (status != MPK_OK)
+        note_failure(m, status, &cx);
+    return NULL;
 }
 
 mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
 {
-    (void)graph;
-    (void)n_tokens;
-    (void)n_rows;
-    return cuda_baseline_start(cx, m);
+    rt_u32 live[RT_LIVES] = {[RT_ALL] = UINT32_MAX, [RT_TOKENS] = n_tokens, [RT_ROWS] = n_rows};
+    cuda_address at = m->table_block + m->layout.control + offsetof(rt_control, live);
+    TRY(cuda_gpu_use(cx, m->gpu));
+    pthread_mutex_lock(&m->baseline->lock);
+    mpk_status status = cuda_upload_on(cx, m->gpu, m->work, at, live, sizeof live);
+    if (status == MPK_OK)
+        status = cuda_graph_launch(cx, m->gpu, m->baseline->once[graph], m->work);
+    if (status == MPK_OK)
+        status = finish(cx, m);
+    pthread_mutex_unlock(&m->baseline->lock);
+    return status;
+}
+
+/* ---- start and end ---- */
+
+mpk_status cuda_baseline_start(mpk_context *cx, cuda_machine *m)
+{
+    uint32_t n = m->machine.image.n_graphs;
+    cuda_baseline *b;
+    void *host;
+    NEW(cx, &m->arena, b, 1);
+    m->baseline = b;
+    b->next = n;
+    NEW(cx, &m->arena, b->steps, n + 1);
+    NEW(cx, &m->arena, b->once, n);
+    b->has_lock = pthread_mutex_init(&b->lock, NULL) == 0;
+    CHECK(cx, b->has_lock, MPK_ENOMEM, "out of memory for a lock");
+    TRY(cuda_host_alloc(cx, m->gpu, sizeof *b->control, &host, &b->control_at));
+    b->control = host;
+    for (uint32_t g = 0; g < n; g++)
+        TRY(record(cx, m, g, false, &b->once[g]));
+    for (uint32_t g = 0; g <= n; g++)
+        TRY(record(cx, m, g, true, &b->steps[g]));
+    if (!m->serving.ready)
+        return MPK_OK;
+    TRY(thread_start(cx, &b->thread, serve, m));
+    b->has_thread = true;
+    return MPK_OK;
+}
+
+void cuda_baseline_stop(cuda_machine *m)
+{
+    cuda_baseline *b = m->baseline;
+    uint32_t n = m->machine.image.n_graphs;
+    if (!b)
+        return;
+    rt_store_release_system(&b->stopping, 1);
+    if (b->has_thread)
+        pthread_join(b->thread, NULL);
+    for (uint32_t g = 0; b->steps && g <= n; g++)
+        if (b->steps[g])
+            cuda_graph_release(m->gpu, b->steps[g]);
+    for (uint32_t g = 0; b->once && g < n; g++)
+        if (b->once[g])
+            cuda_graph_release(m->gpu, b->once[g]);
+    cuda_host_release(m->gpu, b->control);
+    if (b->has_lock)
+        pthread_mutex_destroy(&b->lock);
 }

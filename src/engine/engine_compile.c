@@ -26,7 +26,6 @@ static void set_gpu_options(const engine_device *device, uint32_t kv_heads, pass
     to->relaxed = true;
     to->whole_tiles = true;
     to->logits = true;
-    to->whole_tiles = true;
 }
 
 mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, const engine_device *device,
@@ -115,6 +114,7 @@ void engine_build_free(engine_build *b)
 {
     if (b->is_loaded)
         load_close(&b->model);
+    text_free(&b->code);
     arena_free(&b->arena);
     *b = (engine_build){0};
 }
@@ -293,13 +293,13 @@ static mpk_status tell_progress(mpk_context *cx, void *options, const char *stag
     return engine_progress(cx, options, stage, done);
 }
 
-static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_engine_options *o, uint32_t index,
-                            const cuda_weight *weights, machine **out)
+static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
+                            const engine_device *device, str code, const cuda_weight *weights, machine **out)
 {
     static const cuda_mode modes[] = {CUDA_PERSISTENT, CUDA_GRAPH, CUDA_GRAPH_PDL};
     mpk_engine_options told = *o;
     cuda_options options = {
-        .device = index,
+        .device = device->index,
         .mode = modes[o->mode],
         .no_preload = o->no_preload != 0,
         .no_descriptor_prefetch = o->no_descriptor_prefetch != 0,
@@ -307,14 +307,18 @@ static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_e
         .progress = tell_progress,
         .progress_user = &told,
     };
+    if (device->runs_code && code.n) {
+        options.code = code.at;
+        options.code_bytes = code.n;
+    }
     return cuda_start(cx, image, &(cuda_weights){weights, o->random_seed}, &options, out);
 }
 
 mpk_status engine_start_machine(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
-                                const engine_device *device, void *const *weights, const cuda_weight *gpu_weights,
-                                machine **out)
+                                const engine_device *device, str code, void *const *weights,
+                                const cuda_weight *gpu_weights, machine **out)
 {
     if (device->is_gpu)
-        return start_gpu(cx, image, o, device->index, gpu_weights, out);
+        return start_gpu(cx, image, o, device, code, gpu_weights, out);
     return cpu_start(cx, image, weights, &(cpu_options){.no_preload = o->no_preload != 0}, out);
 }

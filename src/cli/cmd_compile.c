@@ -15,6 +15,7 @@ static const cli_option options[] = {
     CLI_THREADS_ROW(compile_arguments, engine),
     CLI_BATCH_ROW(compile_arguments, engine),
     CLI_MODEL_ROWS(compile_arguments, engine),
+    CLI_KEEP_ROW(compile_arguments, engine),
     CLI_QUIET_ROW(compile_arguments, engine),
 };
 
@@ -45,7 +46,8 @@ static int run(const cli_command *command, void *arguments)
 const cli_command cmd_compile = {
     .name = "compile",
     .operands = "MODEL -o FILE [options]",
-    .summary = "compile a model for this machine into a file that the other verbs take as MODEL",
+    .summary =
+        "compile a model for this machine, or for a GPU elsewhere, into a file that the other verbs take as MODEL",
     .notes = "The image holds no weights: it names the model's files and finds out if they have changed.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(compile_arguments),

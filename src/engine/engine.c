@@ -25,8 +25,8 @@ static mpk_status start(mpk_context *cx, mpk_engine *e)
     CHECK(cx, !error, MPK_ENOMEM, "no mutex: %s", strerror(error));
     e->has_mutex = true;
     e->tokens.tokenizer = e->build.model.tokenizer;
-    TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, e->weights, e->gpu_weights,
-                             &e->machine));
+    TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device,
+                             (str){e->build.code.at, e->build.code.n}, e->weights, e->gpu_weights, &e->machine));
     TRY(check_machine(cx, e));
     return engine_start_collector(cx, e);
 }

@@ -40,7 +40,8 @@ struct mpk_tokenizer {
 
 /* Where a program runs. */
 typedef struct engine_device {
-    bool is_gpu, is_there; /* is_there: of a GPU, that it is not only named */
+    bool is_gpu;
+    bool runs_code; /* of a GPU: machine code for `arch` runs on it as it is */
     uint32_t index, n_workers;
     const gen_arch *arch; /* of a GPU */
     uint64_t free_bytes;  /* of its memory */
@@ -67,6 +68,7 @@ typedef struct engine_build {
     engine_plan plan;
     tg_program program; /* n_graphs 0: the image was read from a file */
     gen_image image;
+    text code; /* of a GPU: its kernel, if it came with the image or goes into one */
     uint64_t load_ns, compile_ns;
 } engine_build;
 
@@ -134,10 +136,11 @@ void engine_free_weights(mpk_engine *e);
 /* The compiler's options for a device.  kv_heads: of the model, 0 if there is none. */
 mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, const engine_device *device,
                                uint32_t kv_heads, pass_options *to);
-/* Start the image on the device; weights as engine_bind_weights leaves them: those of the CPU, or those of a GPU. */
+/* Start the image on the device; weights as engine_bind_weights leaves them: those of the CPU, or those of a GPU.
+ * code: of a GPU, the kernel, empty: it is made. */
 mpk_status engine_start_machine(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
-                                const engine_device *device, void *const *weights, const cuda_weight *gpu_weights,
-                                machine **out);
+                                const engine_device *device, str code, void *const *weights,
+                                const cuda_weight *gpu_weights, machine **out);
 
 /* ---- engine_letters.c ---- */
 

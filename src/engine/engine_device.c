@@ -35,9 +35,11 @@ static void use_cpu(const mpk_engine_options *o, engine_device *out)
 static mpk_status use_gpu(mpk_context *cx, const mpk_engine_options *o, uint32_t index, engine_device *out)
 {
     cuda_device_facts f;
+    bool as_ptx;
     TRY(cuda_probe(cx, index, &f));
+    gen_arch_for(f.gpu.major, f.gpu.minor, &as_ptx);
     *out = (engine_device){.is_gpu = true,
-                           .is_there = true,
+                           .runs_code = !as_ptx,
                            .index = index,
                            .arch = f.arch,
                            .n_workers = o->threads ? o->threads : f.gpu.n_sms,
@@ -90,17 +92,18 @@ mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, con
                                bool for_running, engine_device *out)
 {
     mpk_engine_options wanted = *o;
-    bool other = o->target && strcmp(o->target, arch) != 0;
-    CHECK(cx, !other, MPK_EARG, "the image was compiled for %s, not %s: compile the model again",
-          *arch ? arch : "the CPU", o->target);
+    uint32_t index;
+    bool is_gpu = *arch, is_auto = !o->device || strcmp(o->device, "auto") == 0;
+    CHECK(cx, is_auto || parse_cuda(o->device, &index) == is_gpu, MPK_EARG,
+          "the image was compiled for %s, not for %s: compile the model again", is_gpu ? arch : "the CPU", o->device);
+    CHECK(cx, !o->target || strcmp(o->target, arch) == 0, MPK_EARG,
+          "the image was compiled for %s, not for %s: compile the model again", is_gpu ? arch : "the CPU", o->target);
     wanted.threads = n_workers;
-    wanted.target = for_running || !*arch ? NULL : arch;
-    if (!o->device || strcmp(o->device, "auto") == 0)
-        wanted.device = *arch ? "cuda" : "cpu";
+    wanted.target = for_running || !is_gpu ? NULL : arch;
+    if (is_auto)
+        wanted.device = is_gpu ? "cuda" : "cpu";
     TRY(engine_choose_device(cx, &wanted, for_running, out));
-    CHECK(cx, out->is_gpu == (*arch != 0), MPK_EARG, "the image was compiled for %s: compile the model again for %s",
-          *arch ? arch : "the CPU", out->name);
-    CHECK(cx, !out->is_gpu || strcmp(out->arch->name, arch) == 0, MPK_EARG,
-          "the image was compiled for %s, and %s runs %s: compile the model again", arch, out->name, out->arch->name);
+    CHECK(cx, !is_gpu || strcmp(out->arch->name, arch) == 0, MPK_EARG,
+          "the image was compiled for %s, but %s wants %s: compile the model again", arch, out->name, out->arch->name);
     return MPK_OK;
 }

@@ -220,7 +220,7 @@ static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_consta
         p->weights[i] = find_binding(n_constants, constants, p->image.weights[i].name)->data;
         gpu_weights[i] = (cuda_weight){p->weights[i], p->image.weights[i].dtype};
     }
-    return engine_start_machine(cx, &p->image, &o, &device, p->weights, gpu_weights, &p->machine);
+    return engine_start_machine(cx, &p->image, &o, &device, (str){0}, p->weights, gpu_weights, &p->machine);
 }
 
 mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,

@@ -1,4 +1,5 @@
-/* engine_image.c - the file that mpk_compile_to_file writes: a header, the model's path, the program's block.
+/* engine_image.c - the file that mpk_compile_to_file writes: a header, the model's path, the program's block, and the
+ * kernel if it is for a GPU.
  *
  * The image holds no weights.  It names the model's files and holds a fingerprint of them, so that a program never runs
  * with weights it was not compiled for.  Opening costs the checks of the block; nothing is compiled.
@@ -11,12 +12,12 @@
 
 enum { IMAGE_VERSION = 2, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
 
-/* Little-endian, followed by the path, zeros up to a multiple of 64, and the block. */
+/* Little-endian, followed by the path, zeros up to a multiple of 64, the block, and the kernel. */
 typedef struct image_header {
     char magic[8];
     uint32_t version, path_bytes;
     uint64_t checksum; /* of the path and of everything behind this field */
-    uint64_t block_bytes, fingerprint, random_seed;
+    uint64_t block_bytes, code_bytes, code_hash, fingerprint, random_seed;
     uint32_t random_weights, fusion, launch, coarse_events, kv_dtype, reserved;
     engine_plan plan;
 } image_header;
@@ -74,6 +75,8 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
     h->version = IMAGE_VERSION;
     h->path_bytes = (uint32_t)n;
     h->block_bytes = b->image.block->n_bytes;
+    h->code_bytes = b->code.n;
+    h->code_hash = hash_bytes(b->code.at, b->code.n, 0);
     h->fingerprint = fingerprint(&b->model);
     h->random_seed = o->random_seed;
     h->random_weights = o->random_weights;
@@ -93,16 +96,27 @@ static mpk_status write_image(mpk_context *cx, engine_build *b, const char *mode
     CHECK(cx, path, MPK_EIO, "cannot find the full path of %s", model);
     mpk_status status = fill_header(cx, b, path, &h);
     uint64_t first = padded(sizeof h + h.path_bytes);
-    bytes = status == MPK_OK ? arena_alloc(&b->arena, 1, first + h.block_bytes) : NULL;
+    uint64_t n = status == MPK_OK ? first + h.block_bytes + h.code_bytes : 0;
+    bytes = n ? arena_alloc(&b->arena, 1, n) : NULL;
     if (bytes) {
         memcpy(bytes, &h, sizeof h);
         memcpy(bytes + sizeof h, path, h.path_bytes);
         memcpy(bytes + first, b->image.block, h.block_bytes);
+        if (h.code_bytes)
+            memcpy(bytes + first + h.block_bytes, b->code.at, h.code_bytes);
     }
     free(path);
     TRY(status);
-    CHECK(cx, bytes, MPK_ENOMEM, "out of memory for an image of %llu bytes", (unsigned long long)h.block_bytes);
-    return file_write(cx, out, bytes, first + h.block_bytes);
+    CHECK(cx, bytes, MPK_ENOMEM, "out of memory for an image of %llu bytes", (unsigned long long)n);
+    return file_write(cx, out, bytes, n);
+}
+
+static mpk_status compile_kernel(mpk_context *cx, engine_build *b)
+{
+    TRY(engine_progress(cx, &b->options, "compiling the kernel", 0));
+    NOTE(cx, cuda_compile(cx, &b->image, b->device.arch, b->options.keep, &b->code), "compiling the kernel for %s",
+         b->device.arch->name);
+    return engine_progress(cx, &b->options, "compiling the kernel", 1);
 }
 
 mpk_status mpk_compile_to_file(mpk_context *cx, const char *model, const mpk_engine_options *options, const char *path)
@@ -113,6 +127,8 @@ mpk_status mpk_compile_to_file(mpk_context *cx, const char *model, const mpk_eng
         status = status_fail(cx, MPK_EARG, "%s is an image already", model);
     if (status == MPK_OK)
         status = engine_build_open(cx, model, options, false, 0, &b);
+    if (status == MPK_OK && b.device.is_gpu)
+        status = compile_kernel(cx, &b);
     if (status == MPK_OK)
         status = write_image(cx, &b, model, path);
     engine_build_free(&b);
@@ -142,7 +158,10 @@ static mpk_status read_header(mpk_context *cx, arena *a, str bytes, image_header
     CHECK(cx, h->path_bytes && h->path_bytes < MAX_PATH_BYTES && bytes.n >= padded(sizeof *h + h->path_bytes),
           MPK_EFORMAT, "the image is cut short or damaged: compile the model again");
     const char *path = bytes.at + sizeof *h;
-    CHECK(cx, h->checksum == checksum(h, path) && h->block_bytes == bytes.n - padded(sizeof *h + h->path_bytes),
+    uint64_t rest = bytes.n - padded(sizeof *h + h->path_bytes);
+    CHECK(cx,
+          h->checksum == checksum(h, path) && h->block_bytes <= rest && h->code_bytes == rest - h->block_bytes &&
+              h->code_hash == hash_bytes(bytes.at + bytes.n - h->code_bytes, h->code_bytes, 0),
           MPK_EFORMAT, "the image is cut short or damaged: compile the model again");
     TRY(check_plan(cx, &h->plan));
     *model = arena_copy(a, path, h->path_bytes);
@@ -205,6 +224,9 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     if (!for_running)
         return MPK_OK;
     uint64_t first = padded(sizeof h + h.path_bytes);
+    text_add(&b->code, bytes.at + first + h.block_bytes, h.code_bytes);
+    CHECK(cx, !b->code.failed, MPK_ENOMEM, "out of memory for a kernel of %llu bytes",
+          (unsigned long long)h.code_bytes);
     return gen_image_open(cx, &b->arena, bytes.at + first, h.block_bytes, &b->image);
 }
 

@@ -37,7 +37,7 @@ RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph)
 RT_FN int rt_once_poll(rt_machine *m, rt_worker *w)
 {
     rt_control *c = m->control;
-    rt_u32 wanted = rt_load_acquire_system(&c->once_wanted); /* partner: cpu_run_graph; its inputs are visible */
+    rt_u32 wanted = rt_load_acquire_system(&c->once_wanted); /* partner: run_graph; its inputs are visible */
     if (c->once_running) {
         c->once_running = 0;
         rt_store_release_system(&c->once_done, rt_load_relaxed_device(&c->once_done) + 1);

@@ -1,0 +1,77 @@
+/* flip.c - a tensor with some axes backwards.  x [..] -> the same shape.
+ *
+ * Cost: one copy.
+ */
+#include "op/shape.h"
+#include "op/walk.h"
+
+static bool is_flipped(const ir_op *op, uint32_t axis)
+{
+    for (uint32_t i = 0; i < op->attributes[0].ints.n; i++)
+        if (op->attributes[0].ints.at[i] == axis)
+            return true;
+    return false;
+}
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
+    for (uint32_t i = 0; i < op->attributes[0].ints.n; i++)
+        TRY(shape_expect_axis(cx, g, op, 0, op->attributes[0].ints.at[i]));
+    if (is_flipped(op, 0))
+        TRY(shape_expect_whole(cx, g, op, 0));
+    shape_like(shape_input(g, op, 0), out);
+    return MPK_OK;
+}
+
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    const ir_tensor *x = shape_input(g, op, input);
+    *read = *box;
+    for (uint32_t i = 0; i < x->rank; i++)
+        if (is_flipped(op, i)) {
+            read->lo[i] = x->dims[i] - box->hi[i];
+            read->hi[i] = x->dims[i] - box->lo[i];
+        }
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    const op_view *x = &call->in[0], *y = &call->out[0];
+    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK];
+    uint32_t last = y->rank ? y->rank - 1 : 0;
+    int64_t n = y->rank ? box->hi[last] - box->lo[last] : 1, step = y->rank ? x->stride[last] : 1;
+    memcpy(at, box->lo, sizeof at);
+    do {
+        for (uint32_t i = 0; i < x->rank; i++)
+            from[i] = is_flipped(call->op, i) ? x->dims[i] - 1 - at[i] : at[i];
+        walk_copy(y, walk_offset(y, at), y->rank ? y->stride[last] : 1, x, walk_offset(x, from),
+                  is_flipped(call->op, last) ? -step : step, n);
+    } while (walk_next(box, last, at));
+}
+
+static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_NEEDED("axes", INTS)};
+static const op_case cases[] = {
+    {"input %x : f32[7, 20] live=tokens\n%y = flip(%x) {axes = [1]}\n"},
+    {"input %x : i64[3, 5, 2]\n%y = flip(%x) {axes = [2, 0]}\n"},
+    {"input %x : bool[3]\n%y = flip(%x) {axes = []}\n"},
+};
+
+const op_def op_flip = {
+    .name = "flip",
+    .summary = "a tensor with some axes backwards",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = shape_axes_all,
+    .reads = reads,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

@@ -1,0 +1,122 @@
+/* pad.c - a tensor with entries added around it.  x [..] -> dims before[i] + x.dims[i] + after[i].
+ *
+ * mode "constant": they are `value`; "reflect": x mirrored at its first and last entry, which are not repeated;
+ * "replicate": the nearest entry of x; "circular": x again and again.  Cost: one copy.
+ */
+#include "op/shape.h"
+#include "op/walk.h"
+
+enum { BEFORE, AFTER, MODE, VALUE };
+typedef enum pad_mode { CONSTANT, REFLECT, REPLICATE, CIRCULAR, MODES } pad_mode;
+
+static pad_mode mode_of(const ir_op *op)
+{
+    static const char *const names[MODES] = {"constant", "reflect", "replicate", "circular"};
+    int mode = 0;
+    while (mode < MODES && !str_is(op->attributes[MODE].s, names[mode]))
+        mode++;
+    return (pad_mode)mode;
+}
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *x = shape_input(g, op, 0);
+    const ir_attribute *a = op->attributes;
+    TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
+    CHECK(cx, a[BEFORE].ints.n == x->rank && a[AFTER].ints.n == x->rank, MPK_ESHAPE,
+          "pad: %u and %u numbers before and after for rank %u", a[BEFORE].ints.n, a[AFTER].ints.n, x->rank);
+    pad_mode mode = mode_of(op);
+    CHECK(cx, mode < MODES, MPK_EUNSUPPORTED, "pad: mode \"%.*s\" is not one of constant, reflect, replicate, circular",
+          STR_ARG(a[MODE].s));
+    shape_like(x, out);
+    for (uint32_t i = 0; i < x->rank; i++) {
+        int64_t before = a[BEFORE].ints.at[i], after = a[AFTER].ints.at[i], limit = INT64_MAX / 4;
+        limit = mode == REFLECT ? x->dims[i] - 1 : mode == CIRCULAR ? x->dims[i] : limit;
+        CHECK(cx, before >= 0 && after >= 0 && before <= limit && after <= limit, MPK_ESHAPE,
+              "pad: %lld before and %lld after axis %u, which has %lld entries", (long long)before, (long long)after, i,
+              (long long)x->dims[i]);
+        out->dims[i] = before + x->dims[i] + after;
+    }
+    CHECK(cx, x->live == IR_ALL || out->dims[0] == x->dims[0], MPK_ESHAPE,
+          "pad: axis 0 of %%%.*s is partly alive and must stay as it is", STR_ARG(x->name));
+    return MPK_OK;
+}
+
+/* The entry of x that entry `at` of the result is made of; of mode constant it may lie outside. */
+static int64_t source(pad_mode mode, int64_t at, int64_t before, int64_t n)
+{
+    int64_t i = at - before;
+    if (mode == REFLECT)
+        return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
+    if (mode == REPLICATE)
+        return i < 0 ? 0 : i >= n ? n - 1 : i;
+    return mode == CIRCULAR ? (i + n) % n : i;
+}
+
+/* Around all that the box is made of. */
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    const ir_tensor *x = shape_input(g, op, input);
+    pad_mode mode = mode_of(op);
+    *read = (ir_box){0};
+    for (uint32_t i = 0; i < x->rank; i++) {
+        read->lo[i] = x->dims[i];
+        for (int64_t k = box->lo[i]; k < box->hi[i]; k++) {
+            int64_t from = source(mode, k, op->attributes[BEFORE].ints.at[i], x->dims[i]);
+            if (from < 0 || from >= x->dims[i])
+                continue;
+            read->lo[i] = from < read->lo[i] ? from : read->lo[i];
+            read->hi[i] = from + 1 > read->hi[i] ? from + 1 : read->hi[i];
+        }
+    }
+    if (x->rank && ir_box_is_empty(read, x->rank))
+        *read = (ir_box){0};
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    const op_view *x = &call->in[0], *y = &call->out[0];
+    pad_mode mode = mode_of(call->op);
+    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK];
+    memcpy(at, box->lo, sizeof at);
+    do {
+        bool inside = true;
+        for (uint32_t i = 0; i < x->rank; i++) {
+            from[i] = source(mode, at[i], call->attributes[BEFORE].ints.at[i], x->dims[i]);
+            inside = inside && from[i] >= 0 && from[i] < x->dims[i];
+        }
+        if (inside)
+            walk_copy(y, walk_offset(y, at), 1, x, walk_offset(x, from), 1, 1);
+        else
+            walk_store_double(y, walk_offset(y, at), call->attributes[VALUE].f);
+    } while (walk_next(box, y->rank, at));
+}
+
+static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_NEEDED("before", INTS), SHAPE_NEEDED("after", INTS),
+                                          SHAPE_WORD("mode", "constant"), SHAPE_REAL("value", 0)};
+static const op_case cases[] = {
+    {"input %x : f32[7, 20] live=tokens\n%y = pad(%x) {before = [0, 3], after = [0, 1], value = 2.5}\n"},
+    {"input %x : bf16[3, 5]\n%y = pad(%x) {before = [2, 4], after = [1, 0], mode = \"reflect\"}\n"},
+    {"input %x : i64[3, 5]\n%y = pad(%x) {before = [2, 0], after = [4, 1], mode = \"replicate\"}\n"},
+    {"input %x : f16[3, 5]\n%y = pad(%x) {before = [3, 0], after = [3, 2], mode = \"circular\"}\n"},
+    {"input %x : bool[3]\n%y = pad(%x) {before = [9], after = [0], value = 1.0}\n"},
+};
+
+const op_def op_pad = {
+    .name = "pad",
+    .summary = "entries added around a tensor: constant, reflect, replicate or circular",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = shape_axes_all,
+    .reads = reads,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

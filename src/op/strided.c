@@ -1,0 +1,121 @@
+/* strided.c - entries of a tensor by strides: diagonals, sliding windows, any as_strided.
+ *
+ * x [..] -> shape: entry (i ..) is element number offset + sum of i * strides of x in row-major order.  No work if x is
+ * dense; of any other x it is a copy.  Elements may be seen more than once: nothing may be written through the result
+ * in place.
+ */
+#include "op/shape.h"
+#include "op/walk.h"
+
+enum { SHAPE, STRIDES, OFFSET };
+
+/* The last element that a box of the result names; of the whole shape if box is NULL. */
+static int64_t last_element(const ir_op *op, const ir_box *box)
+{
+    int64_t last = op->attributes[OFFSET].i;
+    for (uint32_t i = 0; i < op->attributes[SHAPE].ints.n; i++)
+        last += ((box ? box->hi[i] : op->attributes[SHAPE].ints.at[i]) - 1) * op->attributes[STRIDES].ints.at[i];
+    return last;
+}
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *x = shape_input(g, op, 0);
+    const ir_attribute *a = op->attributes;
+    int64_t n = ir_elements(x), last = a[OFFSET].i;
+    TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
+    TRY(shape_expect_whole(cx, g, op, 0));
+    CHECK(cx, a[SHAPE].ints.n == a[STRIDES].ints.n && a[SHAPE].ints.n <= IR_MAX_RANK, MPK_ESHAPE,
+          "strided: %u dimensions and %u strides", a[SHAPE].ints.n, a[STRIDES].ints.n);
+    CHECK(cx, last >= 0 && last < n, MPK_ESHAPE, "strided: offset %lld of %lld elements", (long long)last,
+          (long long)n);
+    out->dtype = x->dtype;
+    out->rank = a[SHAPE].ints.n;
+    for (uint32_t i = 0; i < out->rank; i++) {
+        int64_t dim = a[SHAPE].ints.at[i], stride = a[STRIDES].ints.at[i];
+        CHECK(cx, dim >= 1 && stride >= 0 && (dim == 1 || stride <= (n - 1 - last) / (dim - 1)), MPK_ESHAPE,
+              "strided: axis %u has %lld entries %lld apart, which do not fit into %%%.*s", i, (long long)dim,
+              (long long)stride, STR_ARG(x->name));
+        last += (dim - 1) * stride;
+        out->dims[i] = dim;
+    }
+    return MPK_OK;
+}
+
+/* The box around the elements from the first to the last. */
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    const ir_tensor *x = shape_input(g, op, input);
+    int64_t first = op->attributes[OFFSET].i, last = last_element(op, box), step = ir_elements(x);
+    bool same = true; /* the axes before have one entry, so this one's range is between the two ends */
+    for (uint32_t i = 0; i < op->attributes[SHAPE].ints.n; i++)
+        first += box->lo[i] * op->attributes[STRIDES].ints.at[i];
+    *read = ir_box_whole(x);
+    for (uint32_t i = 0; i < x->rank && same; i++) {
+        step /= x->dims[i];
+        read->lo[i] = first / step % x->dims[i];
+        read->hi[i] = last / step % x->dims[i] + 1;
+        same = read->hi[i] == read->lo[i] + 1;
+    }
+}
+
+static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
+{
+    const ir_tensor *x = shape_input(g, op, 0);
+    int64_t dense[IR_MAX_RANK];
+    ir_dense_strides(x->rank, x->dims, dense);
+    for (uint32_t i = 0; i < x->rank; i++)
+        if (x->dims[i] > 1 && in_stride[i] != dense[i])
+            return false;
+    for (uint32_t i = 0; i < op->attributes[SHAPE].ints.n; i++)
+        stride[i] = op->attributes[STRIDES].ints.at[i];
+    *offset = op->attributes[OFFSET].i;
+    return true;
+}
+
+/* Only for an x that is not dense: element by element, by its number. */
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    const op_view *x = &call->in[0], *y = &call->out[0];
+    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK] = {0};
+    memcpy(at, box->lo, sizeof at);
+    do {
+        int64_t number = call->attributes[OFFSET].i;
+        for (uint32_t i = 0; i < y->rank; i++)
+            number += at[i] * call->attributes[STRIDES].ints.at[i];
+        for (uint32_t i = x->rank; i-- > 0; number /= x->dims[i])
+            from[i] = number % x->dims[i];
+        walk_copy(y, walk_offset(y, at), 1, x, walk_offset(x, from), 1, 1);
+    } while (walk_next(box, y->rank, at));
+}
+
+static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_NEEDED("shape", INTS), SHAPE_NEEDED("strides", INTS),
+                                          SHAPE_INT("offset", 0)};
+static const op_case cases[] = {
+    {"input %x : f32[7, 9]\n%y = strided(%x) {shape = [6], strides = [10], offset = 2}\n"},
+    {"input %x : i32[2, 12]\n%y = strided(%x) {shape = [2, 4, 3], strides = [12, 3, 1]}\n"},
+    {"input %x : bf16[5, 8]\n%t = transpose(%x) {perm = [1, 0]}\n%y = strided(%t) {shape = [6, 3], strides = [5, 1], "
+     "offset = 3}\n"},
+    {"input %x : f64[]\n%y = strided(%x) {shape = [2], strides = [0]}\n"},
+};
+
+const op_def op_strided = {
+    .name = "strided",
+    .summary = "entries of a dense tensor by strides and an offset, as a view",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .flags = OP_VIEW,
+    .infer = infer,
+    .axes = shape_axes_all,
+    .reads = reads,
+    .view = view,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+};

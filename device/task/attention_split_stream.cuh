@@ -25,7 +25,7 @@ enum {
 struct attention_shape {
     int heads, kv_heads, head_size, group; /* group: query heads of a KV head */
     int splits, unit, window;
-    int tokens, slots, slot_pages, n_pages;
+    int slots, slot_pages, n_pages;
     int norm_type; /* of q_norm and k_norm: 0 bf16, 1 f32, -1 absent */
     float eps, scale;
     int part; /* operand of the first output */
@@ -130,7 +130,7 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
     const int columns = s.group * K, lane = threadIdx.x % 32;
     if (!load_needs_step(&l))
         return;
-    const int live = (int)mpk_w.live[RT_TOKENS];
+    const int live = (int)mpk_w.live[RT_TOKENS] < ATTENTION_TOKENS ? (int)mpk_w.live[RT_TOKENS] : ATTENTION_TOKENS;
     attention_plan_step(l.e, live, s, &plan);
     for (int head = (int)l.e->lo[2] / columns; head < (int)l.e->hi[2] / columns; head++)
         for (int split = (int)l.e->lo[1]; split < (int)l.e->hi[1]; split++)
@@ -526,7 +526,7 @@ template <int K, int GROUP> MPK_FN void attention_fill_caches(const mpk_task &t,
 
 template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
 {
-    const int live = (int)t.live[RT_TOKENS] < s.tokens ? (int)t.live[RT_TOKENS] : s.tokens;
+    const int live = (int)t.live[RT_TOKENS] < ATTENTION_TOKENS ? (int)t.live[RT_TOKENS] : ATTENTION_TOKENS;
     const float none = -__int_as_float(0x7f800000);
     mpk_ring ring = *t.ring;
     attention_plan plan;

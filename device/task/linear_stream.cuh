@@ -42,7 +42,6 @@ struct stream_shape {
     int x, y, residual;   /* operands; -1: absent */
     int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
     int gathered;         /* operand rows i32[R]: row r of the product is token rows[r]; -1: r */
-    int tokens;           /* T: rows of x */
     int lse, splits, heads, head_size; /* x is [T, splits, columns], to be folded with lse f32[T, splits, heads] */
     int output, peaks;    /* TO_*; operand of the peaks */
 };
@@ -80,7 +79,7 @@ MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row)
     if (s.gathered < 0)
         return row;
     rt_u32 token = mpk_at<const rt_u32>(t, s.gathered)[row];
-    return token < (rt_u32)s.tokens && token < t.live[RT_TOKENS] ? (int)token : -1;
+    return token < t.live[RT_TOKENS] ? (int)token : -1;
 }
 
 /* x[i][j][0] token g (and with WIDE [1] token g + 8) of 8 columns: 4 words, columns c * 8 ... of block j of page i. */
@@ -206,24 +205,24 @@ MPK_FN void stream_fold_x(const mpk_task &t, const stream_shape &s, int pass, st
                 }
     } else {
         mpk_words *s_row = (mpk_words *)(t.s_scratch + STREAM_FOLD_BYTES) + warp * 128; /* [pages * tokens][16] */
-        const int most = 8 / s.tokens < AT_ONCE ? 8 / s.tokens : AT_ONCE;
+        const int tokens = (int)t.hi0, most = 8 / tokens; /* pages whose rows have room there at once */
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i += most) {
-            const int n = AT_ONCE - i < most ? AT_ONCE - i : most;
-            __syncwarp();
-            for (int item = lane; item < n * s.tokens * 16; item += 32) {
-                int page = pass + i + item / (s.tokens * 16), row = item / 16 % s.tokens, piece = item % 16;
-                int blocks = page + 1 == s.pages ? s.last : 4;
-                int column = page * 1024 + warp * blocks * 32 + piece * 8;
-                bool there = row < (int)t.hi0 && page < s.pages && piece < blocks * 4 && column < s.columns;
-                s_row[item] = there ? stream_fold(t, s, row, column, s_weight, s_range) : none;
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (i % most == 0) {
+                const int n = AT_ONCE - i < most ? AT_ONCE - i : most;
+                __syncwarp();
+                for (int item = lane; item < n * tokens * 16; item += 32) {
+                    int row = item / 16 % tokens, page = pass + i + item / 16 / tokens, piece = item % 16;
+                    int blocks = page + 1 == s.pages ? s.last : 4;
+                    int column = page * 1024 + warp * blocks * 32 + piece * 8;
+                    bool there = page < s.pages && piece < blocks * 4 && column < s.columns;
+                    s_row[item] = there ? stream_fold(t, s, row, column, s_weight, s_range) : none;
+                }
+                __syncwarp();
             }
-            __syncwarp();
 #pragma unroll
-            for (int k = 0; k < n; k++)
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    x.at[i + k][j][0] = g < s.tokens ? s_row[(k * s.tokens + g) * 16 + j * 4 + c] : none;
+            for (int j = 0; j < 4; j++)
+                x.at[i][j][0] = g < tokens ? s_row[(i % most * tokens + g) * 16 + j * 4 + c] : none;
         }
     }
     if (pass + AT_ONCE >= s.pages)

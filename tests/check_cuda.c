@@ -40,6 +40,7 @@ typedef struct item {
     const op_def *def;  /* NULL: a model */
     ir_dtype dtype;     /* of a model's weights, KV cache and activations */
     const char *family; /* of a model */
+    bool fast;          /* compiled as for a GPU */
     outcome outcome;
     double seconds;
     char words[WORDS];
@@ -93,7 +94,7 @@ static bool has_code(const ir_graph *g)
         gen_call c = {
             .ir = g, .op = &g->ops.at[k], .n_tokens = 1, .n_workers = b->arch.n_sms, .needs = b->arch.features};
         bool view = c.op->def->flags & OP_VIEW && g->tensors.at[c.op->out[0]].shares != IR_NONE;
-        if (!view && !gen_body_choose(&c))
+        if (!view && !gen_body_choose(&c, UINT32_MAX))
             return false;
     }
     return true;
@@ -160,7 +161,7 @@ static mpk_status make_operator(mpk_context *cx, const item *it, unit *u)
     for (uint32_t i = 0; i < it->def->n_cases; i++)
         NOTE(cx, add_case(cx, u, it->def->cases[i].graph, i), "adding case %u", i);
     CHECK(cx, u->n_cases, MPK_EUNSUPPORTED, "none of %u cases has code", it->def->n_cases);
-    return compile_unit(cx, u, (pass_options){.fusion = PASS_FUSE_NONE});
+    return compile_unit(cx, u, (pass_options){.fusion = PASS_FUSE_NONE, .whole_tiles = true});
 }
 
 static ir_tensor_id root_of(const ir_graph *g, ir_tensor_id t)
@@ -239,7 +240,7 @@ static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, con
     char *got = arena_alloc(scratch, n, 1), *expected = arena_alloc(scratch, n, 1);
     CHECK(cx, got && expected, MPK_ENOMEM, "out of memory");
     gen_call c = {.ir = g, .op = op, .n_tokens = 1, .n_workers = b->arch.n_sms, .needs = b->arch.features};
-    const gen_body *body = gen_body_choose(&c);
+    const gen_body *body = gen_body_choose(&c, UINT32_MAX);
     TRY(machine_read_tensor(cx, m, 0, op->out[o], got));
     machine_gather(g, op->out[o], v->data[op->out[o]], expected);
     mpk_status status = compare(cx, t, got, expected, v->live[t->live], tolerance(g, op, t->dtype, body && body->rank),
@@ -366,7 +367,12 @@ static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
         u->n_tokens[u->n_graphs] = tokens[u->n_graphs];
         TRY(model_build(cx, &u->arena, &config, &s, &w, &u->graphs[u->n_graphs]));
     }
-    return compile_unit(cx, u, (pass_options){.fusion = PASS_FUSE_FULL});
+    pass_options plain = {.fusion = PASS_FUSE_FULL}, fast = plain;
+    fast.splits = b->arch.n_sms / config.n_kv_heads;
+    fast.split_tokens = 16;
+    fast.norm_elements = 1 << 24;
+    fast.relaxed = fast.whole_tiles = fast.logits = true;
+    return compile_unit(cx, u, it->fast ? fast : plain);
 }
 
 /* What the interpreter computes with: one memory for tensors of the same name. */
@@ -621,12 +627,15 @@ static void add_item(const char *name, const op_def *def, const char *family, ir
     it->def = def;
     it->family = family;
     it->dtype = dtype;
+    it->fast = !strstr(name, "plain");
 }
 
 static void list_items(int n, char **names)
 {
     for (const op_def *const *d = op_table; *d; d++)
         add_item((*d)->name, *d, NULL, IR_F32, n, names);
+    add_item("llama-f32-plain", NULL, "llama", IR_F32, n, names);
+    add_item("llama-bf16-plain", NULL, "llama", IR_BF16, n, names);
     add_item("llama-f32", NULL, "llama", IR_F32, n, names);
     add_item("llama-bf16", NULL, "llama", IR_BF16, n, names);
     add_item("qwen3-f32", NULL, "qwen3", IR_F32, n, names);

@@ -65,9 +65,8 @@ static mpk_status write_source(mpk_context *cx, arena *a, const gen_image *image
 
 /* The source of the whole module; pages give way to scratch where both do not fit. */
 static mpk_status make_source(mpk_context *cx, arena *a, const gen_image *image, gen_arch *arch, gen_source *source,
-                              uint32_t *shared, str *whole)
+                              uint32_t *shared)
 {
-    str pack;
     TRY(write_source(cx, a, image, arch, source, shared));
     if (*shared + OWN_SHARED_BYTES > arch->shared_bytes) {
         uint32_t over = *shared + OWN_SHARED_BYTES - arch->shared_bytes;
@@ -78,13 +77,6 @@ static mpk_status make_source(mpk_context *cx, arena *a, const gen_image *image,
         arch->n_pages -= pages;
         TRY(write_source(cx, a, image, arch, source, shared));
     }
-    TRY(gen_source_expand(cx, a, "pack.cuh", &pack));
-    char *at = arena_alloc(a, source->text.n + pack.n + 2, 1);
-    CHECK(cx, at, MPK_ENOMEM, "out of memory for a source of %zu bytes", source->text.n + pack.n);
-    memcpy(at, source->text.at, source->text.n);
-    at[source->text.n] = '\n';
-    memcpy(at + source->text.n + 1, pack.at, pack.n);
-    *whole = (str){at, source->text.n + pack.n + 1};
     return MPK_OK;
 }
 
@@ -109,10 +101,9 @@ mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch 
     gen_arch arch = *row;
     gen_source source;
     uint32_t shared;
-    str whole;
-    mpk_status status = make_source(cx, &a, image, &arch, &source, &shared, &whole);
+    mpk_status status = make_source(cx, &a, image, &arch, &source, &shared);
     if (status == MPK_OK)
-        status = compile_source(cx, &arch, false, keep, whole, code);
+        status = compile_source(cx, &arch, false, keep, source.text, code);
     arena_free(&a);
     return status;
 }
@@ -139,13 +130,13 @@ static mpk_status check_code(mpk_context *cx, cuda_machine *m)
     return cuda_launch_check(cx, m->gpu, &l);
 }
 
-static mpk_status load_code(mpk_context *cx, cuda_machine *m, str source)
+static mpk_status load_code(mpk_context *cx, cuda_machine *m)
 {
     text code = {0};
     str bytes = {m->options.code, m->options.code_bytes};
     mpk_status status = MPK_OK;
     if (!bytes.at) {
-        status = compile_source(cx, &m->arch, m->as_ptx, m->options.keep, source, &code);
+        status = compile_source(cx, &m->arch, m->as_ptx, m->options.keep, m->source.text, &code);
         bytes = (str){code.at, code.n};
     }
     if (status == MPK_OK)
@@ -585,10 +576,10 @@ static mpk_status tell(mpk_context *cx, const cuda_machine *m, const char *stage
 }
 
 /* Everything that can be decided and refused without allocating. */
-static mpk_status plan(mpk_context *cx, cuda_machine *m, str *source)
+static mpk_status plan(mpk_context *cx, cuda_machine *m)
 {
     TRY(open_device(cx, m));
-    NOTE(cx, make_source(cx, &m->arena, &m->machine.image, &m->arch, &m->source, &m->shared_bytes, source),
+    NOTE(cx, make_source(cx, &m->arena, &m->machine.image, &m->arch, &m->source, &m->shared_bytes),
          "writing the kernel");
     TRY(cuda_plan_weights(cx, m));
     host_find_serving(&m->machine.image, &m->serving);
@@ -600,12 +591,11 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m, str *source)
 
 static mpk_status start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights)
 {
-    str source;
-    TRY(plan(cx, m, &source));
+    TRY(plan(cx, m));
     TRY(cuda_stream_create(cx, m->gpu, &m->work));
     TRY(cuda_stream_create(cx, m->gpu, &m->copies));
     TRY(tell(cx, m, "compiling the kernel", 0));
-    NOTE(cx, load_code(cx, m, source), "preparing the kernel");
+    NOTE(cx, load_code(cx, m), "preparing the kernel");
     TRY(tell(cx, m, "compiling the kernel", 1));
     TRY(allocate(cx, m));
     TRY(allocate_rings(cx, m));

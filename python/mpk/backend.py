@@ -22,7 +22,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from mpk import lowering, lowering_index, lowering_math  # noqa: F401  (they fill the table)
-from mpk._library import Error
+from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
 
@@ -56,63 +56,68 @@ class Report:
 class Runner:
     """A compiled program and how to call it with PyTorch's tensors."""
 
-    def __init__(self, program: Program, slots: list[Slot], outputs: list[Any], arguments: dict[int, torch.Tensor]) -> None:
+    def __init__(self, program: Program, slots: list[Slot], outputs: list[tuple], arguments: dict[int, torch.Tensor]) -> None:
         self.program, self.lock = program, threading.Lock()
         self.constants = [s.data for s in slots if s.kind == "constant"]
         program.name_slots([s.name for s in slots])
-        self.fixed = [s.data.data_ptr() if s.data is not None else 0 for s in slots]
+        self.addresses = [s.data.data_ptr() if s.data is not None else 0 for s in slots]
         self.inputs = [(at, s.index) for at, s in enumerate(slots) if s.kind == "argument"]
-        self.dense = {i: is_permuted(fake.shape, fake.stride()) for i, fake in arguments.items()}
-        self.copied = [(at, i) for at, i in self.inputs if not self.dense[i]]
-        self.expected = [(i, tuple(f.shape), tuple(f.stride()), f.dtype) for i, f in arguments.items()]
-        self.sizes = [(i, f.untyped_storage().nbytes() if False else _span(f)) for i, f in arguments.items()]
-        self.seen: dict[int, int] = {}
-        # of each result: ("known", tensor), ("argument", index) or (slot, shape, stride, dtype)
-        self.outputs = outputs
+        self.written = {s.index for s in slots if s.written}
+        self.expected = {i: (tuple(f.shape), tuple(f.stride()), f.dtype) for i, f in arguments.items()}
+        # Arguments whose strides are not those of a dense tensor: they are copied in each call.
+        self.copied = {i for i, f in arguments.items() if not is_permuted(f.shape, f.stride())}
+        self.seen = dict.fromkeys(arguments, 0)
+        self.outputs = outputs  # ("slot", slot, shape, stride, dtype), ("argument", index) or ("known", value)
         self.results = [(o[1], *o[2:]) for o in outputs if o[0] == "slot"]
+        self.plain = len(self.results) == len(outputs)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         with self.lock:
-            return self.run(arguments)
+            addresses, seen = self.addresses, self.seen
+            for at, i in self.inputs:
+                address = arguments[i].data_ptr()
+                if seen[i] != address:
+                    self.check(i, arguments[i])
+                    seen[i] = address
+                addresses[at] = address
+            copies = [self.copy_in(at, i, arguments[i]) for at, i in self.inputs if i in self.copied] if self.copied else ()
+            made = []
+            for at, shape, stride, dtype in self.results:
+                made.append(torch.empty_strided(shape, stride, dtype=dtype))
+                addresses[at] = made[-1].data_ptr()
+            self.program.call(addresses)
+        for tensor, copy in copies:
+            if tensor is not None:
+                tensor.copy_(copy)
+        if self.plain:
+            return made
+        results = iter(made)
+        return [next(results) if o[0] == "slot" else arguments[o[1]] if o[0] == "argument" else o[1] for o in self.outputs]
 
-    def run(self, arguments: Sequence[Any]) -> list[Any]:
-        addresses, seen = self.fixed, self.seen
-        kept = []
-        for at, i in self.inputs:
-            address = arguments[i].data_ptr()
-            if seen.get(i) != address:
-                self.check(i, arguments[i])
-                seen[i] = address
-            addresses[at] = address
-        for at, i in self.copied:
-            kept.append(arguments[i].contiguous())
-            addresses[at] = kept[-1].data_ptr()
-        made = {}
-        for at, shape, stride, dtype in self.results:
-            made[at] = torch.empty_strided(shape, stride, dtype=dtype)
-            addresses[at] = made[at].data_ptr()
-        self.program.call(addresses)
-        return [made[o[1]] if o[0] == "slot" else arguments[o[1]] if o[0] == "argument" else o[1] for o in self.outputs]
+    def copy_in(self, at: int, i: int, tensor: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """A copy of an argument as the program wants it, and the argument if the copy is to be copied back."""
+        shape, stride, dtype = self.expected[i]
+        if not is_permuted(shape, stride):
+            stride = lowering.contiguous_strides(shape)
+        copy = torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
+        self.addresses[at] = copy.data_ptr()
+        return tensor if i in self.written else None, copy
 
     def check(self, i: int, tensor: torch.Tensor) -> None:
-        """Is the memory of this tensor what the program was compiled for?  Asked when its address is new."""
-        _, shape, stride, dtype = next(x for x in self.expected if x[0] == i)
+        """Is this tensor what the program was compiled for?  Asked when its address is new."""
+        shape, stride, dtype = self.expected[i]
         if tensor.device.type != "cpu" or tensor.dtype != dtype or tuple(tensor.shape) != shape:
-            raise Error(f"argument {i} is {tensor.dtype}{list(tensor.shape)} on {tensor.device}; "
-                        f"compiled for {dtype}{list(shape)} on cpu")
-        if tuple(tensor.stride()) != stride and self.dense[i] and tensor.numel() > 1 and not _same_strides(shape, stride, tensor.stride()):
-            raise Error(f"argument {i} has strides {tuple(tensor.stride())}; compiled for {stride}")
+            raise ArgumentError(f"argument {i} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}; "
+                                f"compiled for {dtype} {list(shape)} on cpu")
+        if any(n > 1 and a != b for n, a, b in zip(shape, stride, tensor.stride())):
+            self.copied.add(i)
         if tensor.untyped_storage().nbytes() < tensor.storage_offset() * tensor.element_size() + _span(tensor):
-            raise Error(f"argument {i}: the storage of the tensor has been freed")
+            raise ArgumentError(f"argument {i}: the storage of this tensor has been freed")
 
 
 def _span(tensor: torch.Tensor) -> int:
     """Bytes from the first element to the last."""
     return (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))) * tensor.element_size() if tensor.numel() else 0
-
-
-def _same_strides(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
-    return all(n == 1 or x == y for n, x, y in zip(shape, a, b))
 
 
 # ---- compiling ----
@@ -121,36 +126,67 @@ def placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [n for n in gm.graph.nodes if n.op == "placeholder"]
 
 
-def lower_graph(gm: torch.fx.GraphModule, name: str, on_unsupported: Callable[[torch.fx.Node, str], None] | None) -> tuple[Emitter, dict]:
-    """Lower all nodes.  on_unsupported: told of each node that is not; the rest is lowered as if it were an input."""
-    e, values = Emitter(name), {}
+def mutations(gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node]]:
+    """(node, argument, value): what AOTAutograd says at the end about arguments that the program changes."""
+    copies = [n for n in gm.graph.nodes if n.op == "call_function" and n.target is aten.copy_.default]
+    return [(n, n.args[0], n.args[1]) for n in copies if n.args[0].op == "placeholder"]
+
+
+OVERWRITING = {aten.index_put.default, aten.slice_scatter.default, aten.select_scatter.default, aten.scatter.src,
+               aten.scatter.value, aten.scatter_add.default}
+
+
+def in_place_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
+    """Nodes that may write their first argument: it is to become their result, and nobody else reads it."""
+    return {value for copy, argument, value in mutations(gm)
+            if value.target in OVERWRITING and value.args[0] is argument and set(argument.users) == {copy, value}}
+
+
+def lower_graph(gm: torch.fx.GraphModule, name: str, on_unsupported: Callable[[torch.fx.Node, str], None] | None
+                ) -> tuple[Emitter, dict]:
+    """Lower all nodes but the mutations.  on_unsupported: told of each node that is not lowered, and why; the others go
+    on as if its results were inputs."""
+    e, values, changes = Emitter(name), {}, mutations(gm)
+    written, late = {argument for _, argument, _ in changes}, {copy for copy, _, _ in changes}
+    e.in_place = in_place_nodes(gm)
+    numbers = {node: i for i, node in enumerate(placeholders(gm))}
     for node in gm.graph.nodes:
         if node.op == "placeholder":
-            values[node] = _argument(e, node, len([n for n in values if n.op == "placeholder"]))
+            values[node] = _argument(e, node, numbers[node], node in written)
         elif node.op == "get_attr":
             data = getattr(gm, node.target)
             values[node] = e.folded(data) if isinstance(data, torch.Tensor) else data
+        elif node in late:
+            values[node] = values[node.args[1]]
         elif node.op == "call_function":
             try:
                 values[node] = e.lower(node, values)
             except (Unsupported, IndexError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as problem:
                 if on_unsupported is None:
                     raise
-                on_unsupported(node, str(problem))
+                on_unsupported(node, str(problem) or type(problem).__name__)
                 values[node] = _stand_in(e, node)
     return e, values
+
+
+def assign_mutations(gm: torch.fx.GraphModule, e: Emitter, values: dict) -> None:
+    """Write changed arguments, after everything that reads their old values."""
+    late = [(values[argument], values[value]) for _, argument, value in mutations(gm) if value not in e.in_place]
+    late = [(state, val if val.data is not None else e.fresh(val)) for state, val in late if state.numel]
+    for state, val in late:
+        e.assign(state, val)
 
 
 class Foreign:
     """A value that no program can hold; whoever reads it stays with PyTorch."""
 
 
-def _argument(e: Emitter, node: torch.fx.Node, index: int) -> Any:
+def _argument(e: Emitter, node: torch.fx.Node, index: int, written: bool) -> Any:
     fake = node.meta["val"]
     if not isinstance(fake, torch.Tensor):
         return fake
     try:
-        return e.argument(index, fake)
+        return e.argument(index, fake, written)
     except Unsupported:
         return Foreign()
 
@@ -181,7 +217,8 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, report: Report) ->
     arguments = {i: n.meta["val"] for i, n in enumerate(placeholders(gm)) if isinstance(n.meta["val"], torch.Tensor)}
     (returned,) = gm.graph.find_nodes(op="output")[0].args
     outputs = [_place_output(e, values, node, i) for i, node in enumerate(returned)]
-    if not any(o[0] == "slot" for o in outputs):
+    assign_mutations(gm, e, values)
+    if not any(o[0] == "slot" for o in outputs) and not any(s.written for s in e.slots):
         return lambda a: [a[o[1]] if o[0] == "argument" else o[1].clone() if isinstance(o[1], torch.Tensor) else o[1] for o in outputs]
     constants = {s.name: (s.data.data_ptr(), s.data.numel() * s.data.element_size()) for s in e.slots if s.kind == "constant"}
     program = e.graph.compile(constants, options.threads or torch.get_num_threads())
@@ -207,7 +244,7 @@ def _place_output(e: Emitter, values: dict, node: Any, index: int) -> tuple:
     order = dense_order(shape, stride)
     name = f"r{index}"
     laid = e.permute(val, order)
-    tensor = e.graph.operator("copy", [e.tensor(laid)], name=name)[0]
+    tensor = e.graph.operator("copy", [e.tensor(laid)], name)[0]
     e.graph.output(tensor)
     e.slots.append(Slot(name, "result", index))
     return ("slot", len(e.slots) - 1, shape, stride, val.dtype)
@@ -230,8 +267,8 @@ def compile_parts(gm: torch.fx.GraphModule, unsupported: dict[torch.fx.Node, str
     for node in fused.graph.nodes:
         if node.op == "call_module" and node.target.startswith("fused_"):
             part = getattr(fused, node.target)
-            compiled = compile_static(part, options, report, nested=True)
-            setattr(fused, node.target, _Part(compiled, isinstance(part.graph.find_nodes(op="output")[0].args[0], (list, tuple))))
+            many = isinstance(part.graph.find_nodes(op="output")[0].args[0], (list, tuple))
+            setattr(fused, node.target, _Part(compile_static(part, options, report, nested=True), many))
     fused.recompile()
     return lambda arguments: list(fused(*arguments))
 
@@ -253,19 +290,51 @@ def compile_static(gm: torch.fx.GraphModule, options: Options, report: Report, n
     returned = gm.graph.find_nodes(op="output")[0]
     if not isinstance(returned.args[0], (list, tuple)):
         returned.args = ([returned.args[0]],)
-        single = True
+        gm.recompile()
     unsupported = find_unsupported(gm)
     try:
         if not unsupported:
             return compile_graph(gm, options, report)
     except (Unsupported, Error) as problem:
         unsupported = {n: str(problem) for n in gm.graph.nodes if n.op == "call_function"}
+    changes = mutations(gm)
+    if changes:
+        return copying_back(compile_static(without_mutations(gm), options, report), changes, gm)
     for node, reason in unsupported.items():
         report.fallbacks.setdefault(str(node.target), reason)
         report.n_fallbacks += 1
     if nested or not any(n.op == "call_function" and n not in unsupported for n in gm.graph.nodes):
         return lambda arguments: list(gm(*arguments))
     return compile_parts(gm, unsupported, options, report)
+
+
+def without_mutations(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph with the new values of changed arguments as further results."""
+    graph = torch.fx.Graph()
+    copied: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.graph_copy(gm.graph, copied)
+    out = torch.fx.GraphModule(gm, graph)
+    changes = mutations(gm)
+    results = list(gm.graph.find_nodes(op="output")[0].args[0]) + [value for _, _, value in changes]
+    late = {copy: value for copy, _, value in changes}
+    graph.output([copied[late.get(r, r)] if isinstance(r, torch.fx.Node) else r for r in results])
+    for copy, _, _ in changes:
+        graph.erase_node(copied[copy])
+    out.recompile()
+    return out
+
+
+def copying_back(function: Callable, changes: list, gm: torch.fx.GraphModule) -> Callable:
+    """Run, then write the further results over the arguments."""
+    order = placeholders(gm)
+    changed = [order.index(argument) for _, argument, _ in changes]
+
+    def run(arguments: Sequence[Any]) -> list[Any]:
+        results = function(arguments)
+        for i, value in zip(changed, results[len(results) - len(changed):]):
+            arguments[i].copy_(value)
+        return results[:len(results) - len(changed)]
+    return run
 
 
 # ---- shapes ----
@@ -356,5 +425,6 @@ def decompositions() -> dict:
 def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, **_: Any) -> Callable:
     """The backend that torch.compile finds under the name "mpk".  options={"threads": 4} sets the workers."""
     options = options if isinstance(options, Options) else Options(**(options or {}))
-    backend = aot_autograd(fw_compiler=refuse_training, inference_compiler=compiler(options), decompositions=decompositions())
+    backend = aot_autograd(fw_compiler=refuse_training, inference_compiler=compiler(options), decompositions=decompositions(),
+                           keep_inference_input_mutations=True)
     return backend(gm, example_inputs)

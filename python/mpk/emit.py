@@ -24,6 +24,7 @@ DTYPES = {torch.float32: (mg.F32, "f32"), torch.float16: (mg.F16, "f16"), torch.
           torch.bool: (mg.BOOL, "bool"), torch.uint8: (mg.U8, "u8"), torch.int8: (mg.I8, "i8"),
           torch.int16: (mg.I16, "i16")}
 FROM_IR = {number: dtype for dtype, (number, _) in DTYPES.items()}
+VIEWS = {"reshape", "transpose", "expand", "slice", "strided"}
 FOLD_LIMIT = 1 << 24  # elements of a value that is worked out at compile time
 
 # Filled by lowering*.py: an overload -> (function of (Emitter, *arguments in the order of the schema)).
@@ -94,6 +95,7 @@ class Slot:
     kind: str  # "argument", "constant", "result"
     index: int  # of the argument or the result
     data: torch.Tensor | None = None
+    written: bool = False
 
 
 class Emitter:
@@ -104,6 +106,8 @@ class Emitter:
         self.slots: list[Slot] = []
         self.lifted: dict[int, mg.Tensor] = {}
         self.node: torch.fx.Node | None = None
+        self.in_place: set[torch.fx.Node] = set()  # nodes whose result takes the place of their first argument
+        self.views: set[int] = set()  # tensors that may share the storage of another
 
     # ---- tensors that come from outside ----
 
@@ -118,7 +122,8 @@ class Emitter:
         name, order = f"a{index}", dense_order(shape, fake.stride())
         add = self.graph.state if written else self.graph.input
         tensor = add(name, DTYPES[fake.dtype][0], [shape[axis] for axis in order])
-        self.slots.append(Slot(name, "argument", index))
+        self.slots.append(Slot(name, "argument", index, written=written))
+        self.views.add(tensor.id)
         val = Val(tuple(shape[axis] for axis in order), fake.dtype, tensor)
         return self.permute(val, [order.index(axis) for axis in range(len(order))])
 
@@ -149,17 +154,32 @@ class Emitter:
 
     # ---- operators ----
 
-    def op(self, kind: str, *operands: Val | None, **attributes: mg.AttributeValue) -> Val:
+    def op(self, kind: str, /, *operands: Val | None, **attributes: mg.AttributeValue) -> Val:
         return self.ops(kind, *operands, **attributes)[0]
 
-    def ops(self, kind: str, *operands: Val | None, **attributes: mg.AttributeValue) -> list[Val]:
+    def ops(self, kind: str, /, *operands: Val | None, **attributes: mg.AttributeValue) -> list[Val]:
         """Add an operator; all of its results."""
         tensors = [None if v is None else self.tensor(v) for v in operands]
         try:
-            made = self.graph.operator(kind, tensors, **attributes)
+            made = self.graph.operator(kind, tensors, None, **attributes)
         except Error as problem:
             raise Unsupported(str(problem).splitlines()[0]) from None
+        if kind in VIEWS:
+            self.views.update(t.id for t in made)
         return [Val(t.shape, FROM_IR[t.dtype], t) for t in made]
+
+    def overwrite(self) -> dict[str, int]:
+        """The attribute of an operator that may write the node's first argument in place."""
+        return {"in_place": 1} if self.node in self.in_place else {}
+
+    def fresh(self, val: Val) -> Val:
+        """The value in storage of its own."""
+        tensor = self.tensor(val)
+        return self.op("copy", val) if tensor.id in self.views else val
+
+    def assign(self, state: Val, val: Val) -> None:
+        """Write a value over an argument that the program may write."""
+        self.op("slice_scatter", state, val, starts=[0] * state.rank, stops=state.shape, in_place=1)
 
     def map(self, expression: str, *operands: Any, dtype: torch.dtype, shape: Sequence[int] | None = None) -> Val:
         """An element-wise expression of {0}, {1} ...: values, or numbers.  shape: of the result, if it is known."""

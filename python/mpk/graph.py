@@ -67,7 +67,7 @@ class Graph:
         """Kept from run to run; operators write it in place."""
         return self._add(STATE, name, dtype, shape)
 
-    def operator(self, kind: str, operands: Sequence[Tensor | None], name: str | None = None,
+    def operator(self, kind: str, operands: Sequence[Tensor | None], name: str | None = None, /,
                  **attributes: AttributeValue) -> list[Tensor]:
         """Add an operator; None is an absent operand.  Its results, described."""
         if len(operands) > MAX_INPUTS:

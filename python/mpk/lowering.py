@@ -199,6 +199,11 @@ def same(e: Emitter, x: Val, *_: Any) -> Val:
     return x
 
 
+@lower(aten.copy)
+def copy(e: Emitter, x: Val, source: Val, *_: Any) -> Val:
+    return e.expand(e.cast(source, x.dtype), x.shape)
+
+
 @lower(aten.isin.Tensor_Tensor)
 def isin(e: Emitter, x: Val, among: Val, assume_unique: bool = False, invert: bool = False) -> Val:
     wide = e.map("{0} == {1}", e.reshape(x, x.shape + (1,)), e.reshape(among, (among.numel,)), dtype=torch.bool)

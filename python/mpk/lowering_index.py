@@ -62,7 +62,7 @@ def index_put(e: Emitter, x: Val, indices: Sequence[Val | None], values: Val, ac
     shape = tuple(x.shape[i] for i in rest)
     placed = e.expand(values, shape[:at] + tuple(many) + shape[at:])
     order = [*range(at, at + len(many)), *range(at), *range(at + len(many), len(many) + len(rest))]
-    y = e.op("index_put", e.permute(x, axes + rest), e.permute(placed, order), *given, accumulate=int(accumulate))
+    y = e.op("index_put", e.permute(x, axes + rest), e.permute(placed, order), *given, accumulate=int(accumulate), **e.overwrite())
     back = axes + rest
     return e.permute(y, [back.index(i) for i in range(x.rank)])
 
@@ -101,7 +101,7 @@ def scatter_into(e: Emitter, x: Val, axis: int, i: Val, source: Val, kind: str, 
     for a in range(i.rank):
         if source.shape[a] > i.shape[a]:
             source = e.slice(source, a, 0, i.shape[a])
-    y = e.op("scatter", x, as_index(e, i), e.cast(source, x.dtype), axis=axis % x.rank, kind=kind, include_self=int(include_self))
+    y = e.op("scatter", x, as_index(e, i), e.cast(source, x.dtype), axis=axis % x.rank, kind=kind, include_self=int(include_self), **e.overwrite())
     return e.reshape(y, shape)
 
 
@@ -134,7 +134,7 @@ def slice_scatter(e: Emitter, x: Val, source: Val, axis: int = 0, start: int | N
 def put_box(e: Emitter, x: Val, source: Val, axis: int, start: int, stop: int, step: int = 1) -> Val:
     starts, stops, steps = [0] * x.rank, list(x.shape), [1] * x.rank
     starts[axis], stops[axis], steps[axis] = start, stop, step
-    return e.op("slice_scatter", x, e.cast(source, x.dtype), starts=starts, stops=stops, steps=steps)
+    return e.op("slice_scatter", x, e.cast(source, x.dtype), starts=starts, stops=stops, steps=steps, **e.overwrite())
 
 
 @lower(aten.select_scatter)

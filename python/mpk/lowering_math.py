@@ -159,10 +159,17 @@ def mm(e: Emitter, a: Val, b: Val, out_dtype: Any = None) -> Val:
 def addmm(e: Emitter, bias: Val, a: Val, b: Val, beta: Any = 1, alpha: Any = 1) -> Val:
     if beta == alpha == 1 and bias.rank == 1 and bias.shape[0] == b.shape[-1] and b.transposed is not None and a.is_float and a.dtype is not torch.float64 and a.numel:
         return e.op("linear", a, b.transposed, None, None, bias)
-    y = product(e, a, b)
+    dtype, wide = result_dtype(e), torch.float32
+    y = product(e, e.cast(a, wide), e.cast(b, wide)) if dtype in LOW else product(e, a, b)
     if beta == 0:
-        return e.map("{0} * {1}", y, alpha, dtype=y.dtype) if alpha != 1 else y
-    return e.map("{0} * {1} + {2} * {3}" if (alpha, beta) != (1, 1) else "{0} + {2}", y, alpha, bias, beta, dtype=y.dtype, shape=result_shape(e))
+        return e.map("{0} * {1}", y, alpha, dtype=dtype) if alpha != 1 else e.cast(y, dtype)
+    return e.map("{0} * {1} + {2} * {3}" if (alpha, beta) != (1, 1) else "{0} + {2}", y, alpha, bias, beta, dtype=dtype, shape=result_shape(e))
+
+
+@lower(aten.addbmm)
+def addbmm(e: Emitter, bias: Val, a: Val, b: Val, beta: Any = 1, alpha: Any = 1) -> Val:
+    flat = e.reshape(e.permute(a, [1, 0, 2]), (a.shape[1], a.shape[0] * a.shape[2]))
+    return addmm(e, bias, flat, e.reshape(b, (b.shape[0] * b.shape[1], b.shape[2])), beta, alpha)
 
 
 @lower(aten.mv)

@@ -1,0 +1,62 @@
+"""mpk.explain: what became tasks, what stayed with PyTorch, how many launches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mpk import backend
+
+
+@dataclasses.dataclass
+class Explanation:
+    """What the backend made of one call.
+
+    graphs: pieces in which Dynamo captured it, one if nothing broke; launches: programs that a call runs; tasks, events,
+    operators: of all programs; kinds: operators by name; fallbacks: operators that PyTorch runs, with the reason.
+    """
+
+    graphs: int
+    launches: int
+    operators: int
+    tasks: int
+    events: int
+    kinds: dict[str, int]
+    fallbacks: dict[str, str]
+    breaks: list[str]
+    compile_ms: float
+    result: Any = dataclasses.field(repr=False)
+
+    def __str__(self) -> str:
+        lines = [f"{self.graphs} graphs, {self.launches} launches a call, {self.operators} operators, {self.tasks} tasks, "
+                 f"{self.events} events, compiled in {self.compile_ms:.1f} ms"]
+        lines += ["  " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.kinds.items(), key=lambda kn: -kn[1]))]
+        lines += [f"  PyTorch runs {name}: {reason}" for name, reason in self.fallbacks.items()]
+        lines += [f"  the capture broke: {reason}" for reason in self.breaks]
+        return "\n".join(line for line in lines if line.strip())
+
+
+def explain(fn: Callable, *args: Any, **kwargs: Any) -> Explanation:
+    """Compile fn for these arguments, run it once, tell what it became."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    reports: list[backend.Report] = []
+    compiled = torch.compile(fn, backend=backend.mpk, options=backend.Options(reports=reports))
+    with torch.no_grad():
+        result = compiled(*args, **kwargs)
+    breaks = list(torch._dynamo.utils.counters["graph_break"])
+    facts = [program.describe() for report in reports for program in report.programs]
+    torch._dynamo.reset()
+
+    def total(name: str) -> Any:
+        return sum(f[name] for f in facts)
+    kinds: dict[str, int] = {}
+    for f in facts:
+        for kind, n in f["kinds"].items():
+            kinds[kind] = kinds.get(kind, 0) + n
+    return Explanation(len(reports), len(facts), total("operators"), total("tasks"), total("events"), kinds,
+                       {name: reason for r in reports for name, reason in r.fallbacks.items()}, breaks,
+                       float(total("compile_ms")), result)

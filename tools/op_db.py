@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Run PyTorch's operator test data through the backend and compare with eager: the table docs/op-db.md.
+
+usage: op_db.py [--write FILE] [--json FILE] [--jobs N] [--samples N] [NAME...]
+
+Each entry of torch.testing._internal.common_methods_invocations.op_db, forward, on the CPU, for fp32, bf16, int64 and
+bool where the entry has them, with all of its sample inputs, within the tolerances of torch.testing.assert_close.  An
+operator is captured with make_fx over fake tensors in place of Dynamo, which is the same for a single call, and handed to
+the backend's own entry point.  Exit code 1 if anything is wrong.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DTYPES = ["float32", "bfloat16", "int64", "bool"]
+SAMPLE_SECONDS = 60
+# Results that PyTorch itself makes differently each time, or leaves undefined.
+UNDEFINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
+
+
+# ---- one entry ----
+
+def entries():
+    from torch.testing._internal.common_methods_invocations import op_db
+    return op_db
+
+
+def full_name(op):
+    return op.name + ("." + op.variant_test_name if op.variant_test_name else "")
+
+
+class TookTooLong(Exception):
+    pass
+
+
+def stop_it(*_):
+    raise TookTooLong(f"more than {SAMPLE_SECONDS} s")
+
+
+def tolerances(op, dtype):
+    """Those that PyTorch's own tests of the entry override."""
+    from torch.testing._internal.common_device_type import toleranceOverride
+    for decorator in op.decorators or []:
+        for d in getattr(decorator, "decorators", [decorator]):
+            if isinstance(d, toleranceOverride) and dtype in d.d and getattr(decorator, "device_type", None) in (None, "cpu"):
+                return {"atol": d.d[dtype].atol, "rtol": d.d[dtype].rtol}
+    return {}
+
+
+def differs(got, expected, tolerance):
+    """What is different, or None."""
+    import torch
+    try:
+        torch.testing.assert_close(got, expected, equal_nan=True, **tolerance)
+    except AssertionError as problem:
+        return " ".join(str(problem).split())[:200]
+    return None
+
+
+def wide(call, tensors):
+    """The results of eager in fp64."""
+    import torch
+    return call(*(t.double() if t.is_floating_point() else t for t in tensors))
+
+
+def as_near(got, expected, exact):
+    """Is a bf16 result as near to that of fp64 as eager's?  PyTorch's own rule for its compilers."""
+    import torch
+    try:
+        return torch._dynamo.utils.same(expected, got, exact(), tol=1.6e-2, equal_nan=True)
+    except Exception:
+        return False
+
+
+def run_sample(op, sample, dtype):
+    """("whole" | "partly" | "fallback" | "wrong" | "capture", what to say)."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils import _pytree as pytree
+
+    from mpk import backend
+    flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    at = [i for i, v in enumerate(flat) if isinstance(v, torch.Tensor)]
+
+    def call(*tensors):
+        values = list(flat)
+        for i, t in zip(at, tensors):
+            values[i] = t
+        first, args, kwargs = pytree.tree_unflatten(values, spec)
+        out, _ = pytree.tree_flatten(op.op(first, *args, **kwargs))
+        return out
+    tensors = [flat[i] for i in at]
+    expected, again = call(*(t.clone() for t in tensors)), call(*(t.clone() for t in tensors))
+    if any(differs(a, b, {}) for a, b in zip(expected, again)):
+        return "random", "eager itself gives another result each time"
+    reports = []
+    try:
+        gm = make_fx(call, tracing_mode="fake")(*tensors)
+        compiled = backend.mpk(gm, tensors, options=backend.Options(threads=1, reports=reports))
+    except (torch._subclasses.fake_tensor.DataDependentOutputException, AssertionError, RuntimeError, NotImplementedError, TypeError,
+            torch._subclasses.fake_tensor.DynamicOutputShapeException, torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode) as problem:
+        if "mpk" in "".join(traceback.format_tb(problem.__traceback__)[-1:]):
+            raise
+        return "capture", f"{type(problem).__name__}: {problem}".splitlines()[0][:150]
+    got = compiled(*(t.clone() for t in tensors))
+    fallen = sorted({name for r in reports for name in r.fallbacks})
+    if len(got) != len(expected):
+        return "wrong", f"{len(got)} results, expected {len(expected)}"
+    for i, (g, x) in enumerate(zip(got, expected)):
+        problem = differs(g, x, tolerances(op, dtype))
+        if problem and not (dtype is torch.bfloat16 and as_near(g, x, lambda: wide(call, tensors)[i])):
+            return "wrong", problem
+    why = "; ".join(f"{n}: {reason}" for r in reports for n, reason in r.fallbacks.items())[:300]
+    n_programs = sum(len(r.programs) for r in reports)
+    return ("partly" if n_programs else "fallback") if fallen else "whole", why
+
+
+def run_entry(op, max_samples):
+    import torch
+    counts, notes, wrong = collections.Counter(), collections.Counter(), []
+    for name in DTYPES:
+        dtype = getattr(torch, name)
+        if dtype not in op.supported_dtypes("cpu"):
+            continue
+        torch.manual_seed(0)
+        try:
+            samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+        except Exception as problem:
+            notes[f"no samples of {name}: {problem}".splitlines()[0][:120]] += 1
+            continue
+        for i, sample in enumerate(samples[:max_samples]):
+            signal.alarm(SAMPLE_SECONDS)
+            try:
+                with torch.no_grad(), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    status, why = run_sample(op, sample, dtype)
+            except Exception as problem:
+                status, why = "error", f"{type(problem).__name__}: {problem}"[:300]
+            finally:
+                signal.alarm(0)
+            counts[status] += 1
+            if status in ("wrong", "error"):
+                wrong.append(f"{name} sample {i}: {why}")
+            elif why:
+                notes[why] += 1
+        torch._dynamo.reset()
+    return {"name": full_name(op), "counts": dict(counts), "notes": dict(notes.most_common(4)), "wrong": wrong[:6]}
+
+
+def work(first, step, names, max_samples):
+    """Print a line for each entry that is this process's."""
+    sys.path.insert(0, str(ROOT / "python"))
+    os.environ.setdefault("MPK_LIBRARY", str(ROOT / "build" / "libmpk.so"))
+    signal.signal(signal.SIGALRM, stop_it)
+    import torch
+    torch.set_num_threads(1)
+    for i, op in enumerate(op for op in entries() if not names or op.name in names or full_name(op) in names):
+        if i < first or i % step != first % step:
+            continue
+        print(json.dumps({"begin": i, "name": full_name(op)}), flush=True)
+        start = time.time()
+        result = run_entry(op, max_samples)
+        print(json.dumps({**result, "index": i, "seconds": round(time.time() - start, 1)}), flush=True)
+
+
+# ---- all entries ----
+
+def run_lane(lane, jobs, options, results):
+    """One process after the other, since an entry may end it."""
+    first = lane
+    while True:
+        command = [sys.executable, __file__, "--work", f"{first},{jobs}", "--samples", str(options.samples), *options.names]
+        begun = None
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if jobs > 1 else None, text=True) as process:
+            for line in process.stdout:
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue
+                if "begin" in record:
+                    begun = record
+                else:
+                    begun = None
+                    results.append(record)
+                    tell(record)
+        if begun is None:
+            if process.returncode:
+                sys.exit(f"op_db: {' '.join(command)} ended with {process.returncode}")
+            return
+        results.append({"name": begun["name"], "counts": {"wrong": 1}, "notes": {}, "wrong": [f"ended the process: {process.returncode}"],
+                        "index": begun["begin"], "seconds": 0})
+        tell(results[-1])
+        first = begun["begin"] + jobs
+
+
+def tell(record):
+    print(f"{status_of(record):12} {record['name']} {record['counts']} {record.get('seconds')} s "
+          f"{'; '.join(record['wrong'])[:300]} {next(iter(record['notes']), '')}", flush=True)
+
+
+def status_of(record):
+    counts = record["counts"]
+    if not counts:
+        return "no samples"
+    if record["name"] in UNDEFINED:
+        return "undefined"
+    if counts.get("wrong") or counts.get("error"):
+        return "wrong"
+    if counts.get("random"):
+        return "random"
+    if set(counts) == {"whole"}:
+        return "whole"
+    return "partly" if counts.get("whole") or counts.get("partly") else "fallen back"
+
+
+WORDS = {"whole": "compiled whole", "partly": "partly", "fallen back": "fallen back", "random": "random", "undefined": "undefined",
+         "no samples": "no samples", "wrong": "WRONG"}
+
+
+def write(path, results):
+    import torch
+    results = sorted(results, key=lambda r: r["index"])
+    totals = collections.Counter(status_of(r) for r in results)
+    lines = ["# PyTorch's operator test data", "",
+             f"Written by `./dev op-db` with PyTorch {torch.__version__}: every entry of `op_db`, forward, on the CPU, all samples",
+             "of fp32, bf16, int64 and bool, compared with eager PyTorch within its own tolerances.", "",
+             "| status | entries | meaning |", "|---|---|---|",
+             f"| compiled whole | {totals['whole']} | every sample is one program, nothing stayed with PyTorch |",
+             f"| partly | {totals['partly']} | some operators or samples stayed with PyTorch |",
+             f"| fallen back | {totals['fallen back']} | PyTorch runs all of it |",
+             f"| random, undefined | {totals['random'] + totals['undefined']} | nothing to compare: the result is random or uninitialised |",
+             f"| no samples | {totals['no samples']} | of none of the four dtypes |",
+             f"| wrong | {totals['wrong']} | disagrees with eager |", "",
+             "| entry | status | samples | why not whole |", "|---|---|---|---|"]
+    for r in results:
+        why = next(iter(r["notes"]), "") if status_of(r) not in ("whole",) else ""
+        why = "; ".join(r["wrong"])[:160] if status_of(r) == "wrong" else why[:110]
+        lines.append(f"| `{r['name']}` | {WORDS[status_of(r)]} | {sum(r['counts'].values())} | {why.replace('|', ' ').replace('<', '(').replace('>', ')')} |")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", type=pathlib.Path)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--samples", type=int, default=100000, help="of each entry and dtype at most")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    if options.work:
+        first, step = map(int, options.work.split(","))
+        return work(first, step, options.names, options.samples)
+    from concurrent.futures import ThreadPoolExecutor
+    results = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda lane: run_lane(lane, options.jobs, options, results), range(options.jobs)))
+    totals = collections.Counter(status_of(r) for r in results)
+    print(dict(totals))
+    if options.json:
+        options.json.write_text(json.dumps(sorted(results, key=lambda r: r["index"]), indent=1))
+    if options.write:
+        write(options.write, results)
+    sys.exit(1 if totals["wrong"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,407 @@
+/* cuda_test.c - the machine on a GPU against a stand-in for the driver (tests/fake_cuda.h): everything but the kernel.
+ *
+ * Memory is planned and refused, each call of the driver fails once and nothing leaks, entries say what the image says,
+ * tensors come back as they were written, and a kernel that rests, faults or dies is noticed.
+ */
+#include "check.h"
+
+#include "base/rng.h"
+#include "cuda/cuda_machine.h"
+#include "fake_cuda.h"
+#include "pass/pass.h"
+
+static const char settings[] = "capability:90,sms:6,memory:67108864";
+static const char program[] = "input %x : f32[4, 64] live=tokens\n"
+                              "const %w : bf16[96, 64]\n"
+                              "const %v : bf16[64, 96]\n"
+                              "%h = linear(%x, %w)\n"
+                              "%g = silu(%h)\n"
+                              "%y = linear(%g, %v)\n"
+                              "%z = add(%y, %x)\n"
+                              "output %z\n";
+static const char caches[] = "input %q : bf16[2, 2, 64] live=tokens\n"
+                             "state %k : bf16[3, 2, 16, 64]\n"
+                             "state %v : bf16[3, 2, 16, 64]\n"
+                             "input %p : i32[2] live=tokens\n"
+                             "input %s : i32[2] live=tokens\n"
+                             "input %t : i32[2, 3]\n"
+                             "%y = attention(%q, %k, %v, %p, %s, %t)\n"
+                             "output %y\n";
+
+typedef struct bed {
+    mpk_context cx;
+    arena a;
+    const fake_cuda_face *fake;
+    tg_program program;
+    gen_image image;
+    cuda_weight weights[8];
+    machine *m;
+} bed;
+
+static uint64_t seed;
+
+static bed *set_up(const char *source)
+{
+    bed *b = calloc(1, sizeof *b);
+    ir_graph *g;
+    uint32_t n_tokens = 4;
+    pass_options o = {.n_workers = 6, .page_bytes = 16384, .pages_per_worker = 1024, .verify = true};
+    b->fake = fake_cuda_start(settings);
+    assert_non_null(b->fake);
+    check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(source), &g));
+    check_ok(&b->cx, pass_compile(&b->cx, &b->a, &o, 1, &g, &n_tokens, &b->program));
+    check_ok(&b->cx, gen_image_make(&b->cx, &b->a, &b->program, &b->image));
+    assert_true(b->image.n_weights <= 8);
+    for (uint32_t i = 0; i < b->image.n_weights; i++)
+        b->weights[i].dtype = b->image.weights[i].dtype;
+    return b;
+}
+
+static void no_leaks(bed *b)
+{
+    char words[256];
+    b->fake->leaks(words, sizeof words);
+    assert_string_equal(words, "");
+}
+
+static void tear_down(bed *b)
+{
+    machine_stop(b->m);
+    no_leaks(b);
+    arena_free(&b->a);
+    free(b);
+}
+
+static mpk_status start_as(bed *b, cuda_mode mode)
+{
+    cuda_options o = {.code = "\177ELF of the kernel", .code_bytes = 18, .mode = mode, .stall_ns = 1000000};
+    cuda_weights w = {.at = b->weights, .seed = seed};
+    b->m = NULL;
+    return cuda_start(&b->cx, &b->image, &w, &o, &b->m);
+}
+
+static mpk_status start(bed *b)
+{
+    return start_as(b, CUDA_PERSISTENT);
+}
+
+/* ---- refusals ---- */
+
+static void test_starts_and_stops(void **state)
+{
+    (void)state;
+    bed *b = set_up(program);
+    machine_facts f;
+    check_ok(&b->cx, start(b));
+    machine_describe(b->m, &f);
+    assert_int_equal(f.n_workers, 6);
+    assert_string_equal(f.device, "Fake GPU 0");
+    assert_non_null(machine_body_of(b->m, 0, 0));
+    tear_down(b);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *settings, *needle;
+        mpk_status status;
+    } cases[] = {
+        {"capability:90,sms:6,memory:20000", "only 0.00 of 0.00 are free", MPK_ELIMIT},
+        {"capability:90,sms:5,memory:67108864", "compiled for 6 workers, Fake GPU 0 has 5 SMs", MPK_EUNSUPPORTED},
+        {"capability:75,sms:6,memory:67108864", "7.5", MPK_EUNSUPPORTED},
+        {"gpus:0", "no GPU", MPK_EUNSUPPORTED},
+        {"capability:90,sms:6,memory:67108864,blocks:0", "mpk_kernel", MPK_ELIMIT},
+    };
+    bed *b = set_up(program);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("MPK_FAKE_CUDA", cases[i].settings, 1);
+        check_fails(&b->cx, cases[i].status, cases[i].needle, start(b));
+        no_leaks(b);
+    }
+    tear_down(b);
+}
+
+/* Every call of every entry point fails once; whatever the start says then, nothing is left. */
+static void fail_everything(cuda_mode mode)
+{
+    bed *b = set_up(program);
+    char words[256];
+    check_ok(&b->cx, start_as(b, mode));
+    machine_stop(b->m);
+    unsigned refused = 0;
+    for (unsigned e = 0; b->fake->entry(e); e++) {
+        const char *entry = b->fake->entry(e);
+        unsigned n = b->fake->calls(entry);
+        for (unsigned k = 1; k <= n; k++) {
+            snprintf(words, sizeof words, "%s,fail:%s:%u", settings, entry, k);
+            setenv("MPK_FAKE_CUDA", words, 1);
+            b->fake->reset();
+            mpk_status status = start_as(b, mode);
+            if (status == MPK_OK)
+                machine_stop(b->m);
+            else
+                assert_true(b->cx.text_bytes > 0);
+            refused += status != MPK_OK;
+            b->fake->leaks(words, sizeof words);
+            if (words[0])
+                fail_msg("call %u of %s failed, and %s stayed", k, entry, words);
+        }
+        setenv("MPK_FAKE_CUDA", settings, 1);
+        b->fake->reset();
+        check_ok(&b->cx, start_as(b, mode));
+        machine_stop(b->m);
+    }
+    b->m = NULL;
+    assert_true(refused > 20);
+    tear_down(b);
+}
+
+static void test_every_failure(void **state)
+{
+    (void)state;
+    fail_everything(CUDA_PERSISTENT);
+}
+
+static void test_every_failure_of_the_baseline(void **state)
+{
+    (void)state;
+    fail_everything(CUDA_GRAPH_PDL);
+}
+
+/* ---- entries ---- */
+
+static const void *table(const bed *b, uint64_t offset)
+{
+    return (const void *)(uintptr_t)(cuda_of(b->m)->table_block + offset);
+}
+
+/* Where a tensor must lie; weights: their plain copy, or 0. */
+static uint64_t address(const bed *b, ir_tensor_id t)
+{
+    const cuda_machine *m = cuda_of(b->m);
+    const tg_place *p = &b->image.places[0][t];
+    if (p->area == TG_WEIGHTS)
+        return m->weights.weights[p->offset].plain ? m->weight_block + m->weights.weights[p->offset].offset : 0;
+    return m->areas[p->area] + p->offset;
+}
+
+static void check_entry(const bed *b, const rt_entry *e, uint32_t number)
+{
+    const rt_header *h = b->image.block;
+    const rt_graph *g = gen_image_table(h, RT_GRAPHS);
+    const rt_task *t = (const rt_task *)gen_image_table(h, RT_TASKS) + number;
+    const rt_event *events = gen_image_table(h, RT_EVENTS);
+    assert_int_equal(e->task, number);
+    assert_int_equal(e->depends, g->first_event + t->depends);
+    assert_int_equal(e->triggers, g->first_event + t->triggers);
+    assert_int_equal(e->needed, events[e->depends].needed);
+    assert_int_equal(e->trigger_kind == RT_TRIGGER_LAUNCH, events[e->triggers].jit != 0);
+    if (t->op == RT_NONE) {
+        assert_int_equal(e->body, RT_NONE);
+        return;
+    }
+    const ir_op *op = &b->image.ir[0]->ops.at[t->op];
+    assert_int_equal(e->body, cuda_of(b->m)->source.uses[0][t->op].instance);
+    assert_memory_equal(e->lo, t->lo, sizeof t->lo);
+    assert_memory_equal(e->hi, t->hi, sizeof t->hi);
+    for (uint32_t i = 0; i < op->n_in; i++)
+        assert_int_equal(e->at[i], op->in[i] == IR_NONE ? 0 : address(b, op->in[i]));
+    for (uint32_t i = 0; i < op->n_out; i++)
+        assert_int_equal(e->at[op->n_in + i], address(b, op->out[i]));
+    uint32_t packed = cuda_of(b->m)->weights.packed_of[0][t->op];
+    if (packed != RT_NONE)
+        assert_int_equal(e->at[RT_PACKED],
+                         cuda_of(b->m)->weight_block + cuda_of(b->m)->weights.packed.at[packed].offset);
+}
+
+static void test_entries(void **state)
+{
+    (void)state;
+    bed *b = set_up(program);
+    check_ok(&b->cx, start(b));
+    const rt_header *h = b->image.block;
+    const cuda_layout *l = &cuda_of(b->m)->layout;
+    const rt_entry *entries = table(b, l->entries);
+    const rt_u32 *first = table(b, l->first_entry), *jit = table(b, l->jit_entry);
+    const rt_range *ranges = gen_image_table(h, RT_RANGES);
+    const rt_u32 *lists = gen_image_table(h, RT_LISTS);
+    const rt_task *tasks = gen_image_table(h, RT_TASKS);
+    for (uint32_t w = 0; w < 6; w++) {
+        assert_int_equal(first[w + 1] - first[w], ranges[w].last - ranges[w].first);
+        for (uint32_t k = first[w]; k < first[w + 1]; k++) {
+            check_entry(b, &entries[k], lists[ranges[w].first + k - first[w]]);
+            assert_int_equal(entries[k].is_last, k + 1 == first[w + 1]);
+        }
+    }
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < gen_image_count(h, RT_TASKS); t++, n++) {
+        check_entry(b, &entries[jit[t]], t);
+        assert_true(tasks[t].worker != RT_NONE || jit[t] >= first[6]);
+    }
+    assert_true(n > 6);
+    tear_down(b);
+}
+
+/* The baseline's lists hold every task of an operator once. */
+static void test_entries_by_operator(void **state)
+{
+    (void)state;
+    bed *b = set_up(program);
+    check_ok(&b->cx, start_as(b, CUDA_GRAPH));
+    const cuda_layout *l = &cuda_of(b->m)->layout;
+    const rt_entry *entries = table(b, l->op_entries);
+    const rt_range *ranges = table(b, l->op_first);
+    const rt_task *tasks = gen_image_table(b->image.block, RT_TASKS);
+    char *seen = calloc(l->n_tasks, 1);
+    for (uint64_t op = 0; op < l->n_ops; op++)
+        for (uint32_t w = 0; w < 6; w++)
+            for (uint32_t k = ranges[op * 6 + w].first; k < ranges[op * 6 + w].last; k++) {
+                assert_int_equal(tasks[entries[k].task].op, op);
+                assert_int_equal(seen[entries[k].task]++, 0);
+            }
+    for (uint32_t t = 0; t < l->n_tasks; t++)
+        assert_int_equal(seen[t], tasks[t].op != RT_NONE);
+    free(seen);
+    tear_down(b);
+}
+
+/* ---- tensors ---- */
+
+static void check_round_trip(bed *b, const char *name, bool moves)
+{
+    ir_tensor_id t = ir_find(b->image.ir[0], name);
+    size_t n = (size_t)ir_bytes(&b->image.ir[0]->tensors.at[t]);
+    unsigned char *bytes = malloc(n), *back = malloc(n);
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (unsigned char)rng_u64(seed, i);
+    check_ok(&b->cx, machine_write_tensor(&b->cx, b->m, 0, t, bytes));
+    check_ok(&b->cx, machine_read_tensor(&b->cx, b->m, 0, t, back));
+    assert_memory_equal(bytes, back, n);
+    assert_int_equal(memcmp((const void *)(uintptr_t)address(b, t), bytes, n) != 0, moves);
+    free(bytes);
+    free(back);
+}
+
+/* KV pages lie in fragment order: as device/tile/kv.cuh says of two elements of page 1, head 1. */
+static void check_places(bed *b)
+{
+    uint16_t *bytes = calloc(3 * 2 * 16 * 64, 2);
+    int64_t page = (1 * 2 + 1) * 16 * 64;
+    bytes[page + 11 * 64 + 45] = 7; /* token 11, dim 45 */
+    for (int i = 0; i < 2; i++) {
+        ir_tensor_id t = ir_find(b->image.ir[0], i ? "v" : "k");
+        check_ok(&b->cx, machine_write_tensor(&b->cx, b->m, 0, t, bytes));
+        const uint16_t *there = (const uint16_t *)(uintptr_t)address(b, t);
+        int64_t key = (1 * 2 + 1) * 256 + 3 * 32 + ((13 / 8) ^ 1) * 8 + 5, value = 5 * 128 + 5 * 16 + 3 / 2 * 4 + 2 + 1;
+        assert_int_equal(there[page + (i ? value : key)], 7);
+    }
+    free(bytes);
+}
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    bed *b = set_up(caches);
+    check_ok(&b->cx, start(b));
+    check_round_trip(b, "q", false);
+    check_round_trip(b, "k", true);
+    check_round_trip(b, "v", true);
+    check_places(b);
+    check_ok(&b->cx, machine_clear_state(&b->cx, b->m));
+    ir_tensor_id k = ir_find(b->image.ir[0], "k");
+    char *back = malloc((size_t)ir_bytes(&b->image.ir[0]->tensors.at[k]));
+    check_ok(&b->cx, machine_read_tensor(&b->cx, b->m, 0, k, back));
+    assert_int_equal(back[0] | back[4000], 0);
+    free(back);
+    tear_down(b);
+}
+
+/* ---- the kernel's life ---- */
+
+typedef enum life { RESTS, DIES, STALLS } life;
+
+typedef struct emulation {
+    life life;
+    unsigned launches;
+} emulation;
+
+/* What the kernel tells the host in one life; it runs to its end at once. */
+static void run_kernel(void *user, const fake_launch *l)
+{
+    emulation *e = user;
+    if (strcmp(l->function, "mpk_kernel") != 0)
+        return;
+    rt_kernel *k = (rt_kernel *)(uintptr_t)l->argument;
+    e->launches++;
+    assert_int_equal(l->n_blocks, 6);
+    assert_int_equal(rt_load_acquire_system(&k->machine.control->abort), RT_RUNNING);
+    assert_int_equal(rt_load_acquire_system(k->host_state), RT_RUNNING);
+    if (e->life == DIES)
+        return;
+    if (e->life == STALLS) {
+        *k->host_fault = (rt_fault){.kind = RT_STALL, .worker = 3, .task = 1, .event = 2, .seen = 4, .needed = 5};
+        rt_store_release_system(k->host_state, RT_FAULTED);
+        return;
+    }
+    rt_store_release_system(k->host_once_done, rt_load_acquire_system(k->host_once_wanted));
+    rt_store_release_system(&k->machine.control->abort, RT_STOPPING);
+    rt_store_release_system(k->host_state, RT_STOPPING);
+}
+
+static void test_life(void **state)
+{
+    (void)state;
+    for (life how = RESTS; how <= STALLS; how++) {
+        bed *b = set_up(program);
+        emulation e = {.life = how};
+        check_ok(&b->cx, start(b));
+        b->fake->kernel(run_kernel, &e);
+        assert_int_equal(e.launches, 0); /* not before there is work */
+        if (how == RESTS) {
+            for (unsigned i = 1; i <= 3; i++) {
+                check_ok(&b->cx, machine_run_graph(&b->cx, b->m, 0, 4, 4));
+                assert_int_equal(e.launches, i); /* each time from its rest */
+            }
+        } else if (how == DIES) {
+            check_fails(&b->cx, MPK_EDEVICE, "without saying why", machine_run_graph(&b->cx, b->m, 0, 4, 4));
+            check_fails(&b->cx, MPK_EDEVICE, "without saying why", machine_run_graph(&b->cx, b->m, 0, 4, 4));
+        } else {
+            check_fails(&b->cx, MPK_ESTALLED, "worker 3", machine_run_graph(&b->cx, b->m, 0, 4, 4));
+            check_fails(&b->cx, MPK_ESTALLED, "triggered 4 of 5 times", machine_check(&b->cx, b->m));
+        }
+        b->fake->kernel(NULL, NULL);
+        tear_down(b);
+    }
+}
+
+/* A driver that fails while the kernel should run is said once and for all. */
+static void test_lost_gpu(void **state)
+{
+    (void)state;
+    bed *b = set_up(program);
+    char words[128];
+    check_ok(&b->cx, start(b));
+    snprintf(words, sizeof words, "%s,fail:cuStreamQuery:%u:700", settings, b->fake->calls("cuStreamQuery") + 1);
+    setenv("MPK_FAKE_CUDA", words, 1);
+    mpk_status status = machine_run_graph(&b->cx, b->m, 0, 4, 4);
+    assert_int_equal(status, MPK_EDEVICE);
+    assert_int_equal(machine_check(&b->cx, b->m), MPK_EDEVICE);
+    setenv("MPK_FAKE_CUDA", settings, 1);
+    machine_stop(b->m);
+    b->m = NULL;
+    tear_down(b);
+}
+
+int main(void)
+{
+    seed = check_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_starts_and_stops), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_every_failure),    cmocka_unit_test(test_every_failure_of_the_baseline),
+        cmocka_unit_test(test_entries),          cmocka_unit_test(test_entries_by_operator),
+        cmocka_unit_test(test_tensors),          cmocka_unit_test(test_life),
+        cmocka_unit_test(test_lost_gpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

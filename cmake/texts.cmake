@@ -1,13 +1,13 @@
 # Write a C table of texts: cmake -DROOT=... -DOUTPUT=... -P texts.cmake
-# What the library carries for code generation: src/rt/*.h as rt/NAME and device/**/*.cuh without the folder's name.
-file(GLOB runtime RELATIVE ${ROOT}/src ${ROOT}/src/rt/*.h)
+# What the library carries for code generation: src/rt/*.h as rt/NAME, the arithmetic of map, and device/**/*.cuh without the folder's name.
+file(GLOB runtime RELATIVE ${ROOT}/src ${ROOT}/src/rt/*.h ${ROOT}/src/op/map_arithmetic.h ${ROOT}/src/op/map_special.h)
 file(GLOB_RECURSE device RELATIVE ${ROOT}/device ${ROOT}/device/*.cuh)
 set(definitions "")
 set(rows "")
 set(number 0)
 foreach(name ${runtime} ${device})
   set(path ${ROOT}/device/${name})
-  if(name MATCHES "^rt/")
+  if(name MATCHES "^(rt|op)/")
     set(path ${ROOT}/src/${name})
   endif()
   file(READ ${path} text)

@@ -1,5 +1,5 @@
-/* elementwise.cuh - operators that compute each element on its own: add, mul, silu, gelu, silu_mul, cast, and what
- * instances of map need.  Operands are broadcast to the result.  Cost: memory. */
+/* elementwise.cuh - operators that compute each element on its own: add, mul, silu, gelu, silu_mul, cast.  Operands are
+ * broadcast to the result.  Cost: memory. */
 #ifndef TASK_ELEMENTWISE_CUH
 #define TASK_ELEMENTWISE_CUH
 
@@ -48,13 +48,9 @@ MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const m
         if (y.dtype == MPK_F64) {
             double p = ((const double *)g_a)[from], q = ((const double *)g_b)[other];
             ((double *)g_y)[to] = f == ELEMENTWISE_ADD ? p + q : p * q;
-        } else if (y.dtype == MPK_I64 || y.dtype == MPK_I32) {
+        } else if (mpk_is_exact(y.dtype)) {
             rt_u64 p = (rt_u64)mpk_get_int(a, g_a, from), q = (rt_u64)mpk_get_int(b, g_b, other);
-            p = f == ELEMENTWISE_ADD ? p + q : p * q;
-            if (y.dtype == MPK_I64)
-                ((rt_u64 *)g_y)[to] = p;
-            else
-                ((rt_u32 *)g_y)[to] = (rt_u32)p;
+            mpk_put_int(y, g_y, to, (rt_i64)(f == ELEMENTWISE_ADD ? p + q : p * q));
         } else {
             mpk_put(y, g_y, to,
                     elementwise_float(f, mpk_get(a, g_a, from), mpk_is_there(b) ? mpk_get(b, g_b, other) : 0));
@@ -62,33 +58,15 @@ MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const m
     }
 }
 
-MPK_FN bool elementwise_is_integer(int dtype)
-{
-    return dtype == MPK_I32 || dtype == MPK_I64;
-}
-
 /* One element to another dtype: by fp32, but where that would lose digits. */
 MPK_FN void cast_element(const mpk_view &x, const char *g_x, rt_i64 from, const mpk_view &y, char *g_y, rt_i64 to)
 {
-    if (elementwise_is_integer(x.dtype) && elementwise_is_integer(y.dtype)) {
-        rt_i64 value = mpk_get_int(x, g_x, from);
-        if (y.dtype == MPK_I64)
-            ((rt_i64 *)g_y)[to] = value;
-        else
-            ((rt_u32 *)g_y)[to] = (rt_u32)(rt_u64)value;
-    } else if (y.dtype == MPK_F64) {
-        ((double *)g_y)[to] = elementwise_is_integer(x.dtype) ? (double)mpk_get_int(x, g_x, from)
-                              : x.dtype == MPK_F64            ? ((const double *)g_x)[from]
-                                                              : (double)mpk_get(x, g_x, from);
-    } else if (x.dtype == MPK_F64 && y.dtype == MPK_I64) {
-        ((rt_i64 *)g_y)[to] = mpk_to_i64(((const double *)g_x)[from]);
-    } else if (x.dtype == MPK_F64 && y.dtype == MPK_I32) {
-        ((rt_i32 *)g_y)[to] = mpk_to_i32(((const double *)g_x)[from]);
-    } else if (y.dtype == MPK_BOOL && (elementwise_is_integer(x.dtype) || x.dtype == MPK_F64)) {
-        g_y[to] = x.dtype == MPK_F64 ? ((const double *)g_x)[from] != 0 : mpk_get_int(x, g_x, from) != 0;
-    } else {
+    if (mpk_is_exact(x.dtype))
+        mpk_put_int(y, g_y, to, mpk_get_int(x, g_x, from));
+    else if (x.dtype == MPK_F64 || y.dtype == MPK_F64)
+        mpk_put_double(y, g_y, to, mpk_get_double(x, g_x, from));
+    else
         mpk_put(y, g_y, to, mpk_get(x, g_x, from));
-    }
 }
 
 MPK_FN void cast_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
@@ -102,24 +80,6 @@ MPK_FN void cast_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
         mpk_place(box, y.rank, i, at);
         cast_element(x, g_x, mpk_offset(x, at), y, g_y, mpk_offset(y, at));
     }
-}
-
-/* Functions of map that C has not under one name; NaN wins in min and max. */
-MPK_FN float map_rsqrt(float a)
-{
-    return 1.0f / sqrtf(a);
-}
-MPK_FN float map_sigmoid(float a)
-{
-    return 1.0f / (1.0f + expf(-a));
-}
-MPK_FN float map_min(float a, float b)
-{
-    return a < b || a != a ? a : b;
-}
-MPK_FN float map_max(float a, float b)
-{
-    return a > b || a != a ? a : b;
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* matmul.cuh - batch_matmul: an element of the result is a thread's, its sum runs from 0 to N - 1 in double.
- * Cost: 2 N flops an element. */
+/* matmul.cuh - batch_matmul: an element of the result is a thread's, its sum runs from 0 to N - 1 in double, of
+ * integers exactly. Cost: 2 N flops an element. */
 #ifndef TASK_MATMUL_CUH
 #define TASK_MATMUL_CUH
 
@@ -34,9 +34,17 @@ MPK_FN void batch_matmul_run(const mpk_task &t, const mpk_view &a, const mpk_vie
         rt_i64 row = batch_matmul_matrix(a, y.rank, at) + at[y.rank - 2] * a.stride[a.rank - 2];
         rt_i64 column = batch_matmul_matrix(b, y.rank, at) + at[y.rank - 1] * outer;
         double sum = 0;
+        rt_u64 whole = 0;
         for (rt_i64 k = 0; k < a.dims[a.rank - 1]; k++)
-            sum += (double)mpk_get(a, g_a, row + k * step_a) * (double)mpk_get(b, g_b, column + k * step_b);
-        mpk_put(y, g_y, mpk_offset(y, at), (float)sum);
+            if (mpk_is_exact(y.dtype))
+                whole +=
+                    (rt_u64)mpk_get_int(a, g_a, row + k * step_a) * (rt_u64)mpk_get_int(b, g_b, column + k * step_b);
+            else
+                sum += mpk_get_double(a, g_a, row + k * step_a) * mpk_get_double(b, g_b, column + k * step_b);
+        if (mpk_is_exact(y.dtype))
+            mpk_put_int(y, g_y, mpk_offset(y, at), (rt_i64)whole);
+        else
+            mpk_put_double(y, g_y, mpk_offset(y, at), sum);
     }
 }
 

@@ -92,45 +92,7 @@ MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
     }
 }
 
-/* exp(x - max) / sum along an axis, of which the box holds what is alive. */
-MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis)
-{
-    const char *g_x = mpk_data(t, x);
-    char *g_y = mpk_data(t, y);
-    int group = mpk_group(x.dims[axis]), lane = mpk_thread() % group;
-    mpk_box box = mpk_box_of(t, y.rank);
-    rt_i64 lo = 0, hi = 0, from_step = 0, to_step = 0;
-#pragma unroll
-    for (int i = 0; i < RT_MAX_RANK; i++)
-        if (i == axis) {
-            lo = (rt_i64)box.lo[i];
-            hi = (rt_i64)box.hi[i];
-            box.hi[i] = box.lo[i] + 1;
-            from_step = x.stride[i];
-            to_step = y.stride[i];
-        }
-    rt_u64 n = hi > lo ? mpk_count(box, y.rank) : 0, line;
-    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
-        rt_i64 at[RT_MAX_RANK], from = 0, to = 0;
-        bool mine = rows_line(group, first, n, &line);
-        if (mine) {
-            mpk_place(box, y.rank, line, at);
-            from = mpk_offset(x, at);
-            to = mpk_offset(y, at);
-        }
-        rt_u64 best = mpk_largest(t, group, x, g_x, from, from_step, 0, mine ? hi - lo : 0);
-        float largest = best ? mpk_from_key((rt_u32)(best >> 32)) : -MPK_INFINITY;
-        double sum = 0;
-        for (rt_i64 i = lane; mine && i < hi - lo; i += group)
-            sum += (double)expf(mpk_get(x, g_x, from + i * from_step) - largest);
-        sum = mpk_sum(t, group, sum);
-        for (rt_i64 i = lane; mine && i < hi - lo; i += group)
-            mpk_put(y, g_y, to + i * to_step,
-                    (float)((double)expf(mpk_get(x, g_x, from + i * from_step) - largest) / sum));
-    }
-}
-
-enum { REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_PROD };
+enum { REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_PROD, REDUCE_ANY, REDUCE_ALL };
 
 /* NaN wins. */
 MPK_FN double reduce_larger(double a, double b)
@@ -164,6 +126,51 @@ MPK_FN double reduce_group(const mpk_task &t, int kind, int group, double a)
                                  : mpk_sum(t, group, a);
 }
 
+/* exp(x - largest): fp32, of f64 fp64. */
+MPK_FN double softmax_weight(int dtype, double x, double largest)
+{
+    return dtype == MPK_F64 ? exp(x - largest) : (double)expf((float)x - (float)largest);
+}
+
+/* exp(x - max) / sum along an axis, of which the box holds what is alive; or its logarithm. */
+MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, bool logarithm)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    int group = mpk_group(x.dims[axis]), lane = mpk_thread() % group;
+    mpk_box box = mpk_box_of(t, y.rank);
+    rt_i64 lo = 0, hi = 0, from_step = x.stride[axis], to_step = y.stride[axis];
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == axis) {
+            lo = (rt_i64)box.lo[i];
+            hi = (rt_i64)box.hi[i];
+            box.hi[i] = box.lo[i] + 1;
+        }
+    rt_u64 n = hi > lo ? mpk_count(box, y.rank) : 0, line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        rt_i64 at[RT_MAX_RANK], from = 0, to = 0;
+        bool mine = rows_line(group, first, n, &line);
+        if (mine) {
+            mpk_place(box, y.rank, line, at);
+            from = mpk_offset(x, at);
+            to = mpk_offset(y, at);
+        }
+        double largest = (double)-MPK_INFINITY, sum = 0;
+        for (rt_i64 i = lane; mine && i < hi - lo; i += group)
+            largest = reduce_larger(largest, mpk_get_double(x, g_x, from + i * from_step));
+        largest = reduce_group_max(t, group, largest);
+        for (rt_i64 i = lane; mine && i < hi - lo; i += group)
+            sum += softmax_weight(x.dtype, mpk_get_double(x, g_x, from + i * from_step), largest);
+        sum = mpk_sum(t, group, sum);
+        for (rt_i64 i = lane; mine && i < hi - lo; i += group) {
+            double value = mpk_get_double(x, g_x, from + i * from_step);
+            mpk_put_double(y, g_y, to + i * to_step,
+                           logarithm ? value - largest - log(sum) : softmax_weight(x.dtype, value, largest) / sum);
+        }
+    }
+}
+
 /* The box of x that entry `at` of the result is made of; `set`: the axes that go. */
 MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool keep, const rt_i64 *at)
 {
@@ -187,19 +194,39 @@ MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool k
     return part;
 }
 
+/* One value on top of another, exactly: sums and products wrap around. */
+MPK_FN rt_i64 reduce_whole(int kind, rt_i64 a, rt_i64 b)
+{
+    switch (kind) {
+    case REDUCE_MAX:
+        return b > a ? b : a;
+    case REDUCE_MIN:
+        return b < a ? b : a;
+    case REDUCE_PROD:
+        return (rt_i64)((rt_u64)a * (rt_u64)b);
+    case REDUCE_ANY:
+        return a | (b != 0);
+    case REDUCE_ALL:
+        return a & (b != 0);
+    default:
+        return (rt_i64)((rt_u64)a + (rt_u64)b);
+    }
+}
+
+/* A part of integers, or for any and all of floats. */
 MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box &part, int kind)
 {
-    rt_i64 least = x.dtype == MPK_I32 ? -0x7fffffffll - 1 : -0x7fffffffffffffffll - 1;
-    rt_i64 result = kind == REDUCE_MAX ? least : kind == REDUCE_MIN ? ~least : kind == REDUCE_PROD;
+    rt_i64 result = kind == REDUCE_MAX   ? -0x7fffffffffffffffll - 1
+                    : kind == REDUCE_MIN ? 0x7fffffffffffffffll
+                                         : (rt_i64)(kind == REDUCE_PROD || kind == REDUCE_ALL);
     rt_u64 n = mpk_count(part, x.rank);
     for (rt_u64 i = 0; i < n; i++) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(part, x.rank, i, at);
-        rt_i64 value = mpk_get_int(x, g_x, mpk_offset(x, at));
-        if (kind == REDUCE_MAX || kind == REDUCE_MIN)
-            result = (kind == REDUCE_MAX ? value > result : value < result) ? value : result;
-        else
-            result = (rt_i64)(kind == REDUCE_PROD ? (rt_u64)result * (rt_u64)value : (rt_u64)result + (rt_u64)value);
+        rt_i64 from = mpk_offset(x, at);
+        result = reduce_whole(kind, result,
+                              mpk_is_exact(x.dtype) ? mpk_get_int(x, g_x, from)
+                                                    : (rt_i64)(mpk_get_double(x, g_x, from) != 0));
     }
     return result;
 }
@@ -214,7 +241,7 @@ MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &p
     for (rt_u64 i = (rt_u64)lane; i < n; i += (rt_u64)group) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(part, x.rank, i, at);
-        result = reduce_pair(kind, result, (double)mpk_get(x, g_x, mpk_offset(x, at)));
+        result = reduce_pair(kind, result, mpk_get_double(x, g_x, mpk_offset(x, at)));
     }
     return result;
 }
@@ -226,7 +253,7 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
-    bool integers = x.dtype == MPK_I32 || x.dtype == MPK_I64;
+    bool integers = (mpk_is_exact(x.dtype) && mpk_is_exact(y.dtype)) || kind >= REDUCE_ANY;
     int group = integers || n_reduced <= 64 ? 1 : mpk_group(n_reduced);
     mpk_box box = mpk_box_of(t, y.rank);
     rt_u64 n = mpk_count(box, y.rank), line;
@@ -237,11 +264,8 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
         to = mpk_offset(y, at);
         mpk_box part = reduce_part(t, x, set, keep, at);
         if (integers) {
-            rt_i64 result = mine ? reduce_integers(x, g_x, part, kind) : 0;
-            if (mine && x.dtype == MPK_I64)
-                ((rt_i64 *)g_y)[to] = result;
-            else if (mine)
-                ((rt_u32 *)g_y)[to] = (rt_u32)(rt_u64)result;
+            if (mine)
+                mpk_put_int(y, g_y, to, reduce_integers(x, g_x, part, kind));
             continue;
         }
         double result = reduce_floats(x, g_x, part, kind, mpk_thread() % group, group);
@@ -250,7 +274,7 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
         if (kind == REDUCE_MEAN)
             result /= (double)mpk_count(part, x.rank);
         if (mine && mpk_thread() % group == 0)
-            mpk_put(y, g_y, to, (float)result);
+            mpk_put_double(y, g_y, to, result);
     }
 }
 

@@ -9,8 +9,8 @@
 
 #include "tile/task.cuh"
 
-/* Same order as ir_dtype. */
-enum { MPK_F32, MPK_F16, MPK_BF16, MPK_F64, MPK_I32, MPK_I64, MPK_BOOL };
+/* The numbers of ir_dtype; between bool and u8 are block formats, which no body reads. */
+enum { MPK_F32, MPK_F16, MPK_BF16, MPK_F64, MPK_I32, MPK_I64, MPK_BOOL, MPK_U8 = 17, MPK_I8, MPK_I16 };
 
 /* An operand: where its address stands in rt_entry.at (-1: absent), and its shape; strides in elements. */
 struct mpk_view {
@@ -85,7 +85,7 @@ MPK_FN float mpk_round(int dtype, float x)
 }
 
 /* Towards zero, held at the ends of the range; NaN is 0. */
-MPK_FN rt_i64 mpk_to_i64(double x)
+MPK_FN rt_i64 mpk_truncate(double x)
 {
     if (!(x == x))
         return 0;
@@ -93,17 +93,49 @@ MPK_FN rt_i64 mpk_to_i64(double x)
         return 0x7fffffffffffffffll;
     return x < -9223372036854775808.0 ? -0x7fffffffffffffffll - 1 : (rt_i64)x;
 }
-MPK_FN rt_i32 mpk_to_i32(double x)
+
+/* Integers and bool: what has a value without rounding. */
+MPK_FN bool mpk_is_exact(int dtype)
 {
-    rt_i64 i = mpk_to_i64(x);
-    return i > 0x7fffffff ? 0x7fffffff : i < -0x7fffffff - 1 ? -0x7fffffff - 1 : (rt_i32)i;
+    return dtype >= MPK_I32 && dtype <= MPK_I16;
+}
+MPK_FN int mpk_dtype_bytes(int dtype)
+{
+    switch (dtype) {
+    case MPK_F64:
+    case MPK_I64:
+        return 8;
+    case MPK_F32:
+    case MPK_I32:
+        return 4;
+    case MPK_F16:
+    case MPK_BF16:
+    case MPK_I16:
+        return 2;
+    default:
+        return 1;
+    }
 }
 
-/* One element at an offset in elements. */
+/* One element at an offset in elements, of an integer or bool. */
 MPK_FN rt_i64 mpk_get_int(const mpk_view &v, const char *data, rt_i64 at)
 {
-    return v.dtype == MPK_I32 ? ((const rt_i32 *)data)[at] : ((const rt_i64 *)data)[at];
+    switch (v.dtype) {
+    case MPK_I32:
+        return ((const rt_i32 *)data)[at];
+    case MPK_I64:
+        return ((const rt_i64 *)data)[at];
+    case MPK_I16:
+        return ((const short *)data)[at];
+    case MPK_I8:
+        return ((const signed char *)data)[at];
+    case MPK_U8:
+        return ((const unsigned char *)data)[at];
+    default:
+        return data[at] != 0;
+    }
 }
+/* Of any dtype, as float. */
 MPK_FN float mpk_get(const mpk_view &v, const char *data, rt_i64 at)
 {
     switch (v.dtype) {
@@ -115,45 +147,93 @@ MPK_FN float mpk_get(const mpk_view &v, const char *data, rt_i64 at)
         return mpk_from_bf16(((const rt_u16 *)data)[at]);
     case MPK_F64:
         return (float)((const double *)data)[at];
-    case MPK_BOOL:
-        return data[at] ? 1.0f : 0.0f;
     default:
         return (float)mpk_get_int(v, data, at);
     }
 }
-MPK_FN void mpk_put(const mpk_view &v, char *data, rt_i64 at, float x)
+/* Of any dtype, as double. */
+MPK_FN double mpk_get_double(const mpk_view &v, const char *data, rt_i64 at)
+{
+    if (v.dtype == MPK_F64)
+        return ((const double *)data)[at];
+    return mpk_is_exact(v.dtype) ? (double)mpk_get_int(v, data, at) : (double)mpk_get(v, data, at);
+}
+
+/* An integer as any dtype: rounded, or its low bits; bool: not zero. */
+MPK_FN void mpk_put_int(const mpk_view &v, char *data, rt_i64 at, rt_i64 x)
 {
     switch (v.dtype) {
-    case MPK_F32:
-        ((float *)data)[at] = x;
+    case MPK_I64:
+        ((rt_i64 *)data)[at] = x;
         break;
-    case MPK_F16:
-        ((rt_u16 *)data)[at] = mpk_to_f16(x);
+    case MPK_I32:
+        ((rt_u32 *)data)[at] = (rt_u32)(rt_u64)x;
         break;
-    case MPK_BF16:
-        ((rt_u16 *)data)[at] = mpk_to_bf16(x);
+    case MPK_I16:
+        ((rt_u16 *)data)[at] = (rt_u16)(rt_u64)x;
+        break;
+    case MPK_BOOL:
+        data[at] = x != 0;
+        break;
+    case MPK_I8:
+    case MPK_U8:
+        data[at] = (char)(unsigned char)(rt_u64)x;
         break;
     case MPK_F64:
         ((double *)data)[at] = (double)x;
         break;
-    case MPK_I32:
-        ((rt_i32 *)data)[at] = mpk_to_i32((double)x);
+    case MPK_F32:
+        ((float *)data)[at] = (float)x;
         break;
-    case MPK_I64:
-        ((rt_i64 *)data)[at] = mpk_to_i64((double)x);
+    case MPK_F16:
+        ((rt_u16 *)data)[at] = mpk_to_f16((float)x);
         break;
     default:
-        data[at] = x != 0;
+        ((rt_u16 *)data)[at] = mpk_to_bf16((float)x);
         break;
     }
 }
 
-MPK_FN int mpk_dtype_bytes(int dtype)
+/* Round to any dtype; integers: towards zero, held at the ends of the range. */
+MPK_FN void mpk_put_double(const mpk_view &v, char *data, rt_i64 at, double x)
 {
-    return dtype == MPK_F64 || dtype == MPK_I64   ? 8
-           : dtype == MPK_BOOL                    ? 1
-           : dtype == MPK_F32 || dtype == MPK_I32 ? 4
-                                                  : 2;
+    rt_i64 i = mpk_truncate(x);
+    switch (v.dtype) {
+    case MPK_F32:
+        ((float *)data)[at] = (float)x;
+        break;
+    case MPK_F16:
+        ((rt_u16 *)data)[at] = mpk_to_f16((float)x);
+        break;
+    case MPK_BF16:
+        ((rt_u16 *)data)[at] = mpk_to_bf16((float)x);
+        break;
+    case MPK_F64:
+        ((double *)data)[at] = x;
+        break;
+    case MPK_BOOL:
+        data[at] = x != 0;
+        break;
+    case MPK_I64:
+        mpk_put_int(v, data, at, i);
+        break;
+    default: {
+        rt_i64 least = v.dtype == MPK_I32   ? -0x80000000ll
+                       : v.dtype == MPK_I16 ? -0x8000
+                       : v.dtype == MPK_I8  ? -0x80
+                                            : 0;
+        rt_i64 most = v.dtype == MPK_I32 ? 0x7fffffffll : v.dtype == MPK_I16 ? 0x7fff : v.dtype == MPK_I8 ? 0x7f : 0xff;
+        mpk_put_int(v, data, at, i < least ? least : i > most ? most : i);
+        break;
+    }
+    }
+}
+MPK_FN void mpk_put(const mpk_view &v, char *data, rt_i64 at, float x)
+{
+    if (v.dtype == MPK_F32)
+        ((float *)data)[at] = x;
+    else
+        mpk_put_double(v, data, at, (double)x);
 }
 
 /* ---- boxes ---- */

@@ -47,8 +47,14 @@ uint32_t gen_scratch_reduce(const gen_call *c)
 }
 
 static const char *const live_names[IR_LIVES] = {"RT_ALL", "RT_TOKENS", "RT_ROWS"};
-static const char *const dtype_names[] = {"MPK_F32", "MPK_F16", "MPK_BF16", "MPK_F64",
-                                          "MPK_I32", "MPK_I64", "MPK_BOOL"};
+static const char *const dtype_names[IR_DTYPES] = {
+    [IR_F32] = "MPK_F32", [IR_F16] = "MPK_F16",   [IR_BF16] = "MPK_BF16", [IR_F64] = "MPK_F64", [IR_I32] = "MPK_I32",
+    [IR_I64] = "MPK_I64", [IR_BOOL] = "MPK_BOOL", [IR_U8] = "MPK_U8",     [IR_I8] = "MPK_I8",   [IR_I16] = "MPK_I16"};
+
+const char *gen_dtype_name(ir_dtype dtype)
+{
+    return dtype_names[dtype];
+}
 
 /* "in_x" or, of the operands that a variadic one stands for, "in_x0", "in_x1" */
 static void print_name(const op_operand *operands, uint32_t n, uint32_t i, const char *kind, text *out)
@@ -74,8 +80,7 @@ static void print_view(const ir_tensor *t, uint32_t operand, text *out)
         text_print(out, " = {-1};\n");
         return;
     }
-    text_print(out, " = {%u, %s, %s, %u, ", operand, t->dtype <= IR_BOOL ? dtype_names[t->dtype] : "-1",
-               live_names[t->live], t->rank);
+    text_print(out, " = {%u, %s, %s, %u, ", operand, dtype_names[t->dtype], live_names[t->live], t->rank);
     print_numbers(t->rank, t->dims, out);
     text_print(out, ", ");
     print_numbers(t->rank, t->stride, out);

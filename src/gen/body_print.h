@@ -29,6 +29,8 @@ void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const
 void gen_print_double(double x, text *out);
 void gen_print_float(float x, text *out);
 
+/* "MPK_F32" of a plain dtype; of a block dtype NULL. */
+const char *gen_dtype_name(ir_dtype dtype);
 /* The tensor of an input, or NULL if it is absent; of an output. */
 const ir_tensor *gen_input(const gen_call *c, uint32_t i);
 const ir_tensor *gen_output(const gen_call *c, uint32_t i);

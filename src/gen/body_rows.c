@@ -25,20 +25,33 @@ static mpk_status print_layer_norm(mpk_context *cx, const gen_call *c, uint32_t 
     return MPK_OK;
 }
 
-static mpk_status print_softmax(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+static void print_along_axis(const gen_call *c, uint32_t n, bool logarithm, text *out)
 {
-    (void)cx;
     int64_t axis = c->op->attributes[0].i;
     gen_print_head(c, n, out);
     gen_print_call(c, "softmax_run", out);
-    text_print(out, ", %lld);\n}\n", (long long)(axis < 0 ? axis + gen_input(c, 0)->rank : axis));
+    text_print(out, ", %lld, %s);\n}\n", (long long)(axis < 0 ? axis + gen_input(c, 0)->rank : axis),
+               logarithm ? "true" : "false");
+}
+
+static mpk_status print_softmax(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    print_along_axis(c, n, false, out);
+    return MPK_OK;
+}
+
+static mpk_status print_log_softmax(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    print_along_axis(c, n, true, out);
     return MPK_OK;
 }
 
 static mpk_status print_reduce(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    static const char *const kinds[][2] = {
-        {"sum", "SUM"}, {"mean", "MEAN"}, {"max", "MAX"}, {"min", "MIN"}, {"prod", "PROD"}};
+    static const char *const kinds[][2] = {{"sum", "SUM"},   {"mean", "MEAN"}, {"max", "MAX"}, {"min", "MIN"},
+                                           {"prod", "PROD"}, {"any", "ANY"},   {"all", "ALL"}};
     const ir_attribute *axes = &c->op->attributes[0], *keep = &c->op->attributes[1], *kind = &c->op->attributes[2];
     unsigned set = 0, k = 0;
     int64_t n_reduced = 1;
@@ -95,6 +108,7 @@ static mpk_status print_batch_matmul(mpk_context *cx, const gen_call *c, uint32_
 const gen_body gen_body_rms_norm = ROWS("rms_norm", print_rms_norm);
 const gen_body gen_body_layer_norm = ROWS("layer_norm", print_layer_norm);
 const gen_body gen_body_softmax = ROWS("softmax", print_softmax);
+const gen_body gen_body_log_softmax = ROWS("log_softmax", print_log_softmax);
 const gen_body gen_body_reduce = ROWS("reduce", print_reduce);
 const gen_body gen_body_argmax = ROWS("argmax", print_argmax);
 const gen_body gen_body_argmax_partial = ROWS("argmax_partial", print_argmax_partial);

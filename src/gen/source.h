@@ -72,8 +72,9 @@ mpk_status gen_source_of_image(mpk_context *cx, arena *a, const gen_image *image
  * MPK_EVERIFY: there is no such text. */
 mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *out);
 
-/* The body that a call gets: of those that accept and whose needs are met the one of the highest rank; NULL: none. */
-const gen_body *gen_body_choose(const gen_call *c);
+/* The body that a call gets: of those that accept, whose needs are met and whose rank is at most `highest`, the one of
+ * the highest rank; NULL: none. */
+const gen_body *gen_body_choose(const gen_call *c, uint32_t highest);
 
 /* Where the address of an operand stands in rt_entry.at: inputs first, then outputs. */
 static inline uint32_t gen_operand_of_input(const ir_op *op, uint32_t i)

@@ -6,10 +6,14 @@
 #ifndef OP_MAP_SPECIAL_H
 #define OP_MAP_SPECIAL_H
 
+#ifndef SPECIAL_FN /* how a function begins: code for a GPU says it */
 #include <math.h>
+#include <stdint.h>
+#define SPECIAL_FN static inline
+#endif
 
 /* exp(x^2) erfc(x); beyond 25 the first terms of its expansion in 1 / x^2. */
-static inline double special_erfcx(double x)
+SPECIAL_FN double special_erfcx(double x)
 {
     double r = 1 / (x * x), sum = 1, term = 1;
     if (x < 25)
@@ -22,7 +26,7 @@ static inline double special_erfcx(double x)
 }
 
 /* The z with erfc(z) = p for 0 < p <= 1, found by Newton's method on log erfc from an asymptotic guess. */
-static inline double special_erfc_inverse(double p)
+SPECIAL_FN double special_erfc_inverse(double p)
 {
     double l = log(p), z = p > 0.5 ? (1 - p) * 0.88622692545275801 : sqrt(-l - 0.5 * log(-l * 3.14159265358979324 + 1));
     for (int i = 0; i < 8; i++) {
@@ -36,7 +40,7 @@ static inline double special_erfc_inverse(double p)
 }
 
 /* -1 < x < 1; the ends are infinite. */
-static inline double special_erfinv(double x)
+SPECIAL_FN double special_erfinv(double x)
 {
     double a = fabs(x), z = a * 0.88622692545275801;
     if (!(a < 1))
@@ -49,7 +53,7 @@ static inline double special_erfinv(double x)
 }
 
 /* The quantile of the normal distribution. */
-static inline double special_ndtri(double p)
+SPECIAL_FN double special_ndtri(double p)
 {
     if (!(p > 0 && p < 1))
         return p == 0 ? -INFINITY : p == 1 ? INFINITY : NAN;
@@ -60,14 +64,14 @@ static inline double special_ndtri(double p)
 }
 
 /* The logarithm of the normal distribution function. */
-static inline double special_log_ndtr(double x)
+SPECIAL_FN double special_log_ndtr(double x)
 {
     double t = x * 0.70710678118654752;
     return x < -1 ? log(special_erfcx(-t) / 2) - t * t : log1p(-erfc(t) / 2);
 }
 
 /* Derivative of log gamma: poles at 0 (infinite, as PyTorch says) and at the negative integers (NaN). */
-static inline double special_digamma(double x)
+SPECIAL_FN double special_digamma(double x)
 {
     double result = 0;
     if (x == 0)
@@ -88,7 +92,7 @@ static inline double special_digamma(double x)
 }
 
 /* The modified Bessel function of order 0 or 1; scaled: times exp(-|x|). */
-static inline double special_bessel_i(double x, int order, int scaled)
+SPECIAL_FN double special_bessel_i(double x, int order, int scaled)
 {
     double a = fabs(x), sum = 1, term = 1, sign = order && x < 0 ? -1 : 1;
     if (a < 20) { /* (a/2)^order sum of (a^2/4)^k / (k! (k + order)!) */
@@ -111,7 +115,7 @@ static inline double special_bessel_i(double x, int order, int scaled)
 }
 
 /* Sum over k >= 0 of (k + q)^-x: ten terms and the Euler-Maclaurin formula for the rest. */
-static inline double special_zeta(double x, double q)
+SPECIAL_FN double special_zeta(double x, double q)
 {
     static const double factors[] = {1.0 / 12,           -1.0 / 720,     1.0 / 30240,
                                      -1.0 / 1209600,     1.0 / 47900160, -691.0 / 1307674368000.0,

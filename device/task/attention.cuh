@@ -1,0 +1,301 @@
+/* attention.cuh - attention over the paged cache, for any shape: attention, attention_qkv, attention_split.
+ *
+ * All threads do one query head of one token.  Positions go by chunks of 256 from the first one seen: a thread takes
+ * the scores of whole positions, then all add the values, an entry of the head each.  The order of sums depends on
+ * positions alone.  Cost: 4 K flops and 2 K elements of cache for each position, token and head.
+ */
+#ifndef TASK_ATTENTION_CUH
+#define TASK_ATTENTION_CUH
+
+#include "task/heads.cuh"
+
+enum { ATTEND_CHUNK = 256 };
+
+/* What has been seen: the largest score and the sum of weights; the weighted values are in scratch. */
+struct attend_sum {
+    float largest, sum;
+};
+
+struct attend_how {
+    float scale;
+    rt_i64 window; /* positions back that are seen, itself counted; 0: all */
+};
+
+/* Scratch behind the angles, which take a head's entries at most: weights and pages of a chunk, query, values. */
+MPK_FN float *attend_weights(const mpk_task &t, int size)
+{
+    return (float *)(t.s_scratch + HEADS_ANGLES) + size;
+}
+MPK_FN int *attend_pages(const mpk_task &t, int size)
+{
+    return (int *)(attend_weights(t, size) + ATTEND_CHUNK);
+}
+MPK_FN float *attend_query(const mpk_task &t, int size)
+{
+    return (float *)(attend_pages(t, size) + ATTEND_CHUNK);
+}
+MPK_FN float *attend_values(const mpk_task &t, int size)
+{
+    return attend_query(t, size) + size;
+}
+
+/* The first position that the token at `position` sees. */
+MPK_FN rt_i64 attend_first(rt_i64 window, rt_i64 position)
+{
+    return window > 0 && position - window >= 0 ? position - window + 1 : 0;
+}
+
+/* Nothing seen; the query is in scratch after the next meeting. */
+MPK_FN attend_sum attend_begin(const mpk_task &t, int size)
+{
+    float *s_values = attend_values(t, size);
+    attend_sum a = {-MPK_INFINITY, 0};
+    for (int k = mpk_thread(); k < size; k += MPK_THREADS)
+        s_values[k] = 0;
+    return a;
+}
+
+/* Take in scores of which the largest is given; the factor for what was there before. */
+MPK_FN float attend_rescale(attend_sum *a, float largest)
+{
+    float kept = 1;
+    if (largest > a->largest) {
+        kept = expf(a->largest - largest);
+        a->largest = largest;
+    }
+    return kept;
+}
+
+/* The scores of n positions from p0 on, times scale, into scratch; the largest, as mpk_key over 1 (0: no position has a
+ * page). */
+MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 p0, int n, rt_i64 kv_head,
+                            float scale)
+{
+    int size = (int)p.k_cache.dims[3], *s_page = attend_pages(t, size);
+    float *s_weight = attend_weights(t, size);
+    const float *s_query = attend_query(t, size);
+    const char *g_keys = mpk_data(t, p.k_cache);
+    rt_u64 best = 0;
+    for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
+        int page = kv_page(t, p, slot, p0 + i);
+        float score = 0;
+        s_page[i] = page;
+        for (int k = 0; page >= 0 && k < size; k++)
+            score += s_query[k] * mpk_get(p.k_cache, g_keys, kv_key_offset(p.k_cache, page, kv_head, p0 + i, k));
+        s_weight[i] = score * scale;
+        if (page >= 0)
+            best = mpk_max_pair(best, (rt_u64)mpk_key(score * scale) << 32 | 1);
+    }
+    return mpk_max(t, MPK_THREADS, best);
+}
+
+/* Add the positions first .. last of a slot that have a page. */
+MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 first, rt_i64 last,
+                          rt_i64 kv_head, float scale, attend_sum *a)
+{
+    int size = (int)p.k_cache.dims[3], *s_page = attend_pages(t, size);
+    float *s_weight = attend_weights(t, size), *s_values = attend_values(t, size);
+    const char *g_values = mpk_data(t, p.v_cache);
+    for (rt_i64 p0 = first; p0 <= last; p0 += ATTEND_CHUNK) {
+        int n = (int)(last - p0 + 1 < ATTEND_CHUNK ? last - p0 + 1 : ATTEND_CHUNK);
+        mpk_sync();
+        rt_u64 best = attend_scores(t, p, slot, p0, n, kv_head, scale);
+        if (!best)
+            continue;
+        float kept = attend_rescale(a, best >> 32 ? mpk_from_key((rt_u32)(best >> 32)) : MPK_NAN);
+        double sum = 0;
+        for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
+            s_weight[i] = s_page[i] >= 0 ? expf(s_weight[i] - a->largest) : 0;
+            sum += (double)s_weight[i];
+        }
+        a->sum = a->sum * kept + (float)mpk_sum(t, MPK_THREADS, sum);
+        for (int k = mpk_thread(); k < size; k += MPK_THREADS) {
+            float value = s_values[k] * kept;
+            for (int i = 0; i < n; i++)
+                if (s_page[i] >= 0)
+                    value += s_weight[i] *
+                             mpk_get(p.v_cache, g_values, kv_value_offset(p.v_cache, s_page[i], kv_head, p0 + i, k));
+            s_values[k] = value;
+        }
+    }
+}
+
+/* Entry k of the answer; k is of those that this thread has added. */
+MPK_FN float attend_answer(const mpk_task &t, int size, const attend_sum *a, int k)
+{
+    float value = attend_values(t, size)[k];
+    return a->sum > 0 ? value / a->sum : value;
+}
+
+/* The positions that a token sees, and its answer into y [T, H K]; the query is being written to scratch. */
+MPK_FN void attend_head(const mpk_task &t, const heads_place &p, const attend_how &how, rt_i64 token, rt_i64 head,
+                        rt_i64 kv_head, const mpk_view &y)
+{
+    int size = (int)p.k_cache.dims[3];
+    rt_i64 position = heads_integer(t, p.positions, token), slot = heads_integer(t, p.slots, token);
+    rt_i64 room = p.pages.dims[1] * p.k_cache.dims[2];
+    attend_sum a = attend_begin(t, size);
+    char *g_y = mpk_data(t, y);
+    attend_cached(t, p, slot, attend_first(how.window, position), position < room ? position : room - 1, kv_head,
+                  how.scale, &a);
+    for (int k = mpk_thread(); k < size; k += MPK_THREADS)
+        mpk_put(y, g_y, token * y.stride[0] + (head * size + k) * y.stride[1], attend_answer(t, size, &a, k));
+}
+
+MPK_FN void attention_run(const mpk_task &t, const mpk_view &q, const heads_place &p, const attend_how &how,
+                          const mpk_view &y)
+{
+    int size = (int)q.dims[2];
+    rt_i64 group = q.dims[1] / p.k_cache.dims[1];
+    const char *g_q = mpk_data(t, q);
+    float *s_query = attend_query(t, size);
+    for (rt_i64 token = mpk_lo(t, 0); token < (rt_i64)mpk_hi(t, 0); token++)
+        for (rt_i64 head = mpk_lo(t, 1) / size; head < (rt_i64)mpk_hi(t, 1) / size; head++) {
+            mpk_sync();
+            for (int k = mpk_thread(); k < size; k += MPK_THREADS)
+                s_query[k] = mpk_get(q, g_q, token * q.stride[0] + head * q.stride[1] + k * q.stride[2]);
+            attend_head(t, p, how, token, head, head / group, y);
+        }
+}
+
+/* A turned query head into scratch; the angles are there. */
+MPK_FN void attend_load_query(const mpk_task &t, const heads_source &h, const mpk_view &q_norm, rt_i64 token,
+                              rt_i64 head)
+{
+    float *s_query = attend_query(t, h.size);
+    rt_i64 from = heads_offset(h, token, head);
+    float factor = heads_factor(t, h, MPK_THREADS, true, q_norm, from);
+    mpk_sync();
+    for (int k = mpk_thread(); k < h.size; k += MPK_THREADS)
+        s_query[k] = heads_turned(t, h, q_norm, from, k, factor);
+}
+
+/* First the cache of these KV heads for all tokens, then attention for each. */
+MPK_FN void attention_qkv_run(const mpk_task &t, const heads_source &h, const heads_place &p, const attend_how &how,
+                              const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &y, const float *frequency,
+                              float amplitude)
+{
+    rt_i64 lo = mpk_lo(t, 1) / h.size, hi = mpk_hi(t, 1) / h.size, group = h.heads / h.kv_heads;
+    rt_i64 alive = mpk_live(t, h.qkv);
+    for (rt_i64 token = 0; token < alive; token++) {
+        heads_angles(t, h, token, heads_integer(t, p.positions, token), frequency, amplitude);
+        heads_store(t, h, p, k_norm, token, lo / group, hi / group);
+    }
+    for (rt_i64 token = mpk_lo(t, 0); token < (rt_i64)mpk_hi(t, 0); token++) {
+        heads_angles(t, h, token, heads_integer(t, p.positions, token), frequency, amplitude);
+        for (rt_i64 head = lo; head < hi; head++) {
+            attend_load_query(t, h, q_norm, token, head);
+            attend_head(t, p, how, token, head, head / group, y);
+        }
+    }
+}
+
+/* ---- attention_split: see src/op/attention_split.c for the division of work ---- */
+
+struct split_how {
+    attend_how how;
+    rt_i64 splits, unit;
+};
+
+/* A token: where its slot begins in this step, positions that are in the cache, units that they make. */
+struct split_token {
+    rt_i64 first, slot, position, cached, units;
+};
+
+/* The next token after `before` (of token number t - 1). */
+MPK_FN split_token split_next(const mpk_task &t, const heads_place &p, const split_how &s, rt_i64 token,
+                              const split_token &before)
+{
+    split_token k;
+    rt_i64 room = p.pages.dims[1] * p.k_cache.dims[2];
+    k.slot = heads_integer(t, p.slots, token);
+    k.position = heads_integer(t, p.positions, token);
+    k.first = token > 0 && before.slot == k.slot ? before.first : token;
+    k.cached = heads_integer(t, p.positions, k.first);
+    k.cached = k.cached < 0 ? 0 : k.cached < room ? k.cached : room;
+    k.units = k.cached > s.unit ? (k.cached + s.unit - 1) / s.unit : 1;
+    return k;
+}
+
+/* Add the tokens of the step itself that token t sees, from qkv. */
+MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_place &p, const split_how &s,
+                       const mpk_view &k_norm, rt_i64 token, const split_token &k, rt_i64 kv_head, attend_sum *a)
+{
+    const float *s_query = attend_query(t, h.size);
+    float *s_values = attend_values(t, h.size);
+    const char *g_qkv = mpk_data(t, h.qkv);
+    for (rt_i64 i = k.first; i <= token; i++) {
+        if (i < token && heads_integer(t, p.positions, i) < attend_first(s.how.window, k.position))
+            continue;
+        rt_i64 from = heads_offset(h, i, h.heads + kv_head),
+               values = heads_offset(h, i, h.heads + h.kv_heads + kv_head);
+        heads_angles(t, h, i, 0, (const float *)0, 1);
+        float factor = heads_factor(t, h, MPK_THREADS, true, k_norm, from);
+        double dot = 0;
+        for (int e = mpk_thread(); e < h.size; e += MPK_THREADS)
+            dot += (double)(s_query[e] * heads_turned(t, h, k_norm, from, e, factor));
+        float score = s.how.scale * (float)mpk_sum(t, MPK_THREADS, dot);
+        float kept = attend_rescale(a, score), weight = expf(score - a->largest);
+        a->sum = a->sum * kept + weight;
+        for (int e = mpk_thread(); e < h.size; e += MPK_THREADS)
+            s_values[e] = s_values[e] * kept + weight * mpk_get(h.qkv, g_qkv, values + e * h.qkv.stride[1]);
+    }
+}
+
+/* Units lo .. hi - 1 of a token for one query head; none: zeros and -inf. */
+MPK_FN void split_units(const mpk_task &t, const heads_source &h, const heads_place &p, const split_how &s,
+                        const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &part, const mpk_view &lse,
+                        rt_i64 token, const split_token &k, rt_i64 lo, rt_i64 hi, rt_i64 split, rt_i64 head)
+{
+    char *g_part = mpk_data(t, part), *g_lse = mpk_data(t, lse);
+    rt_i64 kv_head = head / (h.heads / h.kv_heads);
+    mpk_sync();
+    attend_sum a = attend_begin(t, h.size);
+    if (lo < hi) {
+        rt_i64 first = attend_first(s.how.window, k.position), end = hi * s.unit < k.cached ? hi * s.unit : k.cached;
+        heads_angles(t, h, token, 0, (const float *)0, 1);
+        attend_load_query(t, h, q_norm, token, head);
+        attend_cached(t, p, k.slot, first > lo * s.unit ? first : lo * s.unit, end - 1, kv_head, s.how.scale, &a);
+        if (hi == k.units)
+            split_step(t, h, p, s, k_norm, token, k, kv_head, &a);
+    }
+    rt_i64 to = token * part.stride[0] + split * part.stride[1] + head * h.size * part.stride[2];
+    for (int e = mpk_thread(); e < h.size; e += MPK_THREADS)
+        mpk_put(part, g_part, to + e * part.stride[2], attend_answer(t, h.size, &a, e));
+    if (mpk_thread() == 0)
+        mpk_put(lse, g_lse, token * lse.stride[0] + split * lse.stride[1] + head * lse.stride[2],
+                a.sum == 0 ? -MPK_INFINITY : a.largest + logf(a.sum));
+}
+
+MPK_FN rt_i64 split_clamp(rt_i64 x, rt_i64 hi)
+{
+    return x < 0 ? 0 : x < hi ? x : hi;
+}
+
+MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const heads_place &p, const split_how &s,
+                                const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &part,
+                                const mpk_view &lse)
+{
+    rt_i64 all = 0, before = 0, alive = mpk_live(t, h.qkv), group = h.heads / h.kv_heads;
+    rt_i64 lo = mpk_lo(t, 2) / h.size, hi = mpk_hi(t, 2) / h.size;
+    split_token k = {};
+    for (rt_i64 token = 0; token < alive; token++) {
+        k = split_next(t, p, s, token, k);
+        all += k.units;
+    }
+    for (rt_i64 token = 0; token < (rt_i64)mpk_hi(t, 0); token++) {
+        k = split_next(t, p, s, token, k);
+        for (rt_i64 split = mpk_lo(t, 1); token >= (rt_i64)mpk_lo(t, 0) && split < (rt_i64)mpk_hi(t, 1); split++)
+            for (rt_i64 head = lo; head < hi; head++)
+                split_units(t, h, p, s, q_norm, k_norm, part, lse, token, k,
+                            split_clamp(split * all / s.splits - before, k.units),
+                            split_clamp((split + 1) * all / s.splits - before, k.units), split, head);
+        before += k.units;
+    }
+    for (rt_i64 token = 0; (rt_i64)mpk_hi(t, 1) == s.splits && token < alive; token++) {
+        heads_angles(t, h, token, 0, (const float *)0, 1);
+        heads_store(t, h, p, k_norm, token, lo / group, hi / group);
+    }
+}
+
+#endif

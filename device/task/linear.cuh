@@ -1,0 +1,223 @@
+/* linear.cuh - products of activations with rows of weights, for any shape: linear, and logits.
+ *
+ * A team of threads takes four rows of a weight and up to TOKENS rows of x.  x comes through shared memory, a tile of
+ * columns at a time, gathered, folded and normalised on the way; lane l of the team adds columns l, l + team, ... in
+ * rising order, then the lanes are added in rising order: the bits of a token depend on its row alone.
+ * Cost: 2 D flops a token and row; weights are read once for TOKENS tokens.
+ */
+#ifndef TASK_LINEAR_CUH
+#define TASK_LINEAR_CUH
+
+#include "task/activate.cuh"
+#include "task/fold.cuh"
+
+/* Columns of x in a tile, rows of a weight that a team does at a time, tokens at most. */
+enum { LINEAR_TILE = 256, LINEAR_ROWS = 4, LINEAR_TOKENS = 8 };
+/* Scratch behind that of the reductions: factors of the norm, results of a group twice, tile or partial sums. */
+enum {
+    LINEAR_FACTORS = MPK_REDUCE_BYTES,
+    LINEAR_RESULTS = LINEAR_FACTORS + 64,
+    LINEAR_SECOND = LINEAR_RESULTS + 8 * LINEAR_ROWS * LINEAR_TOKENS * 4,
+    LINEAR_BUFFER = LINEAR_SECOND + 8 * LINEAR_ROWS * LINEAR_TOKENS * 4
+};
+
+/* Where rows of x come from. */
+struct linear_source {
+    mpk_view x, norm, lse, rows;
+    double eps;
+};
+
+/* The row of x that row r of the result is made of, or -1. */
+MPK_FN rt_i64 linear_row(const mpk_task &t, const linear_source &s, rt_i64 r)
+{
+    if (!mpk_is_there(s.rows))
+        return r;
+    rt_i64 token = mpk_get_int(s.rows, mpk_data(t, s.rows), r * s.rows.stride[0]);
+    return token >= 0 && token < mpk_live(t, s.x) ? token : -1;
+}
+
+/* 1 / root mean square of n rows from r0 on, one team a row, into scratch. */
+MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0, int n)
+{
+    float *s_factor = (float *)(t.s_scratch + LINEAR_FACTORS);
+    const char *g_x = mpk_data(t, s.x);
+    int team = mpk_thread() / MPK_TEAM, lane = mpk_thread() % MPK_TEAM;
+    rt_i64 width = s.x.dims[1];
+    for (int first = 0; first < n; first += MPK_TEAMS) {
+        bool mine = team < MPK_TEAMS && first + team < n;
+        rt_i64 row = mine ? linear_row(t, s, r0 + first + team) : -1;
+        double sum = 0;
+        for (rt_i64 k = lane; row >= 0 && k < width; k += MPK_TEAM) {
+            double value = (double)mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
+            sum += value * value;
+        }
+        sum = mpk_sum(t, MPK_TEAM, sum);
+        if (mine && lane == 0)
+            s_factor[first + team] = (float)(1.0 / sqrt(sum / (double)width + s.eps));
+    }
+    mpk_sync();
+}
+
+/* Columns k0 .. of n rows into s_x[row][LINEAR_TILE]; zeros behind the last column. */
+MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, int n, rt_i64 k0, rt_i64 width)
+{
+    float *s_x = (float *)(t.s_scratch + LINEAR_BUFFER);
+    const float *s_factor = (const float *)(t.s_scratch + LINEAR_FACTORS);
+    const char *g_x = mpk_data(t, s.x), *g_norm = mpk_data(t, s.norm), *g_lse = mpk_data(t, s.lse);
+    for (int i = mpk_thread(); i < n * LINEAR_TILE; i += MPK_THREADS) {
+        int j = i / LINEAR_TILE;
+        rt_i64 k = k0 + i % LINEAR_TILE, row = linear_row(t, s, r0 + j);
+        float value = 0;
+        if (k < width && row >= 0) {
+            if (mpk_is_there(s.lse))
+                value = mpk_round(s.x.dtype, fold_value(s.x, g_x, s.lse, g_lse, row, k));
+            else
+                value = mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
+            if (mpk_is_there(s.norm))
+                value = value * s_factor[j] * mpk_get(s.norm, g_norm, k * s.norm.stride[0]);
+        }
+        s_x[i] = value;
+    }
+}
+
+/* Add the lanes of each team, in rising order: s_result[row of the group][token]. */
+template <int TOKENS>
+MPK_FN void linear_add_lanes(const mpk_task &t, float (&r_sum)[LINEAR_ROWS][TOKENS], float *s_result)
+{
+    float *s_part = (float *)(t.s_scratch + LINEAR_BUFFER);
+    int team = mpk_thread() / MPK_TEAM, lane = mpk_thread() % MPK_TEAM;
+#pragma unroll
+    for (int c = 0; c < LINEAR_ROWS; c++) {
+        mpk_sync();
+#pragma unroll
+        for (int j = 0; j < TOKENS; j++)
+            s_part[mpk_thread() * TOKENS + j] = r_sum[c][j];
+        mpk_sync();
+        for (int j = lane; team < MPK_TEAMS && j < TOKENS; j += MPK_TEAM) {
+            float sum = 0;
+            for (int l = 0; l < MPK_TEAM; l++)
+                sum += s_part[(team * MPK_TEAM + l) * TOKENS + j];
+            s_result[(c * MPK_TEAMS + team) * TOKENS + j] = sum;
+        }
+    }
+    mpk_sync();
+}
+
+/* s_result[i][token] = w[first + i] . x[r0 + token] for the LINEAR_ROWS * MPK_TEAMS rows from `first` on that are below
+ * `end`, and n <= TOKENS tokens. */
+template <int TOKENS>
+MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_view &w, rt_i64 first, rt_i64 end,
+                         rt_i64 r0, int n, float *s_result)
+{
+    const float *s_x = (const float *)(t.s_scratch + LINEAR_BUFFER);
+    const char *g_w = mpk_data(t, w);
+    int team = mpk_thread() / MPK_TEAM, lane = mpk_thread() % MPK_TEAM;
+    float r_sum[LINEAR_ROWS][TOKENS] = {};
+    for (rt_i64 k0 = 0; k0 < w.dims[1]; k0 += LINEAR_TILE) {
+        mpk_sync();
+        linear_stage(t, s, r0, n, k0, w.dims[1]);
+        mpk_sync();
+        int columns = (int)(w.dims[1] - k0 < LINEAR_TILE ? w.dims[1] - k0 : LINEAR_TILE);
+        for (int k = lane; team < MPK_TEAMS && k < columns; k += MPK_TEAM) {
+            float r_w[LINEAR_ROWS];
+#pragma unroll
+            for (int c = 0; c < LINEAR_ROWS; c++) {
+                rt_i64 row = first + c * MPK_TEAMS + team;
+                r_w[c] = row < end ? mpk_get(w, g_w, row * w.stride[0] + (k0 + k) * w.stride[1]) : 0;
+            }
+#pragma unroll
+            for (int j = 0; j < TOKENS; j++) {
+                float x = j < n ? s_x[j * LINEAR_TILE + k] : 0;
+#pragma unroll
+                for (int c = 0; c < LINEAR_ROWS; c++)
+                    r_sum[c][j] += r_w[c] * x;
+            }
+        }
+    }
+    linear_add_lanes<TOKENS>(t, r_sum, s_result);
+}
+
+/* What linear does with a product. */
+struct linear_end {
+    mpk_view b0, b1, residual, y;
+    int activation; /* ACTIVATE_NONE: no gate */
+};
+
+/* Write a group: bias, gate, residual.  column: of the result's, that weight row `first` makes. */
+template <int TOKENS>
+MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, rt_i64 end, rt_i64 column, rt_i64 r0,
+                         int n)
+{
+    const float *s_result = (const float *)(t.s_scratch + LINEAR_RESULTS),
+                *s_second = (const float *)(t.s_scratch + LINEAR_SECOND);
+    const char *g_b0 = mpk_data(t, e.b0), *g_b1 = mpk_data(t, e.b1), *g_residual = mpk_data(t, e.residual);
+    char *g_y = mpk_data(t, e.y);
+    int rows = (int)(end - first < LINEAR_ROWS * MPK_TEAMS ? end - first : LINEAR_ROWS * MPK_TEAMS);
+    for (int i = mpk_thread(); i < rows * n; i += MPK_THREADS) {
+        int j = i / rows, c = i % rows;
+        rt_i64 at[2] = {r0 + j, column + c};
+        float value = s_result[c * TOKENS + j];
+        if (mpk_is_there(e.b0))
+            value += mpk_get(e.b0, g_b0, (first + c) * e.b0.stride[0]);
+        if (e.activation != ACTIVATE_NONE) {
+            float up = s_second[c * TOKENS + j];
+            if (mpk_is_there(e.b1))
+                up += mpk_get(e.b1, g_b1, (first + c) * e.b1.stride[0]);
+            value = activate(e.activation, value) * up;
+        }
+        if (mpk_is_there(e.residual))
+            value += mpk_get(e.residual, g_residual, at[0] * e.residual.stride[0] + at[1] * e.residual.stride[1]);
+        mpk_put(e.y, g_y, at[0] * e.y.stride[0] + at[1] * e.y.stride[1], value);
+    }
+}
+
+/* The columns of the box that weight w makes: those from `column` on.  w1: with an activation, what the gate lets
+ * through. */
+template <int TOKENS>
+MPK_FN void linear_weight(const mpk_task &t, const linear_source &s, const mpk_view &w, const mpk_view &w1,
+                          const linear_end &e, rt_i64 column)
+{
+    rt_i64 lo = (rt_i64)mpk_lo(t, 1) - column, hi = (rt_i64)mpk_hi(t, 1) - column;
+    lo = lo > 0 ? lo : 0;
+    hi = hi < w.dims[0] ? hi : w.dims[0];
+    if (lo >= hi)
+        return;
+    for (rt_i64 r0 = mpk_lo(t, 0); r0 < (rt_i64)mpk_hi(t, 0); r0 += TOKENS) {
+        int n = (int)((rt_i64)mpk_hi(t, 0) - r0 < TOKENS ? (rt_i64)mpk_hi(t, 0) - r0 : TOKENS);
+        if (mpk_is_there(s.norm))
+            linear_factors(t, s, r0, n);
+        for (rt_i64 first = lo; first < hi; first += LINEAR_ROWS * MPK_TEAMS) {
+            linear_group<TOKENS>(t, s, w, first, hi, r0, n, (float *)(t.s_scratch + LINEAR_RESULTS));
+            if (e.activation != ACTIVATE_NONE)
+                linear_group<TOKENS>(t, s, w1, first, hi, r0, n, (float *)(t.s_scratch + LINEAR_SECOND));
+            linear_write<TOKENS>(t, e, first, hi, column + first, r0, n);
+        }
+    }
+}
+
+/* The peaks of the columns of the box: a team finds the largest of 64 columns of a row. */
+MPK_FN void logits_peaks(const mpk_task &t, const mpk_view &logits, const mpk_view &peaks)
+{
+    const char *g_logits = mpk_data(t, logits);
+    char *g_peaks = mpk_data(t, peaks);
+    rt_i64 block0 = mpk_lo(t, 1) / 64, blocks = ((rt_i64)mpk_hi(t, 1) + 63) / 64 - block0, row0 = mpk_lo(t, 0);
+    rt_i64 n = blocks * ((rt_i64)mpk_hi(t, 0) - row0);
+    int team = mpk_thread() / MPK_TEAM, lane = mpk_thread() % MPK_TEAM;
+    for (rt_i64 first = 0; first < n; first += MPK_TEAMS) {
+        rt_i64 i = first + team;
+        bool mine = team < MPK_TEAMS && i < n;
+        rt_i64 row = row0 + i / blocks, block = block0 + i % blocks, lo = block * 64;
+        rt_i64 hi = lo + 64 < (rt_i64)mpk_hi(t, 1) ? lo + 64 : (rt_i64)mpk_hi(t, 1);
+        rt_u64 best =
+            mpk_largest(t, MPK_TEAM, logits, g_logits, row * logits.stride[0], logits.stride[1], lo, mine ? hi : lo);
+        if (!mine || lane)
+            continue;
+        rt_i64 at = row * peaks.stride[0] + block * peaks.stride[1];
+        rt_i64 column = best ? (rt_i64)mpk_index_of(best) : -1;
+        mpk_put(peaks, g_peaks, at,
+                best ? mpk_get(logits, g_logits, row * logits.stride[0] + column * logits.stride[1]) : -MPK_INFINITY);
+        mpk_put(peaks, g_peaks, at + peaks.stride[2], (float)column);
+    }
+}
+
+#endif

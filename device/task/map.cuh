@@ -1,0 +1,86 @@
+/* map.cuh - what instances of the operator map are made of: its functions, by the tables of src/op/map_arithmetic.h.
+ *
+ * A function of the expression language is map_NAME_T here, T one of b, i, f, d: the type of its last argument; all
+ * take three arguments.  Truths are integers 0 and 1.
+ */
+#ifndef TASK_MAP_CUH
+#define TASK_MAP_CUH
+
+#include "tile/view.cuh"
+
+#define SPECIAL_FN MPK_FN
+#ifndef MPK_EMULATED
+#define int64_t rt_i64
+#define uint64_t rt_u64
+#ifndef INFINITY
+#define INFINITY MPK_INFINITY
+#endif
+#ifndef NAN
+#define NAN MPK_NAN
+#endif
+#endif
+
+SPECIAL_FN float log_gamma_f(float a)
+{
+    return lgammaf(a);
+}
+SPECIAL_FN double log_gamma_d(double a)
+{
+    return lgamma(a);
+}
+
+#include "op/map_arithmetic.h"
+
+#define MAP_FUNCTION(name, type, result, expression) \
+    MPK_FN result map_##name(type a, type b, type c) \
+    {                                                \
+        (void)a, (void)b, (void)c;                   \
+        return expression;                           \
+    }
+#define MAP_FLOATINGS(name, text, arity, floats, doubles) \
+    MAP_FUNCTION(name##_f, float, float, floats)          \
+    MAP_FUNCTION(name##_d, double, double, doubles)
+#define MAP_NUMERICS(name, text, arity, integers, floats, doubles) \
+    MAP_FUNCTION(name##_i, rt_i64, rt_i64, integers)               \
+    MAP_FLOATINGS(name, text, arity, floats, doubles)
+#define MAP_TESTS(name, text, truth)              \
+    MAP_FUNCTION(name##_i, rt_i64, rt_i64, truth) \
+    MAP_FUNCTION(name##_f, float, rt_i64, truth)  \
+    MAP_FUNCTION(name##_d, double, rt_i64, truth)
+#define MAP_FLOAT_TESTS(name, text, truth)              \
+    MAP_FUNCTION(name##_f, float, rt_i64, (truth) != 0) \
+    MAP_FUNCTION(name##_d, double, rt_i64, (truth) != 0)
+#define MAP_WHOLES(name, text, integers) MAP_FUNCTION(name##_i, rt_i64, rt_i64, integers)
+#define MAP_BITWISE(name, text, arity, truth, integers) \
+    MAP_FUNCTION(name##_b, rt_i64, rt_i64, truth)       \
+    MAP_FUNCTION(name##_i, rt_i64, rt_i64, integers)
+#define MAP_LOGICAL(name, text, arity, truth) MAP_FUNCTION(name##_b, rt_i64, rt_i64, truth)
+
+MAP_NUMERICS(negate, "-x", 1, whole_negate(a), -a, -a)
+MAP_NUMERICS(add, "+", 2, (rt_i64)((rt_u64)a + (rt_u64)b), a + b, a + b)
+MAP_NUMERICS(subtract, "-", 2, (rt_i64)((rt_u64)a - (rt_u64)b), a - b, a - b)
+MAP_NUMERICS(multiply, "*", 2, (rt_i64)((rt_u64)a *(rt_u64)b), a *b, a *b)
+MAP_FLOATINGS(divide, "/", 2, a / b, a / b)
+FLOATING(MAP_FLOATINGS)
+NUMERIC(MAP_NUMERICS)
+TEST(MAP_TESTS)
+FLOAT_TEST(MAP_FLOAT_TESTS)
+WHOLE(MAP_WHOLES)
+BITS(MAP_BITWISE)
+LOGIC(MAP_LOGICAL)
+
+/* As it comes back from a tensor of an integer dtype: the low bits; from a real, held at the ends. */
+MPK_FN rt_i64 map_keep_whole(const mpk_view &v, rt_i64 x)
+{
+    rt_u64 kept;
+    mpk_put_int(v, (char *)&kept, 0, x);
+    return mpk_get_int(v, (const char *)&kept, 0);
+}
+MPK_FN rt_i64 map_keep_real(const mpk_view &v, double x)
+{
+    rt_u64 kept;
+    mpk_put_double(v, (char *)&kept, 0, x);
+    return mpk_get_int(v, (const char *)&kept, 0);
+}
+
+#endif

@@ -1,0 +1,163 @@
+/* body_attention.c - generic bodies of attention and of what fills the paged cache (device/task/heads.cuh,
+ * attention.cuh). */
+#include "op/attend.h"
+#include "op/rope.h"
+
+#include "gen/body_rope.h"
+
+/* Where an operator's inputs stand that all of these have: positions, slots, pages behind each other, and the caches.
+ */
+typedef struct inputs {
+    const char *op;
+    uint32_t positions, k_cache;
+} inputs;
+
+static const inputs inputs_table[] = {
+    {"kv_write", 2, 5}, {"rope_kv", 2, 5}, {"attention", 3, 1}, {"attention_qkv", 1, 4}, {"attention_split", 2, 5},
+};
+
+static bool accepts(const gen_call *c)
+{
+    for (size_t i = 0; i < sizeof inputs_table / sizeof *inputs_table; i++)
+        if (str_is(str_from(c->op->def->name), inputs_table[i].op))
+            return gen_accepts_caches(c, inputs_table[i].k_cache);
+    return false;
+}
+
+/* Scratch of attention of heads of this size: angles, a chunk, query, values; as in attention.cuh. */
+static uint32_t scratch_of_heads(int64_t size)
+{
+    return (uint32_t)(GEN_REDUCE_BYTES + 2 * 256 * 4 + 3 * size * 4);
+}
+
+static int64_t head_size(const gen_call *c)
+{
+    return c->ir->tensors
+        .at[c->op->in[str_is(str_from(c->op->def->name), "attention")       ? 1
+                      : str_is(str_from(c->op->def->name), "attention_qkv") ? 4
+                                                                            : 5]]
+        .dims[3];
+}
+
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    return scratch_of_heads(head_size(c));
+}
+
+/* Heads so large that they do not fit the scratch are refused. */
+static bool accepts_heads(const gen_call *c)
+{
+    return head_size(c) <= 1024 && accepts(c);
+}
+
+static void print_place(text *out)
+{
+    text_print(out, "    constexpr heads_place place = {in_positions, in_slots, in_pages, in_k_cache, in_v_cache};\n");
+}
+
+/* `table`: the operand with the angles, or "{-1}"; half: pairs that turn. */
+static void print_source(const char *table, int64_t heads, int64_t kv_heads, int64_t size, int64_t half,
+                         bool interleaved, double eps, text *out)
+{
+    text_print(out, "    constexpr heads_source source = {in_qkv, %s, %lld, %lld, %lld, %lld, %s, ", table,
+               (long long)heads, (long long)kv_heads, (long long)size, (long long)half, interleaved ? "true" : "false");
+    gen_print_double(eps, out);
+    text_print(out, "};\n");
+}
+
+static void print_how(double scale, int64_t size, int64_t window, text *out)
+{
+    text_print(out, "    constexpr attend_how how = {");
+    gen_print_float(attend_scale(scale, size), out);
+    text_print(out, ", %lld};\n", (long long)window);
+}
+
+static mpk_status print_kv_write(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    print_place(out);
+    text_print(out, "    kv_write_run(t, in_k, in_v, place);\n}\n");
+    return MPK_OK;
+}
+
+static mpk_status print_rope_kv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { TABLE = 1 };
+    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, INTERLEAVED };
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    gen_print_head(c, n, out);
+    print_place(out);
+    print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, gen_input(c, TABLE)->dims[2],
+                 a[INTERLEAVED].i != 0, a[EPS].f, out);
+    text_print(out, "    rope_kv_run(t, source, place, in_q_norm, in_k_norm, out_q);\n}\n");
+    return MPK_OK;
+}
+
+static mpk_status print_attention(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { SCALE, WINDOW };
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    gen_print_head(c, n, out);
+    print_place(out);
+    print_how(a[SCALE].f, head_size(c), a[WINDOW].i, out);
+    text_print(out, "    attention_run(t, in_q, place, how, out_y);\n}\n");
+    return MPK_OK;
+}
+
+static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { HEADS = ROPE_ATTRIBUTES, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, INTERLEAVED };
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    gen_print_frequencies(c, n, out);
+    gen_print_head(c, n, out);
+    print_place(out);
+    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, a[ROPE_SIZE].i / 2, a[INTERLEAVED].i != 0, a[EPS].f,
+                 out);
+    print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, out);
+    text_print(out, "    attention_qkv_run(t, source, place, how, in_q_norm, in_k_norm, out_y, frequency_%u, ", n);
+    gen_print_amplitude(c, out);
+    text_print(out, ");\n}\n");
+    return MPK_OK;
+}
+
+static mpk_status print_attention_split(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { TABLE = 1 };
+    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT };
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    gen_print_head(c, n, out);
+    print_place(out);
+    print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, gen_input(c, TABLE)->dims[2],
+                 a[INTERLEAVED].i != 0, a[EPS].f, out);
+    print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, out);
+    text_print(out,
+               "    constexpr split_how split = {how, %lld, %lld};\n"
+               "    attention_split_run(t, source, place, split, in_q_norm, in_k_norm, out_part, out_lse);\n}\n",
+               (long long)a[SPLITS].i, (long long)a[UNIT].i);
+    return MPK_OK;
+}
+
+const gen_body gen_body_kv_write = {
+    .op = "kv_write", .name = "heads", .accepts = accepts, .print = print_kv_write, .scratch_bytes = scratch_bytes};
+const gen_body gen_body_rope_kv = {
+    .op = "rope_kv", .name = "heads", .accepts = accepts_heads, .print = print_rope_kv, .scratch_bytes = scratch_bytes};
+const gen_body gen_body_attention = {.op = "attention",
+                                     .name = "attention",
+                                     .accepts = accepts_heads,
+                                     .print = print_attention,
+                                     .scratch_bytes = scratch_bytes};
+const gen_body gen_body_attention_qkv = {.op = "attention_qkv",
+                                         .name = "attention",
+                                         .accepts = accepts_heads,
+                                         .print = print_attention_qkv,
+                                         .scratch_bytes = scratch_bytes};
+const gen_body gen_body_attention_split_any = {.op = "attention_split",
+                                               .name = "attention",
+                                               .accepts = accepts_heads,
+                                               .print = print_attention_split,
+                                               .scratch_bytes = scratch_bytes};

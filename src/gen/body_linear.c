@@ -1,0 +1,74 @@
+/* body_linear.c - generic bodies of products with weights: linear, logits, attention_fold (device/task/linear.cuh). */
+#include "gen/body_print.h"
+
+enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL, LSE };
+enum { EPS, GLU };
+
+/* Tokens that a pass over the weights serves: no more than the graph has. */
+static int tokens_at_once(const gen_call *c)
+{
+    int64_t n = gen_output(c, 0)->dims[0];
+    return n > 4 ? 8 : n > 2 ? 4 : n > 1 ? 2 : 1;
+}
+
+/* As enum in linear.cuh: factors, two results of a group, tile. */
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    (void)c;
+    return GEN_REDUCE_BYTES + 64 + 2 * 8 * 4 * 8 * 4 + 8 * 256 * 4;
+}
+
+static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    str glu = c->op->attributes[GLU].s;
+    const char *activation = str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
+    int64_t column = 0;
+    gen_print_head(c, n, out);
+    text_print(out, "    constexpr linear_source source = {in_x, in_norm, in_lse, {-1}, ");
+    gen_print_double(c->op->attributes[EPS].f, out);
+    text_print(out, "};\n");
+    for (uint32_t i = 0; i < 3 && gen_input(c, W0 + i) && (i == 0 || !glu.n); i++) {
+        text_print(out, "    constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, ACTIVATE_%s};\n", i, i,
+                   glu.n ? "in_b1" : "{-1}", activation);
+        text_print(out, "    linear_weight<%d>(t, source, in_w%u, in_w1, end%u, %lld);\n", tokens_at_once(c), i, i,
+                   (long long)column);
+        column += gen_input(c, W0 + i)->dims[0];
+    }
+    text_print(out, "}\n");
+    return MPK_OK;
+}
+
+static mpk_status print_logits(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    text_print(out, "    constexpr linear_source source = {in_x, in_norm, {-1}, in_rows, ");
+    gen_print_double(c->op->attributes[EPS].f, out);
+    text_print(out,
+               "};\n    constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE};\n"
+               "    linear_weight<%d>(t, source, in_w, in_w, end, 0);\n    mpk_sync();\n"
+               "    logits_peaks(t, out_logits, out_peaks);\n}\n",
+               tokens_at_once(c));
+    return MPK_OK;
+}
+
+static mpk_status print_fold(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_simple(c, n, "attention_fold_run", "", out);
+    return MPK_OK;
+}
+
+const gen_body gen_body_linear = {.op = "linear",
+                                  .name = "linear",
+                                  .accepts = gen_accepts_plain,
+                                  .print = print_linear,
+                                  .scratch_bytes = scratch_bytes};
+const gen_body gen_body_logits = {.op = "logits",
+                                  .name = "linear",
+                                  .accepts = gen_accepts_plain,
+                                  .print = print_logits,
+                                  .scratch_bytes = scratch_bytes};
+const gen_body gen_body_attention_fold = {
+    .op = "attention_fold", .name = "fold", .accepts = gen_accepts_plain, .print = print_fold};

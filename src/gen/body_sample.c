@@ -1,0 +1,19 @@
+/* body_sample.c - the generic body of sample (device/task/sample.cuh). */
+#include "gen/body_print.h"
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_simple(c, n, "sample_run", "", out);
+    return MPK_OK;
+}
+
+/* As in sample.cuh: ranks and weights of a block, counts, words of one thread. */
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    (void)c;
+    return GEN_REDUCE_BYTES + 1024 * 16 + 256 * 4 + 64;
+}
+
+const gen_body gen_body_sample = {
+    .op = "sample", .name = "sample", .accepts = gen_accepts_plain, .print = print, .scratch_bytes = scratch_bytes};

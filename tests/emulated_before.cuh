@@ -1,0 +1,48 @@
+/* emulated_before.cuh - what stands before generated bodies when the host's C++ compiler compiles them: CUDA's words,
+ * and threads that meet at a barrier.  For src/gen/body_emulated_test.c. */
+#ifndef EMULATED_BEFORE_CUH
+#define EMULATED_BEFORE_CUH
+
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+
+#define MPK_EMULATED 1
+#define __device__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+
+/* Bodies work for any number of threads, so here it is a variable. */
+static int emulated_threads;
+static thread_local int emulated_thread;
+static pthread_barrier_t emulated_barrier;
+#define MPK_THREADS emulated_threads
+
+static inline int mpk_thread(void)
+{
+    return emulated_thread;
+}
+static inline void mpk_sync(void)
+{
+    if (emulated_threads > 1)
+        pthread_barrier_wait(&emulated_barrier);
+}
+static inline unsigned __float_as_uint(float x)
+{
+    unsigned u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+static inline float __uint_as_float(unsigned u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+static inline unsigned atomicAdd(unsigned *p, unsigned v)
+{
+    return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
+}
+
+#endif

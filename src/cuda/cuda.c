@@ -48,6 +48,8 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
           f->n_sms);
     CHECK(cx, f->maps_host, MPK_EUNSUPPORTED, "%s cannot read the host's memory", f->name);
     m->as_ptx = as_ptx;
+    if (m->options.code)
+        m->arch = *row; /* what it was compiled for; where that is too much, the launch is refused */
     if (m->options.reference_bodies)
         m->arch.features = 0;
     return MPK_OK;

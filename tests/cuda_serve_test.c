@@ -1,0 +1,239 @@
+/* cuda_serve_test.c - requests on the GPU's machine, against a stand-in for the driver (tests/fake_cuda.h), with the
+ * kernel's work done by the runtime's step task and the operators' reference code: the same answers as the CPU's, bit
+ * for bit, through the books, the mailbox, pinned logits and a kernel that rests and is started again. */
+#include "check.h"
+
+#include "base/rng.h"
+#include "cpu/cpu.h"
+#include "cuda/cuda_machine.h"
+#include "fake_cuda.h"
+#include "ir/op.h"
+#include "load/load.h"
+#include "model/model.h"
+#include "pass/pass.h"
+#include "rt/rt_step.h"
+
+static uint64_t seed;
+
+enum { TOKENS = 12, REQUESTS = 5, VOCABULARY = 97 };
+
+typedef struct server {
+    arena *a;
+    const gen_image *image;
+    void **data[2]; /* [graph][tensor] */
+    void *weights[64];
+    unsigned launches, steps;
+} server;
+
+static void move(rt_ring *from, const void *source, rt_ring *to, void *target, rt_u32 mask, size_t size)
+{
+    rt_u32 n = rt_ring_ready(from), space = rt_ring_space(to, mask + 1);
+    for (rt_u32 i = 0; i < n && i < space; i++) {
+        memcpy((char *)target + (to->written.value & mask) * size,
+               (const char *)source + (from->read.value & mask) * size, size);
+        rt_ring_wrote(to, 1);
+        rt_ring_took(from, 1);
+    }
+}
+
+static void run_step(server *s, const rt_machine *m)
+{
+    rt_u32 g = (rt_u32)(m->control->step.value >> 32);
+    const ir_graph *ir = s->image->ir[g];
+    for (uint32_t k = 0; k < ir->ops.n; k++) {
+        const ir_op *op = &ir->ops.at[k];
+        if (op->def->flags & OP_VIEW && ir->tensors.at[op->out[0]].shares != IR_NONE)
+            continue;
+        op_call call;
+        op_bind(ir, op, s->data[g], m->control->live, &call);
+        ir_box box = ir_box_whole(&ir->tensors.at[op->out[0]]);
+        if (ir->tensors.at[op->out[0]].rank)
+            box.hi[0] = op_live_entries(&call, &call.out[0]);
+        size_t n = op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, &box) : 0;
+        void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
+        op->def->ref(&call, &box, scratch);
+        free(scratch);
+    }
+    s->steps++;
+}
+
+/* A life of the kernel: until there is nothing to do. */
+static void run_server(void *user, const fake_launch *l)
+{
+    server *s = user;
+    rt_kernel *k = (rt_kernel *)(uintptr_t)l->argument;
+    if (strcmp(l->function, "mpk_kernel") != 0)
+        return;
+    rt_machine *m = &k->machine;
+    s->launches++;
+    for (;;) {
+        move(k->host_request_ring, k->host_requests, m->request_ring, m->requests, m->request_mask, sizeof(rt_request));
+        move(k->host_command_ring, k->host_commands, m->command_ring, m->commands, m->command_mask, sizeof(rt_command));
+        m->workers[0].owner = 1;
+        int published = rt_step_poll(m, &m->workers[0]);
+        move(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask, sizeof(rt_token));
+        if (!published)
+            break;
+        run_step(s, m);
+    }
+    rt_store_release_system(&m->control->abort, RT_STOPPING);
+    rt_store_release_system(k->host_state, RT_STOPPING);
+}
+
+static mpk_status all_f32(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
+                          ir_dtype *dtype)
+{
+    (void)cx;
+    (void)self;
+    (void)name;
+    (void)rank;
+    (void)dims;
+    *dtype = IR_F32;
+    return MPK_OK;
+}
+
+static void make_model(mpk_context *cx, arena *a, tg_program *program, gen_image *image)
+{
+    static const uint32_t n_tokens[] = {1, 8};
+    model_config c = {.family = STR("llama"),
+                      .n_layers = 1,
+                      .hidden_size = 32,
+                      .n_heads = 2,
+                      .n_kv_heads = 1,
+                      .head_size = 16,
+                      .ffn_size = 48,
+                      .vocab_size = VOCABULARY,
+                      .max_positions = 128,
+                      .norm_eps = 1e-5,
+                      .tied_embeddings = true,
+                      .activation = STR("silu"),
+                      .rope_size = 16,
+                      .rope_theta = 10000,
+                      .bos_token = -1};
+    model_weights w = {all_f32, NULL};
+    ir_graph *g[2];
+    pass_options o = {.n_workers = 6, .page_bytes = 16384, .pages_per_worker = 1024};
+    for (int i = 0; i < 2; i++) {
+        model_shape s = {.n_tokens = n_tokens[i],
+                         .n_rows = i ? 3 : 1,
+                         .n_slots = 3,
+                         .n_pages = 9,
+                         .page_tokens = 16,
+                         .max_pages_per_slot = 4,
+                         .kv_dtype = IR_F32,
+                         .activation_dtype = IR_F32};
+        check_ok(cx, model_build(cx, a, &c, &s, &w, &g[i]));
+    }
+    check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, program));
+    check_ok(cx, gen_image_make(cx, a, program, image));
+}
+
+static void bind_server(server *s, machine *on)
+{
+    const cuda_machine *m = cuda_of(on);
+    assert_true(s->image->n_weights <= 64);
+    for (uint32_t i = 0; i < s->image->n_weights; i++) {
+        const tg_weight *w = &s->image->weights[i];
+        int64_t n = 1;
+        for (uint32_t d = 0; d < w->rank; d++)
+            n *= w->dims[d];
+        s->weights[i] = arena_alloc(s->a, (size_t)n, 4);
+        load_random_fill(seed, w->name, w->dtype, 0, n, s->weights[i]);
+    }
+    for (uint32_t g = 0; g < 2; g++) {
+        const ir_graph *ir = s->image->ir[g];
+        s->data[g] = arena_alloc(s->a, ir->tensors.n, sizeof(void *));
+        for (ir_tensor_id t = 0; t < ir->tensors.n; t++) {
+            const tg_place *p = &s->image->places[g][t];
+            char *root =
+                p->area == TG_WEIGHTS ? s->weights[p->offset] : (char *)(uintptr_t)(m->areas[p->area] + p->offset);
+            s->data[g][t] = root + ir_row_bytes(ir->tensors.at[t].dtype, ir->tensors.at[t].offset);
+        }
+    }
+}
+
+typedef struct answers {
+    int32_t tokens[REQUESTS][TOKENS];
+    float logits[VOCABULARY];
+} answers;
+
+/* Requests at the same time, more than there are slots; the last one wants logits. */
+static void ask(mpk_context *cx, machine *m, answers *out)
+{
+    uint64_t ids[REQUESTS];
+    uint32_t n[REQUESTS] = {0}, open = REQUESTS;
+    memset(out, 0, sizeof *out);
+    for (uint32_t r = 0; r < REQUESTS; r++) {
+        int32_t prompt[20];
+        for (uint32_t i = 0; i < 20; i++)
+            prompt[i] = (int32_t)(rng_u64(seed + r, i) % VOCABULARY);
+        machine_request q = {.tokens = prompt, .n_tokens = 1 + 4 * r, .max_tokens = TOKENS, .top_p = 1};
+        if (r + 1 == REQUESTS) {
+            q.host_samples = true;
+            q.logits = out->logits;
+        }
+        check_ok(cx, machine_submit(cx, m, &q, &ids[r]));
+    }
+    while (open) {
+        rt_token got[8];
+        uint32_t k;
+        check_ok(cx, machine_drain(cx, m, got, 8, 5000000000u, &k));
+        assert_true(k > 0);
+        for (uint32_t i = 0; i < k; i++)
+            for (uint32_t r = 0; r < REQUESTS; r++) {
+                if (got[i].id != ids[r])
+                    continue;
+                if (got[i].token >= 0 && n[r] < TOKENS)
+                    out->tokens[r][n[r]++] = got[i].token;
+                else if (got[i].reason == RT_GOING)
+                    machine_cancel(m, ids[r]); /* its logits are there */
+                open -= got[i].reason != RT_GOING;
+            }
+    }
+}
+
+static void test_requests(void **state)
+{
+    (void)state;
+    static answers here, there, again;
+    mpk_context cx = {0};
+    arena a = {0};
+    tg_program program;
+    gen_image image;
+    server s = {.a = &a, .image = &image};
+    machine *gpu, *cpu;
+    char words[256];
+    const fake_cuda_face *fake = fake_cuda_start("capability:90,sms:6,memory:67108864");
+    assert_non_null(fake);
+    make_model(&cx, &a, &program, &image);
+    cuda_weight *made_up = arena_alloc(&a, image.n_weights, sizeof *made_up);
+    for (uint32_t i = 0; i < image.n_weights; i++)
+        made_up[i].dtype = image.weights[i].dtype;
+    cuda_options o = {.code = "\177ELF of the kernel", .code_bytes = 18};
+    cuda_weights w = {.at = made_up, .seed = seed};
+    check_ok(&cx, cuda_start(&cx, &image, &w, &o, &gpu));
+    bind_server(&s, gpu);
+    fake->kernel(run_server, &s);
+    ask(&cx, gpu, &there);
+    assert_true(s.launches > 1 && s.steps > TOKENS); /* it rested between requests */
+    ask(&cx, gpu, &again);
+    fake->kernel(NULL, NULL);
+    check_ok(&cx, cpu_start(&cx, &image, s.weights, &(cpu_options){.no_fast_bodies = true}, &cpu));
+    ask(&cx, cpu, &here);
+    machine_stop(cpu);
+    machine_stop(gpu);
+    assert_memory_equal(&here, &there, sizeof here);
+    assert_memory_equal(&here, &again, sizeof here);
+    fake->leaks(words, sizeof words);
+    assert_string_equal(words, "");
+    arena_free(&a);
+}
+
+int main(void)
+{
+    seed = check_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_requests),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

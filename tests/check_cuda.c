@@ -23,6 +23,7 @@
 
 #include "base/rng.h"
 #include "base/thread.h"
+#include "cuda/cache.h"
 #include "cuda/cuda.h"
 #include "gen/source.h"
 #include "ir/op.h"
@@ -775,8 +776,7 @@ int main(int argc, char **argv)
     if (b == MAP_FAILED)
         return 1;
     b->seed = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
-    if (!getenv("MPK_CACHE") && mkdtemp(cache))
-        setenv("MPK_CACHE", cache, 1);
+    bool own_cache = !getenv("MPK_CACHE") && mkdtemp(cache) && setenv("MPK_CACHE", cache, 1) == 0;
     pid_t child = child_of();
     if (child == 0) {
         find_gpu();
@@ -785,6 +785,7 @@ int main(int argc, char **argv)
     waitpid(child, NULL, 0);
     if (!b->has_gpu) {
         printf("skipped: there is no GPU to check: %s\n", b->no_gpu);
+        rmdir(cache);
         return 0;
     }
     list_items(argc - 1, argv + 1);
@@ -792,5 +793,9 @@ int main(int argc, char **argv)
     printf("%s, %s, %u SMs; %u programs compiled in %.1f s\n", b->gpu, b->arch.name, b->arch.n_sms, b->n,
            (double)(clock_ns() - start) * 1e-9);
     run_all();
+    if (own_cache) {
+        cuda_cache_clear(&(mpk_context){0});
+        rmdir(cache);
+    }
     return summarise((double)(clock_ns() - start) * 1e-9);
 }

@@ -14,8 +14,6 @@ static mpk_status look_at_memory(mpk_context *cx, cuda_driver *d, cuda_device_fa
 static mpk_status probe(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_device_facts *out)
 {
     cuda_device_facts f = {.index = index, .n_devices = cuda_driver_gpus(d), .driver_version = cuda_driver_version(d)};
-    CHECK(cx, f.n_devices, MPK_EUNSUPPORTED,
-          "there is no NVIDIA GPU that this process may use: run on the CPU (--device=cpu)");
     CHECK(cx, index < f.n_devices, MPK_EUNSUPPORTED, "there is no GPU %u: this process may use %u, the first is cuda:0",
           index, f.n_devices);
     TRY(cuda_driver_describe(cx, d, index, &f.gpu));

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
+#include "cuda/nvrtc.h"
 #include "engine/engine.h"
 
 /* "cuda" or "cuda:1"; false: neither. */
@@ -64,6 +65,17 @@ static mpk_status use_target(mpk_context *cx, const mpk_engine_options *o, engin
     return MPK_OK;
 }
 
+/* A GPU, and the compiler of its kernels.  That there is none is no error. */
+static bool finds_gpu(const mpk_engine_options *o, engine_device *out)
+{
+    mpk_context unsaid = {0};
+    cuda_nvrtc *compiler;
+    if (use_gpu(&unsaid, o, 0, out) != MPK_OK || cuda_nvrtc_open(&unsaid, &compiler) != MPK_OK)
+        return false;
+    cuda_nvrtc_close(compiler);
+    return true;
+}
+
 mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running, engine_device *out)
 {
     const char *chosen = getenv("MPK_DEVICE"), *word = o->device ? o->device : "auto";
@@ -79,8 +91,7 @@ mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bo
     }
     if (is_cuda)
         return use_gpu(cx, o, index, out);
-    mpk_context unsaid = {0}; /* no GPU is no error here */
-    if (is_auto && use_gpu(&unsaid, o, 0, out) == MPK_OK)
+    if (is_auto && finds_gpu(o, out))
         return MPK_OK;
     CHECK(cx, o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->keep, MPK_EARG,
           "this runs on the CPU, but mode, no_descriptor_prefetch and keep are for a GPU");

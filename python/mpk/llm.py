@@ -110,13 +110,14 @@ class LLM:
     """A model, compiled and running: a Hugging Face folder, a GGUF file, or an image of `mpk compile`.
 
     threads: workers (0: one for each processor); max_batch: requests that run at the same time; context_tokens: prompt
-    and answer of a request at most; kv_dtype: "f32", "f16" or "bf16"; random_weights: a configuration alone is a model.
+    and answer of a request at most; kv_dtype: "f32", "f16" or "bf16"; random_weights: a configuration alone is a model;
+    device: "cpu", "cuda", "cuda:1", or "auto": the first GPU if it can be used, else the CPU.
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int = 0, max_batch: int = 0, step_tokens: int = 0,
                  context_tokens: int = 0, kv_tokens: int = 0, kv_dtype: str = "f32", random_weights: bool = False,
-                 random_seed: int = 0) -> None:
+                 random_seed: int = 0, device: str = "auto") -> None:
         self._handle: ctypes.c_void_p | None = None
         self._requests: set[_Request] = set()
         self._lock = threading.Lock()
@@ -129,7 +130,8 @@ class LLM:
         options = c.EngineOptions(
             size=ctypes.sizeof(c.EngineOptions), threads=threads, max_batch=max_batch, step_tokens=step_tokens,
             context_tokens=context_tokens, kv_tokens=kv_tokens, kv_dtype=_DTYPES[kv_dtype],
-            random_weights=random_weights, random_seed=random_seed & (1 << 64) - 1)
+            random_weights=random_weights, random_seed=random_seed & (1 << 64) - 1,
+            device=device.encode())
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))
         self._handle = handle

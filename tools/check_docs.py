@@ -84,7 +84,7 @@ def help_of(mpk, verb):
 
 
 def dev_verbs(root):
-    return set(re.findall(r"^cmd_(\w+)\(\)", tree.read(root, "dev"), re.M))
+    return set(re.findall(r"^cmd_([\w-]+)\(\)", tree.read(root, "dev"), re.M))
 
 
 def check_mpk(mpk, words):

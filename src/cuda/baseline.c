@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "cuda/cuda_machine.h"
 
-enum { IDLE_NS = 50000 };
+enum { BUSY_NS = 50000 };
 
 typedef struct cuda_baseline {
     cuda_graph *steps;   /* [n_graphs + 1]: operators, step task, copy; the last one without operators */
@@ -118,14 +118,18 @@ static void *serve(void *argument)
     mpk_status status = cuda_gpu_use(&cx, m->gpu);
     while (status == MPK_OK && !rt_load_acquire_system(&b->stopping)) {
         bool busy = false;
-        if (host_books_are_busy(&m->machine.books)) {
+        rt_u32 seen = rt_load_acquire_system(&m->mailbox->bell); /* before looking */
+        if (!host_books_are_busy(&m->machine.books)) {
+            if (!rt_load_acquire_system(&b->stopping)) /* set before the bell rings */
+                rt_sleep(&m->mailbox->bell, seen, RT_FOREVER);
+        } else {
             pthread_mutex_lock(&b->lock);
             do
                 status = run_step(&cx, m, &busy);
             while (status == MPK_OK && busy && !rt_load_acquire_system(&b->stopping));
             pthread_mutex_unlock(&b->lock);
+            nanosleep(&(struct timespec){0, BUSY_NS}, NULL); /* it waits for the host, or for room in a ring */
         }
-        nanosleep(&(struct timespec){0, IDLE_NS}, NULL);
     }
     if (status != MPK_OK)
         note_failure(m, status, &cx);
@@ -181,6 +185,7 @@ void cuda_baseline_stop(cuda_machine *m)
     if (!b)
         return;
     rt_store_release_system(&b->stopping, 1);
+    machine_ring_host(&m->machine);
     if (b->has_thread)
         pthread_join(b->thread, NULL);
     for (uint32_t g = 0; b->steps && g <= n; g++)

@@ -50,6 +50,7 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
     uint64_t start = clock_ns(), verify_ns = 0;
     TRY(pass_simplify(s, &ir));
     TRY(pass_fuse_ops(s, &ir));
+    TRY(pass_fuse_map(s, &ir));
     c->ir = ir;
     TRY(compile_graph(s, c, &verify_ns));
     c->stats.compile_ms = (double)(clock_ns() - start - verify_ns) * 1e-6;

@@ -1,0 +1,334 @@
+/* fuse_map.c - chains and small trees of element-wise operators become one map.
+ *
+ * Input and output: a tensor program.  An operator is taken into the map of its reader if nothing else reads its result
+ * and both results have one shape; what it computes is rounded to its dtype within the expression, so the bits are
+ * those of the single operators.  Not taken: what reads storage that some operator writes in place, for the reader may
+ * stand behind the write.
+ *
+ * Idea: from the last operator to the first, each that is not yet taken gathers its producers, and theirs, within the
+ * limits of an expression.  Then the text is written, producers first: "t0 = bf16(x0 + x1); t0 * x2".
+ * Cost: linear in the program.
+ */
+#include "op/map_program.h"
+#include "pass/rewrite.h"
+
+enum { FUSE_MEMBERS = 24, FUSE_STEPS = 200, FUSE_TEMPS = 32, FUSE_TEXT = 4096 };
+
+typedef struct map_fuser {
+    rewrite *w;
+    bool *is_written; /* [tensors] of roots: an operator writes it in place */
+    bool *is_taken;   /* [ops] part of the map of its reader */
+} map_fuser;
+
+/* What one map will be made of. */
+typedef struct map_group {
+    ir_op_id members[FUSE_MEMBERS]; /* the first is the one whose result stays */
+    uint32_t n, n_steps, n_temps;
+    uint32_t n_in; /* operands that come from outside, each as often as it is read */
+} map_group;
+
+static const char gelu[] = "0.5 * x0 * (1 + erf(x0 * 0.70710678118654752))";
+static const char gelu_tanh[] = "0.5 * x0 * (1 + tanh(0.79788456080286536 * (x0 + 0.044715 * x0 * x0 * x0)))";
+
+/* The expression that has the bits of an operator; empty if there is none. */
+static str expression_of(const ir_op *op)
+{
+    static const char *const rows[][2] = {{"add", "x0 + x1"},
+                                          {"mul", "x0 * x1"},
+                                          {"cast", "x0"},
+                                          {"silu", "x0 / (1 + exp(-x0))"},
+                                          {"silu_mul", "x0 / (1 + exp(-x0)) * x1"}};
+    if (strcmp(op->def->name, "map") == 0)
+        return op->attributes[0].s;
+    if (strcmp(op->def->name, "gelu") == 0)
+        return str_from(op->attributes[0].i ? gelu_tanh : gelu);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(op->def->name, rows[i][0]) == 0)
+            return str_from(rows[i][1]);
+    return (str){0};
+}
+
+static bool is_plain(ir_dtype dtype)
+{
+    return ir_dtype_table[dtype].block_elements == 1;
+}
+
+/* Steps of the expression of an operator; 0: it cannot be part of a map. */
+static uint32_t count_steps(const map_fuser *f, const ir_op *op)
+{
+    map_program program;
+    ir_dtype dtypes[IR_MAX_INPUTS];
+    str expression = expression_of(op);
+    if (!expression.n || op->n_in > IR_MAX_INPUTS)
+        return 0;
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        dtypes[i] = f->w->g->tensors.at[op->in[i]].dtype;
+        if (!is_plain(dtypes[i]))
+            return 0;
+    }
+    if (map_compile(NULL, expression, op->n_in, dtypes, &program) != MPK_OK)
+        return 0;
+    return program.n + 1; /* and the rounding */
+}
+
+/* ---- words of an expression ---- */
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || c == '_';
+}
+
+/* The next number, word or other character; a number takes the sign of its exponent along. */
+static str next_token(str s, size_t at)
+{
+    str token = {s.at + at, 1};
+    bool number = is_digit(s.at[at]) || s.at[at] == '.', word = is_letter(s.at[at]);
+    while ((number || word) && at + token.n < s.n) {
+        char c = s.at[at + token.n], before = s.at[at + token.n - 1];
+        bool sign = number && (before == 'e' || before == 'E') && (c == '+' || c == '-');
+        if (!(is_digit(c) || sign || (word && is_letter(c)) || (number && (c == '.' || c == 'e' || c == 'E'))))
+            break;
+        token.n++;
+    }
+    return token;
+}
+
+/* "x12" or "t3": the letter and its number. */
+static bool is_numbered(str token, char letter, uint32_t *number)
+{
+    if (token.n < 2 || token.n > 3 || token.at[0] != letter || !is_digit(token.at[1]))
+        return false;
+    *number = (uint32_t)(token.at[1] - '0');
+    if (token.n == 3 && !is_digit(token.at[2]))
+        return false;
+    if (token.n == 3)
+        *number = *number * 10 + (uint32_t)(token.at[2] - '0');
+    return true;
+}
+
+/* Temporaries of the expression of an operator, and one for its result. */
+static uint32_t count_temps(const ir_op *op)
+{
+    str s = expression_of(op);
+    uint32_t n = 0, number;
+    for (size_t at = 0; at < s.n;) {
+        str token = next_token(s, at);
+        if (is_numbered(token, 't', &number) && number >= n)
+            n = number + 1;
+        at += token.n;
+    }
+    return n + 1;
+}
+
+/* ---- which operators ---- */
+
+static bool same_shape(const ir_tensor *a, const ir_tensor *b)
+{
+    return a->rank == b->rank && a->live == b->live && memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
+}
+
+static uint32_t count_operand(const ir_op *op, ir_tensor_id t)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        n += op->in[i] == t;
+    return n;
+}
+
+/* The operator that makes operand `t` of `reader`, if it may become part of the same map. */
+static const ir_op *find_member(const map_fuser *f, const ir_op *reader, ir_tensor_id t)
+{
+    const ir_graph *g = f->w->g;
+    const ir_tensor *made = &g->tensors.at[t];
+    if (made->producer == IR_NONE || made->shares != IR_NONE || f->w->is_output[t])
+        return NULL;
+    const ir_op *op = &g->ops.at[made->producer];
+    if (!expression_of(op).n || f->w->uses.at[t] != count_operand(reader, t) ||
+        !same_shape(made, &g->tensors.at[reader->out[0]]))
+        return NULL;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (f->is_written[tg_root(g, op->in[i])])
+            return NULL;
+    return op;
+}
+
+/* Take the producers of the members, and theirs, as far as the limits allow. */
+static void gather(map_fuser *f, ir_op_id first, map_group *group)
+{
+    const ir_graph *g = f->w->g;
+    const ir_op *root = &g->ops.at[first];
+    *group = (map_group){.members = {first}, .n = 1, .n_in = root->n_in};
+    group->n_steps = count_steps(f, root);
+    group->n_temps = count_temps(root);
+    for (uint32_t m = 0; group->n_steps && m < group->n; m++) {
+        const ir_op *reader = &g->ops.at[group->members[m]];
+        for (uint32_t i = 0; i < reader->n_in && group->n < FUSE_MEMBERS; i++) {
+            const ir_op *op = find_member(f, reader, reader->in[i]);
+            if (!op || f->is_taken[g->tensors.at[reader->in[i]].producer])
+                continue;
+            uint32_t steps = count_steps(f, op), temps = count_temps(op);
+            uint32_t n_in = group->n_in + op->n_in - count_operand(reader, reader->in[i]);
+            if (!steps || group->n_steps + steps > FUSE_STEPS || group->n_temps + temps > FUSE_TEMPS ||
+                n_in > IR_MAX_INPUTS)
+                continue;
+            group->n_steps += steps;
+            group->n_temps += temps;
+            group->n_in = n_in;
+            group->members[group->n++] = g->tensors.at[reader->in[i]].producer;
+            f->is_taken[g->tensors.at[reader->in[i]].producer] = true;
+        }
+    }
+}
+
+/* ---- the text ---- */
+
+typedef struct map_writer {
+    const map_fuser *f;
+    text out;
+    ir_tensor_id in[IR_MAX_INPUTS], made[FUSE_MEMBERS]; /* results of members, and the temporaries that hold them */
+    uint32_t n_in, n_made, temp_of[FUSE_MEMBERS], n_temps;
+} map_writer;
+
+/* An operand: the temporary that holds it, or an input of the map. */
+static bool find_operand(map_writer *to, ir_tensor_id t, uint32_t *number)
+{
+    for (uint32_t k = 0; k < to->n_made; k++)
+        if (to->made[k] == t) {
+            *number = to->temp_of[k];
+            return true;
+        }
+    for (*number = 0; *number < to->n_in && to->in[*number] != t;)
+        ++*number;
+    if (*number == to->n_in)
+        to->in[to->n_in++] = t;
+    return false;
+}
+
+static void write_operand(map_writer *to, ir_tensor_id t)
+{
+    uint32_t number;
+    bool is_temp = find_operand(to, t, &number);
+    text_print(&to->out, "%c%u", is_temp ? 't' : 'x', number);
+}
+
+/* A part of an operator's expression with its words renamed. */
+static void write_part(map_writer *to, const ir_op *op, str part, uint32_t first_temp)
+{
+    uint32_t number;
+    for (size_t at = 0; at < part.n;) {
+        str token = next_token(part, at);
+        if (is_numbered(token, 'x', &number) && number < op->n_in)
+            write_operand(to, op->in[number]);
+        else if (is_numbered(token, 't', &number))
+            text_print(&to->out, "t%u", first_temp + number);
+        else
+            text_add(&to->out, token.at, token.n);
+        at += token.n;
+    }
+}
+
+/* Statements of an operator; its result goes to a temporary, that of the last one is the value of the map. */
+static void write_member(map_writer *to, const ir_op *op, bool is_last)
+{
+    str expression = expression_of(op);
+    size_t result = expression.n;
+    while (result > 0 && expression.at[result - 1] != ';')
+        result--;
+    for (uint32_t i = 0, number; i < op->n_in; i++)
+        find_operand(to, op->in[i], &number); /* also what is not mentioned: it counts for the shape */
+    uint32_t first = to->n_temps;
+    to->n_temps += count_temps(op);
+    write_part(to, op, (str){expression.at, result}, first);
+    text_print(&to->out, result ? " " : "");
+    if (!is_last)
+        text_print(&to->out, "t%u = ", to->n_temps - 1);
+    text_print(&to->out, "%s(", ir_dtype_table[to->f->w->g->tensors.at[op->out[0]].dtype].name);
+    while (result < expression.n && expression.at[result] == ' ')
+        result++;
+    write_part(to, op, (str){expression.at + result, expression.n - result}, first);
+    text_print(&to->out, is_last ? ")" : "); ");
+    to->made[to->n_made] = op->out[0];
+    to->temp_of[to->n_made++] = to->n_temps - 1;
+}
+
+static bool fits(const map_writer *to)
+{
+    map_program program;
+    ir_dtype dtypes[IR_MAX_INPUTS];
+    for (uint32_t i = 0; i < to->n_in; i++)
+        dtypes[i] = to->f->w->g->tensors.at[to->in[i]].dtype;
+    return !to->out.failed && to->out.n < FUSE_TEXT &&
+           map_compile(NULL, (str){to->out.at, to->out.n}, to->n_in, dtypes, &program) == MPK_OK;
+}
+
+/* Members by rising number, so each stands behind what it reads. */
+static void sort_members(map_group *group)
+{
+    for (uint32_t i = 1; i < group->n; i++)
+        for (uint32_t k = i; k > 0 && group->members[k - 1] > group->members[k]; k--) {
+            ir_op_id swap = group->members[k];
+            group->members[k] = group->members[k - 1];
+            group->members[k - 1] = swap;
+        }
+}
+
+static mpk_status replace_group(map_fuser *f, map_group *group)
+{
+    rewrite *w = f->w;
+    ir_op_id root = group->members[0];
+    ir_tensor_id old = w->g->ops.at[root].out[0], made;
+    map_writer to = {.f = f};
+    mpk_status status = MPK_OK;
+    sort_members(group);
+    for (uint32_t i = 0; i < group->n; i++)
+        write_member(&to, &w->g->ops.at[group->members[i]], group->members[i] == root);
+    if (fits(&to)) {
+        ir_set set[] = {{.name = "expr", .s = to.out.at},
+                        {.name = "dtype", .s = ir_dtype_table[w->g->tensors.at[old].dtype].name},
+                        {.name = NULL}};
+        status = rewrite_add(w, w->keys.at[root], "map", to.n_in, to.in, set, &made);
+        if (status == MPK_OK)
+            rewrite_replace(w, old, made);
+    }
+    text_free(&to.out);
+    return status;
+}
+
+static mpk_status begin(map_fuser *f, rewrite *w)
+{
+    const ir_graph *g = w->g;
+    f->w = w;
+    NEW(w->s->cx, w->s->scratch, f->is_written, g->tensors.n);
+    NEW(w->s->cx, w->s->scratch, f->is_taken, g->ops.n);
+    for (size_t i = 0; i < g->ops.n; i++)
+        for (uint32_t k = 0; k < g->ops.at[i].n_out; k++) {
+            ir_tensor_id out = g->ops.at[i].out[k];
+            if (g->tensors.at[out].shares != IR_NONE && !(g->ops.at[i].def->flags & OP_VIEW))
+                f->is_written[tg_root(g, out)] = true;
+        }
+    return MPK_OK;
+}
+
+mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
+{
+    rewrite w;
+    map_fuser f;
+    map_group group;
+    if (s->options->fusion != PASS_FUSE_FULL)
+        return MPK_OK;
+    TRY(rewrite_begin(s, *g, &w));
+    TRY(begin(&f, &w));
+    for (ir_op_id o = (ir_op_id)w.g->ops.n; o-- > 0;) {
+        if (f.is_taken[o] || !expression_of(&w.g->ops.at[o]).n)
+            continue;
+        gather(&f, o, &group);
+        if (group.n > 1)
+            TRY(replace_group(&f, &group));
+    }
+    return rewrite_end(&w, g);
+}

@@ -1,0 +1,150 @@
+/* fuse_map_test.c - fused maps have the bits of the single operators, on examples and on random programs. */
+#include "check.h"
+
+#include <string.h>
+
+#include "base/rng.h"
+#include "ir/op.h"
+#include "pass/pass.h"
+
+static mpk_context cx;
+static uint64_t base_seed;
+
+static ir_graph *parse(arena *a, const char *source)
+{
+    ir_graph *g;
+    check_ok(&cx, ir_parse(&cx, a, str_from(source), &g));
+    return g;
+}
+
+static ir_graph *fuse(arena *a, ir_graph *g, pass_fusion fusion)
+{
+    arena scratch = {0};
+    pass_options options = {.n_workers = 2, .fusion = fusion};
+    pass_state s = {&cx, a, &scratch, &options};
+    check_ok(&cx, pass_fuse_map(&s, &g));
+    arena_free(&scratch);
+    check_ok(&cx, ir_verify(&cx, g));
+    return g;
+}
+
+/* Run a program; inputs are filled by name, so that every program of one family gets the same. */
+static void evaluate(arena *a, const ir_graph *g, uint64_t seed, ir_values *values)
+{
+    *values = (ir_values){.live = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
+    check_ok(&cx, ir_eval_allocate(&cx, a, g, values));
+    for (size_t t = 0; t < g->tensors.n; t++) {
+        const ir_tensor *x = &g->tensors.at[t];
+        op_view v = {.data = values->data[t], .dtype = x->dtype};
+        if (x->kind == IR_TEMP)
+            continue;
+        for (int64_t i = 0; i < ir_elements(x); i++)
+            op_store(&v, i, 3 * rng_normal(hash_bytes(x->name.at, x->name.n, seed), (uint64_t)i));
+    }
+    check_ok(&cx, ir_eval(&cx, a, g, values));
+}
+
+/* The outputs of two programs with the same inputs are the same bytes. */
+static void check_same(const ir_graph *one, const ir_graph *two, uint64_t seed)
+{
+    arena a = {0};
+    ir_values x, y;
+    evaluate(&a, one, seed, &x);
+    evaluate(&a, two, seed, &y);
+    assert_int_equal(one->outputs.n, two->outputs.n);
+    for (size_t i = 0; i < one->outputs.n; i++) {
+        const ir_tensor *t = &one->tensors.at[one->outputs.at[i]];
+        assert_true(t->dtype == two->tensors.at[two->outputs.at[i]].dtype);
+        assert_memory_equal(x.data[one->outputs.at[i]], y.data[two->outputs.at[i]], (size_t)ir_bytes(t));
+    }
+    arena_free(&a);
+}
+
+/* The program becomes n operators, and the last one's expression is this. */
+static void check_fused(const char *source, size_t n, const char *expression)
+{
+    arena a = {0};
+    ir_graph *plain = parse(&a, source), *fused = fuse(&a, plain, PASS_FUSE_FULL);
+    assert_int_equal(fused->ops.n, n);
+    str found = fused->ops.at[n - 1].attributes[0].s;
+    if (expression && !str_is(found, expression))
+        fail_msg("found \"%.*s\", expected \"%s\"", STR_ARG(found), expression);
+    check_same(plain, fused, base_seed);
+    assert_int_equal(fuse(&a, plain, PASS_FUSE_NONE)->ops.n, plain->ops.n);
+    arena_free(&a);
+}
+
+static void examples(void **state)
+{
+    (void)state;
+    check_fused("input %a : bf16[3, 70]\ninput %b : bf16[70]\n%s = add(%a, %b)\n%y = mul(%s, %s)\noutput %y\n", 1,
+                "t0 = bf16(x0 + x1); bf16(t0 * t0)");
+    check_fused(
+        "input %a : f32[3, 7]\n%c = cast(%a) {dtype = \"i32\"}\n%m = map(%c, %a) {expr = \"t0 = x0 * 2; where(x1 "
+        "> 1e-1, t0, x0)\", dtype = \"i64\"}\n%s = cast(%m) {dtype = \"f32\"}\n%y = gelu(%s)\noutput %y\n",
+        1, NULL);
+    /* read twice, an output, or of another shape: stays */
+    check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%t = gelu(%s) {tanh = 1}\n%y = add(%s, %t)\noutput %y\n", 2,
+                "t0 = f32(0.5 * x0 * (1 + tanh(0.79788456080286536 * (x0 + 0.044715 * x0 * x0 * x0)))); f32(x0 + t0)");
+    check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%y = silu(%s)\noutput %s\noutput %y\n", 2, NULL);
+    check_fused("input %a : f32[7]\ninput %b : f32[3, 7]\n%s = silu(%a)\n%y = silu_mul(%s, %b)\noutput %y\n", 2, NULL);
+}
+
+/* What is computed from storage before it is overwritten in place must not move behind that. */
+static void not_behind_a_write(void **state)
+{
+    (void)state;
+    check_fused("state %c : f32[4, 5]\ninput %v : f32[5]\ninput %i : i32[]\n%old = silu(%c)\n"
+                "%new = index_put(%c, %v, %i) {in_place = 1}\n%y = add(%old, %new)\noutput %y\n",
+                3, NULL);
+}
+
+/* A random program of element-wise operators over three inputs of a shape and one that is broadcast. */
+static void print_random(text *out, uint64_t seed, int n)
+{
+    static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64"};
+    static const char *const maps[] = {"x0 * sigmoid(x0) - x1 / 3", "t0 = max(x0, x1); t1 = t0 * t0; t1 - 1e-2 * x0",
+                                       "where(x0 < x1, -x0, floordiv(x1, 2))", "exp(min(x0, 3)) + 0.1"};
+    uint64_t used = 0;
+    text_print(out,
+               "input %%v0 : f32[4, 70]\ninput %%v1 : bf16[4, 70]\ninput %%v2 : i32[4, 70]\ninput %%v3 : f64[70]\n");
+    for (int i = 4; i < 4 + n; i++) {
+        uint64_t kind = rng_u64(seed, used++) % 3, recent = rng_u64(seed, used++) % 2;
+        uint64_t a = recent && i > 4 ? (uint64_t)i - 1 : rng_u64(seed, used++) % (uint64_t)i;
+        uint64_t b = rng_u64(seed, used++) % (uint64_t)i, pick = rng_u64(seed, used++);
+        if (kind == 0)
+            text_print(out, "%%v%d = cast(%%v%u) {dtype = \"%s\"}\n", i, (unsigned)a, dtypes[pick % 6]);
+        else
+            text_print(out, "%%v%d = map(%%v%u, %%v%u) {expr = \"%s\", dtype = \"%s\"}\n", i, (unsigned)a, (unsigned)b,
+                       maps[pick % 4], dtypes[pick / 4 % 6]);
+    }
+    for (int i = 4; i < 3 + n; i += 9)
+        text_print(out, "output %%v%d\n", i);
+    text_print(out, "output %%v%d\n", 3 + n);
+}
+
+static void random_programs(void **state)
+{
+    size_t before = 0, after = 0;
+    (void)state;
+    for (uint64_t round = 0; round < 100; round++) {
+        arena a = {0};
+        text source = {0};
+        print_random(&source, base_seed + round, 3 + (int)(round % 60));
+        ir_graph *plain = parse(&a, source.at), *fused = fuse(&a, plain, PASS_FUSE_FULL);
+        before += plain->ops.n;
+        after += fused->ops.n;
+        check_same(plain, fused, base_seed + round);
+        text_free(&source);
+        arena_free(&a);
+    }
+    assert_true(after < before / 2);
+}
+
+int main(void)
+{
+    base_seed = check_seed();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(examples), cmocka_unit_test(not_behind_a_write),
+                                       cmocka_unit_test(random_programs)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

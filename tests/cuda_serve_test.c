@@ -22,6 +22,7 @@ typedef struct server {
     const gen_image *image;
     void **data[2]; /* [graph][tensor] */
     void *weights[64];
+    machine *on;
     unsigned launches, steps;
 } server;
 
@@ -36,25 +37,42 @@ static void move(rt_ring *from, const void *source, rt_ring *to, void *target, r
     }
 }
 
+static void run_op(server *s, const rt_machine *m, uint32_t g, uint32_t k)
+{
+    const ir_graph *ir = s->image->ir[g];
+    const ir_op *op = &ir->ops.at[k];
+    if (op->def->flags & OP_VIEW && ir->tensors.at[op->out[0]].shares != IR_NONE)
+        return;
+    op_call call;
+    op_bind(ir, op, s->data[g], m->control->live, &call);
+    ir_box box = ir_box_whole(&ir->tensors.at[op->out[0]]);
+    if (ir->tensors.at[op->out[0]].rank)
+        box.hi[0] = op_live_entries(&call, &call.out[0]);
+    size_t n = op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, &box) : 0;
+    void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
+    op->def->ref(&call, &box, scratch);
+    free(scratch);
+}
+
 static void run_step(server *s, const rt_machine *m)
 {
     rt_u32 g = (rt_u32)(m->control->step.value >> 32);
-    const ir_graph *ir = s->image->ir[g];
-    for (uint32_t k = 0; k < ir->ops.n; k++) {
-        const ir_op *op = &ir->ops.at[k];
-        if (op->def->flags & OP_VIEW && ir->tensors.at[op->out[0]].shares != IR_NONE)
-            continue;
-        op_call call;
-        op_bind(ir, op, s->data[g], m->control->live, &call);
-        ir_box box = ir_box_whole(&ir->tensors.at[op->out[0]]);
-        if (ir->tensors.at[op->out[0]].rank)
-            box.hi[0] = op_live_entries(&call, &call.out[0]);
-        size_t n = op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, &box) : 0;
-        void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
-        op->def->ref(&call, &box, scratch);
-        free(scratch);
-    }
+    for (uint32_t k = 0; k < s->image->ir[g]->ops.n; k++)
+        run_op(s, m, g, k);
     s->steps++;
+}
+
+/* The baseline's kernels: one operator, or the step task. */
+static void run_alone(server *s, rt_kernel *k, const cuda_machine *on)
+{
+    const rt_graph *graphs = gen_image_table(s->image->block, RT_GRAPHS);
+    uint64_t op = ((uint64_t)(uintptr_t)k - on->table_block - on->layout.op_kernels) / sizeof *k;
+    if (k->mode == RT_ONE_OP) {
+        run_op(s, &k->machine, k->graph, (uint32_t)(op - graphs[k->graph].first_op));
+        return;
+    }
+    k->machine.workers[0].owner = 1;
+    s->steps += rt_step_poll(&k->machine, &k->machine.workers[0]) != 0;
 }
 
 /* A life of the kernel: until there is nothing to do. */
@@ -66,6 +84,10 @@ static void run_server(void *user, const fake_launch *l)
         return;
     rt_machine *m = &k->machine;
     s->launches++;
+    if (k->mode != RT_SERVE) {
+        run_alone(s, k, cuda_of(s->on));
+        return;
+    }
     for (;;) {
         move(k->host_request_ring, k->host_requests, m->request_ring, m->requests, m->request_mask, sizeof(rt_request));
         move(k->host_command_ring, k->host_commands, m->command_ring, m->commands, m->command_mask, sizeof(rt_command));
@@ -131,6 +153,7 @@ static void make_model(mpk_context *cx, arena *a, tg_program *program, gen_image
 static void bind_server(server *s, machine *on)
 {
     const cuda_machine *m = cuda_of(on);
+    s->on = on;
     assert_true(s->image->n_weights <= 64);
     for (uint32_t i = 0; i < s->image->n_weights; i++) {
         const tg_weight *w = &s->image->weights[i];
@@ -192,9 +215,8 @@ static void ask(mpk_context *cx, machine *m, answers *out)
     }
 }
 
-static void test_requests(void **state)
+static void serve_as(cuda_mode mode)
 {
-    (void)state;
     static answers here, there, again;
     mpk_context cx = {0};
     arena a = {0};
@@ -209,7 +231,7 @@ static void test_requests(void **state)
     cuda_weight *made_up = arena_alloc(&a, image.n_weights, sizeof *made_up);
     for (uint32_t i = 0; i < image.n_weights; i++)
         made_up[i].dtype = image.weights[i].dtype;
-    cuda_options o = {.code = "\177ELF of the kernel", .code_bytes = 18};
+    cuda_options o = {.code = "\177ELF of the kernel", .code_bytes = 18, .mode = mode};
     cuda_weights w = {.at = made_up, .seed = seed};
     check_ok(&cx, cuda_start(&cx, &image, &w, &o, &gpu));
     bind_server(&s, gpu);
@@ -229,11 +251,24 @@ static void test_requests(void **state)
     arena_free(&a);
 }
 
+static void test_requests(void **state)
+{
+    (void)state;
+    serve_as(CUDA_PERSISTENT);
+}
+
+static void test_requests_of_the_baseline(void **state)
+{
+    (void)state;
+    serve_as(CUDA_GRAPH);
+}
+
 int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_requests_of_the_baseline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

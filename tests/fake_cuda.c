@@ -42,8 +42,14 @@ typedef struct module {
     function *functions;
     char variables[256];
 } module;
+/* A launch, or a copy to the host. */
+typedef struct node {
+    fake_launch launch;
+    uint64_t to, from;
+    size_t n_bytes; /* 0: a launch */
+} node;
 typedef struct graph {
-    fake_launch *launches;
+    node *nodes;
     size_t n;
 } graph;
 typedef struct stream {
@@ -479,6 +485,13 @@ static int copy(uint64_t to, bool check_to, uint64_t from, bool check_from, size
     return 0;
 }
 
+static void record(graph *g, const node *n)
+{
+    g->nodes = realloc(g->nodes, (g->n + 1) * sizeof *n);
+    g->nodes[g->n] = *n;
+    g->nodes[g->n++].launch.from_graph = 1;
+}
+
 ENTRY cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t n);
 ENTRY cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t n)
 {
@@ -504,9 +517,11 @@ ENTRY cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, stream *s)
 ENTRY cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, stream *s);
 ENTRY cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, stream *s)
 {
-    (void)s;
     ENTER_CURRENT("cuMemcpyDtoHAsync");
-    return copy((uintptr_t)to, false, from, true, n);
+    if (!s || !s->recording)
+        return copy((uintptr_t)to, false, from, true, n);
+    record(s->recording, &(node){.to = (uintptr_t)to, .from = from, .n_bytes = n});
+    return 0;
 }
 
 ENTRY cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, stream *s);
@@ -728,13 +743,6 @@ static void launch(const fake_launch *l)
         run(fake.user, l);
 }
 
-static void record(graph *g, const fake_launch *l)
-{
-    g->launches = realloc(g->launches, (g->n + 1) * sizeof *l);
-    g->launches[g->n] = *l;
-    g->launches[g->n++].from_graph = 1;
-}
-
 ENTRY cuLaunchKernelEx(const config *c, function *f, void **arguments, void **extra);
 ENTRY cuLaunchKernelEx(const config *c, function *f, void **arguments, void **extra)
 {
@@ -751,7 +759,7 @@ ENTRY cuLaunchKernelEx(const config *c, function *f, void **arguments, void **ex
     if (arguments && arguments[0])
         memcpy(&l.argument, arguments[0], sizeof l.argument);
     if (c->stream && c->stream->recording)
-        record(c->stream->recording, &l);
+        record(c->stream->recording, &(node){.launch = l});
     else
         launch(&l);
     return 0;
@@ -761,7 +769,7 @@ ENTRY cuLaunchKernelEx(const config *c, function *f, void **arguments, void **ex
 
 static void end_graph(kind k, graph *g)
 {
-    free(g->launches);
+    free(g->nodes);
     end_handle(k, g);
 }
 
@@ -798,7 +806,7 @@ ENTRY cuGraphInstantiateWithFlags(graph **out, const graph *recorded, unsigned l
         return INVALID;
     graph *g = new_handle(READY_GRAPH, sizeof *g);
     for (size_t i = 0; i < recorded->n; i++)
-        record(g, &recorded->launches[i]);
+        record(g, &recorded->nodes[i]);
     *out = g;
     return 0;
 }
@@ -817,7 +825,10 @@ ENTRY cuGraphLaunch(const graph *g, stream *s)
     (void)s;
     ENTER_CURRENT("cuGraphLaunch");
     for (size_t i = 0; i < g->n; i++)
-        launch(&g->launches[i]);
+        if (g->nodes[i].n_bytes)
+            copy(g->nodes[i].to, false, g->nodes[i].from, true, g->nodes[i].n_bytes);
+        else
+            launch(&g->nodes[i].launch);
     return 0;
 }
 

@@ -134,7 +134,9 @@ static __device__ void loader_loop(void)
                 __nanosleep(100);
             if (ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
                 continue;
-            l.pages = d.asked = 0;
+            /* The list that is done was that of the step which has ended, or that of the one that does not come. */
+            if (l.step == mpk_w.begun)
+                l.pages = d.asked = 0;
         }
         /* Entries that were asked for but not looked at stand in the ring all the same. */
         while (ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)

@@ -103,7 +103,8 @@ MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot,
 
 /* ---- the loader's part: pairs of pages, keys before values ---- */
 
-template <int K> MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
+template <int K>
+static __device__ __noinline__ void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
 {
     constexpr int BYTES = ATTENTION_PAGE * K * 2;
     const rt_u64 at = ((rt_u64)(page < 0 ? 0 : page) * s.kv_heads + head) * BYTES;
@@ -132,14 +133,19 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
         return;
     const int live = (int)mpk_w.live[RT_TOKENS] < ATTENTION_TOKENS ? (int)mpk_w.live[RT_TOKENS] : ATTENTION_TOKENS;
     attention_plan_step(l.e, live, s, &plan);
+#pragma unroll 1
     for (int head = (int)l.e->lo[2] / columns; head < (int)l.e->hi[2] / columns; head++)
+#pragma unroll 1
         for (int split = (int)l.e->lo[1]; split < (int)l.e->hi[1]; split++)
+#pragma unroll 1
             for (int t = 0; t < live; t++) {
                 attention_piece k;
                 attention_find(&plan, s, split, t, &k);
+#pragma unroll 1
                 for (int p = k.first_page; p < k.last_page; p += 32) {
                     /* The lanes look 32 pages up at once. */
                     int mine = p + lane < k.last_page ? attention_page(l.e, s, k.slot, p + lane) : -1;
+#pragma unroll 1
                     for (int i = 0; i < 32 && p + i < k.last_page; i++)
                         attention_load_page<K>(l, s, __shfl_sync(0xffffffffu, mine, i), head);
                 }
@@ -176,7 +182,7 @@ template <int K> struct attention_row {
 
 /* Load, normalise and rotate a head of token t, rounding to bf16 after each as the single operators do. */
 template <int K>
-MPK_FN void attention_turn(const rt_entry *e, const attention_shape &s, int t, int head, int norm,
+static __device__ __noinline__ void attention_turn(const rt_entry *e, const attention_shape &s, int t, int head, int norm,
                            attention_row<K> *row)
 {
     const int lane = threadIdx.x % 32, columns = (s.heads + 2 * s.kv_heads) * K;
@@ -245,14 +251,16 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int t
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = (s.heads + 2 * s.kv_heads) * K;
     const int n = k->hi == k->units ? token - k->first + 1 : 0;
     attention_row<K> row;
+#pragma unroll 1
     for (int i = warp; i < ATTENTION_ROWS + n; i += MPK_WARPS) {
-        if (i < GROUP) {
-            attention_turn<K>(t.e, s, token, head * GROUP + i, AT_Q_NORM, &row);
-            attention_put_row<K>(t.s_scratch + at::QUERY + i * at::ROW, &row);
-        } else if (i >= ATTENTION_ROWS) {
-            int other = k->first + i - ATTENTION_ROWS;
-            attention_turn<K>(t.e, s, other, s.heads + head, AT_K_NORM, &row);
-            attention_put_row<K>(t.s_scratch + at::KEY + (i - ATTENTION_ROWS) * at::ROW, &row);
+        if (i >= GROUP && i < ATTENTION_ROWS)
+            continue;
+        bool is_key = i >= ATTENTION_ROWS; /* rows of keys follow those of queries */
+        int other = is_key ? k->first + i - ATTENTION_ROWS : token;
+        attention_turn<K>(t.e, s, other, is_key ? s.heads + head : head * GROUP + i, is_key ? AT_K_NORM : AT_Q_NORM,
+                          &row);
+        attention_put_row<K>(t.s_scratch + at::QUERY + i * at::ROW, &row);
+        if (is_key) {
             const char *value = (const char *)t.e->at[AT_QKV] +
                                 ((rt_u64)other * columns + (s.heads + s.kv_heads + head) * K) * 2;
             for (int c = lane; c < K / 8; c += 32)
@@ -342,6 +350,7 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
         query[d][2] = w.y;
         query[d][3] = w.w;
     }
+#pragma unroll 1
     for (int p = k->first_page; p < k->last_page; p += 2) {
         const int n = p + 1 < k->last_page ? 2 : 1;
         const char *key = 0, *value = 0;
@@ -383,6 +392,7 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
         query[n] = __uint_as_float((rt_u32)*(const rt_u16 *)(t.s_scratch + at::QUERY + warp * at::ROW + (lane + 32 * n) * 2)
                                    << 16);
     }
+#pragma unroll 1
     for (int i = k->first; i <= token && k->hi == k->units; i++) {
         const char *key = t.s_scratch + at::KEY + (i - k->first) * at::ROW;
         const char *value = t.s_scratch + at::VALUE + (i - k->first) * at::ROW;
@@ -441,6 +451,7 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
     const float none = -__int_as_float(0x7f800000);
     char *part = mpk_at<char>(t, s.part) + ((rt_u64)(token * s.splits + split) * s.heads + head * GROUP) * K * 2;
     float *lse = mpk_at<float>(t, s.part + 1) + (rt_u64)(token * s.splits + split) * s.heads + head * GROUP;
+#pragma unroll 1
     for (int i = mpk_thread(); i < GROUP * K / 2; i += MPK_THREADS) {
         int row = 2 * i / K, dim = 2 * i % K;
         float most = none, sum = 0, a = 0, b = 0;
@@ -468,6 +479,7 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
 template <int K> MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s, int head, int live)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = (s.heads + 2 * s.kv_heads) * K;
+#pragma unroll 1
     for (int token = warp; token < live; token += MPK_WARPS) {
         int position = mpk_at<const int>(t, AT_POSITIONS)[token], slot = mpk_at<const int>(t, AT_SLOTS)[token];
         int page = position < 0 ? -1 : attention_page(t.e, s, slot, position / ATTENTION_PAGE);
@@ -520,6 +532,7 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, i
 template <int K, int GROUP> MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s, int live)
 {
     if ((int)t.e->hi[1] == s.splits)
+#pragma unroll 1
         for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
             attention_fill_cache<K>(t, s, head, live);
 }
@@ -532,8 +545,11 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
     attention_plan plan;
     attention_plan_step(t.e, live, s, &plan);
     mpk_wait(t);
+#pragma unroll 1
     for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
+#pragma unroll 1
         for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++)
+#pragma unroll 1
             for (int token = 0; token < live; token++) {
                 attention_piece k;
                 attention_find(&plan, s, split, token, &k);
@@ -545,11 +561,12 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
             }
     *t.ring = ring;
     /* Nobody reads the caches in this step, and the worker's next trigger releases these writes too. */
-    if (t.e->is_last)
-        attention_fill_caches<K, GROUP>(t, s, live);
-    mpk_trigger(t);
-    if (!t.e->is_last)
-        attention_fill_caches<K, GROUP>(t, s, live);
+    const bool last = t.e->is_last;
+    if (!last)
+        mpk_trigger(t);
+    attention_fill_caches<K, GROUP>(t, s, live);
+    if (last)
+        mpk_trigger(t);
 }
 
 #endif

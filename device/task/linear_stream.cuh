@@ -56,15 +56,21 @@ template <int PAGES, int LAST, int AT_ONCE, int GLU> MPK_FN void linear_stream_l
     const rt_u32 group_bytes = ((PAGES - 1) * 4 + LAST) * 4096;
     const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
     if (PAGES <= AT_ONCE) {
-        for (rt_u32 i = 0; i < n; i++, base += group_bytes)
-#pragma unroll
-            for (rt_u32 p = 0; p < PAGES; p++)
-                load_from(&l, base + p * 16384, p + 1 == PAGES ? LAST * 4096 : 16384);
+#pragma unroll 1
+        for (rt_u32 i = 0; i < n * PAGES; i++) {
+            bool last = PAGES == 1 || (i + 1) % PAGES == 0;
+            load_from(&l, base, last ? LAST * 4096 : 16384);
+            base += last ? LAST * 4096 : 16384;
+        }
         return;
     }
+#pragma unroll 1
     for (rt_u32 q = 0; q < n; q += STREAM_TILE)
+#pragma unroll 1
         for (rt_u32 pass = 0; pass < PAGES; pass += AT_ONCE)
+#pragma unroll 1
             for (rt_u32 i = q; i < n && i < q + STREAM_TILE; i++)
+#pragma unroll 1
                 for (rt_u32 p = pass; p < PAGES && p < pass + AT_ONCE; p++)
                     load_from(&l, base + (rt_u64)i * group_bytes + p * 16384, p + 1 == PAGES ? LAST * 4096 : 16384);
 }
@@ -115,6 +121,7 @@ MPK_FN void stream_split_weights(const mpk_task &t, const stream_shape &s, float
 {
     const float *lse = mpk_at<const float>(t, s.lse);
     const float none = -__int_as_float(0x7f800000);
+#pragma unroll 1
     for (int item = mpk_thread(); item < (int)t.hi0 * s.heads; item += MPK_THREADS) {
         int token = item / s.heads, head = item % s.heads, lo = s.splits, hi = 0;
         const float *from = lse + (rt_u64)token * s.splits * s.heads + head;
@@ -155,6 +162,7 @@ MPK_FN mpk_words stream_fold(const mpk_task &t, const stream_shape &s, int token
     const float *weight = s_weight + token * s.splits * s.heads + column / s.head_size;
     int lo = s_range[token * 2], hi = s_range[token * 2 + 1];
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll 1
     for (int k = lo; k < hi; k += 4) {
         mpk_words v[4];
 #pragma unroll
@@ -176,6 +184,24 @@ MPK_FN mpk_words stream_fold(const mpk_task &t, const stream_shape &s, int token
     mpk_words y = {ptx_pack_bf16(sum[0], sum[1]), ptx_pack_bf16(sum[2], sum[3]), ptx_pack_bf16(sum[4], sum[5]),
                    ptx_pack_bf16(sum[6], sum[7])};
     return y;
+}
+
+/* The rows of pages first .. first + n - 1, this warp's columns, folded into shared memory: s_row[n][tokens][16]. */
+static __device__ __noinline__ void stream_fold_rows(const mpk_task &t, const stream_shape &s, int first, int n,
+                                                     mpk_words *s_row, const float *s_weight, const int *s_range)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tokens = (int)t.hi0;
+    const mpk_words none = {0, 0, 0, 0};
+    __syncwarp();
+#pragma unroll 1
+    for (int item = lane; item < n * tokens * 16; item += 32) {
+        int row = item / 16 % tokens, page = first + item / 16 / tokens, piece = item % 16;
+        int blocks = page + 1 == s.pages ? s.last : 4;
+        int column = page * 1024 + warp * blocks * 32 + piece * 8;
+        bool there = page < s.pages && piece < blocks * 4 && column < s.columns;
+        s_row[item] = there ? stream_fold(t, s, row, column, s_weight, s_range) : none;
+    }
+    __syncwarp();
 }
 
 /* x from the partial results of split attention.  Up to 8 tokens: the lanes of a warp share the work of its columns
@@ -208,18 +234,8 @@ MPK_FN void stream_fold_x(const mpk_task &t, const stream_shape &s, int pass, st
         const int tokens = (int)t.hi0, most = 8 / tokens; /* pages whose rows have room there at once */
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            if (i % most == 0) {
-                const int n = AT_ONCE - i < most ? AT_ONCE - i : most;
-                __syncwarp();
-                for (int item = lane; item < n * tokens * 16; item += 32) {
-                    int row = item / 16 % tokens, page = pass + i + item / 16 / tokens, piece = item % 16;
-                    int blocks = page + 1 == s.pages ? s.last : 4;
-                    int column = page * 1024 + warp * blocks * 32 + piece * 8;
-                    bool there = page < s.pages && piece < blocks * 4 && column < s.columns;
-                    s_row[item] = there ? stream_fold(t, s, row, column, s_weight, s_range) : none;
-                }
-                __syncwarp();
-            }
+            if (i % most == 0)
+                stream_fold_rows(t, s, pass + i, AT_ONCE - i < most ? AT_ONCE - i : most, s_row, s_weight, s_range);
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 x.at[i][j][0] = g < tokens ? s_row[(i % most * tokens + g) * 16 + j * 4 + c] : none;
@@ -538,6 +554,7 @@ MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
     stream_x<AT_ONCE, WIDE> x;
     float square[2] = {0, 0};
     mpk_wait(t);
+#pragma unroll 1
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
         const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE;
         if (q)
@@ -560,12 +577,14 @@ MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
             float total[4];
             int i = 0;
             if (PAGES == 1) /* two groups at a time, so that there are pages in flight */
+#pragma unroll 1
                 for (; i + 1 < here; i += 2) {
                     float sums[2][4];
                     stream_pages<2, 0, 0>(&ring, x, LAST, LAST, warp, lane_at, sums);
                     stream_put<WIDE>(s_parts, i, sums[0], false);
                     stream_put<WIDE>(s_parts, i + 1, sums[1], false);
                 }
+#pragma unroll 1
             for (; i < here; i++) {
                 if (pass + 1 == PASSES)
                     stream_group<AT_ONCE, WIDE, REST, LAST>(&ring, x, warp, lane_at, total);

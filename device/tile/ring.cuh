@@ -81,7 +81,7 @@ static __device__ __noinline__ rt_u32 load_wait_on(mpk_load *l, rt_u64 *b, rt_u3
 
 /* Make room for one page and n_bytes of copies on their way to it; its first byte, or NULL when there is nothing to
  * load for any more.  note: what ring_note tells of it. */
-MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
+static __device__ __noinline__ char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
 {
     rt_u32 page = l->ring.first + l->ring.at;
     if (l->cancelled)

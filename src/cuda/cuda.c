@@ -23,7 +23,7 @@ enum {
     SPIN_NS = 20000,
     SHORT_SLEEP_NS = 10000,
     LOOK_NS = 2000000,  /* between looks at the stream */
-    LONG_WAIT = 200,    /* short sleeps without news before longer ones */
+    LONG_WAIT = 2000,   /* short sleeps without news before longer ones */
     LENT_AT_START = 16, /* pieces of pinned memory for logits */
 };
 static const uint64_t STOP_NS = 10000000000u; /* how long a kernel that was told to stop may take */
@@ -353,16 +353,42 @@ static mpk_status check_machine(mpk_context *cx, machine *base)
     return MPK_OK;
 }
 
-/* A pause of the host that grows while nothing happens. */
-static void rest(uint64_t since, uint32_t *turn)
+/* A wait of this thread: without sleeping at first, then with sleeps that grow. */
+typedef struct patience {
+    uint64_t since;
+    uint32_t sleeps;
+    int slack; /* of the thread's timers before */
+} patience;
+
+static void rest(patience *p)
 {
-    if (clock_ns() - since < SPIN_NS) {
+    if (clock_ns() - p->since < SPIN_NS) {
         rt_pause();
         return;
     }
-    if ((*turn)++ == 0)
-        prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul); /* otherwise a sleep takes 50 us longer */
-    nanosleep(&(struct timespec){0, *turn < LONG_WAIT ? SHORT_SLEEP_NS : 10 * SHORT_SLEEP_NS}, NULL);
+    if (p->sleeps++ == 0) {
+        p->slack = prctl(PR_GET_TIMERSLACK);
+        prctl(PR_SET_TIMERSLACK, 1000ul); /* otherwise a sleep takes 50 us longer */
+    }
+    nanosleep(&(struct timespec){0, p->sleeps < LONG_WAIT ? SHORT_SLEEP_NS : 10 * SHORT_SLEEP_NS}, NULL);
+}
+
+static void end_rest(const patience *p)
+{
+    if (p->sleeps && p->slack > 0)
+        prctl(PR_SET_TIMERSLACK, (unsigned long)p->slack);
+}
+
+static mpk_status await_once(mpk_context *cx, cuda_machine *m, rt_u32 wanted, patience *p)
+{
+    while (rt_load_acquire_system(&m->mailbox->once_done) != wanted) {
+        TRY(check_machine(cx, &m->machine));
+        pthread_mutex_lock(&m->lock);
+        keep_running(m);
+        pthread_mutex_unlock(&m->lock);
+        rest(p);
+    }
+    return MPK_OK;
 }
 
 static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
@@ -371,21 +397,15 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
     cuda_mailbox *box = m->mailbox;
     if (m->baseline)
         return cuda_baseline_run(cx, m, graph, n_tokens, n_rows);
-    uint64_t start = clock_ns();
-    uint32_t turn = 0;
+    patience p = {.since = clock_ns()};
     box->once[0] = graph;
     box->once[1] = n_tokens;
     box->once[2] = n_rows;
     rt_u32 wanted = rt_load_relaxed_device(&box->once_wanted) + 1;
     rt_store_release_system(&box->once_wanted, wanted); /* partner: the courier */
-    while (rt_load_acquire_system(&box->once_done) != wanted) {
-        TRY(check_machine(cx, base));
-        pthread_mutex_lock(&m->lock);
-        keep_running(m);
-        pthread_mutex_unlock(&m->lock);
-        rest(start, &turn);
-    }
-    return MPK_OK;
+    mpk_status status = await_once(cx, m, wanted, &p);
+    end_rest(&p);
+    return status;
 }
 
 /* The bell wakes whoever waits without polling. */
@@ -405,25 +425,26 @@ static bool has_news(const cuda_machine *m, rt_u32 seen)
 }
 
 /* The kernel cannot wake a thread: while requests are under way the host polls. */
-static void wait_news(machine *base, rt_u32 seen, uint64_t timeout_ns)
+static void poll_news(cuda_machine *m, rt_u32 seen, uint64_t end, patience *p)
 {
-    cuda_machine *m = cuda_of(base);
-    uint64_t start = clock_ns(), end = timeout_ns == UINT64_MAX ? UINT64_MAX : start + timeout_ns;
-    uint32_t turn = 0;
-    while (!has_news(m, seen)) {
-        uint64_t now = clock_ns();
-        if (now >= end)
-            return;
-        if (!host_books_are_busy(&base->books)) {
-            rt_sleep(&m->mailbox->bell, seen, end == UINT64_MAX ? RT_FOREVER : end - now);
+    while (!has_news(m, seen) && clock_ns() < end) {
+        if (!host_books_are_busy(&m->machine.books)) {
+            rt_sleep(&m->mailbox->bell, seen, end == UINT64_MAX ? RT_FOREVER : end - p->since);
             return;
         }
         pthread_mutex_lock(&m->lock);
         look(m, false);
         keep_running(m);
         pthread_mutex_unlock(&m->lock);
-        rest(start, &turn);
+        rest(p);
     }
+}
+
+static void wait_news(machine *base, rt_u32 seen, uint64_t timeout_ns)
+{
+    patience p = {.since = clock_ns()};
+    poll_news(cuda_of(base), seen, timeout_ns < UINT64_MAX - p.since ? p.since + timeout_ns : UINT64_MAX, &p);
+    end_rest(&p);
 }
 
 static void describe(machine *base, machine_facts *out)

@@ -275,6 +275,32 @@ def test_images_know_their_model(tmp_path):
     fails("run", image, "-p", "x", code=1, needle="changed")
 
 
+def test_devices(model):
+    fails("run", model, "-p", "x", "--device", "gpu", code=1, needle="there is no device 'gpu'")
+    fails("inspect", model, "--target", "sm_10", code=1, needle="sm_90a")
+    fails("inspect", model, "--target", "sm_80", "--device", "cpu", code=1, needle="the device is the CPU")
+    fails("bench", model, "--mode", "graph", "--device", "cpu", code=1, needle="for a GPU")
+    for target, workers in ("sm_80", 108), ("sm_90a", 132):
+        report = json.loads(support.mpk("inspect", model, "--target", target, "--json")[0])
+        assert report["memory"]["device"].startswith(target)
+        assert {graph["workers"] for graph in report["graphs"]} == {workers}
+
+
+def test_images_for_a_gpu_hold_the_kernel(model, tmp_path):
+    image, keep = tmp_path / "image", tmp_path / "keep"
+    found = json.loads(support.mpk("doctor", "--json")[0])
+    if any(entry["subject"] == "nvrtc" and entry["found"].startswith("none") for entry in found):
+        pytest.skip("no NVRTC here")
+    support.mpk("compile", model, "-o", image, "--target", "sm_80", "--max-batch", "1", "--step-tokens", "1",
+                "--keep", keep)
+    code = (keep / "mpk.cu.cubin").read_bytes()
+    assert code.startswith(b"\x7fELF") and image.read_bytes().endswith(code)
+    assert json.loads(support.mpk("inspect", image, "--json")[0])["memory"]["device"].startswith("sm_80")
+    fails("run", image, "-p", "x", "--device", "cpu", code=1, needle="compiled for sm_80")
+    image.write_bytes(image.read_bytes()[:-1] + b"?")
+    fails("run", image, "-p", "x", code=1, needle="damaged")
+
+
 def stats_of(*arguments):
     return json.loads(support.mpk("inspect", *arguments, "--stats", "--json")[0])
 

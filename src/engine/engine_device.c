@@ -80,7 +80,7 @@ mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bo
 {
     const char *chosen = getenv("MPK_DEVICE"), *word = o->device ? o->device : "auto";
     uint32_t index;
-    if (strcmp(word, "auto") == 0 && chosen && *chosen)
+    if (strcmp(word, "auto") == 0 && chosen && *chosen && (for_running || !o->target))
         word = chosen;
     bool is_auto = strcmp(word, "auto") == 0, is_cuda = parse_cuda(word, &index);
     CHECK(cx, is_auto || is_cuda || strcmp(word, "cpu") == 0, MPK_EARG,

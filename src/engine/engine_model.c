@@ -123,13 +123,15 @@ static uint64_t gpu_weight_bytes(const load_model *model)
 }
 
 /* What the KV cache may take: *most at all, *usual unless more is asked for.  A GPU keeps a sixteenth for activations,
- * the kernel and others. */
+ * the kernel and others, and has embeddings that are also the vocabulary product's weights twice. */
 static void kv_budget(const load_model *model, const engine_device *device, uint64_t *most, uint64_t *usual)
 {
     *most = device->free_bytes;
     *usual = *most / 4;
     if (device->is_gpu && *most != UINT64_MAX) {
-        uint64_t other = gpu_weight_bytes(model) + *most / 16;
+        const model_config *c = &model->config;
+        uint64_t embedding = (uint64_t)c->vocab_size * c->hidden_size * 2;
+        uint64_t other = gpu_weight_bytes(model) + (c->tied_embeddings ? embedding : 0) + *most / 16;
         *most = *usual = *most > other ? *most - other : 0;
     }
 }

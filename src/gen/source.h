@@ -53,11 +53,10 @@ typedef struct gen_graph {
     uint32_t n_tokens; /* T it was built for */
 } gen_graph;
 
-/* What stands behind the instances. */
+/* What the source holds. */
 typedef enum gen_whole {
-    GEN_KERNEL,  /* device/kernel.cuh */
-    GEN_BODIES,  /* nothing: bodies alone, to be compiled for a report */
-    GEN_GENERIC, /* nothing, and only bodies of rank 0: to be tested on the host */
+    GEN_KERNEL,  /* everything */
+    GEN_GENERIC, /* only bodies of rank 0, without device/kernel.cuh: to be tested on the host */
 } gen_whole;
 
 /* Write the source for these graphs on n_workers workers.  Everything is allocated from a; the tensor programs are

@@ -91,7 +91,7 @@ SPECIAL_FN int64_t whole_shift_right(int64_t a, int64_t b)
         type r = fmod##suffix(a, b), q = (a - r) / b;                             \
         q -= r != 0 && (b < 0) != (r < 0);                                        \
         if (q == 0)                                                               \
-            return copysign##suffix(0, a / b);                                    \
+            return copysign##suffix((type)0, a / b);                                    \
         type whole = floor##suffix(q);                                            \
         return q - whole > (type)0.5 ? whole + 1 : whole;                         \
     }                                                                             \

@@ -1,0 +1,107 @@
+/* ctest: slow */
+/* bodies_test.c - every body in one kernel, compiled by NVRTC for each architecture: what it costs.
+ *
+ * Input: the cases of all operators whose operands are plain, in one program.  Output: for each architecture seconds,
+ * bytes of code, and for each function that spills its registers, stack and spills; a fast body that spills is an
+ * error.  Without NVRTC nothing is tested. */
+#include "check.h"
+
+#include <time.h>
+
+#include "cuda/nvrtc.h"
+#include "gen/source.h"
+
+static mpk_context cx;
+
+static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, gen_graph *out, uint32_t *n)
+{
+    ir_graph *ir;
+    TRY(ir_parse(&cx, a, str_from(graph), &ir));
+    const ir_op *op = &ir->ops.at[ir->ops.n - 1];
+    const ir_tensor *y = &ir->tensors.at[op->out[0]];
+    gen_call c = {ir, op, (uint32_t)(y->rank ? y->dims[0] : 1), arch->n_sms, arch->features};
+    if ((op->def->flags & OP_VIEW && y->shares != IR_NONE) || !gen_body_choose(&c, UINT32_MAX))
+        return MPK_OK;
+    out[(*n)++] = (gen_graph){ir, c.n_tokens};
+    return MPK_OK;
+}
+
+/* All cases for which there is code, as the graphs of one program. */
+static void write_source(arena *a, const gen_arch *arch, gen_source *source)
+{
+    uint32_t n = 0, most = 0;
+    gen_graph *graphs;
+    for (const op_def *const *def = op_table; *def; def++)
+        most += (*def)->n_cases;
+    graphs = arena_alloc(a, most, sizeof *graphs);
+    assert_non_null(graphs);
+    for (const op_def *const *def = op_table; *def; def++)
+        for (uint32_t i = 0; i < (*def)->n_cases; i++)
+            check_ok(&cx, add_graph(a, arch, (*def)->cases[i].graph, graphs, &n));
+    check_ok(&cx, gen_source_make(&cx, a, n, graphs, arch->n_sms, arch, GEN_KERNEL, source));
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The functions of the compiler's log that spill, by name; returns how many of them are fast bodies. */
+static unsigned report_spills(const gen_source *source, const char *log)
+{
+    unsigned bad = 0, number;
+    char name[64] = "";
+    for (const char *line = log; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+        int stack = 0, stores = 0, loads = 0;
+        const char *properties = strstr(line, "Function properties for ");
+        const char *end = strchr(line, '\n');
+        if (properties && (!end || properties < end))
+            sscanf(properties, "Function properties for %63s", name);
+        if (sscanf(line, " %d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores,
+                   &loads) < 2 ||
+            stores == 0)
+            continue;
+        const char *body = strstr(name, "body_");
+        const gen_body *b = NULL;
+        if (body && sscanf(body, "body_%u", &number) == 1 && number < source->n_instances)
+            b = source->instances[number].body;
+        print_message("  %s%s%s: %d bytes of stack, spills %d bytes\n", name, b ? " by " : "", b ? b->name : "", stack,
+                      stores);
+        bad += b && b->rank > 0;
+    }
+    return bad;
+}
+
+static void test_all_bodies(void **state)
+{
+    (void)state;
+    cuda_nvrtc *nvrtc;
+    if (cuda_nvrtc_open(&cx, &nvrtc) != MPK_OK) {
+        print_message("%s\n", cx.text);
+        skip();
+    }
+    for (const gen_arch *arch = gen_arch_table; arch->name; arch++) {
+        arena a = {0};
+        gen_source source;
+        text code = {0}, log = {0};
+        write_source(&a, arch, &source);
+        double start = now();
+        cuda_source s = {.name = "bodies.cu", .code = source.text, .arch = arch, .keep_folder = getenv("MPK_KEEP")};
+        check_ok(&cx, cuda_nvrtc_compile(&cx, nvrtc, &s, &code, &log));
+        print_message("%s: %u bodies, %zu bytes of source, %u of scratch; %.1f s, %zu bytes of code\n", arch->name,
+                      source.n_instances, source.text.n, source.scratch_bytes, now() - start, code.n);
+        assert_int_equal(report_spills(&source, log.at ? log.at : ""), 0);
+        text_free(&code);
+        text_free(&log);
+        arena_free(&a);
+    }
+    cuda_nvrtc_close(nvrtc);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_bodies)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,506 @@
+/* linear_tile.cuh - products of many tokens with streamed weights on warpgroups: linear, and logits (paper §6.1).
+ *
+ * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/body.h), sums f32.
+ *
+ * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the page
+ * ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the warpgroups
+ * bring it themselves: 32 columns of 64 tokens at a time, three such stages ahead of the products, in the same swizzle.
+ * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w: 3 accumulators of
+ * 64 x 64.  One of at most 64 tokens gives each warpgroup half of the rows: there w streams at the speed of memory.
+ * The warpgroups never wait for each other.  Squares for an rms_norm (whose weight is folded into w) are summed from
+ * the stages of x; the scale is applied to the sums.
+ *
+ * Nothing of a shape is a template parameter: all operators of all graphs share this code.
+ *
+ * A pass is up to 24 (32 with 64 tokens) groups of 8 rows of w; for each pass all tokens of the task, for these all
+ * columns.  A page holds blocks_per_page blocks of each of its groups (2 of 16 groups, 4 of 8, or 8 of 4), one group
+ * after the other.  Bits of a token depend on its row alone: columns are added in rising order.
+ * Cost of 32 columns, 128 tokens, 192 rows: 24 wgmma of 64 x 64 x 16; 8 KB of x and 12 KB of w from L2.
+ */
+#ifndef TASK_LINEAR_TILE_CUH
+#define TASK_LINEAR_TILE_CUH
+
+#include "ptx/matrix.cuh"
+#include "task/activate.cuh"
+#include "tile/ring.cuh"
+
+enum {
+    TILE_TOKENS = 64,     /* of a warpgroup */
+    TILE_STAGES = 5,      /* of x, of a warpgroup: one being read, one just read, three on their way */
+    TILE_STAGE = 64 * 64, /* bytes: 64 tokens x 32 columns */
+    TILE_X = TILE_STAGES * TILE_STAGE,
+    TILE_SCALES = 2 * TILE_X, /* float[2][64]: 1 / root mean square of each token */
+    TILE_SCRATCH = TILE_SCALES + 2 * 64 * 4,
+    TILE_ROW = 72, /* floats from a row of sums in scratch to the next: apart in banks */
+    TILE_MOST_WIDE = 24,
+    TILE_MOST = 32, /* groups of a pass */
+};
+
+/* Where the operands stand in rt_entry.at, and what surrounds the product. */
+struct tile_shape {
+    int columns, blocks; /* of x; blocks of 32 columns in a packed group */
+    int rows;            /* of w, or with an activation half of them: columns of y */
+    int norm;            /* 1: rms_norm of x */
+    float eps;
+    int activation;                          /* ACTIVATE_*: not NONE: groups hold pairs of rows */
+    int x, y, residual;                      /* operands; -1: absent */
+    int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
+    int gathered;                            /* operand rows i32[R]: row r of the product is token rows[r]; -1: r */
+    int peaks;                               /* operand of the peaks: y is f32; -1: y is bf16 */
+};
+
+/* ---- how a task is cut: the same for loader and body ---- */
+
+struct tile_plan {
+    int first, groups; /* of 8 packed rows */
+    int per_pass;      /* a multiple of 8 */
+    int wide, turns;   /* 1: 128 tokens at a time; how often */
+};
+
+MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
+{
+    const int per_group = s.activation != ACTIVATE_NONE ? 4 : 8, tokens = (int)(e->hi[0] - e->lo[0]);
+    tile_plan p;
+    p.first = (int)e->lo[1] / per_group;
+    p.groups = ((int)e->hi[1] + per_group - 1) / per_group - p.first;
+    p.wide = tokens > TILE_TOKENS;
+    p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
+    const int most = p.wide ? TILE_MOST_WIDE : TILE_MOST, passes = (p.groups + most - 1) / most;
+    p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
+    return p;
+}
+
+/* One pass. */
+struct tile_pass {
+    int groups;          /* of it */
+    int blocks_per_page; /* of each group */
+    int pages;           /* of a step: blocks_per_page * 32 columns */
+    int steps;
+};
+
+MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
+{
+    tile_pass q;
+    q.groups = p.groups - at < p.per_pass ? p.groups - at : p.per_pass;
+    q.blocks_per_page = q.groups <= 4 ? 8 : q.groups <= 8 ? 4 : 2;
+    q.pages = q.groups > 16 ? 2 : 1;
+    const int blocks = (s.columns + 31) / 32;
+    q.steps = (blocks + q.blocks_per_page - 1) / q.blocks_per_page;
+    return q;
+}
+
+/* ---- the loader's part ---- */
+
+/* One page: a piece of each of n groups, a lane each. */
+MPK_FN void tile_load_page(mpk_load &l, const tile_pass &q, const char *from, int n, rt_u32 group_bytes, bool once)
+{
+    const rt_u32 lane = threadIdx.x % 32, piece = (rt_u32)q.blocks_per_page * 512;
+    char *page = load_page(&l, (rt_u32)n * piece, 0);
+    if (!page || lane >= (rt_u32)n)
+        return;
+    rt_u64 *full = &mpk_w.full[(page - mpk_s) / MPK_PAGE_BYTES];
+    if (once)
+        ptx_copy_bulk_once(page + lane * piece, from + (rt_u64)lane * group_bytes, piece, full, l.policy);
+    else /* other workers' tokens want the same */
+        ptx_copy_bulk(page + lane * piece, from + (rt_u64)lane * group_bytes, piece, full);
+}
+
+static __device__ __noinline__ void linear_tile_load(mpk_load &l, const tile_shape &s)
+{
+    const tile_plan p = tile_plan_of(l.e, s);
+    const rt_u32 group_bytes = (rt_u32)s.blocks * 512;
+    for (int at = 0; at < p.groups; at += p.per_pass) {
+        const tile_pass q = tile_pass_at(p, s, at);
+        const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)(p.first + at) * group_bytes;
+        for (int turn = 0; turn < p.turns; turn++)
+            for (int step = 0; step < q.steps && !l.cancelled; step++)
+                for (int i = 0; i < q.pages; i++) {
+                    int n = q.groups - 16 * i < 16 ? q.groups - 16 * i : 16;
+                    tile_load_page(l, q, base + (rt_u64)(16 * i) * group_bytes + step * q.blocks_per_page * 512, n,
+                                   group_bytes, !p.wide);
+                    __syncwarp();
+                }
+    }
+}
+
+/* ---- x into shared memory ---- */
+
+/* What a thread brings of a stage: 8 columns of two tokens, 32 apart. */
+struct tile_copy {
+    const char *from[2];
+    bool there[2];
+    char *to;   /* of the first token, in stage 0; the second is 2048 bytes on */
+    int column; /* of stage 0 */
+};
+
+MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, char *s_x, tile_copy *c)
+{
+    const int i = threadIdx.x % 128, row = i / 4, piece = i % 4;
+    const char *base = mpk_at<const char>(t, s.x);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        int token = first + row + 32 * m;
+        bool there = token < (int)t.hi0;
+        if (there && s.gathered >= 0) {
+            rt_u32 chosen = mpk_at<const rt_u32>(t, s.gathered)[token];
+            there = chosen < t.live[RT_TOKENS];
+            token = (int)chosen;
+        }
+        c->there[m] = there;
+        c->from[m] = there ? base + (rt_u64)token * s.columns * 2 + piece * 16 : base;
+    }
+    c->column = piece * 8;
+    c->to = s_x + row / 8 * 512 + row % 8 * 64 + (piece ^ row % 8 / 2) * 16;
+}
+
+/* Ask for stage `stage` of x; one group of copies, empty behind the last stage. */
+MPK_FN void tile_copy_stage(const tile_copy &c, const tile_shape &s, int stage, int n_stages, int buffer)
+{
+    if (stage < n_stages) {
+        const bool inside = stage * 32 + c.column < s.columns;
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            bool there = c.there[m] && inside;
+            ptx_copy_async(c.to + buffer * TILE_STAGE + m * 2048, there ? c.from[m] + stage * 64 : c.from[m], there);
+        }
+    }
+    ptx_copy_async_commit();
+}
+
+MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
+{
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const mpk_words v = ptx_load_shared_words(c.to + buffer * TILE_STAGE + m * 2048);
+        const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]);
+            square[m] = fmaf(b, b, fmaf(a, a, square[m]));
+        }
+    }
+}
+
+/* ---- products ---- */
+
+MPK_FN void tile_meet(void)
+{
+    ptx_meet(2 + (int)threadIdx.x / 128, 128);
+}
+
+/* ring_take without a call on the way, which would end the overlap of products; the loader, which waits for the same
+ * copies, tells of a stall. */
+MPK_FN const char *tile_take(mpk_ring *r, rt_u32 *page)
+{
+    *page = r->first + r->at;
+    while (!ptx_barrier_try(&mpk_w.full[*page], r->parity))
+        if (ptx_load_flag(&mpk_w.abort))
+            break;
+    ring_next(r);
+    return mpk_s + *page * MPK_PAGE_BYTES;
+}
+
+/* All columns of a pass for this warpgroup's tokens: FIRST rows of w from the first page of a step, SECOND from the
+ * second, each page's from byte `skip` on.  sum[(FIRST + SECOND) / 2] per lane, as ptx_group_multiply leaves it. */
+template <int FIRST, int SECOND>
+MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int skip,
+                         mpk_ring *ring, float *sum, float *square)
+{
+    const int n = q.steps * q.blocks_per_page;
+    const rt_u32 group_bytes = (rt_u32)q.blocks_per_page * 512;
+    rt_u32 page[2] = {0, 0}, before[2] = {0, 0};
+    int reads = 0, writes = 3; /* buffers of the stage that comes next, and of the one to be asked for */
+    int stage = 0;
+    for (int i = 0; i < 3; i++)
+        tile_copy_stage(c, s, i, n, i);
+    for (int step = 0; step < q.steps; step++) {
+        const char *first = tile_take(ring, &page[0]) + skip, *second = first;
+        if (SECOND)
+            second = tile_take(ring, &page[1]) + skip;
+        for (int block = 0; block < q.blocks_per_page; block++, stage++) {
+            ptx_copy_async_wait<2>();
+            if (s.norm)
+                tile_add_squares(c, reads, square);
+            ptx_fence_bulk(); /* products read through the other proxy */
+            tile_meet();      /* the stage is there; the one that was read before the last is free */
+            tile_copy_stage(c, s, stage + 3, n, writes);
+            ptx_group_begin();
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                rt_u64 a = ptx_matrix(s_x + reads * TILE_STAGE + k * 32, 512);
+                rt_u64 b = ptx_matrix(first + block * 512 + k * 32, group_bytes);
+                if (FIRST == 128)
+                    ptx_group_multiply_128(sum, a, b);
+                else
+                    ptx_group_multiply_64(sum, a, b);
+                if (SECOND)
+                    ptx_group_multiply_64(sum + FIRST / 2, a, ptx_matrix(second + block * 512 + k * 32, group_bytes));
+            }
+            ptx_group_commit();
+            ptx_group_wait<1>();
+            if (block == 0 && step) {
+                ring_release(before[0]);
+                if (SECOND)
+                    ring_release(before[1]);
+            }
+            reads = reads + 1 == TILE_STAGES ? 0 : reads + 1;
+            writes = writes + 1 == TILE_STAGES ? 0 : writes + 1;
+        }
+        before[0] = page[0];
+        before[1] = page[1];
+    }
+    ptx_group_wait<0>();
+    ring_release(before[0]);
+    if (SECOND)
+        ring_release(before[1]);
+}
+
+/* Nothing to do for a pass and these tokens: let its pages go. */
+MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
+{
+    for (int i = 0; i < q.steps * q.pages; i++) {
+        rt_u32 page;
+        ring_take(ring, &page);
+        ring_release(page);
+    }
+}
+
+/* ---- the end of a tile ---- */
+
+MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
+{
+    if (s.bias[i] < 0)
+        return 0;
+    if (s.bias_type[i])
+        return mpk_at<const float>(t, s.bias[i])[row];
+    return __uint_as_float((rt_u32)mpk_at<const rt_u16>(t, s.bias[i])[row] << 16);
+}
+
+/* Of a column of y, where the weights stand one after the other. */
+MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
+{
+    if (column >= s.rows)
+        return 0;
+    if (column < s.bias_rows[0])
+        return tile_bias(t, s, 0, column);
+    column -= s.bias_rows[0];
+    return column < s.bias_rows[1] ? tile_bias(t, s, 1, column) : tile_bias(t, s, 2, column - s.bias_rows[1]);
+}
+
+MPK_FN float tile_activate(int activation, float x)
+{
+    return activation == ACTIVATE_SILU ? __fdividef(x, 1 + __expf(-x)) : activate(activation, x);
+}
+
+/* Two neighbours of a row, of which the first stands at an even column: as one word where that is aligned. */
+MPK_FN void tile_store(const mpk_task &t, const tile_shape &s, int row, int column, float a, float b)
+{
+    rt_u16 *y = mpk_at<rt_u16>(t, s.y) + (rt_u64)row * s.rows + column;
+    const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];
+    const rt_u32 v = ptx_pack_bf16(a, b);
+    if (column >= lo && column + 1 < hi && s.rows % 2 == 0) {
+        ptx_store_word(y, v);
+        return;
+    }
+    if (column >= lo && column < hi)
+        y[0] = (rt_u16)v;
+    if (column + 1 >= lo && column + 1 < hi)
+        y[1] = (rt_u16)(v >> 16);
+}
+
+MPK_FN rt_u32 tile_residual(const mpk_task &t, const tile_shape &s, int row, int column)
+{
+    const rt_u16 *r = mpk_at<const rt_u16>(t, s.residual) + (rt_u64)row * s.rows + column;
+    const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];
+    rt_u32 v = 0;
+    if (row >= (int)t.hi0)
+        return 0;
+    if (column >= lo && column + 1 < hi && s.rows % 2 == 0)
+        return ptx_load_word(r);
+    if (column >= lo && column < hi)
+        v = r[0];
+    if (column + 1 >= lo && column + 1 < hi)
+        v |= (rt_u32)r[1] << 16;
+    return v;
+}
+
+/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum f32[16][TILE_ROW], s_scale of the
+ * tokens.  Lane l has columns 2 l and 2 l + 1. */
+MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
+                        const float *s_scale)
+{
+    const int lane = threadIdx.x % 32, column = group * 8 + 2 * lane;
+    const float bias[2] = {tile_bias_of(t, s, column), tile_bias_of(t, s, column + 1)};
+    for (int r0 = 0; r0 < 16; r0 += 8) {
+        rt_u32 residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        if (s.residual >= 0)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                residual[i] = tile_residual(t, s, row + r0 + i, column);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float2 v = *(const float2 *)(s_sum + (r0 + i) * TILE_ROW + 2 * lane);
+            const float scale = s.norm ? s_scale[r0 + i] : 1;
+            if (row + r0 + i < (int)t.hi0)
+                tile_store(t, s, row + r0 + i, column, v.x * scale + bias[0] + ptx_low_bf16(residual[i]),
+                           v.y * scale + bias[1] + ptx_high_bf16(residual[i]));
+        }
+    }
+}
+
+/* The same with an activation: columns 2 l and 2 l + 1 make one column of y. */
+MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
+                              const float *s_scale)
+{
+    const int lane = threadIdx.x % 32, column = group * 4 + lane;
+    const float gate = column < s.rows ? tile_bias(t, s, 0, column) : 0;
+    const float up = column < s.rows ? tile_bias(t, s, 1, column) : 0;
+#pragma unroll 4
+    for (int i = 0; i < 16; i++) {
+        const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
+        const float scale = s.norm ? s_scale[i] : 1;
+        const float a = tile_activate(s.activation, v.x * scale + gate) * (v.y * scale + up);
+        const float b = __shfl_down_sync(0xffffffffu, a, 1);
+        if (row + i < (int)t.hi0 && lane % 2 == 0)
+            tile_store(t, s, row + i, column, a, b);
+    }
+}
+
+/* The same for logits: f32, and the largest of the 64 columns. */
+MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
+                               const float *s_scale)
+{
+    const int lane = threadIdx.x % 32, column = group * 8 + 2 * lane;
+    const bool has_a = column < s.rows, has_b = column + 1 < s.rows;
+    for (int i = 0; i < 16 && row + i < (int)t.hi0; i++) {
+        const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
+        const float scale = s.norm ? s_scale[i] : 1, a = v.x * scale, b = v.y * scale;
+        float *y = mpk_at<float>(t, s.y) + (rt_u64)(row + i) * s.rows + column;
+        float best = -__int_as_float(0x7f800000);
+        int at = -1;
+        if (has_a)
+            y[0] = a;
+        if (has_b)
+            y[1] = b;
+        if (has_a && a == a) {
+            best = a;
+            at = column;
+        }
+        if (has_b && b == b && (at < 0 || b > best)) {
+            best = b;
+            at = column + 1;
+        }
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) {
+            float other = __shfl_xor_sync(0xffffffffu, best, d);
+            int other_at = __shfl_xor_sync(0xffffffffu, at, d);
+            if (other_at >= 0 && (at < 0 || other > best || (other == best && other_at < at))) {
+                best = other;
+                at = other_at;
+            }
+        }
+        if (lane == 0) {
+            float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(row + i) * ((s.rows + 63) / 64) + group / 8) * 2;
+            to[0] = best;
+            to[1] = (float)at;
+        }
+    }
+}
+
+/* Sums of this warp's 16 x 64 from registers to shared memory, where a row lies together. */
+MPK_FN void tile_put(const float *sum, float *s_sum)
+{
+    const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        *(float2 *)(s_sum + g * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n], sum[4 * n + 1]);
+        *(float2 *)(s_sum + (g + 8) * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n + 2], sum[4 * n + 3]);
+    }
+}
+
+/* 1 / root mean square of each token of the warpgroup. */
+MPK_FN void tile_put_scales(const tile_shape &s, float *square, float *s_scale)
+{
+    const int i = threadIdx.x % 128;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        square[m] += __shfl_xor_sync(0xffffffffu, square[m], 1);
+        square[m] += __shfl_xor_sync(0xffffffffu, square[m], 2);
+        if (i % 4 == 0)
+            s_scale[i / 4 + 32 * m] = rsqrtf(square[m] / (float)s.columns + s.eps);
+    }
+}
+
+/* ---- the body ---- */
+
+/* One pass for this warpgroup's tokens from `row` on.  part: 0 or 1 of a task of few tokens, whose warpgroups share the
+ * tokens; -1: all rows of w. */
+MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int part,
+                     mpk_ring *ring)
+{
+    const int half = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
+    char *s_x = t.s_scratch + half * TILE_X;
+    float *s_scale = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS;
+    float sum[96], square[2] = {0, 0};
+    tile_copy c;
+    tile_copy_begin(t, s, row, s_x, &c);
+#pragma unroll
+    for (int i = 0; i < 96; i++)
+        sum[i] = 0;
+    /* Groups of a page that belong to the other warpgroup. */
+    const int skip = part > 0 ? 8 * q.blocks_per_page * 512 : 0;
+    const int units = part < 0 ? (q.groups + 7) / 8 : q.pages;
+    if (units == 1)
+        tile_columns<64, 0>(s, q, c, s_x, skip, ring, sum, square);
+    else if (part >= 0)
+        tile_columns<64, 64>(s, q, c, s_x, skip, ring, sum, square);
+    else if (units == 2)
+        tile_columns<128, 0>(s, q, c, s_x, skip, ring, sum, square);
+    else
+        tile_columns<128, 64>(s, q, c, s_x, skip, ring, sum, square);
+    if (s.norm)
+        tile_put_scales(s, square, s_scale);
+    tile_meet(); /* stages of x give way to sums */
+    float *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
+    for (int u = 0; u < units; u++) {
+        const int in_pass = part < 0 ? 8 * u : 16 * u + 8 * part;
+        if (in_pass >= q.groups)
+            break;
+        if (u == 0)
+            tile_put(sum, s_sum);
+        else if (u == 1)
+            tile_put(sum + 32, s_sum);
+        else
+            tile_put(sum + 64, s_sum);
+        __syncwarp();
+        if (s.peaks >= 0)
+            tile_finish_logits(t, s, row + 16 * warp, first + in_pass, s_sum, s_scale + 16 * warp);
+        else if (s.activation != ACTIVATE_NONE)
+            tile_finish_pairs(t, s, row + 16 * warp, first + in_pass, s_sum, s_scale + 16 * warp);
+        else
+            tile_finish(t, s, row + 16 * warp, first + in_pass, s_sum, s_scale + 16 * warp);
+        __syncwarp();
+    }
+    tile_meet(); /* and sums to stages */
+}
+
+static __device__ __noinline__ void linear_tile(const mpk_task &t, const tile_shape &s)
+{
+    const tile_plan p = tile_plan_of(t.e, s);
+    const int half = threadIdx.x / 128;
+    mpk_ring ring = *t.ring;
+    for (int at = 0; at < p.groups; at += p.per_pass) {
+        const tile_pass q = tile_pass_at(p, s, at);
+        for (int turn = 0; turn < p.turns; turn++) {
+            const int row = (int)t.e->lo[0] + 2 * TILE_TOKENS * turn;
+            /* Few tokens and few rows of w: the second warpgroup has none. */
+            if (row >= (int)t.hi0 || (!p.wide && half && q.groups <= 8))
+                tile_drop(q, &ring);
+            else
+                tile_run(t, s, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, p.wide ? -1 : half, &ring);
+        }
+    }
+    *t.ring = ring;
+}
+
+#endif

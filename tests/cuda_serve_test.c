@@ -23,7 +23,7 @@ typedef struct server {
     void **data[2]; /* [graph][tensor] */
     void *weights[64];
     machine *on;
-    unsigned launches, steps;
+    _Atomic unsigned launches, steps;
 } server;
 
 static void move(rt_ring *from, const void *source, rt_ring *to, void *target, rt_u32 mask, size_t size)

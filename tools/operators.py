@@ -13,9 +13,9 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRESENCE = {"0": "", "OP_OPTIONAL": "optional", "OP_VARIADIC": "one or more"}
-ATTRIBUTE = re.compile(r'SHAPE_(INT|REAL|WORD|NEEDED)\("(\w+)",\s*("[^"]*"|[^)]+)\)')
+ATTRIBUTE = re.compile(r'SHAPE_(INT|REAL|WORD|NEEDED|LIST)\("(\w+)"(?:,\s*("[^"]*"|[^)]+))?\)')
 KINDS = {"INT": "whole number", "REAL": "number", "WORD": "text", "FLOAT": "number", "STR": "text",
-         "INTS": "list of whole numbers"}
+         "INTS": "list of whole numbers", "LIST": "list of whole numbers"}
 HEAD = """# Operators
 
 Every operator that there is, written by `tools/operators.py` from the records in `src/op`. How operators are written
@@ -43,8 +43,9 @@ def operands(text):
 
 
 def attributes(text, shared):
-    text = text.replace("ROPE_ATTRIBUTE_ROWS", shared)
-    return [(name, KINDS[value if kind == "NEEDED" else kind], "needed" if kind == "NEEDED" else value)
+    for name, rows in shared.items():
+        text = text.replace(name, rows)
+    return [(name, KINDS[value if kind == "NEEDED" else kind], "needed" if kind == "NEEDED" else value or "none")
             for kind, name, value in ATTRIBUTE.findall(text)]
 
 
@@ -76,7 +77,8 @@ def section(source, shared):
 
 
 def document():
-    shared = re.search(r"#define ROPE_ATTRIBUTE_ROWS(.*?)\n\n", (ROOT / "src/op/rope.h").read_text(), re.S).group(1)
+    shared = {name: re.search(r"#define " + name + r"\b(.*?)\n\n", (ROOT / "src/op" / file).read_text(), re.S).group(1)
+              for name, file in (("ROPE_ATTRIBUTE_ROWS", "rope.h"), ("POOL_RECORD", "pool.h"))}
     sources = [path.read_text() for path in sorted((ROOT / "src/op").glob("*.c"))]
     sections = dict(section(s, shared) for s in sources if re.search(r"^const op_def op_", s, re.M))
     index = textwrap.fill(", ".join(f"[{name}](#{name})" for name in sorted(sections)), 120)

@@ -1,12 +1,21 @@
 /* map_expression.c - the operator map: any element-wise expression over up to twenty broadcast inputs.
  *
- * x0 .. x19 of any plain dtype -> the broadcast shape.  For instance "x0 * sigmoid(x0) + 1.5"; the grammar is in
- * map_compile.c, the functions are in map_functions.c.  A value is a truth, a 64-bit integer, an fp32 or an fp64: of
- * two that meet both become the higher.  bf16(x), i32(x) ... round to a dtype and "t0 = exp(x0); t0 / (1 + t0)" names a
- * value.  The result has the dtype that is named; if none is, that of x0 if it is a float, else f32.
+ * x0 .. x19 of any plain dtype -> the broadcast shape, in the dtype that is named; if none is, in that of x0 if it is a
+ * float, else f32.  For instance "x0 * sigmoid(x0) + 1.5", or with names for values "t0 = exp(x0); t0 / (1 + t0)".
  *
- * Idea: each step of the program runs over 64 elements, so that the loops are vectors. Cost: a load, or an operation, a
- * step and element.
+ *   operators   - x, x * y, x / y, x + y, x - y, x < y, x <= y, x > y, x >= y, x == y, x != y
+ *   numbers     2, 2.5, 1e-3, inf, nan, true, false
+ *   rounding    f32(x) f16(x) bf16(x) f64(x) i64(x) i32(x) i16(x) i8(x) u8(x) bool(x)
+ *   floats      exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh
+ *               asinh acosh atanh sigmoid erf erfc erfcx erfinv ndtri log_ndtr lgamma digamma j0 j1 y0 y1 i0 i0e i1 i1e
+ *               atan2(x, y) hypot copysign nextafter ldexp logaddexp logaddexp2 xlogy zeta(x, q) lerp(x, y, w)
+ *   any number  abs sign square floor ceil trunc round min(x, y) max fmin fmax pow fmod remainder floordiv truncdiv
+ *   integers    gcd(x, y) lcm shl shr; and of truths too: and(x, y) or xor not(x)
+ *   truths      isnan isinf isfinite signbit land(x, y) lor lxor lnot(x) where(c, x, y)
+ *
+ * A value is a truth, a 64-bit integer, an fp32 or an fp64: of two that meet, both become the higher; a number fits
+ * what it meets.  Idea: each step of the compiled text runs over 64 elements, so that the loops are vectors. Cost: a
+ * load, or an operation, a step and element.
  */
 #include "op/fill.h"
 #include "op/map_program.h"

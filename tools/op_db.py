@@ -24,6 +24,9 @@ import warnings
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = ["float32", "bfloat16", "int64", "bool"]
 SAMPLE_SECONDS = 60
+SEED = 42  # what the entries that draw random numbers set themselves
+# Which of equal elements they name is not promised; the place of dim among the arguments.
+AMBIGUOUS = {"kthvalue": 1, "topk": 1, "median": 0, "nanmedian": 0, "sort": 0, "argsort": 0, "msort": 9}
 # Results that PyTorch itself makes differently each time, or leaves undefined.
 UNDEFINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 
@@ -67,6 +70,23 @@ def differs(got, expected, tolerance):
     return None
 
 
+def copy_of(t):
+    """A copy, unless the tensor looks at a part of a larger storage, which as_strided may see."""
+    return t.clone() if t.untyped_storage().nbytes() == t.numel() * t.element_size() else t
+
+
+def same_places(op, sample, got, expected):
+    """Do other indices name equal elements?  Of equal ones PyTorch promises none."""
+    import torch
+    x, at = sample.input, AMBIGUOUS[op.name]
+    dim = sample.kwargs.get("dim", sample.args[at] if len(sample.args) > at else -1)
+    if x.dim() == 0:
+        return True
+    if got.dim() < x.dim():
+        got, expected = got.unsqueeze(dim), expected.unsqueeze(dim)
+    return torch.equal(x.gather(dim, got), x.gather(dim, expected))
+
+
 def wide(call, tensors):
     """The results of eager in fp64."""
     import torch
@@ -100,9 +120,8 @@ def run_sample(op, sample, dtype):
         out, _ = pytree.tree_flatten(op.op(first, *args, **kwargs))
         return out
     tensors = [flat[i] for i in at]
-    expected, again = call(*(t.clone() for t in tensors)), call(*(t.clone() for t in tensors))
-    if any(differs(a, b, {}) for a, b in zip(expected, again)):
-        return "random", "eager itself gives another result each time"
+    torch.manual_seed(SEED)
+    expected = call(*map(copy_of, tensors))
     reports = []
     try:
         gm = make_fx(call, tracing_mode="fake")(*tensors)
@@ -112,12 +131,15 @@ def run_sample(op, sample, dtype):
         if "mpk" in "".join(traceback.format_tb(problem.__traceback__)[-1:]):
             raise
         return "capture", f"{type(problem).__name__}: {problem}".splitlines()[0][:150]
-    got = compiled(*(t.clone() for t in tensors))
+    torch.manual_seed(SEED)
+    got = compiled(*map(copy_of, tensors))
     fallen = sorted({name for r in reports for name in r.fallbacks})
     if len(got) != len(expected):
         return "wrong", f"{len(got)} results, expected {len(expected)}"
     for i, (g, x) in enumerate(zip(got, expected)):
         problem = differs(g, x, tolerances(op, dtype))
+        if problem and op.name in AMBIGUOUS and x.dtype is torch.int64 and same_places(op, sample, g, x):
+            problem = None
         if problem and not (dtype is torch.bfloat16 and as_near(g, x, lambda: wide(call, tensors)[i])):
             return "wrong", problem
     why = "; ".join(f"{n}: {reason}" for r in reports for n, reason in r.fallbacks.items())[:300]
@@ -162,7 +184,10 @@ def work(first, step, names, max_samples):
     sys.path.insert(0, str(ROOT / "python"))
     os.environ.setdefault("MPK_LIBRARY", str(ROOT / "build" / "libmpk.so"))
     signal.signal(signal.SIGALRM, stop_it)
+    import logging
+
     import torch
+    logging.getLogger("torch._dynamo").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     for i, op in enumerate(op for op in entries() if not names or op.name in names or full_name(op) in names):
         if i < first or i % step != first % step:
@@ -216,14 +241,12 @@ def status_of(record):
         return "undefined"
     if counts.get("wrong") or counts.get("error"):
         return "wrong"
-    if counts.get("random"):
-        return "random"
     if set(counts) == {"whole"}:
         return "whole"
     return "partly" if counts.get("whole") or counts.get("partly") else "fallen back"
 
 
-WORDS = {"whole": "compiled whole", "partly": "partly", "fallen back": "fallen back", "random": "random", "undefined": "undefined",
+WORDS = {"whole": "compiled whole", "partly": "partly", "fallen back": "fallen back", "undefined": "undefined",
          "no samples": "no samples", "wrong": "WRONG"}
 
 
@@ -238,7 +261,7 @@ def write(path, results):
              f"| compiled whole | {totals['whole']} | every sample is one program, nothing stayed with PyTorch |",
              f"| partly | {totals['partly']} | some operators or samples stayed with PyTorch |",
              f"| fallen back | {totals['fallen back']} | PyTorch runs all of it |",
-             f"| random, undefined | {totals['random'] + totals['undefined']} | nothing to compare: the result is random or uninitialised |",
+             f"| undefined | {totals['undefined']} | nothing to compare: the result is uninitialised memory |",
              f"| no samples | {totals['no samples']} | of none of the four dtypes |",
              f"| wrong | {totals['wrong']} | disagrees with eager |", "",
              "| entry | status | samples | why not whole |", "|---|---|---|---|"]

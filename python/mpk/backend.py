@@ -23,7 +23,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from mpk import lowering, lowering_index, lowering_math  # noqa: F401  (they fill the table)
 from mpk._library import ArgumentError, Error
-from mpk.emit import Emitter, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
+from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
 
 CACHED_SHAPES = 32
@@ -175,10 +175,6 @@ def assign_mutations(gm: torch.fx.GraphModule, e: Emitter, values: dict) -> None
     late = [(state, val if val.data is not None else e.fresh(val)) for state, val in late if state.numel]
     for state, val in late:
         e.assign(state, val)
-
-
-class Foreign:
-    """A value that no program can hold; whoever reads it stays with PyTorch."""
 
 
 def _argument(e: Emitter, node: torch.fx.Node, index: int, written: bool) -> Any:
@@ -359,6 +355,8 @@ def at_shapes(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> torch.fx.Gr
         return torch.fx.Interpreter(gm).run(*values)
     with mode, torch.no_grad():
         out = make_fx(run, tracing_mode="real")(*fakes)
+    out.graph.eliminate_dead_code()
+    out.recompile()
     for node, value in zip(placeholders(out), fakes):
         node.meta.setdefault("val", value)
     return out
@@ -417,13 +415,16 @@ def refuse_training(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
 
 
 def decompositions() -> dict:
-    """Every decomposition of PyTorch but those of what a lowering does whole."""
+    """Every decomposition of PyTorch but those of what a lowering does whole, and of what draws random numbers: that
+    stays with PyTorch, with the numbers that eager would draw."""
     every = torch._decomp.global_decomposition_table["post_autograd"]
-    return {op: f for op, f in every.items() if op not in table and isinstance(op, torch._ops.OpOverload)}
+    return {op: f for op, f in every.items() if isinstance(op, torch._ops.OpOverload) and op not in table
+            and torch.Tag.nondeterministic_seeded not in op.tags}
 
 
 def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, **_: Any) -> Callable:
     """The backend that torch.compile finds under the name "mpk".  options={"threads": 4} sets the workers."""
+    lowering_index.lower_foreign()
     options = options if isinstance(options, Options) else Options(**(options or {}))
     backend = aot_autograd(fw_compiler=refuse_training, inference_compiler=compiler(options), decompositions=decompositions(),
                            keep_inference_input_mutations=True)

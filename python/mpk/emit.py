@@ -37,6 +37,10 @@ class Unsupported(Exception):
     """The node cannot be lowered; it stays with PyTorch."""
 
 
+class Foreign:
+    """A value that no program can hold; whoever reads it stays with PyTorch."""
+
+
 @dataclasses.dataclass(eq=False)
 class Val:
     """A value of the FX graph: a tensor of the program, or one known at compile time (data)."""
@@ -287,6 +291,8 @@ class Emitter:
             return self.folded(torch.empty(tuple(meta.shape), dtype=meta.dtype))
         arguments = bind(node)
         read = torch.fx.node.map_arg(arguments, lambda n: values[n])
+        if any(isinstance(v, Foreign) for v in _flat(read)):
+            raise Unsupported("reads a tensor that no program can hold")
         folded = self._fold(node, values)
         if folded is not None:
             return folded

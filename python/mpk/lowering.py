@@ -63,6 +63,7 @@ UNARY = {
     "square": "square({0})", "relu": "max({0}, 0)", "isnan": "isnan({0})", "isinf": "isinf({0})",
     "isfinite": "isfinite({0})", "signbit": "signbit({0})", "logical_not": "lnot({0})", "reciprocal": "reciprocal({0})",
     "isposinf": "{0} == inf", "isneginf": "{0} == (-inf)", "frac": "{0} - trunc({0})", "positive": "{0}",
+    "angle": "where({0} < 0, 3.141592653589793, where(isnan({0}), nan, 0.0))",
     "deg2rad": "{0} * 0.017453292519943295", "rad2deg": "{0} * 57.29577951308232",
     "special_entr": "where({0} > 0, -{0} * log({0}), where({0} == 0, 0.0, where(isnan({0}), {0}, (-inf))))",
     "relu6": "min(max({0}, 0), 6)", "hardsigmoid": "min(max({0} + 3, 0), 6) / 6",
@@ -406,12 +407,15 @@ def constant_pad(e: Emitter, x: Val, pad: Sequence[int], value: Any = 0) -> Val:
 
 def padding(mode: str) -> Callable:
     def function(e: Emitter, x: Val, pad: Sequence[int]) -> Val:
-        if any(p < 0 for p in pad):
-            raise Unsupported("a negative padding")
-        before, after = [0] * x.rank, [0] * x.rank
+        before, after, y = [0] * x.rank, [0] * x.rank, x
         for i in range(len(pad) // 2):
-            before[-1 - i], after[-1 - i] = pad[2 * i], pad[2 * i + 1]
-        return e.op("pad", x, before=before, after=after, mode=mode)
+            before[-1 - i], after[-1 - i] = max(0, pad[2 * i]), max(0, pad[2 * i + 1])
+        if any(before) or any(after):
+            y = e.op("pad", x, before=before, after=after, mode=mode)
+        for i in range(len(pad) // 2):
+            axis, low, high = x.rank - 1 - i, max(0, -pad[2 * i]), max(0, -pad[2 * i + 1])
+            y = e.slice(y, axis, low, y.shape[axis] - high)
+        return y
     return function
 
 

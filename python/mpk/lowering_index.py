@@ -54,6 +54,8 @@ def index_put(e: Emitter, x: Val, indices: Sequence[Val | None], values: Val, ac
         at = [i for i, index in enumerate(indices) if index is not None][0]
         mask = e.reshape(given[0], (1,) * at + given[0].shape + (1,) * (x.rank - at - given[0].rank))
         return e.map("where({0}, {1}, {2})", mask, e.reshape(values, ()), x, dtype=x.dtype, shape=x.shape)
+    if len(given) == 1 and given[0].dtype is torch.bool and indices[0] is given[0]:
+        return put_masked(e, x, given[0], values, accumulate)
     given = [as_index(e, i) for i in given]
     if any(i.numel == 0 for i in given) or values.numel == 0:
         return x
@@ -67,10 +69,46 @@ def index_put(e: Emitter, x: Val, indices: Sequence[Val | None], values: Val, ac
     return e.permute(y, [back.index(i) for i in range(x.rank)])
 
 
+def counted(e: Emitter, mask: Val) -> Val:
+    """For each element of a mask, how many are set before it; of rank 1."""
+    flat = e.reshape(mask, (mask.numel,))
+    return e.map("max({0} - 1, 0)", e.op("scan", flat, axis=0, kind="sum", dtype="i64"), dtype=torch.int64)
+
+
+def put_masked(e: Emitter, x: Val, mask: Val, values: Val, accumulate: bool) -> Val:
+    """Entry by entry of x, where the mask is set, the next row of values."""
+    rest = x.shape[mask.rank:]
+    if values.rank != 1 + len(rest):
+        raise Unsupported("values for a mask that are not one row for each entry")
+    rows = e.expand(values, (values.shape[0], *rest))
+    taken = e.reshape(e.op("index", rows, counted(e, mask)), x.shape)
+    mask = e.reshape(mask, mask.shape + (1,) * len(rest))
+    expression = "{2} + where({0}, {1}, 0)" if accumulate else "where({0}, {1}, {2})"
+    return e.map(expression, mask, taken, x, dtype=x.dtype, shape=x.shape)
+
+
+@lower(aten.put)
+def put(e: Emitter, x: Val, i: Val, source: Val, accumulate: bool = False) -> Val:
+    if i.numel == 0:
+        return x
+    flat = e.op("index_put", e.reshape(x, (x.numel,)), e.reshape(source, (source.numel,)),
+                e.reshape(as_index(e, i), (i.numel,)), accumulate=int(accumulate))
+    return e.reshape(flat, x.shape)
+
+
+@lower(aten.index_reduce)
+def index_reduce(e: Emitter, x: Val, axis: int, i: Val, source: Val, kind: str, include_self: bool = True) -> Val:
+    if x.rank == 0:
+        raise Unsupported("index_reduce of a scalar")
+    axis %= x.rank
+    i = e.reshape(i, [i.numel if a == axis else 1 for a in range(x.rank)])
+    return scatter_into(e, x, axis, e.expand(i, source.shape), source, REDUCE[kind], include_self)
+
+
 @lower(aten.index_select)
 def index_select(e: Emitter, x: Val, axis: int, i: Val) -> Val:
     if x.rank == 0:
-        return e.expand(e.reshape(x, (1,)), result_shape(e)) if i.rank else x
+        return e.reshape(e.expand(e.reshape(x, (1,)), (i.numel,)), result_shape(e))
     axis %= x.rank
     return axis_back(e, e.op("index", axis_first(e, x, axis), as_index(e, e.reshape(i, (i.numel,)))), axis)
 
@@ -145,6 +183,31 @@ def select_scatter(e: Emitter, x: Val, source: Val, axis: int, at: int) -> Val:
     return put_box(e, x, source, axis, at, at + 1)
 
 
+@lower(aten.diagonal_scatter, aten.as_strided_scatter)
+def strided_scatter(e: Emitter, x: Val, source: Val, *arguments: Any) -> Val:
+    """Put a source where a view of x looks; the places are known."""
+    meta = e.node.args[0].meta["val"]
+    if not meta.is_contiguous():
+        raise Unsupported("a scatter through strides into what is not contiguous")
+    places = torch.arange(x.numel).reshape(x.shape)
+    if e.node.target is aten.diagonal_scatter.default:
+        places = places.diagonal(*arguments)
+    else:
+        size, stride, offset = arguments
+        places = places.as_strided(size, stride, offset or 0)
+    flat = e.op("index_put", e.reshape(x, (x.numel,)), e.reshape(e.expand(source, places.shape), (places.numel(),)),
+                e.folded(places.reshape(-1)))
+    return e.reshape(flat, x.shape)
+
+
+@lower(aten.masked_scatter)
+def masked_scatter(e: Emitter, x: Val, mask: Val, source: Val) -> Val:
+    shape = tuple(torch.broadcast_shapes(x.shape, mask.shape))
+    mask = e.reshape(e.expand(mask, shape), (math.prod(shape),))
+    taken = e.reshape(e.op("index", e.reshape(source, (source.numel,)), counted(e, mask)), shape)
+    return e.map("where({0}, {1}, {2})", e.reshape(mask, shape), taken, x, dtype=x.dtype, shape=shape)
+
+
 @lower(aten.sort.default, aten.sort.stable)
 def sort(e: Emitter, x: Val, *arguments: Any) -> list[Val]:
     axis, descending = arguments[1:3] if e.node.target is aten.sort.stable else (arguments + (-1, False))[:2]
@@ -177,17 +240,23 @@ def kthvalue(e: Emitter, x: Val, k: int, axis: int = -1, keep: bool = False) -> 
 
 @lower(aten.median.dim, aten.nanmedian.dim)
 def median(e: Emitter, x: Val, axis: int, keep: bool = False) -> list[Val]:
-    """The lower of the two in the middle; any NaN is the median."""
+    """The lower of the two in the middle.  NaN is sorted last: if there is one, it is the median, or is not counted."""
     if x.rank == 0:
         return [x, e.folded(torch.zeros((), dtype=torch.int64))]
-    if x.is_float:
-        raise Unsupported("median of floats, of which one may be NaN")
-    return kthvalue(e, x, (x.shape[axis] + 1) // 2, axis, keep)
+    axis, n = axis % x.rank, x.shape[axis]
+    values, places = e.ops("sort", x, axis=axis)
+    nans = e.reduce(e.map("isnan({0})", x, dtype=torch.bool), "sum", [axis], True, torch.int64)
+    skips = "nanmedian" in str(e.node.target)
+    expression = "max({1} - {0} - 1, 0)" if skips else "where({0} > 0, {2}, {1} - 1)"
+    middle = e.map(expression, nans, n if skips else n, n * 2 - 1, dtype=torch.int64)
+    middle = e.map("truncdiv({0}, 2)", middle, dtype=torch.int64)
+    parts = [e.op("take_along", v, middle, axis=axis) for v in (values, places)]
+    return parts if keep else [e.reshape(v, v.shape[:axis] + v.shape[axis + 1:]) for v in parts]
 
 
-@lower(aten.median.default)
+@lower(aten.median.default, aten.nanmedian.default)
 def median_whole(e: Emitter, x: Val) -> Val:
-    return median(e, e.reshape(x, (x.numel,)), 0)[0]
+    return e.reshape(median(e, e.reshape(x, (x.numel,)), 0)[0], ())
 
 
 @lower(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
@@ -207,6 +276,39 @@ def search(e: Emitter, boundaries: Val, x: Val, right: bool) -> Val:
 @lower(aten.bucketize.Tensor)
 def bucketize(e: Emitter, x: Val, boundaries: Val, int32: bool = False, right: bool = False) -> Val:
     return e.cast(search(e, boundaries, x, right), result_dtype(e))
+
+
+@lower(aten.histc)
+def histc(e: Emitter, x: Val, bins: int = 100, low: Any = 0, high: Any = 0) -> Val:
+    if low < high:
+        bounds: list[Any] = [float(low), float(high)]
+    else:
+        every = list(range(x.rank))
+        least, most = (e.reduce(x, kind, every, False, x.dtype) for kind in ("min", "max"))
+        bounds = [e.map("where({0} == {1}, {0} - 1, {0})", least, most, dtype=x.dtype),
+                  e.map("where({0} == {1}, {1} + 1, {1})", least, most, dtype=x.dtype)]
+    place = e.map("where(lor({0} < {1}, {0} > {2}), {3}, min(i64(({0} - {1}) * {3} / ({2} - {1})), {4}))",
+                  e.reshape(x, (x.numel,)), *bounds, bins, bins - 1, dtype=torch.int64)
+    ones, zeros = (torch.full((1,), v, dtype=x.dtype) for v in (1, 0))
+    return e.op("index_put", e.folded(zeros.expand(bins)), e.folded(ones.expand(x.numel)), place, accumulate=1)
+
+
+def grouped_mm(e: Emitter, x: Val, w: Val, ends: Val, *_: Any) -> Val:
+    """Rows of x [T, D] in groups, group g by w[g] [D, F]: all rows by all groups, then each row's own."""
+    if x.rank != 2 or w.rank != 3:
+        raise Unsupported("grouped_mm of other ranks")
+    rows = torch.arange(x.shape[0])
+    group = search(e, e.cast(ends, torch.int64), e.folded(rows), True)
+    every = e.op("batch_matmul", e.expand(e.reshape(x, (1, *x.shape)), (w.shape[0], *x.shape)), w)
+    return e.op("index", every, group, e.folded(rows))
+
+
+def lower_foreign() -> None:
+    """Operators that other packages bring along, once they are there."""
+    for space, name in (("transformers", "grouped_mm_fallback"), ("aten", "_grouped_mm")):
+        found = getattr(getattr(torch.ops, space), name, None)
+        if found is not None:
+            lower(found)(grouped_mm)
 
 
 # ---- resizing ----

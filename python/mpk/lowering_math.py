@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mpk.emit import Emitter, Unsupported, Val
+from mpk.emit import Emitter, Unsupported, Val, dtype_name
 from mpk.lowering import aten, lower, packet, prims, result_dtype, result_shape
 
 LOW = (torch.float16, torch.bfloat16)
@@ -27,13 +27,20 @@ def reduce(e: Emitter, x: Val, kind: str, axes: Sequence[int], keep: bool, dtype
     return e.reduce(x, kind, axes, keep, dtype)
 
 
+def widened(e: Emitter, x: Val) -> Val:
+    """PyTorch converts to the dtype of the result first; that matters where digits would be lost."""
+    return e.cast(x, result_dtype(e)) if x.is_float != result_dtype(e).is_floating_point or x.dtype is torch.bool else x
+
+
 @lower(aten.sum.default, aten.mean.default, aten.prod.default)
 def whole(e: Emitter, x: Val, dtype: Any = None) -> Val:
+    x = widened(e, x)
     return reduce(e, x, e.node.target._overloadpacket.__name__, all_axes(x, None), False, result_dtype(e))
 
 
 @lower(aten.sum.dim_IntList, aten.mean.dim, aten.prod.dim_int)
 def over_axes(e: Emitter, x: Val, axes: Any, keep: bool = False, dtype: Any = None) -> Val:
+    x = widened(e, x)
     return reduce(e, x, e.node.target._overloadpacket.__name__, all_axes(x, axes), keep, result_dtype(e))
 
 
@@ -91,7 +98,7 @@ def scan(e: Emitter, x: Val, axis: int, dtype: Any = None) -> Val:
     kind = {"cumsum": "sum", "cumprod": "prod", "logcumsumexp": "logsumexp"}[e.node.target._overloadpacket.__name__]
     if x.rank == 0:
         return e.cast(x, result_dtype(e))
-    from mpk.emit import dtype_name
+    x = widened(e, x)
     return e.op("scan", x, axis=axis % x.rank, kind=kind, dtype=dtype_name(result_dtype(e)))
 
 
@@ -160,6 +167,8 @@ def addmm(e: Emitter, bias: Val, a: Val, b: Val, beta: Any = 1, alpha: Any = 1) 
     if beta == alpha == 1 and bias.rank == 1 and bias.shape[0] == b.shape[-1] and b.transposed is not None and a.is_float and a.dtype is not torch.float64 and a.numel:
         return e.op("linear", a, b.transposed, None, None, bias)
     dtype, wide = result_dtype(e), torch.float32
+    if not dtype.is_floating_point:
+        alpha, beta = int(alpha), int(beta)
     y = product(e, e.cast(a, wide), e.cast(b, wide)) if dtype in LOW else product(e, a, b)
     if beta == 0:
         return e.map("{0} * {1}", y, alpha, dtype=dtype) if alpha != 1 else e.cast(y, dtype)
@@ -180,6 +189,19 @@ def mv(e: Emitter, a: Val, b: Val) -> Val:
 @lower(aten.dot, aten.vdot)
 def dot(e: Emitter, a: Val, b: Val) -> Val:
     return e.reshape(product(e, e.reshape(a, (1, a.numel)), e.reshape(b, (b.numel, 1))), ())
+
+
+@lower(aten._trilinear)
+def trilinear(e: Emitter, a: Val, b: Val, c: Val, expand_a: Sequence[int], expand_b: Sequence[int], expand_c: Sequence[int],
+              sum_axes: Sequence[int], unroll: int = 1) -> Val:
+    """The sum over some axes of a * b * c, each with axes of one entry put in."""
+    def widened_by(x: Val, axes: Sequence[int]) -> Val:
+        shape, rest = [], list(x.shape)
+        for axis in range(x.rank + len(axes)):
+            shape.append(1 if axis in axes else rest.pop(0))
+        return e.reshape(x, shape)
+    every = e.map("{0} * {1} * {2}", widened_by(a, expand_a), widened_by(b, expand_b), widened_by(c, expand_c), dtype=a.dtype)
+    return reduce(e, every, "sum", list(sum_axes), False, a.dtype)
 
 
 @lower(aten._scaled_dot_product_flash_attention_for_cpu)
@@ -213,6 +235,22 @@ def no_extra(what: str) -> Any:
     raise Unsupported(f"the {what}")
 
 
+@lower(aten._cdist_forward)
+def cdist(e: Emitter, a: Val, b: Val, p: float, mode: int | None) -> Val:
+    wide_a, wide_b = e.reshape(a, (*a.shape[:-1], 1, a.shape[-1])), e.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
+    return norm_of_difference(e, wide_a, wide_b, p)
+
+
+def norm_of_difference(e: Emitter, a: Val, b: Val, p: float) -> Val:
+    """The p-norm of a - b over the last axis."""
+    power = {0.0: "where({0} == {1}, 0, 1)", 1.0: "abs({0} - {1})", 2.0: "square({0} - {1})", math.inf: "abs({0} - {1})"}
+    each = e.map(power.get(p, "pow(abs({0} - {1}), {2})"), a, b, float(p), dtype=a.dtype)
+    total = e.reduce(each, "max" if p == math.inf else "sum", [each.rank - 1], False, a.dtype)
+    if p in (0.0, 1.0, math.inf):
+        return total
+    return e.map("sqrt({0})" if p == 2.0 else "pow({0}, {1})", total, 1 / p, dtype=a.dtype)
+
+
 # ---- normalisation ----
 
 def scaled(e: Emitter, x: Val, weight: Val | None, bias: Val | None, axis_shape: Sequence[int], dtype: torch.dtype) -> Val:
@@ -226,13 +264,17 @@ def scaled(e: Emitter, x: Val, weight: Val | None, bias: Val | None, axis_shape:
 def layer_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, bias: Val | None, eps: float) -> list[Any]:
     axes = list(range(x.rank - len(shape), x.rank))
     stats_shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    wide = torch.float32 if x.dtype in LOW else x.dtype
+    wide = x.dtype if weight is None or weight.dtype == x.dtype else weight.dtype
 
     def flat(v: Val | None) -> Val | None:
         return None if v is None else e.reshape(v, (math.prod(shape),))
 
     def rstd() -> Val:
         return e.map("rsqrt({0} + {1})", variance(e, e.cast(x, wide), axes, 0, True)[0], eps, dtype=wide)
+    if eps < 0:
+        var, mean = variance(e, x, axes, 0, True)
+        y = e.map("({0} - {1}) * rsqrt({2} + {3})", x, mean, var, eps, dtype=x.dtype)
+        return [scaled(e, y, weight, bias, shape, x.dtype), lambda: mean, rstd]
     rows = e.reshape(x, (*x.shape[:axes[0]], math.prod(shape)))
     y = e.reshape(e.op("layer_norm", rows, flat(weight), flat(bias), eps=float(eps)), x.shape)
     return [y, lambda: e.reshape(reduce(e, x, "mean", axes, True, wide), stats_shape), rstd]
@@ -240,8 +282,13 @@ def layer_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, bia
 
 @lower(aten.native_group_norm)
 def group_norm(e: Emitter, x: Val, weight: Val | None, bias: Val | None, n: int, c: int, hw: int, groups: int, eps: float) -> list[Any]:
-    y = e.op("group_norm", x, weight, bias, groups=groups, eps=float(eps))
     grouped = e.reshape(x, (n, groups, x.numel // (n * groups)))
+    if eps < 0:
+        var, mean = variance(e, grouped, [2], 0, True)
+        y = e.reshape(e.map("({0} - {1}) * rsqrt({2} + {3})", grouped, mean, var, eps, dtype=x.dtype), x.shape)
+        y = scaled(e, y, weight, bias, (c,) + (1,) * (x.rank - 2), x.dtype)
+    else:
+        y = e.op("group_norm", x, weight, bias, groups=groups, eps=float(eps))
 
     def stats() -> tuple[Val, Val]:
         return variance(e, grouped, [2], 0, False)

@@ -25,7 +25,7 @@ enum {
 struct sample_shared {
     rt_u64 low;     /* a block: ranks low .. below - 1 */
     rt_u32 n, more; /* entries of the block; 1: go on with the next */
-    double sum, largest_sum;
+    double sum;
     rt_i64 kept;
     rt_i32 token;
 };
@@ -157,93 +157,50 @@ MPK_FN void sample_next(const mpk_task &t, sample_row *r, bool again)
     mpk_sync();
 }
 
-/* The weight of the first n candidates. */
-MPK_FN double sample_weigh_first(const mpk_task &t, sample_row *r, rt_i64 n)
-{
-    const double *s_weight = (const double *)(t.s_scratch + SAMPLE_WEIGHTS);
-    sample_shared *s = sample_words(t);
-    double sum = 0;
-    for (sample_next(t, r, true);; sample_next(t, r, false)) {
-        if (mpk_thread() == 0)
-            for (rt_i64 i = 0; i < (rt_i64)r->n && r->first + i < n; i++)
-                sum += s_weight[i];
-        if (r->n == 0 || r->first + r->n >= n)
-            break;
-    }
-    if (mpk_thread() == 0)
-        s->sum = sum;
-    mpk_sync();
-    sum = s->sum;
-    mpk_sync();
-    return sum;
-}
+/* Walking the candidates in falling order: three things are found so, one after the other. */
+enum {
+    SAMPLE_WEIGH, /* the weight of the first n */
+    SAMPLE_KEEP,  /* how many of them are kept, by share and by weight, and the weight of those */
+    SAMPLE_PASS,  /* the one at which the running sum passes a target */
+    SAMPLE_DONE
+};
 
-/* How many of the first n are kept by share and by weight, and their weight. */
-MPK_FN rt_i64 sample_keep(const mpk_task &t, sample_row *r, rt_i64 n, double share, double least, double *sum)
-{
-    const double *s_weight = (const double *)(t.s_scratch + SAMPLE_WEIGHTS);
-    sample_shared *s = sample_words(t);
-    double before = 0;
-    for (sample_next(t, r, true);; sample_next(t, r, false)) {
-        if (mpk_thread() == 0) {
-            rt_i64 i = 0;
-            for (; i < (rt_i64)r->n && r->first + i < n; i++) {
-                if (r->first + i > 0 && (before >= share || s_weight[i] < least))
-                    break;
-                before += s_weight[i];
-            }
-            s->kept = r->first + i;
-            s->sum = before;
-            s->more = i == (rt_i64)r->n && r->n && r->first + i < n;
-        }
-        mpk_sync();
-        bool more = s->more;
-        mpk_sync();
-        if (!more)
-            break;
-    }
-    *sum = s->sum;
-    rt_i64 kept = s->kept;
-    mpk_sync();
-    return kept;
-}
+/* What the walk compares with. */
+struct sample_bounds {
+    rt_i64 n;
+    double share, least, target;
+};
 
-/* The candidate, of the first n, at which the running sum passes the target. */
-MPK_FN rt_i32 sample_pass(const mpk_task &t, sample_row *r, rt_i64 n, double target)
+/* One thread, one block: *sum is the running one.  True: the next block is needed. */
+MPK_FN bool sample_walk(const mpk_task &t, const sample_row &r, int phase, const sample_bounds &b, double *sum)
 {
     const rt_u64 *s_rank = (const rt_u64 *)(t.s_scratch + SAMPLE_RANKS);
     const double *s_weight = (const double *)(t.s_scratch + SAMPLE_WEIGHTS);
     sample_shared *s = sample_words(t);
-    double passed = 0;
-    for (sample_next(t, r, true);; sample_next(t, r, false)) {
-        if (mpk_thread() == 0) {
-            rt_i64 i = 0;
-            s->more = r->n > 0;
-            for (; s->more && i < (rt_i64)r->n; i++) {
-                passed += s_weight[i];
-                s->token = (rt_i32)mpk_index_of(s_rank[i]);
-                s->more = passed <= target && r->first + i + 1 < n;
-            }
-        }
-        mpk_sync();
-        bool more = s->more;
-        mpk_sync();
-        if (!more)
+    rt_i64 i = 0, end = b.n - r.first < (rt_i64)r.n ? b.n - r.first : (rt_i64)r.n;
+    bool found = false;
+    for (; i < end && !found; i++) {
+        if (phase == SAMPLE_KEEP && r.first + i > 0 && (*sum >= b.share || s_weight[i] < b.least)) {
+            found = true;
             break;
+        }
+        *sum += s_weight[i];
+        s->token = (rt_i32)mpk_index_of(s_rank[i]);
+        found = phase == SAMPLE_PASS && *sum > b.target;
     }
-    rt_i32 token = s->token;
-    mpk_sync();
-    return token;
+    s->kept = r.first + i;
+    s->sum = *sum;
+    return !found && r.n > 0 && r.first + i < b.n;
 }
 
 /* The weight of all that can be drawn, and how many there are. */
-MPK_FN double sample_weigh_all(const mpk_task &t, const sample_row &r, bool weigh, rt_i64 *n)
+MPK_FN double sample_weigh_all(const mpk_task &t, const sample_row &r, rt_i64 *n)
 {
     double sum = 0, count = 0;
     for (rt_i64 id = mpk_thread(); id < r.x->dims[1]; id += MPK_THREADS) {
         float x = mpk_get(*r.x, r.g_x, r.from + id * r.x->stride[1]);
         if (x > -MPK_INFINITY) {
-            sum += weigh ? sample_weight(r, x) : 0;
+            sum += sample_weight(r, x);
             count += 1;
         }
     }
@@ -296,21 +253,34 @@ MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const f
     r->temperature = (double)sampling[SAMPLE_TEMPERATURE];
     if (!(r->temperature > 0) || !(fabsf(largest) < MPK_INFINITY))
         return (rt_i32)best;
-    bool by_share = sampling[SAMPLE_TOP_P]<1, by_weight = sampling[SAMPLE_MIN_P]> 0;
+    bool filters = sampling[SAMPLE_TOP_P] < 1 || sampling[SAMPLE_MIN_P] > 0, again = true;
     float top_k = sampling[SAMPLE_TOP_K];
-    rt_i64 n;
-    /* Whether top_k cuts is known only with n; at least as many as it asks for are likely there. */
-    double sum = sample_weigh_all(t, *r, !(top_k >= 1 && top_k < (float)r->x->dims[1]), &n);
-    if (top_k >= 1 && top_k < (float)n) {
-        n = (rt_i64)top_k;
-        sum = sample_weigh_first(t, r, n);
-    } else if (top_k >= 1 && top_k < (float)r->x->dims[1]) {
-        sum = sample_weigh_all(t, *r, true, &n);
+    sample_bounds bounds;
+    sample_shared *s = sample_words(t);
+    double total = sample_weigh_all(t, *r, &bounds.n), running = 0;
+    int phase = filters ? SAMPLE_KEEP : SAMPLE_PASS;
+    if (top_k >= 1 && top_k < (float)bounds.n) {
+        bounds.n = (rt_i64)top_k;
+        phase = SAMPLE_WEIGH;
     }
-    if (by_share || by_weight)
-        n = sample_keep(t, r, n, by_share ? (double)sampling[SAMPLE_TOP_P] * sum : (double)MPK_INFINITY,
-                        by_weight ? (double)sampling[SAMPLE_MIN_P] : 0, &sum);
-    return sample_pass(t, r, n, (double)uniform * sum);
+    while (phase != SAMPLE_DONE) {
+        sample_next(t, r, again);
+        bounds.share = sampling[SAMPLE_TOP_P] < 1 ? (double)sampling[SAMPLE_TOP_P] * total : (double)MPK_INFINITY;
+        bounds.least = sampling[SAMPLE_MIN_P] > 0 ? (double)sampling[SAMPLE_MIN_P] : 0;
+        bounds.target = (double)uniform * total;
+        if (mpk_thread() == 0)
+            s->more = sample_walk(t, *r, phase, bounds, &running);
+        mpk_sync();
+        again = !s->more;
+        if (again) {
+            total = s->sum;
+            running = 0;
+            bounds.n = phase == SAMPLE_KEEP ? s->kept : bounds.n;
+            phase = phase == SAMPLE_WEIGH && filters ? SAMPLE_KEEP : phase == SAMPLE_PASS ? SAMPLE_DONE : SAMPLE_PASS;
+        }
+        mpk_sync();
+    }
+    return s->token;
 }
 
 MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view &sampling, const mpk_view &seeds,

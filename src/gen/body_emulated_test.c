@@ -52,31 +52,56 @@ static mpk_status keep_subject(subject s)
     return MPK_OK;
 }
 
-/* Parse every case; keep those for which there is code in general: what is left out has operands of a block dtype. */
+/* Beside the cases of the records: long rows and contexts, and KV pages in the order of tensor cores. */
+#define PLACES(tokens, pages)                                                                                         \
+    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n" \
+    "state %kc : bf16[80, 2, 16, 64]\nstate %vc : bf16[80, 2, 16, 64]\n"
+static const char *const more_graphs[] = {
+    "input %x : f32[4, 6001] live=rows\ninput %s : f32[4, 4] live=rows\ninput %e : i64[4] live=rows\n"
+    "input %d : i32[4] live=rows\n%t = sample(%x, %s, %e, %d)\n",
+    "input %q : bf16[3, 4, 64] live=tokens\n" PLACES("3", "2, 40") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    "input %k : bf16[5, 2, 64] live=tokens\ninput %v : bf16[5, 2, 64] live=tokens\n" PLACES(
+        "5", "2, 40") "%ka, %va = kv_write(%k, %v, %p, %s, %pages, %kc, %vc)\n",
+    "input %x : bf16[5, 512] live=tokens\ninput %t : f32[5, 2, 32] live=tokens\n" PLACES(
+        "5", "2, 40") "const %qn : bf16[64]\nconst %kn : bf16[64]\n%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, "
+                      "%vc, %qn, %kn) {heads = 4, kv_heads = 2, head_size = 64}\n",
+    "input %x : bf16[4, 512] live=tokens\n" PLACES(
+        "4", "3, 20") "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc) {size = 64, heads = 4, kv_heads = 2, "
+                      "head_size = 64}\n",
+    "input %x : bf16[4, 512] live=tokens\ninput %t : f32[4, 2, 32] live=tokens\n" PLACES(
+        "4", "2, 40") "const %qn : bf16[64]\nconst %kn : bf16[64]\n%y, %l, %k, %v = attention_split(%x, %t, %p, %s, "
+                      "%pages, %kc, %vc, %qn, %kn) {heads = 4, kv_heads = 2, head_size = 64, splits = 5, unit = 64}\n",
+};
+
+/* Keep a case if there is code for it: operands of a block dtype have none, other plain ones must. */
+static void gather_case(const op_def *def, uint32_t number, const char *graph)
+{
+    subject s = {.def = def, .number = number};
+    check_ok(&cx, ir_parse(&cx, &graphs_arena, str_from(graph), &s.g));
+    const ir_op *op = &s.g->ops.at[s.g->ops.n - 1];
+    s.def = op->def;
+    if (op->def->flags & OP_VIEW && s.g->tensors.at[op->out[0]].shares != IR_NONE)
+        return;
+    gen_call c = call_of(s.g, op);
+    bool plain = true;
+    for (uint32_t k = 0; k < op->n_in; k++)
+        plain = plain && (!gen_input(&c, k) || ir_dtype_table[gen_input(&c, k)->dtype].block_elements == 1);
+    if (gen_body_choose(&c, 0)) {
+        assert_true(plain);
+        check_ok(&cx, keep_subject(s));
+    } else if (plain) {
+        n_refused++;
+        print_message("%s has no generic body for case %u\n", s.def->name, number);
+    }
+}
+
 static void gather_subjects(void)
 {
     for (const op_def *const *def = op_table; *def; def++)
-        for (uint32_t i = 0; i < (*def)->n_cases; i++) {
-            subject s = {.def = *def, .number = i};
-            check_ok(&cx, ir_parse(&cx, &graphs_arena, str_from((*def)->cases[i].graph), &s.g));
-            const ir_op *op = &s.g->ops.at[s.g->ops.n - 1];
-            if ((*def)->flags & OP_VIEW && s.g->tensors.at[op->out[0]].shares != IR_NONE)
-                continue;
-            gen_call c = call_of(s.g, op);
-            bool plain = true;
-            for (uint32_t k = 0; k < op->n_in; k++)
-                plain = plain && (!gen_input(&c, k) || ir_dtype_table[gen_input(&c, k)->dtype].block_elements == 1);
-            if (!plain) {
-                assert_null(gen_body_choose(&c, 0));
-                continue;
-            }
-            if (!gen_body_choose(&c, 0)) {
-                n_refused++;
-                print_message("%s has no generic body for case %u\n", (*def)->name, i);
-                continue;
-            }
-            check_ok(&cx, keep_subject(s));
-        }
+        for (uint32_t i = 0; i < (*def)->n_cases; i++)
+            gather_case(*def, i, (*def)->cases[i].graph);
+    for (uint32_t i = 0; i < sizeof more_graphs / sizeof *more_graphs; i++)
+        gather_case(NULL, 100 + i, more_graphs[i]);
 }
 
 static void write_source(void)

@@ -242,16 +242,16 @@ static void test_order_values(void **state)
     eval(&b);
     static const int sorted[] = {1, 4, 0, 2, 3, 5}, falling[] = {3, 5, 0, 2, 1, 4}, so_far[] = {0, 0, 2, 3, 3, 5};
     for (int i = 0; i < 6; i++) {
-        assert_int_equal(at(&b, "i", i), sorted[i]);
-        assert_int_equal(at(&b, "di", i), falling[i]);
-        assert_int_equal(at(&b, "ci", i), so_far[i]);
+        near(at(&b, "i", i), (double)(sorted[i]), 0);
+        near(at(&b, "di", i), (double)(falling[i]), 0);
+        near(at(&b, "ci", i), (double)(so_far[i]), 0);
         near(at(&b, "dv", i), at(&b, "x", falling[i]), 0);
     }
     for (int i = 0; i < 4; i++)
-        assert_int_equal(at(&b, "ti", i), falling[i]);
+        near(at(&b, "ti", i), (double)(falling[i]), 0);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(at(&b, "li", i), sorted[i]);
-    assert_int_equal(at(&b, "mi", 0), 3);
+        near(at(&b, "li", i), (double)(sorted[i]), 0);
+    near(at(&b, "mi", 0), (double)(3), 0);
     assert_true(isnan(at(&b, "max", 0)) && isnan(at(&b, "mv", 0)));
     tear_down(&b);
 }
@@ -476,26 +476,26 @@ static void test_shapes(void **state)
         ((int32_t *)data_of(&b, "x"))[i] = i + 1;
     eval(&b);
     for (int64_t i = 0; i < 6; i++)
-        assert_int_equal(at(&b, "s", i), i / 3 * 12 + i % 3 * 2 + 2);
+        near(at(&b, "s", i), (double)(i / 3 * 12 + i % 3 * 2 + 2), 0);
     for (int64_t i = 0; i < 4; i++)
-        assert_int_equal(at(&b, "d", i), i * 7 + 1);
+        near(at(&b, "d", i), (double)(i * 7 + 1), 0);
     for (int64_t i = 0; i < 10; i++)
-        assert_int_equal(at(&b, "w", i), 7 + i / 2 + i % 2);
+        near(at(&b, "w", i), (double)(7 + i / 2 + i % 2), 0);
     for (int64_t i = 0; i < 54; i++) {
         int64_t r = i / 9 - 2, c = i % 9, mirror = (r < 0 ? -r : r) * 6 + (c > 5 ? 10 - c : c);
-        assert_int_equal(at(&b, "r", i), mirror + 1);
-        assert_int_equal(at(&b, "e", i), (r < 0 ? 0 : r) * 6 + (c > 5 ? 5 : c) + 1);
-        assert_int_equal(at(&b, "c", i), (r + 4) % 4 * 6 + c % 6 + 1);
-        assert_int_equal(at(&b, "v", i), r < 0 || c > 5 ? -5 : r * 6 + c + 1);
+        near(at(&b, "r", i), (double)(mirror + 1), 0);
+        near(at(&b, "e", i), (double)((r < 0 ? 0 : r) * 6 + (c > 5 ? 5 : c) + 1), 0);
+        near(at(&b, "c", i), (double)((r + 4) % 4 * 6 + c % 6 + 1), 0);
+        near(at(&b, "v", i), (double)(r < 0 || c > 5 ? -5 : r * 6 + c + 1), 0);
     }
     for (int64_t i = 0; i < 24; i++) {
         int64_t r = i / 6, c = i % 6;
-        assert_int_equal(at(&b, "f", i), r * 6 + 6 - c);
-        assert_int_equal(at(&b, "lo", i), c - r <= 1 ? i + 1 : 0);
-        assert_int_equal(at(&b, "up", i), c - r >= 1 ? i + 1 : 0);
+        near(at(&b, "f", i), (double)(r * 6 + 6 - c), 0);
+        near(at(&b, "lo", i), (double)(c - r <= 1 ? i + 1 : 0), 0);
+        near(at(&b, "up", i), (double)(c - r >= 1 ? i + 1 : 0), 0);
     }
     for (int64_t i = 0; i < 5; i++)
-        assert_int_equal(at(&b, "n", i), 3 - 2 * i);
+        near(at(&b, "n", i), (double)(3 - 2 * i), 0);
     assert_true(at(&b, "one", 1) == 0.1);
     tear_down(&b);
 }

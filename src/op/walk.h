@@ -64,7 +64,8 @@ static inline void walk_store_row(const op_view *v, int64_t offset, int64_t firs
         op_store(v, offset + (first + i) * stride, from[i]);
 }
 
-/* Copy n entries of the same dtype bit for bit; rows of blocks have stride 1 and whole blocks. */
+/* Copy n entries of the same dtype bit for bit; rows of blocks have stride 1 and whole blocks. Strides may be
+ * negative. */
 static inline void walk_copy(const op_view *to, int64_t to_offset, int64_t to_stride, const op_view *from,
                              int64_t from_offset, int64_t from_stride, int64_t n)
 {
@@ -77,7 +78,7 @@ static inline void walk_copy(const op_view *to, int64_t to_offset, int64_t to_st
         return;
     }
     for (int64_t i = 0; i < n; i++)
-        memcpy(d + (size_t)(i * to_stride) * size, s + (size_t)(i * from_stride) * size, size);
+        memcpy(d + i * to_stride * (int64_t)size, s + i * from_stride * (int64_t)size, size);
 }
 
 /* An entry of a tensor of integers or bool. */

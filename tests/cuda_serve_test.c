@@ -215,6 +215,19 @@ static void ask(mpk_context *cx, machine *m, answers *out)
     }
 }
 
+/* What cuda_compile would give for an image. */
+static str fake_code(mpk_context *cx, arena *a, const gen_image *image)
+{
+    gen_source source;
+    static const char elf[] = "\177ELF of the kernel";
+    char *code = arena_alloc(a, 1, sizeof(cuda_code_head) + sizeof elf);
+    check_ok(cx, gen_source_of_image(cx, a, image, gen_arch_find("sm_90a"), &source));
+    cuda_code_head head = cuda_head_of(source.text);
+    memcpy(code, &head, sizeof head);
+    memcpy(code + sizeof head, elf, sizeof elf);
+    return (str){code, sizeof head + sizeof elf};
+}
+
 static void serve_as(cuda_mode mode)
 {
     static answers here, there, again;
@@ -231,7 +244,8 @@ static void serve_as(cuda_mode mode)
     cuda_weight *made_up = arena_alloc(&a, image.n_weights, sizeof *made_up);
     for (uint32_t i = 0; i < image.n_weights; i++)
         made_up[i].dtype = image.weights[i].dtype;
-    cuda_options o = {.code = "\177ELF of the kernel", .code_bytes = 18, .mode = mode};
+    str code = fake_code(&cx, &a, &image);
+    cuda_options o = {.code = code.at, .code_bytes = code.n, .mode = mode};
     cuda_weights w = {.at = made_up, .seed = seed};
     check_ok(&cx, cuda_start(&cx, &image, &w, &o, &gpu));
     bind_server(&s, gpu);

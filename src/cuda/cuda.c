@@ -97,15 +97,41 @@ static mpk_status compile_source(mpk_context *cx, const gen_arch *arch, bool as_
     return MPK_OK;
 }
 
+cuda_code_head cuda_head_of(str source)
+{
+    return (cuda_code_head){.magic = {'m', 'p', 'k', 'c', 'o', 'd', 'e'},
+                            .source_hash = hash_bytes(source.at, source.n, 0)};
+}
+
+/* Code compiled before, without its head; it must be of the very source that this program gives now, for the host and
+ * the kernel number bodies and lay out weights together. */
+static mpk_status open_code(mpk_context *cx, const cuda_machine *m, str *out)
+{
+    cuda_code_head want = cuda_head_of(m->source.text);
+    CHECK(cx, out->n > sizeof want && memcmp(out->at, &want, sizeof want) == 0, MPK_EUNSUPPORTED,
+          "the image's kernel was made by another mpk or for another GPU: compile the model again");
+    *out = (str){out->at + sizeof want, out->n - sizeof want};
+    return MPK_OK;
+}
+
 mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch *row, const char *keep, text *code)
 {
     arena a = {0};
     gen_arch arch = *row;
     gen_source source;
     uint32_t shared;
+    text machine_code = {0};
     mpk_status status = make_source(cx, &a, image, &arch, &source, &shared);
     if (status == MPK_OK)
-        status = compile_source(cx, &arch, false, keep, source.text, code);
+        status = compile_source(cx, &arch, false, keep, source.text, &machine_code);
+    if (status == MPK_OK) {
+        cuda_code_head head = cuda_head_of(source.text);
+        text_add(code, (const char *)&head, sizeof head);
+        text_add(code, machine_code.at, machine_code.n);
+        if (code->failed)
+            status = status_fail(cx, MPK_ENOMEM, "out of memory for a kernel of %zu bytes", machine_code.n);
+    }
+    text_free(&machine_code);
     arena_free(&a);
     return status;
 }
@@ -137,7 +163,9 @@ static mpk_status load_code(mpk_context *cx, cuda_machine *m)
     text code = {0};
     str bytes = {m->options.code, m->options.code_bytes};
     mpk_status status = MPK_OK;
-    if (!bytes.at) {
+    if (bytes.at) {
+        status = open_code(cx, m, &bytes);
+    } else {
         status = compile_source(cx, &m->arch, m->as_ptx, m->options.keep, m->source.text, &code);
         bytes = (str){code.at, code.n};
     }

@@ -60,6 +60,7 @@ typedef struct cuda_options {
     bool no_preload;                 /* the loader waits for a task's event before its first load (ablation) */
     bool no_descriptor_prefetch;     /* one task's description at a time (ablation) */
     bool reference_bodies;           /* generic code only */
+    bool profile;                    /* note when each task runs, for cuda_read_times */
     const char *keep;                /* a folder: leave the kernel's source and code there.  NULL: do not */
     const void *code; /* the image's kernel, compiled before for this architecture; borrowed until cuda_start
                          returns.  NULL: from the cache, or compiled now */
@@ -74,6 +75,18 @@ typedef struct cuda_options {
  * memory of the GPU is too small, with the numbers; MPK_EDEVICE: the driver's words; MPK_ENOMEM. */
 mpk_status cuda_start(mpk_context *cx, const gen_image *image, const cuda_weights *weights, const cuda_options *options,
                       machine **out);
+
+/* Where the time of an operator's tasks went in the last step of a graph that the machine ran: cycles of an SM, means
+ * over its tasks. */
+typedef struct cuda_times {
+    uint32_t n_tasks; /* that have run; 0: none */
+    double wait;      /* from the worker's turning to the task until its event was activated */
+    double body;      /* until its results were written */
+    double trigger;   /* until its event was counted: scheduling */
+    double longest;   /* body of the slowest task */
+} cuda_times;
+/* out[ops of the graph].  The kernel is let go to rest.  MPK_EARG: the machine was not started with `profile`. */
+mpk_status cuda_read_times(mpk_context *cx, machine *m, uint32_t graph, cuda_times *out);
 
 /* Compile the kernel of an image for a row of the table of architectures; no GPU is needed.  keep: as in cuda_options.
  * *code is what cuda_options.code takes; the caller frees it with text_free.  MPK_EUNSUPPORTED: no compiler. */

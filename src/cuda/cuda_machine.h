@@ -3,7 +3,7 @@
  *   cuda.c      start, launch, watch, stop        tables.c    the runtime's tables and entries in device memory
  *   weights.c   which copy of a weight is needed  upload.c    host memory -> GPU, packed on the way
  *   tensors.c   tensors read and written by the host, KV pages in the bodies' order
- *   baseline.c  the same bodies as a CUDA graph
+ *   baseline.c  the same bodies as a CUDA graph               profile.c   when tasks ran
  */
 #ifndef CUDA_MACHINE_H
 #define CUDA_MACHINE_H
@@ -86,6 +86,7 @@ typedef struct cuda_layout {
     uint64_t serving, slots, free_pages, request_ring, command_ring, token_ring, requests, commands, tokens;
     uint64_t entries, first_entry, jit_entry;
     uint64_t op_kernels, op_entries, op_first; /* of the baseline; empty without */
+    uint64_t times;                            /* of a profile; empty without */
     uint64_t n_bytes;
     uint64_t n_tasks, n_ops;
     uint32_t jit_capacity, event_capacity;
@@ -137,6 +138,13 @@ static inline cuda_machine *cuda_of(machine *m)
 }
 
 /* ---- cuda.c ---- */
+
+/* Stands before the machine code in what cuda_compile gives. */
+typedef struct cuda_code_head {
+    char magic[8];
+    uint64_t source_hash;
+} cuda_code_head;
+cuda_code_head cuda_head_of(str source);
 
 /* Let the kernel end, if it runs; nothing is under way.  It starts again with the next work. */
 mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);

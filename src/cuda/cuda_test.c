@@ -35,10 +35,24 @@ typedef struct bed {
     tg_program program;
     gen_image image;
     cuda_weight weights[8];
+    str code;
     machine *m;
 } bed;
 
 static uint64_t seed;
+
+/* What cuda_compile would give for an image. */
+static str fake_code(mpk_context *cx, arena *a, const gen_image *image)
+{
+    gen_source source;
+    static const char elf[] = "\177ELF of the kernel";
+    char *code = arena_alloc(a, 1, sizeof(cuda_code_head) + sizeof elf);
+    check_ok(cx, gen_source_of_image(cx, a, image, gen_arch_find("sm_90a"), &source));
+    cuda_code_head head = cuda_head_of(source.text);
+    memcpy(code, &head, sizeof head);
+    memcpy(code + sizeof head, elf, sizeof elf);
+    return (str){code, sizeof head + sizeof elf};
+}
 
 static bed *set_up(const char *source)
 {
@@ -51,6 +65,7 @@ static bed *set_up(const char *source)
     check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(source), &g));
     check_ok(&b->cx, pass_compile(&b->cx, &b->a, &o, 1, &g, &n_tokens, &b->program));
     check_ok(&b->cx, gen_image_make(&b->cx, &b->a, &b->program, &b->image));
+    b->code = fake_code(&b->cx, &b->a, &b->image);
     assert_true(b->image.n_weights <= 8);
     for (uint32_t i = 0; i < b->image.n_weights; i++)
         b->weights[i].dtype = b->image.weights[i].dtype;
@@ -74,7 +89,7 @@ static void tear_down(bed *b)
 
 static mpk_status start_as(bed *b, cuda_mode mode)
 {
-    cuda_options o = {.code = "\177ELF of the kernel", .code_bytes = 18, .mode = mode, .stall_ns = 1000000};
+    cuda_options o = {.code = b->code.at, .code_bytes = b->code.n, .mode = mode, .stall_ns = 1000000};
     cuda_weights w = {.at = b->weights, .seed = seed};
     b->m = NULL;
     return cuda_start(&b->cx, &b->image, &w, &o, &b->m);
@@ -98,6 +113,18 @@ static void test_starts_and_stops(void **state)
     assert_string_equal(f.device, "Fake GPU 0");
     assert_non_null(machine_body_of(b->m, 0, 0));
     tear_down(b);
+}
+
+static void test_code_of_another_program(void **state)
+{
+    (void)state;
+    bed *b = set_up(program), *other = set_up(caches);
+    b->code = other->code;
+    check_fails(&b->cx, MPK_EUNSUPPORTED, "compile the model again", start(b));
+    b->code.n = 5;
+    check_fails(&b->cx, MPK_EUNSUPPORTED, "compile the model again", start(b));
+    tear_down(b);
+    tear_down(other);
 }
 
 static void test_refusals(void **state)
@@ -324,6 +351,7 @@ typedef enum life { RESTS, DIES, STALLS } life;
 typedef struct emulation {
     life life;
     unsigned launches;
+    uint32_t n_tasks;
 } emulation;
 
 /* What the kernel tells the host in one life; it runs to its end at once. */
@@ -375,6 +403,44 @@ static void test_life(void **state)
     }
 }
 
+/* Workers note times modulo 2^32; means are over the tasks of an operator that have run. */
+static void note_times(void *user, const fake_launch *l)
+{
+    rt_kernel *k = (rt_kernel *)(uintptr_t)l->argument;
+    emulation *e = user;
+    run_kernel(user, l);
+    if (strcmp(l->function, "mpk_kernel") != 0)
+        return;
+    for (uint32_t i = 0; i < e->n_tasks; i++)
+        k->times[i] = (rt_times){0xfffffff0u, 10, 110, 115}; /* 26, 100, 5 */
+}
+
+static void test_profile(void **state)
+{
+    (void)state;
+    bed *b = set_up(program);
+    cuda_times times[8];
+    check_ok(&b->cx, start(b));
+    check_fails(&b->cx, MPK_EARG, "with a profile", cuda_read_times(&b->cx, b->m, 0, times));
+    machine_stop(b->m);
+    cuda_options o = {.code = b->code.at, .code_bytes = b->code.n, .profile = true};
+    cuda_weights w = {.at = b->weights, .seed = seed};
+    check_ok(&b->cx, cuda_start(&b->cx, &b->image, &w, &o, &b->m));
+    emulation e = {.life = RESTS, .n_tasks = (uint32_t)gen_image_count(b->image.block, RT_TASKS)};
+    b->fake->kernel(note_times, &e);
+    check_ok(&b->cx, machine_run_graph(&b->cx, b->m, 0, 4, 4));
+    b->fake->kernel(NULL, NULL);
+    check_ok(&b->cx, cuda_read_times(&b->cx, b->m, 0, times));
+    uint32_t n = 0;
+    assert_true(b->image.ir[0]->ops.n <= 8);
+    for (uint32_t k = 0; k < b->image.ir[0]->ops.n; k++, n += times[k - 1].n_tasks)
+        assert_true(times[k].n_tasks && times[k].wait == 26 && times[k].body == 100 && times[k].longest == 100 &&
+                    times[k].trigger == 5);
+    assert_true(n > 0 && n <= e.n_tasks);
+    check_fails(&b->cx, MPK_EARG, "graph 1 of 1", cuda_read_times(&b->cx, b->m, 1, times));
+    tear_down(b);
+}
+
 /* A driver that fails while the kernel should run is said once and for all. */
 static void test_lost_gpu(void **state)
 {
@@ -397,11 +463,17 @@ int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_starts_and_stops), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_every_failure),    cmocka_unit_test(test_every_failure_of_the_baseline),
-        cmocka_unit_test(test_entries),          cmocka_unit_test(test_entries_by_operator),
-        cmocka_unit_test(test_tensors),          cmocka_unit_test(test_life),
+        cmocka_unit_test(test_starts_and_stops),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_code_of_another_program),
+        cmocka_unit_test(test_every_failure),
+        cmocka_unit_test(test_every_failure_of_the_baseline),
+        cmocka_unit_test(test_entries),
+        cmocka_unit_test(test_entries_by_operator),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_life),
         cmocka_unit_test(test_lost_gpu),
+        cmocka_unit_test(test_profile),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

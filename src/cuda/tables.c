@@ -117,6 +117,8 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
         l->op_first = place(&n, l->n_ops * workers, sizeof(rt_range));
     }
+    if (m->options.profile)
+        l->times = place(&n, l->n_tasks, sizeof(rt_times));
     l->n_bytes = n;
     CHECK(cx, l->n_tasks < RT_NONE, MPK_ELIMIT, "the image has too many tasks");
     return MPK_OK;
@@ -374,6 +376,7 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
                             .descriptor_ahead = o->no_descriptor_prefetch ? 1 : UINT32_MAX,
                             .hold_cycles = o->hold_cycles};
     k->mode = RT_SERVE;
+    k->times = o->profile ? AT(base + l->times) : NULL;
     k->start_step = RT_NO_STEP;
     k->idle_ns = o->idle_ns < UINT32_MAX ? (rt_u32)o->idle_ns : UINT32_MAX;
     k->host_request_ring = AT(box + offsetof(cuda_mailbox, request_ring));
@@ -403,6 +406,7 @@ static void fill_op_kernels(const cuda_machine *m, char *block)
     rt->requests = AT(m->requests_at);
     rt->commands = AT(m->commands_at);
     rt->tokens = AT(m->tokens_at);
+    whole->times = NULL; /* its entries stand in another order */
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
         for (uint32_t o = 0; o < graph_of(m, i)->n_ops; o++) {
             uint64_t op = graph_of(m, i)->first_op + o;

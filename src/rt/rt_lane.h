@@ -53,6 +53,12 @@ typedef struct rt_tuning {
     rt_u32 hold_cycles;       /* before a waiting worker's first poll */
 } rt_tuning;
 
+/* When a worker ran a task, in cycles of its SM (modulo 2^32): it turned to it, its event was activated, its results
+ * were written, it had triggered. */
+typedef struct rt_times {
+    rt_u32 begin, ready, done, end;
+} rt_times;
+
 /* The kernel's only argument; lies in device memory. */
 typedef struct rt_kernel {
     rt_machine machine; /* all addresses are the device's; its rings are device memory */
@@ -66,6 +72,8 @@ typedef struct rt_kernel {
                             ends by itself leaves it right for the next */
     rt_u32 idle_ns;          /* the machine has had nothing to do for so long: the kernel ends (control.abort becomes
                                 RT_STOPPING); the host starts it again when there is work.  0: never */
+
+    rt_times *times; /* one for each entry: of the last step that ran it; NULL: nobody asks */
 
     /* The host's ends of the rings, in pinned host memory.  The courier, a warp of its own, moves entries between these
      * and the machine's rings, so that the step task never waits for the bus. */

@@ -1,0 +1,60 @@
+/* profile.c - where the time of each operator's tasks went, as the workers noted it (rt_times).
+ *
+ * Each task has one record, of the step that ran it last; so a profile is that of one step.  Cycles are those of the
+ * task's own SM: differences, never compared between SMs.
+ */
+#include <stdlib.h>
+
+#include "cuda/cuda_machine.h"
+
+static void add_task(const rt_times *t, cuda_times *to)
+{
+    double body = (double)(rt_u32)(t->done - t->ready);
+    to->n_tasks++;
+    to->wait += (double)(rt_u32)(t->ready - t->begin);
+    to->body += body;
+    to->trigger += (double)(rt_u32)(t->end - t->done);
+    to->longest = body > to->longest ? body : to->longest;
+}
+
+static void average(const cuda_machine *m, uint32_t graph, const rt_entry *entries, const rt_times *times,
+                    cuda_times *out)
+{
+    const rt_graph *g = (const rt_graph *)gen_image_table(m->machine.image.block, RT_GRAPHS) + graph;
+    memset(out, 0, g->n_ops * sizeof *out);
+    for (uint64_t i = 0; i < m->layout.n_tasks; i++) {
+        uint64_t op = (uint64_t)entries[i].op - g->first_op;
+        if (entries[i].op != RT_NONE && op < g->n_ops && times[i].end)
+            add_task(&times[i], &out[op]);
+    }
+    for (uint32_t k = 0; k < g->n_ops; k++) {
+        double n = out[k].n_tasks ? out[k].n_tasks : 1;
+        out[k].wait /= n;
+        out[k].body /= n;
+        out[k].trigger /= n;
+    }
+}
+
+mpk_status cuda_read_times(mpk_context *cx, machine *base, uint32_t graph, cuda_times *out)
+{
+    cuda_machine *m = cuda_of(base);
+    uint64_t n = m->layout.n_tasks;
+    CHECK(cx, m->options.profile, MPK_EARG, "the machine was not started with a profile");
+    CHECK(cx, graph < base->image.n_graphs, MPK_EARG, "graph %u of %u", graph, base->image.n_graphs);
+    TRY(cuda_gpu_use(cx, m->gpu));
+    TRY(cuda_pause(cx, m));
+    rt_entry *entries = calloc(n, sizeof *entries);
+    rt_times *times = calloc(n, sizeof *times);
+    mpk_status status = entries && times ? MPK_OK
+                                         : status_fail(cx, MPK_ENOMEM, "out of memory for a profile of %llu tasks",
+                                                       (unsigned long long)n);
+    if (status == MPK_OK)
+        status = cuda_download(cx, m->gpu, entries, m->table_block + m->layout.entries, n * sizeof *entries);
+    if (status == MPK_OK)
+        status = cuda_download(cx, m->gpu, times, m->table_block + m->layout.times, n * sizeof *times);
+    if (status == MPK_OK)
+        average(m, graph, entries, times, out);
+    free(entries);
+    free(times);
+    return status;
+}

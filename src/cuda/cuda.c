@@ -500,32 +500,34 @@ static const char *body_of(const machine *base, uint32_t graph, ir_op_id op)
 
 /* ---- logits that the machine delivers: pinned memory, kept for the next request ---- */
 
-static mpk_status add_logits(mpk_context *cx, cuda_machine *m, cuda_logits *l, uint64_t n_bytes)
+static mpk_status add_logits(mpk_context *cx, cuda_machine *m, uint64_t n_bytes)
 {
-    void *host;
+    if (m->n_logits == m->logits_capacity) {
+        size_t capacity = m->logits_capacity ? 2 * m->logits_capacity : LENT_AT_START;
+        cuda_logits *at = realloc(m->logits, capacity * sizeof *at);
+        CHECK(cx, at, MPK_ENOMEM, "out of memory for a list of logits");
+        m->logits = at;
+        m->logits_capacity = capacity;
+    }
+    cuda_logits l = {.n_bytes = n_bytes};
     TRY(cuda_gpu_use(cx, m->gpu));
-    TRY(cuda_host_alloc(cx, m->gpu, n_bytes, &host, &l->device));
-    l->host = host;
-    l->n_bytes = n_bytes;
+    TRY(cuda_host_alloc(cx, m->gpu, n_bytes, &l.host, &l.device));
+    m->logits[m->n_logits++] = l;
     return MPK_OK;
 }
 
+/* The smallest free piece that is large enough, or a new one. */
 static mpk_status lend_logits(mpk_context *cx, machine *base, float *to, uint64_t n, rt_u64 *at)
 {
     cuda_machine *m = cuda_of(base);
-    cuda_logits *best = NULL, *none = NULL;
+    cuda_logits *best = NULL;
     uint64_t n_bytes = n * sizeof *to;
-    for (cuda_logits *l = m->logits; l < m->logits + CUDA_LOGIT_BLOCKS; l++) {
-        if (!l->host)
-            none = none ? none : l;
-        else if (!l->lent && l->n_bytes >= n_bytes && (!best || l->n_bytes < best->n_bytes))
+    for (cuda_logits *l = m->logits; l < m->logits + m->n_logits; l++)
+        if (!l->lent && l->n_bytes >= n_bytes && (!best || l->n_bytes < best->n_bytes))
             best = l;
-    }
     if (!best) {
-        CHECK(cx, none, MPK_ELIMIT, "too many requests want logits at the same time: at most %d can",
-              CUDA_LOGIT_BLOCKS);
-        TRY(add_logits(cx, m, none, n_bytes));
-        best = none;
+        TRY(add_logits(cx, m, n_bytes));
+        best = &m->logits[m->n_logits - 1];
     }
     best->lent = true;
     *at = best->device;
@@ -535,7 +537,7 @@ static mpk_status lend_logits(mpk_context *cx, machine *base, float *to, uint64_
 static void return_logits(machine *base, rt_u64 at, float *to, uint64_t n)
 {
     cuda_machine *m = cuda_of(base);
-    for (cuda_logits *l = m->logits; l < m->logits + CUDA_LOGIT_BLOCKS; l++)
+    for (cuda_logits *l = m->logits; l < m->logits + m->n_logits; l++)
         if (l->lent && l->device == at) {
             if (to)
                 memcpy(to, l->host, n * sizeof *to);
@@ -549,7 +551,7 @@ static mpk_status prepare_logits(mpk_context *cx, cuda_machine *m)
     if (!m->serving.ready || m->serving.logits == RT_NOWHERE)
         return MPK_OK;
     for (uint32_t i = 0; i < m->serving.n_slots && i < LENT_AT_START; i++)
-        TRY(add_logits(cx, m, &m->logits[i], (uint64_t)m->serving.n_vocab * sizeof(float)));
+        TRY(add_logits(cx, m, (uint64_t)m->serving.n_vocab * sizeof(float)));
     return MPK_OK;
 }
 
@@ -557,8 +559,8 @@ static mpk_status prepare_logits(mpk_context *cx, cuda_machine *m)
 
 static void release_memory(cuda_machine *m)
 {
-    for (cuda_logits *l = m->logits; l < m->logits + CUDA_LOGIT_BLOCKS; l++)
-        cuda_host_release(m->gpu, l->host);
+    for (size_t i = 0; i < m->n_logits; i++)
+        cuda_host_release(m->gpu, m->logits[i].host);
     cuda_host_release(m->gpu, m->ring_block);
     cuda_host_release(m->gpu, m->mailbox);
     cuda_memory_release(m->gpu, m->table_block);
@@ -592,6 +594,7 @@ static void stop(machine *base)
     }
     if (m->has_lock)
         pthread_mutex_destroy(&m->lock);
+    free(m->logits);
     arena_free(&m->arena);
     free(m);
 }

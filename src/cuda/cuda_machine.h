@@ -15,10 +15,7 @@
 #include "gen/source.h"
 #include "rt/rt_pack.h"
 
-enum {
-    CUDA_ALIGN = 1024,      /* of whatever bulk copies read */
-    CUDA_LOGIT_BLOCKS = 64, /* pieces of pinned memory for logits */
-};
+enum { CUDA_ALIGN = 1024 }; /* of whatever bulk copies read */
 
 /* ---- weights ---- */
 
@@ -126,8 +123,9 @@ typedef struct cuda_machine {
     _Atomic bool lost; /* the kernel ended in a way that it could not tell; the words are in lost_words */
     mpk_status lost_status;
     char lost_words[ERROR_TEXT_BYTES];
-    uint64_t looked_ns; /* when the stream was last looked at */
-    cuda_logits logits[CUDA_LOGIT_BLOCKS];
+    uint64_t looked_ns;  /* when the stream was last looked at */
+    cuda_logits *logits; /* heap; guarded by the books' lock */
+    size_t n_logits, logits_capacity;
 
     struct cuda_baseline *baseline; /* NULL: persistent */
 } cuda_machine;

@@ -16,22 +16,49 @@ static inline void elementwise_unary(const op_call *call, const ir_box *box, flo
     while (walk_next(box, y->rank, at));
 }
 
+/* A run of the last axis: where it starts in a, b and the result, and the steps there. */
+typedef struct elementwise_run {
+    int64_t a, b, y, step_a, step_b, step_y, n;
+} elementwise_run;
+
+static inline void elementwise_run_binary(const op_call *call, const elementwise_run *r, float (*f)(float, float),
+                                          double (*f64)(double, double), uint64_t (*integer)(uint64_t, uint64_t))
+{
+    const op_view *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    for (int64_t i = 0; i < r->n; i++) {
+        int64_t from = r->a + i * r->step_a, with = r->b + i * r->step_b, to = r->y + i * r->step_y;
+        if (y->dtype == IR_F32)
+            ((float *)y->data)[to] = f(((const float *)a->data)[from], ((const float *)b->data)[with]);
+        else if (y->dtype == IR_F64)
+            ((double *)y->data)[to] = f64(((const double *)a->data)[from], ((const double *)b->data)[with]);
+        else if (walk_is_exact(y->dtype))
+            walk_store_int(y, to, (int64_t)integer((uint64_t)walk_load_int(a, from), (uint64_t)walk_load_int(b, with)));
+        else
+            op_store(y, to, f(op_load(a, from), op_load(b, with)));
+    }
+}
+
 /* out[i] = f(a[i], b[i]) over a box, a and b broadcast: floats in fp32, f64 in fp64, integers exactly (modulo 2^64). */
 static inline void elementwise_binary(const op_call *call, const ir_box *box, float (*f)(float, float),
                                       double (*f64)(double, double), uint64_t (*integer)(uint64_t, uint64_t))
 {
     const op_view *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    uint32_t last = y->rank ? y->rank - 1 : 0;
+    elementwise_run r = {.n = 1};
     int64_t at[IR_MAX_RANK];
     memcpy(at, box->lo, sizeof at);
+    if (y->rank) {
+        r.step_a = walk_stride(a, y->rank, last);
+        r.step_b = walk_stride(b, y->rank, last);
+        r.step_y = y->stride[last];
+        r.n = box->hi[last] - box->lo[last];
+    }
     do {
-        int64_t i = walk_broadcast(a, y->rank, at), k = walk_broadcast(b, y->rank, at), o = walk_offset(y, at);
-        if (y->dtype == IR_F64)
-            ((double *)y->data)[o] = f64(((const double *)a->data)[i], ((const double *)b->data)[k]);
-        else if (walk_is_exact(y->dtype))
-            walk_store_int(y, o, (int64_t)integer((uint64_t)walk_load_int(a, i), (uint64_t)walk_load_int(b, k)));
-        else
-            op_store(y, o, f(op_load(a, i), op_load(b, k)));
-    } while (walk_next(box, y->rank, at));
+        r.a = walk_broadcast(a, y->rank, at);
+        r.b = walk_broadcast(b, y->rank, at);
+        r.y = walk_offset(y, at);
+        elementwise_run_binary(call, &r, f, f64, integer);
+    } while (walk_next(box, last, at));
 }
 
 /* infer of a unary operator on floats: the result is like the input. */

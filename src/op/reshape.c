@@ -143,21 +143,33 @@ static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, i
     return true;
 }
 
-/* Only for what strides cannot say: element by element, by its number in row-major order. */
+/* The place of element `number` of x in row-major order. */
+static void find_place(const op_view *x, int64_t number, int64_t *place)
+{
+    for (uint32_t i = x->rank; i-- > 0; number /= x->dims[i])
+        place[i] = number % x->dims[i];
+}
+
+/* Only for what strides cannot say: runs along the last axis of the result, in pieces that lie in one row of x. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
     const op_view *x = &call->in[0], *y = &call->out[0];
-    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK] = {0};
+    uint32_t last = y->rank ? y->rank - 1 : 0;
+    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK] = {0}, end = y->rank ? box->hi[last] : 1;
+    int64_t row = x->rank ? x->dims[x->rank - 1] : 1, step = x->rank ? x->stride[x->rank - 1] : 1;
     memcpy(at, box->lo, sizeof at);
     do {
-        int64_t number = 0;
-        for (uint32_t i = 0; i < y->rank; i++)
-            number = number * y->dims[i] + at[i];
-        for (uint32_t i = x->rank; i-- > 0; number /= x->dims[i])
-            from[i] = number % x->dims[i];
-        walk_copy(y, walk_offset(y, at), 1, x, walk_offset(x, from), 1, 1);
-    } while (walk_next(box, y->rank, at));
+        int64_t number = 0, to = walk_offset(y, at), i = box->lo[last], n;
+        for (uint32_t k = 0; k < y->rank; k++)
+            number = number * y->dims[k] + at[k];
+        for (; i < end; i += n, number += n, to += n * y->stride[last]) {
+            find_place(x, number, from);
+            n = x->rank ? row - from[x->rank - 1] : 1;
+            n = n < end - i ? n : end - i;
+            walk_copy(y, to, y->rank ? y->stride[last] : 1, x, walk_offset(x, from), step, n);
+        }
+    } while (walk_next(box, last, at));
 }
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};

@@ -2,6 +2,7 @@
 #ifndef OP_WALK_H
 #define OP_WALK_H
 
+#include "base/num.h"
 #include "ir/op.h"
 
 /* Advance `at` over the first `axes` axes of the box, the last of them fastest; false after the end.  Start at box->lo.
@@ -60,6 +61,11 @@ static inline void walk_store_row(const op_view *v, int64_t offset, int64_t firs
         memcpy((float *)v->data + offset + first, from, (size_t)n * sizeof *from);
         return;
     }
+    if (stride == 1 && v->dtype == IR_BF16) {
+        for (int64_t i = 0; i < n; i++)
+            ((bf16 *)v->data)[offset + first + i] = num_to_bf16(from[i]);
+        return;
+    }
     for (int64_t i = 0; i < n; i++)
         op_store(v, offset + (first + i) * stride, from[i]);
 }
@@ -77,8 +83,18 @@ static inline void walk_copy(const op_view *to, int64_t to_offset, int64_t to_st
         memcpy(d, s, (size_t)ir_row_bytes(to->dtype, n));
         return;
     }
-    for (int64_t i = 0; i < n; i++)
-        memcpy(d + i * to_stride * (int64_t)size, s + i * from_stride * (int64_t)size, size);
+    if (size == 4)
+        for (int64_t i = 0; i < n; i++)
+            ((uint32_t *)d)[i * to_stride] = ((const uint32_t *)s)[i * from_stride];
+    else if (size == 2)
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)d)[i * to_stride] = ((const uint16_t *)s)[i * from_stride];
+    else if (size == 8)
+        for (int64_t i = 0; i < n; i++)
+            ((uint64_t *)d)[i * to_stride] = ((const uint64_t *)s)[i * from_stride];
+    else
+        for (int64_t i = 0; i < n; i++)
+            d[i * to_stride] = s[i * from_stride];
 }
 
 /* An entry of a tensor of integers or bool. */

@@ -155,71 +155,91 @@ static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t
     return MPK_OK;
 }
 
-mpk_status cuda_fill_entry(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t task, rt_entry *e)
+/* What all tasks of an operator share. */
+static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at, rt_entry *e)
 {
-    const rt_header *h = m->machine.image.block;
+    const rt_op *op =
+        (const rt_op *)gen_image_table(m->machine.image.block, RT_OPS) + graph_of(m, graph)->first_op + at;
+    *e = (rt_entry){.body = m->source.uses[graph][at].instance,
+                    .op = graph_of(m, graph)->first_op + at,
+                    .live = op->live,
+                    .rank = op->rank};
+    return e->body == RT_NONE ? MPK_OK : fill_operands(cx, m, graph, at, e);
+}
+
+static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, const rt_entry *patterns, rt_entry *e)
+{
     const rt_graph *g = graph_of(m, graph);
-    const rt_task *t = (const rt_task *)gen_image_table(h, RT_TASKS) + g->first_task + task;
-    const rt_event *events = (const rt_event *)gen_image_table(h, RT_EVENTS) + g->first_event;
-    *e = (rt_entry){.body = RT_NONE,
-                    .depends = g->first_event + t->depends,
-                    .needed = events[t->depends].needed,
-                    .triggers = g->first_event + t->triggers,
-                    .trigger_kind = events[t->triggers].jit ? RT_TRIGGER_LAUNCH : RT_TRIGGER_COUNT,
-                    .task = task,
-                    .op = RT_NONE};
-    if (t->op == RT_NONE)
-        return MPK_OK;
-    const rt_op *op = (const rt_op *)gen_image_table(h, RT_OPS) + g->first_op + t->op;
-    e->body = m->source.uses[graph][t->op].instance;
-    e->op = g->first_op + t->op;
-    e->live = op->live;
-    e->rank = op->rank;
+    const rt_task *t = (const rt_task *)gen_image_table(m->machine.image.block, RT_TASKS) + g->first_task + task;
+    const rt_event *events = (const rt_event *)gen_image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    *e = t->op == RT_NONE ? (rt_entry){.body = RT_NONE, .op = RT_NONE} : patterns[t->op];
+    e->depends = g->first_event + t->depends;
+    e->needed = events[t->depends].needed;
+    e->triggers = g->first_event + t->triggers;
+    e->trigger_kind = events[t->triggers].jit ? RT_TRIGGER_LAUNCH : RT_TRIGGER_COUNT;
+    e->task = task;
     memcpy(e->lo, t->lo, sizeof e->lo);
     memcpy(e->hi, t->hi, sizeof e->hi);
-    return fill_operands(cx, m, graph, t->op, e);
 }
 
-static mpk_status fill_aot(mpk_context *cx, const cuda_machine *m, char *block, uint32_t *n)
+/* Where the entries of a block lie, and how far they are filled. */
+typedef struct filling {
+    rt_entry *entries;
+    rt_u32 *first, *of_task;
+    uint32_t n, n_first;
+    rt_entry *patterns; /* of the operators of the graph at hand */
+} filling;
+
+static void fill_aot(const cuda_machine *m, uint32_t graph, filling *f)
 {
-    const rt_header *h = m->machine.image.block;
-    const rt_range *ranges = gen_image_table(h, RT_RANGES);
-    const rt_u32 *lists = gen_image_table(h, RT_LISTS);
-    rt_entry *entries = (rt_entry *)(void *)(block + m->layout.entries);
-    rt_u32 *first = (rt_u32 *)(void *)(block + m->layout.first_entry);
-    rt_u32 *of_task = (rt_u32 *)(void *)(block + m->layout.jit_entry);
-    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
-        const rt_graph *g = graph_of(m, i);
-        for (uint32_t w = 0; w < n_workers(m); w++) {
-            const rt_range *r = &ranges[g->first_range + w];
-            *first++ = *n;
-            for (uint32_t k = r->first; k < r->last; k++) {
-                of_task[g->first_task + lists[k]] = *n;
-                TRY(cuda_fill_entry(cx, m, i, lists[k], &entries[*n]));
-                entries[*n].is_last = k + 1 == r->last;
-                (*n)++;
-            }
+    const rt_graph *g = graph_of(m, graph);
+    const rt_range *ranges = (const rt_range *)gen_image_table(m->machine.image.block, RT_RANGES) + g->first_range;
+    const rt_u32 *lists = gen_image_table(m->machine.image.block, RT_LISTS);
+    for (uint32_t w = 0; w < n_workers(m); w++) {
+        f->first[f->n_first++] = f->n;
+        for (uint32_t k = ranges[w].first; k < ranges[w].last; k++, f->n++) {
+            f->of_task[g->first_task + lists[k]] = f->n;
+            fill_entry(m, graph, lists[k], f->patterns, &f->entries[f->n]);
+            f->entries[f->n].is_last = k + 1 == ranges[w].last;
         }
     }
-    *first = *n;
-    return MPK_OK;
 }
 
-static mpk_status fill_jit(mpk_context *cx, const cuda_machine *m, char *block, uint32_t *n)
+static void fill_jit(const cuda_machine *m, uint32_t graph, filling *f)
 {
-    const rt_task *tasks = gen_image_table(m->machine.image.block, RT_TASKS);
-    rt_entry *entries = (rt_entry *)(void *)(block + m->layout.entries);
-    rt_u32 *of_task = (rt_u32 *)(void *)(block + m->layout.jit_entry);
-    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
-        const rt_graph *g = graph_of(m, i);
-        for (uint32_t t = 0; t < g->n_tasks; t++) {
-            if (tasks[g->first_task + t].worker != RT_NONE)
-                continue;
-            of_task[g->first_task + t] = *n;
-            TRY(cuda_fill_entry(cx, m, i, t, &entries[*n]));
-            entries[(*n)++].is_last = 1;
-        }
+    const rt_graph *g = graph_of(m, graph);
+    const rt_task *tasks = (const rt_task *)gen_image_table(m->machine.image.block, RT_TASKS) + g->first_task;
+    for (uint32_t t = 0; t < g->n_tasks; t++) {
+        if (tasks[t].worker != RT_NONE)
+            continue;
+        f->of_task[g->first_task + t] = f->n;
+        fill_entry(m, graph, t, f->patterns, &f->entries[f->n]);
+        f->entries[f->n++].is_last = 1;
     }
+}
+
+/* The AOT lists of all graphs, then the JIT tasks of all. */
+static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *scratch, char *block)
+{
+    filling f = {.entries = (rt_entry *)(void *)(block + m->layout.entries),
+                 .first = (rt_u32 *)(void *)(block + m->layout.first_entry),
+                 .of_task = (rt_u32 *)(void *)(block + m->layout.jit_entry)};
+    NEW(cx, scratch, f.patterns, m->layout.n_ops);
+    rt_entry *all = f.patterns;
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
+        for (uint32_t k = 0; k < graph_of(m, i)->n_ops; k++)
+            TRY(fill_pattern(cx, m, i, k, &all[graph_of(m, i)->first_op + k]));
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
+        f.patterns = all + graph_of(m, i)->first_op;
+        fill_aot(m, i, &f);
+    }
+    f.first[f.n_first] = f.n;
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
+        f.patterns = all + graph_of(m, i)->first_op;
+        fill_jit(m, i, &f);
+    }
+    CHECK(cx, f.n == m->layout.n_tasks, MPK_EVERIFY, "the lists of the image hold %u tasks of %llu", f.n,
+          (unsigned long long)m->layout.n_tasks);
     return MPK_OK;
 }
 
@@ -422,13 +442,12 @@ static void fill_op_kernels(const cuda_machine *m, char *block)
 
 mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
 {
-    uint32_t n = 0;
+    arena scratch = {0};
     fill_image(m, block);
     fill_state(m, block);
-    TRY(fill_aot(cx, m, block, &n));
-    TRY(fill_jit(cx, m, block, &n));
-    CHECK(cx, n == m->layout.n_tasks, MPK_EVERIFY, "the lists of the image hold %u tasks of %llu", n,
-          (unsigned long long)m->layout.n_tasks);
+    mpk_status status = fill_entries(cx, m, &scratch, block);
+    arena_free(&scratch);
+    TRY(status);
     fill_kernel(m, (rt_kernel *)(void *)(block + m->layout.kernel));
     if (m->options.mode != CUDA_PERSISTENT) {
         fill_by_operator(m, block);

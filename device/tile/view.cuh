@@ -18,6 +18,11 @@ struct mpk_view {
     rt_i64 dims[RT_MAX_RANK], stride[RT_MAX_RANK];
 };
 
+/* A number for each axis: an attribute. */
+struct mpk_numbers {
+    rt_i64 at[RT_MAX_RANK];
+};
+
 /* The part of output 0 that is computed. */
 struct mpk_box {
     rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];

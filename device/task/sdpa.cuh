@@ -1,0 +1,139 @@
+/* sdpa.cuh - attention over tensors, and group_norm: softmax(scale q k^T + mask) v with grouped heads.
+ *
+ * All threads do one row of one head; keys go by chunks of 256 in rising order, as in attention.cuh.  Sums in double.
+ * Cost: 2 S (K + Kv) flops a row.
+ */
+#ifndef TASK_SDPA_CUH
+#define TASK_SDPA_CUH
+
+#include "task/rows.cuh"
+
+enum { SDPA_CHUNK = 256 };
+
+struct sdpa_how {
+    double scale;
+    bool causal;
+    rt_i64 window;
+};
+
+/* The mask of (row, key) on its score; false: it is not seen. */
+MPK_FN bool sdpa_mask(const mpk_task &t, const mpk_view &mask, const sdpa_how &how, const rt_i64 *at, double *score)
+{
+    if ((how.causal && at[3] > at[2]) || (how.window && at[3] <= at[2] - how.window))
+        return false;
+    if (!mpk_is_there(mask))
+        return true;
+    rt_i64 from = mpk_spread(mask, 4, at);
+    if (mask.dtype == MPK_BOOL)
+        return mpk_get_int(mask, mpk_data(t, mask), from) != 0;
+    *score += mpk_get_double(mask, mpk_data(t, mask), from);
+    return true;
+}
+
+/* One row: at = batch entry, head, row. */
+MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, const mpk_view &v, const mpk_view &mask,
+                     const mpk_view &y, const sdpa_how &how, rt_i64 *at)
+{
+    double *s_weight = (double *)(t.s_scratch + MPK_REDUCE_BYTES), *s_query = s_weight + SDPA_CHUNK,
+           *s_values = s_query + q.dims[3];
+    const char *g_q = mpk_data(t, q), *g_k = mpk_data(t, k), *g_v = mpk_data(t, v);
+    char *g_y = mpk_data(t, y);
+    rt_i64 head = at[1] / (q.dims[1] / k.dims[1]), keys = at[0] * k.stride[0] + head * k.stride[1];
+    rt_i64 values = at[0] * v.stride[0] + head * v.stride[1];
+    rt_i64 end = how.causal && at[2] + 1 < k.dims[2] ? at[2] + 1 : k.dims[2];
+    rt_i64 begin = how.window && at[2] >= how.window ? at[2] - how.window + 1 : 0;
+    double largest = (double)-MPK_INFINITY, total = 0;
+    mpk_sync();
+    at[3] = 0;
+    for (rt_i64 e = mpk_thread(); e < q.dims[3]; e += MPK_THREADS)
+        s_query[e] = mpk_get_double(q, g_q, mpk_offset(q, at) + e * q.stride[3]) * how.scale;
+    for (rt_i64 e = mpk_thread(); e < v.dims[3]; e += MPK_THREADS)
+        s_values[e] = 0;
+    for (rt_i64 s0 = begin; s0 < end; s0 += SDPA_CHUNK) {
+        int n = (int)(end - s0 < SDPA_CHUNK ? end - s0 : SDPA_CHUNK);
+        double most = largest, sum = 0;
+        mpk_sync();
+        for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
+            double score = 0;
+            for (rt_i64 e = 0; e < q.dims[3]; e++)
+                score += s_query[e] * mpk_get_double(k, g_k, keys + (s0 + i) * k.stride[2] + e * k.stride[3]);
+            at[3] = s0 + i;
+            s_weight[i] = sdpa_mask(t, mask, how, at, &score) ? score : (double)-MPK_INFINITY;
+            most = reduce_larger(most, s_weight[i]);
+        }
+        most = reduce_group_max(t, MPK_THREADS, most);
+        if (most == (double)-MPK_INFINITY)
+            continue;
+        double kept = largest == most ? 1 : softmax_weight(q.dtype, largest, most);
+        largest = most;
+        for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
+            s_weight[i] = s_weight[i] == (double)-MPK_INFINITY ? 0 : softmax_weight(q.dtype, s_weight[i] - largest, 0);
+            sum += s_weight[i];
+        }
+        total = total * kept + mpk_sum(t, MPK_THREADS, sum);
+        for (rt_i64 e = mpk_thread(); e < v.dims[3]; e += MPK_THREADS) {
+            double value = s_values[e] * kept;
+            for (int i = 0; i < n; i++)
+                if (s_weight[i] != 0)
+                    value += s_weight[i] * mpk_get_double(v, g_v, values + (s0 + i) * v.stride[2] + e * v.stride[3]);
+            s_values[e] = value;
+        }
+    }
+    at[3] = 0;
+    for (rt_i64 e = mpk_thread(); e < v.dims[3]; e += MPK_THREADS)
+        mpk_put_double(y, g_y, mpk_offset(y, at) + e * y.stride[3], total == 0 ? 0 : s_values[e] / total);
+}
+
+MPK_FN void sdpa_run(const mpk_task &t, const mpk_view &q, const mpk_view &k, const mpk_view &v, const mpk_view &mask,
+                     const mpk_view &y, const sdpa_how &how)
+{
+    mpk_box box = mpk_box_of(t, 3);
+    rt_u64 n = mpk_count(box, 3);
+    for (rt_u64 i = 0; i < n; i++) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(box, 3, i, at);
+        sdpa_row(t, q, k, v, mask, y, how, at);
+    }
+}
+
+/* A group of channels of a batch entry at a time. */
+MPK_FN void group_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight, const mpk_view &bias,
+                           const mpk_view &y, rt_i64 groups, double eps)
+{
+    const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight), *g_bias = mpk_data(t, bias);
+    char *g_y = mpk_data(t, y);
+    rt_u32 channels = (rt_u32)(x.dims[1] / groups);
+    mpk_box box = mpk_box_of(t, x.rank), part = box;
+    rt_i64 at[RT_MAX_RANK];
+    for (rt_u32 entry = box.lo[0]; entry < box.hi[0]; entry++)
+        for (rt_u32 c = box.lo[1]; c < box.hi[1]; c += channels) {
+            part.lo[0] = entry;
+            part.hi[0] = entry + 1;
+            part.lo[1] = c;
+            part.hi[1] = c + channels;
+            rt_u64 n = mpk_count(part, x.rank);
+            double sum = 0, squares = 0;
+            for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+                mpk_place(part, x.rank, i, at);
+                sum += mpk_get_double(x, g_x, mpk_offset(x, at));
+            }
+            double mean = mpk_sum(t, MPK_THREADS, sum) / (double)n;
+            for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+                mpk_place(part, x.rank, i, at);
+                double away = mpk_get_double(x, g_x, mpk_offset(x, at)) - mean;
+                squares += away * away;
+            }
+            double factor = 1.0 / sqrt(mpk_sum(t, MPK_THREADS, squares) / (double)n + eps);
+            for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+                mpk_place(part, x.rank, i, at);
+                double value = (mpk_get_double(x, g_x, mpk_offset(x, at)) - mean) * factor;
+                if (mpk_is_there(weight))
+                    value *= mpk_get_double(weight, g_weight, at[1] * weight.stride[0]);
+                if (mpk_is_there(bias))
+                    value += mpk_get_double(bias, g_bias, at[1] * bias.stride[0]);
+                mpk_put_double(y, g_y, mpk_offset(y, at), value);
+            }
+        }
+}
+
+#endif

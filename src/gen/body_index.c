@@ -1,0 +1,268 @@
+/* body_index.c - generic bodies of operators that choose where elements come from or go to, and of those along lines
+ * (device/task/index.cuh, lines.cuh, sdpa.cuh). */
+#include <math.h>
+
+#include "gen/body_print.h"
+
+/* A call with numbers behind the operands: "i" an int, "b" a truth, "d" a double, each from the attribute's number
+ * that follows it in `what`; "|" ends. */
+static mpk_status print_attributes(const gen_call *c, uint32_t n, const char *function, const char *what, text *out)
+{
+    gen_print_head(c, n, out);
+    gen_print_call(c, function, out);
+    for (; *what != '|'; what += 2) {
+        const ir_attribute *a = &c->op->attributes[what[1] - '0'];
+        text_print(out, ", ");
+        if (what[0] == 'i')
+            text_print(out, "%lld", (long long)a->i);
+        else if (what[0] == 'b')
+            text_print(out, "%s", a->i ? "true" : "false");
+        else
+            gen_print_double(a->f, out);
+    }
+    text_print(out, ");\n}\n");
+    return MPK_OK;
+}
+
+/* "    constexpr mpk_numbers NAME = {{...}};", of an attribute that may be empty: then `otherwise`. */
+static void print_list(const gen_call *c, const char *name, uint32_t attribute, uint32_t rank, int64_t otherwise,
+                       text *out)
+{
+    const ir_attribute *a = &c->op->attributes[attribute];
+    text_print(out, "    constexpr mpk_numbers %s = {{", name);
+    for (uint32_t i = 0; i < rank; i++)
+        text_print(out, "%s%lld", i ? ", " : "", (long long)(i < a->ints.n ? a->ints.at[i] : otherwise));
+    text_print(out, "}};\n");
+}
+
+/* The number of a word in a list that ends with NULL; 0 if it is none of them (infer has refused it). */
+static int word_number(str word, const char *const *words)
+{
+    for (int i = 0; words[i]; i++)
+        if (str_is(word, words[i]))
+            return i;
+    return 0;
+}
+
+#define PRINTER(name, function, what)                                                         \
+    static mpk_status print_##name(mpk_context *cx, const gen_call *c, uint32_t n, text *out) \
+    {                                                                                         \
+        (void)cx;                                                                             \
+        return print_attributes(c, n, function, what, out);                                   \
+    }
+PRINTER(full, "full_run", "d1|")
+PRINTER(iota, "iota_run", "d1d2|")
+PRINTER(triangle, "triangle_run", "i0b1|")
+PRINTER(take_along, "take_along_run", "i0|")
+PRINTER(search_sorted, "search_sorted_run", "b0|")
+PRINTER(group_norm, "group_norm_run", "i0d1|")
+
+static mpk_status print_flip(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    unsigned set = 0;
+    for (uint32_t i = 0; i < c->op->attributes[0].ints.n; i++)
+        set |= 1u << c->op->attributes[0].ints.at[i];
+    gen_print_head(c, n, out);
+    gen_print_call(c, "flip_run", out);
+    text_print(out, ", %u);\n}\n", set);
+    return MPK_OK;
+}
+
+static mpk_status print_pad(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    static const char *const modes[] = {"constant", "reflect", "replicate", "circular", NULL};
+    (void)cx;
+    gen_print_head(c, n, out);
+    print_list(c, "before", 0, gen_input(c, 0)->rank, 0, out);
+    gen_print_call(c, "pad_run", out);
+    text_print(out, ", before, %d, ", word_number(c->op->attributes[2].s, modes));
+    gen_print_double(c->op->attributes[3].f, out);
+    text_print(out, ");\n}\n");
+    return MPK_OK;
+}
+
+static mpk_status print_strided(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    print_list(c, "strides", 1, gen_output(c, 0)->rank, 0, out);
+    gen_print_call(c, "strided_run", out);
+    text_print(out, ", strides, %lld);\n}\n", (long long)c->op->attributes[2].i);
+    return MPK_OK;
+}
+
+static mpk_status print_slice_scatter(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    print_list(c, "starts", 0, gen_output(c, 0)->rank, 0, out);
+    print_list(c, "steps", 2, gen_output(c, 0)->rank, 1, out);
+    gen_print_call(c, "slice_scatter_run", out);
+    text_print(out, ", starts, steps, %s);\n}\n", c->op->attributes[3].i ? "true" : "false");
+    return MPK_OK;
+}
+
+/* x and the index tensors, which are the inputs from `first` on; named: the shape that these broadcast to. */
+static uint32_t print_indices(const gen_call *c, uint32_t first, int64_t *named, text *out)
+{
+    uint32_t k = c->op->n_in - first, rank = 0;
+    for (uint32_t i = first; i < c->op->n_in; i++)
+        rank = gen_input(c, i)->rank > rank ? gen_input(c, i)->rank : rank;
+    for (uint32_t i = 0; i < IR_MAX_RANK; i++)
+        named[i] = 1;
+    for (uint32_t i = first; i < c->op->n_in; i++) {
+        const ir_tensor *t = gen_input(c, i);
+        for (uint32_t a = 0; a < t->rank; a++)
+            if (t->dims[a] > 1)
+                named[a + rank - t->rank] = t->dims[a];
+    }
+    text_print(out, "    constexpr index_views indices = {in_x, {");
+    for (uint32_t i = 0; i < k; i++)
+        text_print(out, "%sin_index%u", i ? ", " : "", i);
+    text_print(out, "}, %u, %u};\n", k, rank);
+    return rank;
+}
+
+static mpk_status print_index(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    int64_t named[IR_MAX_RANK];
+    gen_print_head(c, n, out);
+    print_indices(c, 1, named, out);
+    text_print(out, "    index_run(t, indices, out_y);\n}\n");
+    return MPK_OK;
+}
+
+static mpk_status print_index_put(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    int64_t named[IR_MAX_RANK];
+    gen_print_head(c, n, out);
+    uint32_t rank = print_indices(c, 2, named, out);
+    text_print(out, "    constexpr mpk_numbers named = {{");
+    for (uint32_t i = 0; i < rank; i++)
+        text_print(out, "%s%lld", i ? ", " : "", (long long)named[i]);
+    text_print(out, "}};\n    index_put_run(t, indices, in_values, out_y, named, %s, %s);\n}\n",
+               c->op->attributes[0].i ? "true" : "false", c->op->attributes[1].i ? "true" : "false");
+    return MPK_OK;
+}
+
+static mpk_status print_scatter(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    static const char *const kinds[] = {"set", "sum", "prod", "mean", "max", "min", NULL};
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    gen_print_head(c, n, out);
+    gen_print_call(c, "scatter_run", out);
+    text_print(out, ", %lld, %d, %s, %s);\n}\n", (long long)a[0].i, word_number(a[1].s, kinds),
+               a[2].i ? "true" : "false", a[3].i ? "true" : "false");
+    return MPK_OK;
+}
+
+static mpk_status print_extreme(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    gen_print_head(c, n, out);
+    gen_print_call(c, "extreme_run", out);
+    text_print(out, ", %lld, %s, %s);\n}\n", (long long)a[0].i, a[1].i ? "true" : "false",
+               str_is(a[2].s, "max") ? "true" : "false");
+    return MPK_OK;
+}
+
+static mpk_status print_scan(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    static const char *const kinds[] = {"sum", "prod", "logsumexp", NULL};
+    (void)cx;
+    gen_print_head(c, n, out);
+    gen_print_call(c, "scan_run", out);
+    text_print(out, ", %lld, %d);\n}\n", (long long)c->op->attributes[0].i, word_number(c->op->attributes[1].s, kinds));
+    return MPK_OK;
+}
+
+static mpk_status print_scan_extreme(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    gen_print_call(c, "scan_extreme_run", out);
+    text_print(out, ", %lld, %s);\n}\n", (long long)c->op->attributes[0].i,
+               str_is(c->op->attributes[1].s, "max") ? "true" : "false");
+    return MPK_OK;
+}
+
+/* The first k places of each line in order. */
+static void print_order(const gen_call *c, uint32_t n, bool falling, int64_t k, text *out)
+{
+    gen_print_head(c, n, out);
+    gen_print_call(c, "sort_run", out);
+    text_print(out, ", %lld, %s, %lld);\n}\n", (long long)c->op->attributes[0].i, falling ? "true" : "false",
+               (long long)k);
+}
+
+static mpk_status print_sort(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    print_order(c, n, c->op->attributes[1].i != 0, gen_input(c, 0)->dims[c->op->attributes[0].i], out);
+    return MPK_OK;
+}
+
+static mpk_status print_topk(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    print_order(c, n, c->op->attributes[2].i != 0, c->op->attributes[1].i, out);
+    return MPK_OK;
+}
+
+/* Weights of a chunk, the query and the sums of values, in double; as in sdpa.cuh. */
+static uint32_t scratch_of_sdpa(const gen_call *c)
+{
+    return (uint32_t)(GEN_REDUCE_BYTES + (256 + gen_input(c, 0)->dims[3] + gen_input(c, 2)->dims[3]) * 8);
+}
+
+static bool accepts_sdpa(const gen_call *c)
+{
+    return gen_accepts_plain(c) && gen_input(c, 0)->dims[3] + gen_input(c, 2)->dims[3] <= 2048;
+}
+
+static mpk_status print_sdpa(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    gen_print_head(c, n, out);
+    text_print(out, "    constexpr sdpa_how how = {");
+    gen_print_double(a[0].f != 0 ? a[0].f : 1 / sqrt((double)gen_input(c, 0)->dims[3]), out);
+    text_print(out, ", %s, %lld};\n", a[1].i ? "true" : "false", (long long)a[2].i);
+    gen_print_call(c, "sdpa_run", out);
+    text_print(out, ", how);\n}\n");
+    return MPK_OK;
+}
+
+#define BODY(operator, file, printer)                                                \
+    {                                                                                \
+        .op = operator, .name = file, .accepts = gen_accepts_plain, .print = printer \
+    }
+const gen_body gen_body_full = BODY("full", "index", print_full);
+const gen_body gen_body_iota = BODY("iota", "index", print_iota);
+const gen_body gen_body_flip = BODY("flip", "index", print_flip);
+const gen_body gen_body_pad = BODY("pad", "index", print_pad);
+const gen_body gen_body_triangle = BODY("triangle", "index", print_triangle);
+const gen_body gen_body_strided = BODY("strided", "index", print_strided);
+const gen_body gen_body_slice_scatter = BODY("slice_scatter", "index", print_slice_scatter);
+const gen_body gen_body_take_along = BODY("take_along", "index", print_take_along);
+const gen_body gen_body_index = BODY("index", "index", print_index);
+const gen_body gen_body_index_put = BODY("index_put", "index", print_index_put);
+const gen_body gen_body_scatter = BODY("scatter", "index", print_scatter);
+const gen_body gen_body_extreme = BODY("extreme", "lines", print_extreme);
+const gen_body gen_body_scan = BODY("scan", "lines", print_scan);
+const gen_body gen_body_scan_extreme = BODY("scan_extreme", "lines", print_scan_extreme);
+const gen_body gen_body_sort = BODY("sort", "lines", print_sort);
+const gen_body gen_body_topk = BODY("topk", "lines", print_topk);
+const gen_body gen_body_search_sorted = BODY("search_sorted", "lines", print_search_sorted);
+const gen_body gen_body_group_norm = {.op = "group_norm",
+                                      .name = "sdpa",
+                                      .accepts = gen_accepts_plain,
+                                      .print = print_group_norm,
+                                      .scratch_bytes = gen_scratch_reduce};
+const gen_body gen_body_sdpa = {
+    .op = "sdpa", .name = "sdpa", .accepts = accepts_sdpa, .print = print_sdpa, .scratch_bytes = scratch_of_sdpa};

@@ -188,9 +188,13 @@ struct mpk_side {
     rt_u64 step; /* the last step word seen */
 };
 
-MPK_FN void run_entry(const rt_entry *e, mpk_ring *ring)
+MPK_FN void run_entry(const rt_entry *e, mpk_ring *ring, rt_u32 index)
 {
     mpk_task t;
+    if (mpk_thread() == 0 && mpk_w.k->times) {
+        mpk_w.times = mpk_w.k->times + index;
+        mpk_w.times->begin = ptx_cycles();
+    }
     t.e = e;
     t.live = mpk_w.live;
     t.s_scratch = mpk_s + MPK_PAGES * MPK_PAGE_BYTES;
@@ -250,7 +254,7 @@ MPK_FN void end_entry(mpk_side *s)
 
 MPK_FN void run_aot(mpk_side *s, rt_u32 index)
 {
-    run_entry(next_entry(s, index), &s->ring);
+    run_entry(next_entry(s, index), &s->ring, index);
     end_entry(s);
 }
 
@@ -291,7 +295,7 @@ MPK_FN void run_jit(mpk_side *s, rt_u32 task)
     if (mpk_w.jit_entry.body != RT_NONE && mpk_body_loads(mpk_w.jit_entry.body) && mpk_thread() == 0)
         ptx_store_flag(&mpk_w.jit_mail, 1);
 #endif
-    run_entry(&mpk_w.jit_entry, &s->jit_ring);
+    run_entry(&mpk_w.jit_entry, &s->jit_ring, at);
 #if MPK_JIT_PAGES
     if (mpk_thread() == 0)
         while (ptx_load_flag(&mpk_w.jit_mail) && !ptx_load_flag(&mpk_w.abort))
@@ -317,7 +321,7 @@ static __device__ void run_hybrid(mpk_side *s, rt_range list)
             run_jit(s, taken);
             continue;
         }
-        run_entry(next, &s->ring);
+        run_entry(next, &s->ring, i);
         end_entry(s);
         i++;
     }
@@ -553,6 +557,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.stall_ns = k->machine.limits.stall_ns;
         mpk_w.index = blockIdx.x;
         mpk_w.mode = k->mode;
+        mpk_w.times = 0;
         mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : (rt_u32)(k->start_step >> 32);
         mpk_w.abort = mpk_w.begun = mpk_w.resync = mpk_w.jit_mail = 0;
         for (int i = 0; i < RT_LIVES; i++)

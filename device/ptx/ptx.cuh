@@ -177,10 +177,11 @@ MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-MPK_FN rt_u64 ptx_cycles(void)
+/* Cycles of this SM, modulo 2^32. */
+MPK_FN rt_u32 ptx_cycles(void)
 {
-    rt_u64 t;
-    asm volatile("mov.u64 %0, %%clock64;" : "=l"(t));
+    rt_u32 t;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(t));
     return t;
 }
 

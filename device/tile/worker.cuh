@@ -31,6 +31,7 @@ struct mpk_worker {
     rt_word *counters;
     rt_control *control;
     rt_u64 stall_ns;
+    rt_times *times; /* of the entry that runs, or NULL */
 };
 
 enum { RESYNC_NONE, RESYNC_ASKED, RESYNC_ANSWERED };
@@ -106,6 +107,8 @@ MPK_FN void mpk_wait(const mpk_task &t)
         while ((rt_i32)(rt_load_acquire_device(counter) - wanted) < 0)
             if (mpk_spin_on(&s, t.e->task, t.e->depends - mpk_w.k->machine.graphs[mpk_w.graph].first_event))
                 break;
+        if (mpk_w.times)
+            mpk_w.times->ready = ptx_cycles();
     }
     mpk_sync();
 }
@@ -128,10 +131,14 @@ MPK_FN void mpk_trigger(const mpk_task &t)
     mpk_sync();
     if (mpk_thread() != 0 || mpk_w.mode != RT_SERVE)
         return;
+    if (mpk_w.times)
+        mpk_w.times->done = ptx_cycles();
     if (t.e->trigger_kind == RT_TRIGGER_COUNT)
         ptx_add_release(&mpk_w.counters[t.e->triggers], 1); /* partner: mpk_wait */
     else
         mpk_trigger_launch(t.e);
+    if (mpk_w.times)
+        mpk_w.times->end = ptx_cycles();
 }
 
 #endif

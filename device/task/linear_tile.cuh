@@ -4,7 +4,7 @@
  *
  * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the page
  * ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the warpgroups
- * bring it themselves: 32 columns of 64 tokens at a time, three such stages ahead of the products, in the same swizzle.
+ * bring it themselves: 32 columns of 64 tokens at a time, four such stages ahead of the products, in the same swizzle.
  * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w: 3 accumulators of
  * 64 x 64.  One of at most 64 tokens gives each warpgroup half of the rows: there w streams at the speed of memory.
  * The warpgroups never wait for each other.  Squares for an rms_norm (whose weight is folded into w) are summed from
@@ -26,7 +26,7 @@
 
 enum {
     TILE_TOKENS = 64,     /* of a warpgroup */
-    TILE_STAGES = 5,      /* of x, of a warpgroup: one being read, one just read, three on their way */
+    TILE_STAGES = 5,      /* of x, of a warpgroup: one being read, four on their way */
     TILE_STAGE = 64 * 64, /* bytes: 64 tokens x 32 columns */
     TILE_X = TILE_STAGES * TILE_STAGE,
     TILE_SCALES = 2 * TILE_X, /* float[2][64]: 1 / root mean square of each token */
@@ -154,10 +154,10 @@ MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, c
 }
 
 /* Ask for stage `stage` of x; one group of copies, empty behind the last stage. */
-MPK_FN void tile_copy_stage(const tile_copy &c, const tile_shape &s, int stage, int n_stages, int buffer)
+MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int n_stages, int buffer)
 {
     if (stage < n_stages) {
-        const bool inside = stage * 32 + c.column < s.columns;
+        const bool inside = stage * 32 + c.column < columns;
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             bool there = c.there[m] && inside;
@@ -188,8 +188,7 @@ MPK_FN void tile_meet(void)
     ptx_meet(2 + (int)threadIdx.x / 128, 128);
 }
 
-/* ring_take without a call on the way, which would end the overlap of products; the loader, which waits for the same
- * copies, tells of a stall. */
+/* ring_take without a call on the way: nothing but the loader, which waits for the same copies, tells of a stall. */
 MPK_FN const char *tile_take(mpk_ring *r, rt_u32 *page)
 {
     *page = r->first + r->at;
@@ -200,59 +199,73 @@ MPK_FN const char *tile_take(mpk_ring *r, rt_u32 *page)
     return mpk_s + *page * MPK_PAGE_BYTES;
 }
 
+/* One block of 32 columns: s_x a stage; first, second: block of the first and of the second page.  Each way from its
+ * beginning to its end without a branch, or ptxas waits after every product. */
+template <int FIRST, int SECOND>
+MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second, rt_u32 group_bytes, float *sum)
+{
+    const rt_u64 next = 2; /* 16 columns on, in a matrix */
+    const rt_u64 a = ptx_matrix(s_x, 512), b = ptx_matrix(first, group_bytes);
+    /* Two pages that lie one behind the other are one matrix: a product is the faster the wider. */
+    if (FIRST == 128 && SECOND == 64 && second == first + MPK_PAGE_BYTES) {
+        ptx_group_begin();
+        ptx_group_multiply_192(sum, a, b);
+        ptx_group_multiply_192(sum, a + next, b + next);
+        ptx_group_commit();
+        ptx_group_wait<0>();
+        return;
+    }
+    const rt_u64 b2 = SECOND ? ptx_matrix(second, group_bytes) : b;
+    ptx_group_begin();
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        if (FIRST == 128)
+            ptx_group_multiply_128(sum, a + k * next, b + k * next);
+        else
+            ptx_group_multiply_64(sum, a + k * next, b + k * next);
+        if (SECOND)
+            ptx_group_multiply_64(sum + FIRST / 2, a + k * next, b2 + k * next);
+    }
+    ptx_group_commit();
+    ptx_group_wait<0>();
+}
+
 /* All columns of a pass for this warpgroup's tokens: FIRST rows of w from the first page of a step, SECOND from the
- * second, each page's from byte `skip` on.  sum[(FIRST + SECOND) / 2] per lane, as ptx_group_multiply leaves it. */
+ * second, each page's from byte `skip` on.  sum[(FIRST + SECOND) / 2] per lane, as ptx_group_multiply leaves it.
+ *
+ * Products are waited for at once: ptxas serialises them anyway in a function that the kernel calls, and it is the
+ * other warpgroup that keeps the tensor cores busy meanwhile. */
 template <int FIRST, int SECOND>
 MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int skip,
                          mpk_ring *ring, float *sum, float *square)
 {
-    const int n = q.steps * q.blocks_per_page;
+    const int n = q.steps * q.blocks_per_page, columns = s.columns, norm = s.norm;
     const rt_u32 group_bytes = (rt_u32)q.blocks_per_page * 512;
-    rt_u32 page[2] = {0, 0}, before[2] = {0, 0};
-    int reads = 0, writes = 3; /* buffers of the stage that comes next, and of the one to be asked for */
+    int reads = 0, writes = TILE_STAGES - 1; /* buffers of the stage that comes next, and of the one to be asked for */
     int stage = 0;
-    for (int i = 0; i < 3; i++)
-        tile_copy_stage(c, s, i, n, i);
+    for (int i = 0; i < TILE_STAGES - 1; i++)
+        tile_copy_stage(c, columns, i, n, i);
     for (int step = 0; step < q.steps; step++) {
+        rt_u32 page[2];
         const char *first = tile_take(ring, &page[0]) + skip, *second = first;
         if (SECOND)
             second = tile_take(ring, &page[1]) + skip;
         for (int block = 0; block < q.blocks_per_page; block++, stage++) {
-            ptx_copy_async_wait<2>();
-            if (s.norm)
+            ptx_copy_async_wait<TILE_STAGES - 2>();
+            if (norm)
                 tile_add_squares(c, reads, square);
-            ptx_fence_bulk(); /* products read through the other proxy */
-            tile_meet();      /* the stage is there; the one that was read before the last is free */
-            tile_copy_stage(c, s, stage + 3, n, writes);
-            ptx_group_begin();
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                rt_u64 a = ptx_matrix(s_x + reads * TILE_STAGE + k * 32, 512);
-                rt_u64 b = ptx_matrix(first + block * 512 + k * 32, group_bytes);
-                if (FIRST == 128)
-                    ptx_group_multiply_128(sum, a, b);
-                else
-                    ptx_group_multiply_64(sum, a, b);
-                if (SECOND)
-                    ptx_group_multiply_64(sum + FIRST / 2, a, ptx_matrix(second + block * 512 + k * 32, group_bytes));
-            }
-            ptx_group_commit();
-            ptx_group_wait<1>();
-            if (block == 0 && step) {
-                ring_release(before[0]);
-                if (SECOND)
-                    ring_release(before[1]);
-            }
+            ptx_fence_shared(); /* products read through the other proxy */
+            tile_meet();        /* the stage is there, and nobody reads the one before any more */
+            tile_copy_stage(c, columns, stage + TILE_STAGES - 1, n, writes);
+            tile_multiply<FIRST, SECOND>(s_x + reads * TILE_STAGE, first + block * 512, second + block * 512,
+                                         group_bytes, sum);
             reads = reads + 1 == TILE_STAGES ? 0 : reads + 1;
             writes = writes + 1 == TILE_STAGES ? 0 : writes + 1;
         }
-        before[0] = page[0];
-        before[1] = page[1];
+        ring_release(page[0]);
+        if (SECOND)
+            ring_release(page[1]);
     }
-    ptx_group_wait<0>();
-    ring_release(before[0]);
-    if (SECOND)
-        ring_release(before[1]);
 }
 
 /* Nothing to do for a pass and these tokens: let its pages go. */
@@ -260,7 +273,7 @@ MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
 {
     for (int i = 0; i < q.steps * q.pages; i++) {
         rt_u32 page;
-        ring_take(ring, &page);
+        tile_take(ring, &page);
         ring_release(page);
     }
 }

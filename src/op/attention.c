@@ -30,10 +30,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Where tiles are whole, 16 rows of matrix hardware: tokens times the query heads that share a KV head. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
-    axes[0].grain = 1;
-    axes[1].grain = shape_input(g, op, Q)->dims[2];
+    const ir_tensor *q = shape_input(g, op, Q);
+    int64_t group = q->dims[1] / shape_input(g, op, K_CACHE)->dims[1];
+    axes[0] = (op_axis){.grain = 1, .tile = group < 16 ? 16 / group : 1};
+    axes[1] = (op_axis){.grain = q->dims[2], .tile = group * q->dims[2]};
 }
 
 /* A token may see any page of its slot, and any page may be its: all pages of the KV heads. */
@@ -105,6 +108,10 @@ static const op_case cases[] = {
     CASE("3", "f32[3, 2, 16]", "1, 5", "f32[5, 2, 4, 16]", ""),
     CASE("3", "f32[3, 4, 96]", "2, 3", "bf16[6, 4, 16, 96]", " {window = 1}"),
     CASE("7", "f32[7, 16, 128]", "7, 2", "bf16[14, 8, 16, 128]", ""),
+    CASE("33", "bf16[33, 8, 128]", "1, 5", "bf16[5, 2, 64, 128]", ""),
+    CASE("100", "bf16[100, 6, 64]", "1, 4", "bf16[6, 2, 64, 64]", " {window = 70}"),
+    CASE("20", "bf16[20, 4, 64]", "5, 3", "bf16[17, 4, 64, 64]", ""),
+    CASE("64", "bf16[64, 16, 128]", "2, 3", "bf16[6, 1, 64, 128]", ""),
 };
 
 const op_def op_attention = {

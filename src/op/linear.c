@@ -69,12 +69,12 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
-/* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles are whole, up to 64
+/* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles are whole, up to 128
  * tokens stay together, so that a weight is read once for them. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
-    axes[0] = (op_axis){.grain = 1, .tile = 64};
+    axes[0] = (op_axis){.grain = 1, .tile = 128};
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8};
 }
 
@@ -231,6 +231,17 @@ static const op_case cases[] = {
      "%y = linear(%x, %g, %u, _, %b, %c) {glu = \"gelu\"}\n"},
     {"input %x : bf16[9, 3, 96] live=tokens\ninput %l : f32[9, 3, 6] live=tokens\ninput %r : bf16[9, 33] live=tokens\n"
      "const %w : bf16[33, 96]\n%y = linear(%x, %w, _, _, _, _, _, _, %r, %l)\n"},
+    /* Many tokens: few rows and many, a residual, biases, a gate, columns that are a multiple of 8 alone. */
+    {"input %x : bf16[33, 1000] live=tokens\ninput %r : bf16[33, 101] live=tokens\nconst %w : bf16[101, 1000]\n"
+     "%y = linear(%x, %w, _, _, _, _, _, _, %r)\n"},
+    {"input %x : bf16[100, 320] live=tokens\nconst %q : bf16[320, 320]\nconst %k : bf16[64, 320]\nconst %v : bf16[64, "
+     "320]\nconst %bq : bf16[320]\nconst %bv : f32[64]\nconst %n : bf16[320]\n"
+     "%y = linear(%x, %q, %k, %v, %bq, _, %bv, %n) {eps = 1e-05}\n"},
+    {"input %x : bf16[64, 192] live=tokens\nconst %g : bf16[2052, 192]\nconst %u : bf16[2052, 192]\nconst %n : "
+     "f32[192]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n"},
+    {"input %x : bf16[400, 40] live=tokens\nconst %w : bf16[12289, 40]\n%y = linear(%x, %w)\n"},
+    {"input %x : bf16[130, 104] live=tokens\nconst %g : bf16[4100, 104]\nconst %u : bf16[4100, 104]\nconst %b : "
+     "f32[4100]\n%y = linear(%x, %g, %u, _, _, %b) {glu = \"gelu_tanh\"}\n"},
     {"input %x : f32[2, 64] live=rows\nconst %g : f16[48, 64]\nconst %u : f16[48, 64]\n%y = linear(%x, %g, %u) {glu = "
      "\"gelu_tanh\"}\n"},
 };

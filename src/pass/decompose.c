@@ -12,7 +12,8 @@
 
 /* In bytes that a worker could read meanwhile: launching a task, and its trigger, which is one of many on one word. */
 enum { LAUNCH_BYTES = 2048, TRIGGER_BYTES = 64 };
-/* Operators with uneven tasks get more of them than workers, so that there is something to balance. */
+/* Operators with uneven tasks get more of them than workers, so that there is something to balance; not where tiles are
+ * whole: there a task shares what it reads among as many entries as it has, and needs no scheduler. */
 enum { UNEVEN_TASKS_PER_WORKER = 8 };
 
 /* How much the mean tile counts beside the largest. */
@@ -270,7 +271,9 @@ static mpk_status choose_grid(chooser *c)
 {
     const pass_options *o = c->s->options;
     bool uneven = c->op->def->flags & OP_DATA_DEPENDENT;
-    uint32_t per_worker = o->tasks_per_worker ? o->tasks_per_worker : uneven ? UNEVEN_TASKS_PER_WORKER : 1;
+    uint32_t per_worker = o->tasks_per_worker         ? o->tasks_per_worker
+                          : uneven && !o->whole_tiles ? UNEVEN_TASKS_PER_WORKER
+                                                      : 1;
     c->most = (uint64_t)o->n_workers * per_worker;
     if (c->op->def->axes)
         c->op->def->axes(c->ir, c->op, c->axes);

@@ -1,0 +1,57 @@
+/* body_attention_tile.c - attention of many tokens over bf16 pages (device/task/attention_tile.cuh). */
+#include "gen/body_print.h"
+#include "op/attend.h"
+#include "rt/rt_lane.h"
+
+enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
+enum { SCALE, WINDOW };
+enum { PAGE_TOKENS = 64, STEP = 32, MOST_GROUP = 64 };
+
+static bool is_dense(const ir_tensor *t, ir_dtype dtype)
+{
+    int64_t stride = 1;
+    for (uint32_t i = t->rank; i-- > 0; stride *= t->dims[i])
+        if (t->dtype != dtype || (t->dims[i] > 1 && t->stride[i] != stride))
+            return false;
+    return true;
+}
+
+static bool accepts(const gen_call *c)
+{
+    const ir_tensor *q = gen_input(c, Q), *cache = gen_input(c, K_CACHE);
+    int64_t size = q->dims[2];
+    return is_dense(q, IR_BF16) && is_dense(cache, IR_BF16) && is_dense(gen_input(c, V_CACHE), IR_BF16) &&
+           is_dense(gen_output(c, 0), IR_BF16) && is_dense(gen_input(c, POSITIONS), IR_I32) &&
+           is_dense(gen_input(c, SLOTS), IR_I32) && is_dense(gen_input(c, PAGES), IR_I32) &&
+           cache->dims[2] == PAGE_TOKENS && (size == 64 || size == 128) && q->dims[1] / cache->dims[1] <= MOST_GROUP &&
+           c->op->attributes[WINDOW].i < INT32_MAX && gen_input(c, PAGES)->dims[1] < (1 << 24);
+}
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    const ir_tensor *q = gen_input(c, Q), *cache = gen_input(c, K_CACHE), *pages = gen_input(c, PAGES);
+    text_print(out, "static __device__ const attend_shape attend_shape_%u = {%lld, %lld, %lld, %lld, %lld, %lld, ", n,
+               (long long)q->dims[1], (long long)cache->dims[1], (long long)pages->dims[0], (long long)pages->dims[1],
+               (long long)cache->dims[0], (long long)c->op->attributes[WINDOW].i);
+    gen_print_float(attend_scale(c->op->attributes[SCALE].f, q->dims[2]) * 1.44269504f, out); /* powers of 2 */
+    text_print(out, "};\nMPK_FN void body_%u(const mpk_task &t)\n{\n    attention_tile<%lld>(t, attend_shape_%u);\n}\n",
+               n, (long long)q->dims[2], n);
+    return MPK_OK;
+}
+
+/* Two steps of keys and values, or half the warps' results. */
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    uint32_t size = (uint32_t)gen_input(c, Q)->dims[2], steps = 2 * 2 * STEP * size * 2,
+             parts = 4 * (size / 2 + 4) * 128;
+    return steps > parts ? steps : parts;
+}
+
+const gen_body gen_body_attention_tile = {.op = "attention",
+                                          .name = "attention_tile",
+                                          .needs = 0,
+                                          .rank = 10,
+                                          .accepts = accepts,
+                                          .print = print,
+                                          .scratch_bytes = scratch_bytes};

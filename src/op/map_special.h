@@ -140,4 +140,44 @@ SPECIAL_FN double special_zeta(double x, double q)
     return sum;
 }
 
+/* The upper incomplete gamma function of x >= a + 1, over gamma(a): a continued fraction. */
+static inline double special_gamma_fraction(double a, double x, double front)
+{
+    double b = x + 1 - a, c = 1e300, d = 1 / b, h = d;
+    for (int k = 1; k < 100000; k++) {
+        double an = -(double)k * (k - a);
+        b += 2;
+        d = an * d + b;
+        d = 1 / (fabs(d) < 1e-300 ? 1e-300 : d);
+        c = b + an / c;
+        c = fabs(c) < 1e-300 ? 1e-300 : c;
+        h *= c * d;
+        if (fabs(c * d - 1) < 1e-16)
+            break;
+    }
+    return front * h;
+}
+
+/* The regularised incomplete gamma functions: lower, or upper. */
+static inline double special_gamma_part(double a, double x, int upper)
+{
+    int sign;
+    if (!(a >= 0 && x >= 0) || (a == 0 && x == 0) || (a == INFINITY && x == INFINITY))
+        return NAN;
+    if (a == 0 || x == INFINITY)
+        return upper ? 0 : 1;
+    if (x == 0 || a == INFINITY)
+        return upper ? 1 : 0;
+    double front = exp(a * log(x) - x - lgamma_r(a, &sign)), sum = 1 / a, term = sum;
+    if (x >= a + 1) {
+        double q = special_gamma_fraction(a, x, front);
+        return upper ? q : 1 - q;
+    }
+    for (int k = 1; k < 100000 && fabs(term) > 1e-17 * fabs(sum); k++) {
+        term *= x / (a + k);
+        sum += term;
+    }
+    return upper ? 1 - front * sum : front * sum;
+}
+
 #endif

@@ -155,10 +155,11 @@ class _Context(threading.local):
         self.handle = c_void_p(lib.mpk_context_create())
         if not self.handle:
             raise MemoryError("mpk: out of memory for a context")
+        self._free = lib.mpk_context_free
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):
-            lib.mpk_context_free(self.handle)
+            self._free(self.handle)
 
 
 context = _Context()

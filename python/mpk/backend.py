@@ -21,12 +21,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from mpk import decompositions as own
 from mpk import lowering, lowering_index, lowering_math  # noqa: F401  (they fill the table)
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
 
 CACHED_SHAPES = 32
+STAND_IN = 1 << 20  # numbers of arguments from here on stand for results of PyTorch
 aten = torch.ops.aten
 
 
@@ -193,8 +195,8 @@ def _stand_in(e: Emitter, node: torch.fx.Node) -> Any:
         if not isinstance(fake, torch.Tensor):
             return fake
         try:
-            e.n_stand_ins = getattr(e, "n_stand_ins", 0) + 1
-            return e.argument(1000000 + e.n_stand_ins, torch.empty(fake.shape, dtype=fake.dtype, device="meta"))
+            e.n_stand_ins += 1
+            return e.argument(STAND_IN + e.n_stand_ins, torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype))
         except Unsupported:
             return Foreign()
     return torch.utils._pytree.tree_map(one, node.meta.get("val"))
@@ -419,7 +421,7 @@ def decompositions() -> dict:
     stays with PyTorch, with the numbers that eager would draw."""
     every = torch._decomp.global_decomposition_table["post_autograd"]
     return {op: f for op, f in every.items() if isinstance(op, torch._ops.OpOverload) and op not in table
-            and torch.Tag.nondeterministic_seeded not in op.tags}
+            and torch.Tag.nondeterministic_seeded not in op.tags} | own.table
 
 
 def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, **_: Any) -> Callable:

@@ -111,6 +111,7 @@ class Emitter:
         self.lifted: dict[int, mg.Tensor] = {}
         self.node: torch.fx.Node | None = None
         self.in_place: set[torch.fx.Node] = set()  # nodes whose result takes the place of their first argument
+        self.n_stand_ins = 0  # results of PyTorch that lowering went on with
         self.views: set[int] = set()  # tensors that may share the storage of another
 
     # ---- tensors that come from outside ----
@@ -118,6 +119,8 @@ class Emitter:
     def argument(self, index: int, fake: torch.Tensor, written: bool = False) -> Val:
         """Argument `index` of the compiled function; its memory is used as it lies, strided like `fake`."""
         dtype_name(fake.dtype)
+        if fake.device.type != "cpu":
+            raise Unsupported(f"a tensor on {fake.device}")
         shape = tuple(int(n) for n in fake.shape)
         if math.prod(shape) == 0:
             return self.folded(torch.empty(shape, dtype=fake.dtype))
@@ -287,12 +290,14 @@ class Emitter:
             value = values[node.args[0]][node.args[1]]
             return value() if callable(value) else value
         meta = node.meta.get("val")
+        if any(isinstance(v, torch.Tensor) and v.device.type != "cpu" for v in _flat([meta])):
+            raise Unsupported(f"a result on {_flat([meta])[0].device}")
         if isinstance(meta, torch.Tensor) and meta.numel() == 0:
             return self.folded(torch.empty(tuple(meta.shape), dtype=meta.dtype))
         arguments = bind(node)
         read = torch.fx.node.map_arg(arguments, lambda n: values[n])
         if any(isinstance(v, Foreign) for v in _flat(read)):
-            raise Unsupported("reads a tensor that no program can hold")
+            raise Unsupported("it reads a tensor that no program can hold")
         folded = self._fold(node, values)
         if folded is not None:
             return folded

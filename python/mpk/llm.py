@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import operator
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Union
 
 from mpk import _library as c
 
-Prompt = "str | Sequence[int]"
+Prompt = Union[str, Sequence[int]]
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
 _READ_MS = 100  # how long a read waits before Python looks at its signals again
 
@@ -73,36 +75,43 @@ class _Request:
     """A request of an engine, from submission until it is freed."""
 
     def __init__(self, llm: LLM, prompt: Prompt, params: SamplingParams) -> None:
-        self.llm, self.prompt, self.handle = llm, prompt, ctypes.c_void_p()
-        options = params._to_c()
-        engine = llm._engine()
-        if isinstance(prompt, str):
-            data = prompt.encode()
-            c.call(c.lib.mpk_submit_text, engine, data, len(data), ctypes.byref(options), ctypes.byref(self.handle))
-        else:
-            ids = [int(i) for i in prompt]
-            if any(not -2**31 <= i < 2**31 for i in ids):
-                raise c.ArgumentError("a token id does not fit into 32 bits")
-            c.call(c.lib.mpk_submit_tokens, engine, (ctypes.c_int32 * len(ids))(*ids), len(ids),
-                   ctypes.byref(options), ctypes.byref(self.handle))
-        llm._requests.add(self)
+        self.llm, self.prompt, self.lock = llm, prompt, threading.Lock()
+        self.handle: ctypes.c_void_p | None = None
+        handle, options = ctypes.c_void_p(), params._to_c()
+        with llm._lock:
+            engine = llm._engine()
+            if isinstance(prompt, str):
+                data = prompt.encode()
+                c.call(c.lib.mpk_submit_text, engine, data, len(data), ctypes.byref(options), ctypes.byref(handle))
+            else:
+                ids = _token_ids(prompt)
+                c.call(c.lib.mpk_submit_tokens, engine, ids, len(ids), ctypes.byref(options), ctypes.byref(handle))
+            self.handle = handle
+            llm._requests.add(self)
 
     def pieces(self) -> Iterator[Piece]:
         finish = "running"
         while finish == "running":
-            piece = c.Piece()
+            piece = self.read()
+            finish = piece.finish
+            if piece.token_ids or piece.text or finish != "running":
+                yield piece
+
+    def read(self) -> Piece:
+        piece = c.Piece()
+        with self.lock:
             if not self.handle:
                 raise c.ArgumentError("the engine of this request has been closed")
             c.call(c.lib.mpk_request_read, self.handle, _READ_MS, ctypes.byref(piece))
-            finish = c.lib.mpk_finish_name(piece.finish).decode()
-            if piece.n_tokens or piece.n_bytes or finish != "running":
-                text = ctypes.string_at(piece.text, piece.n_bytes).decode() if piece.n_bytes else ""
-                yield Piece(text, piece.tokens[:piece.n_tokens], finish)
+            text = ctypes.string_at(piece.text, piece.n_bytes).decode() if piece.n_bytes else ""
+            return Piece(text, piece.tokens[:piece.n_tokens], c.lib.mpk_finish_name(piece.finish).decode())
 
     def free(self) -> None:
-        handle, self.handle = self.handle, None
-        if handle:
-            c.lib.mpk_request_free(handle)
+        """Cancel it if it runs; another thread's read ends first."""
+        with self.lock:
+            handle, self.handle = self.handle, None
+            if handle:
+                c.lib.mpk_request_free(handle)
         self.llm._requests.discard(self)
 
 
@@ -120,7 +129,7 @@ class LLM:
                  random_seed: int = 0, device: str = "auto") -> None:
         self._handle: ctypes.c_void_p | None = None
         self._requests: set[_Request] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if kv_dtype not in _DTYPES:
             raise c.ArgumentError(f"kv_dtype is {kv_dtype!r}: expected one of {', '.join(_DTYPES)}")
         for name, value in (("threads", threads), ("max_batch", max_batch), ("step_tokens", step_tokens),
@@ -136,11 +145,12 @@ class LLM:
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))
         self._handle = handle
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
-                 ) -> list[Answer]:
+    def generate(self, prompts: Prompt | Sequence[Prompt],
+                 params: SamplingParams | Sequence[SamplingParams] | None = None) -> list[Answer]:
         """Answers to one prompt or several, which run together; a prompt is a text or a list of token ids."""
         prompts = [prompts] if _is_one_prompt(prompts) else list(prompts)
-        each = [params or SamplingParams()] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        one = params is None or isinstance(params, SamplingParams)
+        each = [params or SamplingParams()] * len(prompts) if one else list(params)
         if len(each) != len(prompts):
             raise c.ArgumentError(f"{len(prompts)} prompts and {len(each)} sampling parameters")
         requests: list[_Request] = []
@@ -160,7 +170,9 @@ class LLM:
     def tokenize(self, text: str, add_special: bool = True) -> list[int]:
         """Token ids of a text; add_special: with those before and after it that the model asks for."""
         ids, n, data = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t(), text.encode()
-        c.call(c.lib.mpk_tokenize, self._tokenizer(), data, len(data), add_special, ctypes.byref(ids), ctypes.byref(n))
+        with self._lock:
+            c.call(c.lib.mpk_tokenize, self._tokenizer(), data, len(data), add_special, ctypes.byref(ids),
+                   ctypes.byref(n))
         try:
             return ids[:n.value]
         finally:
@@ -169,8 +181,9 @@ class LLM:
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
         data, n = ctypes.c_void_p(), ctypes.c_size_t()
-        c.call(c.lib.mpk_detokenize, self._tokenizer(), (ctypes.c_int32 * len(ids))(*ids), len(ids),
-               ctypes.byref(data), ctypes.byref(n))
+        array = _token_ids(ids)
+        with self._lock:
+            c.call(c.lib.mpk_detokenize, self._tokenizer(), array, len(array), ctypes.byref(data), ctypes.byref(n))
         try:
             return ctypes.string_at(data, n.value).decode(errors="replace")
         finally:
@@ -179,17 +192,18 @@ class LLM:
     def describe(self) -> dict[str, int]:
         """Sizes of the compiled model: vocabulary, bytes of weights and cache, graphs, tasks, events, times in ns."""
         facts = c.EngineFacts(size=ctypes.sizeof(c.EngineFacts))
-        c.lib.mpk_engine_describe(self._engine(), ctypes.byref(facts))
+        with self._lock:
+            c.lib.mpk_engine_describe(self._engine(), ctypes.byref(facts))
         return {name: getattr(facts, name) for name, _ in facts._fields_ if name != "size"}
 
     def close(self) -> None:
         """Stop the engine and free its memory; requests that run are cancelled."""
         with self._lock:
             handle, self._handle = self._handle, None
-        for request in list(self._requests):
-            request.free()
-        if handle:
-            c.lib.mpk_engine_close(handle)
+            for request in list(self._requests):
+                request.free()
+            if handle:
+                c.lib.mpk_engine_close(handle)
 
     def _engine(self) -> ctypes.c_void_p:
         if not self._handle:
@@ -211,6 +225,14 @@ class LLM:
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self.close()
+
+
+def _token_ids(ids: Sequence[int]):
+    """As the library takes them."""
+    whole = [operator.index(i) for i in ids]
+    if any(not -2**31 <= i < 2**31 for i in whole):
+        raise c.ArgumentError("a token id does not fit into 32 bits")
+    return (ctypes.c_int32 * len(whole))(*whole)
 
 
 def _is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:

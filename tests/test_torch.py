@@ -1,0 +1,346 @@
+"""torch.compile(backend="mpk") and the Python face of the engine: against eager PyTorch, on the CPU."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+
+import support
+
+os.environ.setdefault("MPK_LIBRARY", str(support.BUILD / "libmpk.so"))
+sys.path.insert(0, str(support.ROOT / "python"))
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+import mpk  # noqa: E402
+import tiny  # noqa: E402
+import torch_models  # noqa: E402
+from mpk import backend  # noqa: E402
+
+transformers.logging.set_verbosity_error()
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.manual_seed(support.seed().randrange(2**31))
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(fn, **more):
+    """fn compiled, and the list in which the backend notes what it made."""
+    reports = []
+    return torch.compile(fn, backend=backend.mpk, options=backend.Options(threads=2, reports=reports), **more), reports
+
+
+def tensors(value):
+    return [v for v in torch.utils._pytree.tree_leaves(dict(value) if hasattr(value, "keys") else value)
+            if isinstance(v, torch.Tensor)]
+
+
+def is_whole(reports, graphs=1):
+    return [(len(r.programs), r.fallbacks) for r in reports] == [(1, {})] * graphs
+
+
+def assert_near(got, expected, relative=1e-4):
+    got, expected = tensors(got), tensors(expected)
+    assert len(got) == len(expected) > 0
+    for g, x in zip(got, expected):
+        assert g.shape == x.shape and g.dtype == x.dtype
+        assert (g - x).abs().max() <= relative * x.abs().max()
+
+
+# ---- models ----
+
+@pytest.mark.parametrize("name", [*torch_models.DECODERS, *torch_models.OTHERS])
+def test_model_is_one_program(name):
+    net, arguments = torch_models.model(name)
+    fn, reports = compiled(net)
+    got = fn(**arguments)
+    assert is_whole(reports), [r.fallbacks for r in reports]
+    assert_near(got, net(**arguments))
+
+
+def greedy(net, step, prompt, n, window):
+    """Tokens after a prompt: eager for the prompt, `step` for each token."""
+    cache, out = transformers.StaticCache(config=net.config, max_cache_len=window), []
+    logits = net(prompt, past_key_values=cache, use_cache=True).logits
+    for i in range(n):
+        out.append(logits[:, -1:].argmax(-1))
+        position = {"position_ids": torch.full((1, 1), prompt.shape[1] + i)}
+        logits = step(out[-1], past_key_values=cache, use_cache=True, **position).logits
+    return torch.cat(out, 1)
+
+
+@pytest.mark.parametrize("name", torch_models.DECODERS)
+def test_greedy_tokens_with_a_static_cache(name):
+    net = torch_models.DECODERS[name]().eval()
+    prompt = torch_models.token_ids(1, 6)["input_ids"]
+    expected = greedy(net, net, prompt, 6, 16)
+    fn, reports = compiled(net)
+    assert torch.equal(greedy(net, fn, prompt, 6, 16), expected)
+    assert all(not r.fallbacks for r in reports), [r.fallbacks for r in reports]
+
+
+@pytest.mark.parametrize("name", torch_models.MODULES)
+def test_module_is_one_program(name):
+    net, x = torch_models.MODULES[name]()
+    net.eval()
+    fn, reports = compiled(net)
+    got = fn(x)
+    assert is_whole(reports), [r.fallbacks for r in reports]
+    assert_near(got, net(x))
+
+
+# ---- mutation and aliases ----
+
+def adds_in_place(x):
+    x.add_(1)
+    return x * 2
+
+
+def returns_the_old_value(x):
+    y = x.clone()
+    x.mul_(2)
+    return y
+
+
+def swaps(x, y):
+    t = x.clone()
+    x.copy_(y)
+    y.copy_(t)
+    return x + y
+
+
+def writes_a_slice(x, y):
+    x[1:3] = y[:2]
+    return x.relu()
+
+
+def writes_through_a_view(x):
+    x.t()[::2].add_(1)
+    return x.t()
+
+
+def returns_its_argument(x):
+    return x, x[1:], x.t()
+
+
+def copies_into_a_cache(x, y):
+    x.index_copy_(0, torch.tensor([2, 0]), y[:2])
+    return x.sum(-1)
+
+
+@pytest.mark.parametrize("fn", [adds_in_place, returns_the_old_value, swaps, writes_a_slice, writes_through_a_view,
+                                returns_its_argument, copies_into_a_cache])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "sliced"])
+def test_changed_arguments(fn, layout):
+    def make():
+        x = torch.arange(24.0).reshape(4, 6)
+        return {"contiguous": x[:, :4].contiguous(), "transposed": x[:, :4].contiguous().t(), "sliced": x[:, 1:5]}[layout]
+    count = fn.__code__.co_argcount
+    ours, theirs = [make() * (i + 1) if i else make() for i in range(count)], [make() * (i + 1) if i else make() for i in range(count)]
+    fast, reports = compiled(fn)
+    for _ in range(2):
+        got, expected = fast(*ours), fn(*theirs)
+        torch.testing.assert_close(tensors(got), tensors(expected))
+        torch.testing.assert_close(ours, theirs)
+    assert all(not r.fallbacks for r in reports)
+
+
+def test_a_cache_is_written_in_place():
+    cache = torch.zeros(4, 8)
+    fn, reports = compiled(lambda c, i, v: c.index_copy_(0, i, v).sum())
+    fn(cache, torch.tensor([1]), torch.ones(1, 8))
+    kinds = reports[0].programs[0].describe()["kinds"]
+    assert cache.sum() == 8 and kinds.get("index_put") == 1 and "slice_scatter" not in kinds
+
+
+def test_results_have_the_strides_of_eager():
+    def fn(x):
+        return x.t() * 2, (x + 1).transpose(0, 1), x.unsqueeze(0).expand(3, -1, -1) + 0
+    x = torch.randn(4, 5)
+    fast, _ = compiled(fn)
+    assert [t.stride() for t in fast(x)] == [t.stride() for t in fn(x)]
+
+
+# ---- shapes and dtypes ----
+
+def test_shapes_that_change():
+    def fn(x, n):
+        return (x @ x.t()).softmax(-1)[:, :n], x.shape[0] + 1
+    fast, reports = compiled(fn, dynamic=True)
+    for rows in (3, 5, 7, 3, 5):
+        x = torch.randn(rows, 4)
+        got, expected = fast(x, rows - 1), fn(x, rows - 1)
+        torch.testing.assert_close(got, expected)
+    assert is_whole(reports, 3)
+
+
+def test_the_cache_of_shapes_is_bounded(monkeypatch):
+    monkeypatch.setattr(backend, "CACHED_SHAPES", 2)
+    fast, reports = compiled(lambda x: x * 2 + 1, dynamic=True)
+    threads = len(os.listdir("/proc/self/task"))
+    for rows in (2, 3, 4, 5, 6, 2):
+        assert torch.equal(fast(torch.ones(rows)), torch.full((rows,), 3.0))
+    assert len(reports) == 6
+    reports.clear()
+    gc.collect()
+    assert len(os.listdir("/proc/self/task")) <= threads + 2 * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32,
+                                   torch.bool])
+def test_dtypes(dtype):
+    def fn(x, y):
+        return x + y, (x * y).sum(-1), torch.where(x > y, x, y), x.to(torch.float32).mean()
+    x, y = (torch.randint(0, 2 if dtype is torch.bool else 9, (3, 5)).to(dtype) for _ in range(2))
+    fast, reports = compiled(fn)
+    torch.testing.assert_close(fast(x, y), fn(x, y))
+    assert is_whole(reports)
+
+
+def test_no_elements():
+    def fn(x):
+        return torch.cat([x, x[:0]]), x[:0].sum(), x[:0] * 2
+    x = torch.randn(3, 2)
+    fast, _ = compiled(fn)
+    torch.testing.assert_close(fast(x), fn(x))
+
+
+# ---- what is not supported, and wrong use ----
+
+def test_the_rest_runs_in_eager_with_one_warning():
+    def fn(x):
+        return torch.linalg.det(x @ x.t()) + x.sin().sum()
+    x = torch.randn(4, 4)
+    fast, reports = compiled(fn)
+    backend._warned.clear()
+    with pytest.warns(UserWarning, match="PyTorch runs aten._linalg_det.default"):
+        torch.testing.assert_close(fast(x), fn(x))
+    assert reports[0].programs and list(reports[0].fallbacks) == ["aten._linalg_det.default"]
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.compile(fn, backend=backend.mpk)(x)
+
+
+def test_random_numbers_are_those_of_eager():
+    def fn(x):
+        return torch.nn.functional.dropout(x, 0.5) * 2
+    fast, _ = compiled(fn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(3)
+        got = fast(torch.ones(100))
+    torch.manual_seed(3)
+    assert torch.equal(got, fn(torch.ones(100)))
+
+
+def test_training_is_refused():
+    net = torch.nn.Linear(3, 3)
+    with torch.enable_grad(), pytest.raises(Exception, match=r"torch\.no_grad\(\)"):
+        compiled(net)[0](torch.randn(2, 3))
+    with torch.enable_grad():
+        assert not compiled(net.requires_grad_(False))[0](torch.randn(2, 3)).requires_grad
+
+
+def test_weights_that_change_or_move():
+    net = torch.nn.Linear(4, 4)
+    fast, _ = compiled(net)
+    x = torch.randn(2, 4)
+    fast(x)
+    net.weight.mul_(2)
+    torch.testing.assert_close(fast(x), net(x))
+    net.weight.data = torch.randn(4, 4)
+    torch.testing.assert_close(fast(x), net(x))
+
+
+def test_freed_storage_is_an_error():
+    fast, _ = compiled(lambda x: x + 1)
+    x = torch.randn(4)
+    fast(x)
+    x.untyped_storage().resize_(0)
+    with pytest.raises(mpk.Error):
+        fast(x)
+    x.untyped_storage().resize_(8)
+    with pytest.raises(mpk.Error, match="freed"):
+        fast(x)
+
+
+def test_another_dtype_or_device_is_compiled_anew_or_runs_in_eager():
+    fast, _ = compiled(lambda x: x + 1)
+    assert fast(torch.ones(3)).dtype is torch.float32
+    assert fast(torch.ones(3, dtype=torch.float64)).dtype is torch.float64
+    assert fast(torch.ones(3, device="meta")).device.type == "meta"
+    assert torch.equal(fast(torch.ones(3, dtype=torch.complex64)), torch.full((3,), 2 + 0j))
+
+
+def test_many_threads_call_one_function():
+    fast, _ = compiled(lambda x: (x * 2).sum(-1))
+    fast(torch.ones(4, 5))
+    wrong = []
+
+    def call(i):
+        with torch.no_grad():
+            for _ in range(50):
+                if not torch.equal(fast(torch.full((4, 5), float(i))), torch.full((4,), 10.0 * i)):
+                    wrong.append(i)
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_explain():
+    told = mpk.explain(lambda x: torch.linalg.det(x) + x.sin().sum(), torch.randn(4, 4))
+    assert told.graphs == 1 and told.launches >= 1 and told.tasks >= 1 and told.kinds.get("reduce") == 1
+    assert "aten._linalg_det.default" in told.fallbacks and "aten._linalg_det.default" in str(told)
+
+
+# ---- the engine ----
+
+def test_generate_and_stream(tmp_path):
+    with mpk.LLM(tiny.model(tmp_path / "m"), threads=2, context_tokens=64) as llm:
+        wanted = mpk.SamplingParams(max_tokens=9)
+        first, second = llm.generate(["the end", [5, 6, 7]], wanted)
+        assert first.finish in ("length", "stop") and len(first.token_ids) <= 9 and second.prompt == [5, 6, 7]
+        pieces = list(llm.stream("the end", wanted))
+        assert [i for p in pieces for i in p.token_ids] == first.token_ids
+        assert "".join(p.text for p in pieces) == first.text and pieces[-1].finish == first.finish
+        assert llm.detokenize(llm.tokenize("the end", add_special=False)) == "the end"
+        assert llm.describe()["vocab_size"] > 256
+
+
+def test_wrong_use_of_the_engine(tmp_path):
+    with pytest.raises(mpk.FileError, match="no_such_model"):
+        mpk.LLM("/no_such_model")
+    with pytest.raises(mpk.ArgumentError, match="kv_dtype"):
+        mpk.LLM("/no_such_model", kv_dtype="f8")
+    llm = mpk.LLM(tiny.model(tmp_path / "m"), threads=2, context_tokens=64)
+    for prompt, params, error in (([10**6], {}, mpk.ArgumentError), ("", {"raw_prompt": True}, mpk.ArgumentError),
+                                  ("x", {"temperature": -1}, mpk.ArgumentError), ("x", {"max_tokens": -1}, mpk.ArgumentError),
+                                  ([1.5], {}, TypeError), ([5] * 100, {}, mpk.LimitError)):
+        with pytest.raises(error):
+            llm.generate([prompt], mpk.SamplingParams(**params))
+    stream = llm.stream("the", mpk.SamplingParams(ignore_eos=True))
+    llm.close()
+    with pytest.raises(mpk.ArgumentError, match="closed"):
+        next(stream)
+    with pytest.raises(mpk.ArgumentError, match="closed"):
+        llm.generate("the")
+
+
+def test_the_package_needs_no_torch():
+    code = "import sys, mpk; assert 'torch' not in sys.modules; mpk.SamplingParams()"
+    environment = {**os.environ, "PYTHONPATH": str(support.ROOT / "python")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

@@ -237,11 +237,12 @@ static const op_case cases[] = {
     {"input %x : bf16[100, 320] live=tokens\nconst %q : bf16[320, 320]\nconst %k : bf16[64, 320]\nconst %v : bf16[64, "
      "320]\nconst %bq : bf16[320]\nconst %bv : f32[64]\nconst %n : bf16[320]\n"
      "%y = linear(%x, %q, %k, %v, %bq, _, %bv, %n) {eps = 1e-05}\n"},
-    {"input %x : bf16[64, 192] live=tokens\nconst %g : bf16[2052, 192]\nconst %u : bf16[2052, 192]\nconst %n : "
+    {"input %x : bf16[64, 192] live=tokens\nconst %g : bf16[1028, 192]\nconst %u : bf16[1028, 192]\nconst %n : "
      "f32[192]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n"},
-    {"input %x : bf16[400, 40] live=tokens\nconst %w : bf16[12289, 40]\n%y = linear(%x, %w)\n"},
-    {"input %x : bf16[130, 104] live=tokens\nconst %g : bf16[4100, 104]\nconst %u : bf16[4100, 104]\nconst %b : "
-     "f32[4100]\n%y = linear(%x, %g, %u, _, _, %b) {glu = \"gelu_tanh\"}\n"},
+    {"input %x : bf16[130, 8] live=tokens\nconst %w : bf16[19001, 8]\n%y = linear(%x, %w)\n"},
+    {"input %x : bf16[70, 2056] live=tokens\nconst %w : bf16[60, 2056]\n%y = linear(%x, %w)\n"},
+    {"input %x : bf16[130, 40] live=tokens\nconst %g : bf16[2500, 40]\nconst %u : bf16[2500, 40]\nconst %b : "
+     "f32[2500]\n%y = linear(%x, %g, %u, _, _, %b) {glu = \"gelu_tanh\"}\n"},
     {"input %x : f32[2, 64] live=rows\nconst %g : f16[48, 64]\nconst %u : f16[48, 64]\n%y = linear(%x, %g, %u) {glu = "
      "\"gelu_tanh\"}\n"},
 };

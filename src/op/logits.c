@@ -143,7 +143,7 @@ static const op_case cases[] = {
     {"input %x : bf16[40, 64] live=tokens\nconst %w : bf16[2051, 64]\nconst %n : bf16[64]\ninput %r : i32[20] "
      "live=rows\n"
      "%l, %p = logits(%x, %w, %n, %r)\n"},
-    {"input %x : bf16[70, 72] live=tokens\nconst %w : bf16[9000, 72]\n%l, %p = logits(%x, %w)\n"},
+    {"input %x : bf16[70, 24] live=tokens\nconst %w : bf16[4100, 24]\n%l, %p = logits(%x, %w)\n"},
     {"input %x : f32[3, 64]\nconst %w : f16[49, 64]\ninput %r : i32[17] live=rows\n%l, %p = logits(%x, %w, _, %r)\n"},
 };
 

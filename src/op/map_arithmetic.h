@@ -91,7 +91,7 @@ SPECIAL_FN int64_t whole_shift_right(int64_t a, int64_t b)
         type r = fmod##suffix(a, b), q = (a - r) / b;                             \
         q -= r != 0 && (b < 0) != (r < 0);                                        \
         if (q == 0)                                                               \
-            return copysign##suffix((type)0, a / b);                                    \
+            return copysign##suffix((type)0, a / b);                              \
         type whole = floor##suffix(q);                                            \
         return q - whole > (type)0.5 ? whole + 1 : whole;                         \
     }                                                                             \
@@ -164,6 +164,10 @@ REMAINDERS(double, d)
     X(i1, "i1", 1, (float)special_bessel_i((double)a, 1, 0), special_bessel_i(a, 1, 0))                               \
     X(i1e, "i1e", 1, (float)special_bessel_i((double)a, 1, 1), special_bessel_i(a, 1, 1))                             \
     X(zeta, "zeta", 2, (float)special_zeta((double)a, (double)b), special_zeta(a, b))                                 \
+    X(igamma, "igamma", 2, (float)special_gamma_part((double)a, (double)b, log_gamma_d((double)a), 0),                \
+      special_gamma_part(a, b, log_gamma_d(a), 0))                                                                    \
+    X(igammac, "igammac", 2, (float)special_gamma_part((double)a, (double)b, log_gamma_d((double)a), 1),              \
+      special_gamma_part(a, b, log_gamma_d(a), 1))                                                                    \
     X(atan2, "atan2", 2, atan2f(a, b), atan2(a, b))                                                                   \
     X(hypot, "hypot", 2, hypotf(a, b), hypot(a, b))                                                                   \
     X(copysign, "copysign", 2, copysignf(a, b), copysign(a, b))                                                       \

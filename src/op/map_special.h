@@ -141,7 +141,7 @@ SPECIAL_FN double special_zeta(double x, double q)
 }
 
 /* The upper incomplete gamma function of x >= a + 1, over gamma(a): a continued fraction. */
-static inline double special_gamma_fraction(double a, double x, double front)
+SPECIAL_FN double special_gamma_fraction(double a, double x, double front)
 {
     double b = x + 1 - a, c = 1e300, d = 1 / b, h = d;
     for (int k = 1; k < 100000; k++) {
@@ -158,17 +158,16 @@ static inline double special_gamma_fraction(double a, double x, double front)
     return front * h;
 }
 
-/* The regularised incomplete gamma functions: lower, or upper. */
-static inline double special_gamma_part(double a, double x, int upper)
+/* The regularised incomplete gamma functions, lower or upper, from the logarithm of gamma(a). */
+SPECIAL_FN double special_gamma_part(double a, double x, double log_gamma, int upper)
 {
-    int sign;
     if (!(a >= 0 && x >= 0) || (a == 0 && x == 0) || (a == INFINITY && x == INFINITY))
         return NAN;
     if (a == 0 || x == INFINITY)
         return upper ? 0 : 1;
     if (x == 0 || a == INFINITY)
         return upper ? 1 : 0;
-    double front = exp(a * log(x) - x - lgamma_r(a, &sign)), sum = 1 / a, term = sum;
+    double front = exp(a * log(x) - x - log_gamma), sum = 1 / a, term = sum;
     if (x >= a + 1) {
         double q = special_gamma_fraction(a, x, front);
         return upper ? q : 1 - q;

@@ -1,0 +1,268 @@
+/* windows.cuh - operators over windows of the spatial axes of x [N, C, ..]: conv, max_pool, avg_pool, upsample.
+ *
+ * A thread does an entry of the result; sums run in row-major order of the window, in double, of integers exactly.
+ * Cost: a window's entries for each entry of the result, from the cache.
+ */
+#ifndef TASK_WINDOWS_CUH
+#define TASK_WINDOWS_CUH
+
+#include "task/lines.cuh"
+
+/* Up to three spatial axes, one number each. */
+struct conv_how {
+    mpk_numbers stride, padding, dilation;
+    rt_i64 groups;
+    bool transposed;
+};
+
+/* The entry of x along spatial axis i that entry `at` of the result takes for entry k of the kernel; -1: none. */
+MPK_FN rt_i64 conv_source(const conv_how &h, int i, rt_i64 at, rt_i64 k, rt_i64 n)
+{
+    rt_i64 from = at * h.stride.at[i] - h.padding.at[i] + k * h.dilation.at[i];
+    if (h.transposed) {
+        from = at + h.padding.at[i] - k * h.dilation.at[i];
+        if (from < 0 || from % h.stride.at[i])
+            return -1;
+        from /= h.stride.at[i];
+    }
+    return from >= 0 && from < n ? from : -1;
+}
+
+MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, const mpk_view &bias, const mpk_view &y,
+                     const conv_how &h)
+{
+    const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
+    char *g_y = mpk_data(t, y);
+    bool exact = mpk_is_exact(y.dtype);
+    rt_i64 channels = x.dims[1] / h.groups, filters = y.dims[1] / h.groups;
+    mpk_box kernel = {};
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        kernel.hi[i] = i + 2 < x.rank ? (rt_u32)w.dims[i + 2 < RT_MAX_RANK ? i + 2 : 0] : 1;
+    rt_u64 entries = mpk_count(kernel, x.rank - 2);
+    INDEX_LOOP(t, y)
+    {
+        rt_i64 group = at[1] / filters;
+        double sum = 0;
+        rt_u64 whole = 0;
+        for (rt_i64 c = 0; c < channels; c++)
+            for (rt_u64 e = 0; e < entries; e++) {
+                rt_i64 k[RT_MAX_RANK], from = at[0] * x.stride[0] + (group * channels + c) * x.stride[1];
+                rt_i64 weight = h.transposed ? (group * channels + c) * w.stride[0] + at[1] % filters * w.stride[1]
+                                             : at[1] * w.stride[0] + c * w.stride[1];
+                bool inside = true;
+                mpk_place(kernel, x.rank - 2, e, k);
+#pragma unroll
+                for (int i = 0; i < 3; i++)
+                    if (i + 2 < x.rank) {
+                        rt_i64 entry = conv_source(h, i, at[i + 2], k[i], x.dims[i + 2]);
+                        inside = inside && entry >= 0;
+                        from += entry * x.stride[i + 2];
+                        weight += k[i] * w.stride[i + 2];
+                    }
+                if (!inside)
+                    continue;
+                if (exact)
+                    whole += (rt_u64)mpk_get_int(w, g_w, weight) * (rt_u64)mpk_get_int(x, g_x, from);
+                else
+                    sum += mpk_get_double(w, g_w, weight) * mpk_get_double(x, g_x, from);
+            }
+        if (mpk_is_there(bias) && exact)
+            whole += (rt_u64)mpk_get_int(bias, g_bias, at[1] * bias.stride[0]);
+        else if (mpk_is_there(bias))
+            sum += mpk_get_double(bias, g_bias, at[1] * bias.stride[0]);
+        if (exact)
+            mpk_put_int(y, g_y, mpk_offset(y, at), (rt_i64)whole);
+        else
+            mpk_put_double(y, g_y, mpk_offset(y, at), sum);
+    }
+}
+
+/* Windows of src/op/pool.h; output not 0: so many parts of each axis instead. */
+struct pool_how {
+    mpk_numbers kernel, stride, padding, dilation, output;
+    bool parts;
+};
+
+struct pool_window {
+    rt_i64 start[3];
+    mpk_box steps; /* how many entries of each axis lie in x */
+    rt_i64 padded; /* entries with the padding */
+};
+
+MPK_FN pool_window pool_find(const mpk_view &x, const pool_how &h, const rt_i64 *at)
+{
+    pool_window w;
+    w.padded = 1;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++) {
+        w.steps.lo[i] = 0;
+        w.steps.hi[i] = 1;
+        if (i >= 3 || i + 2 >= x.rank)
+            continue;
+        rt_i64 n = x.dims[i + 2], o = at[i + 2], step = h.parts ? 1 : h.dilation.at[i];
+        rt_i64 start = h.parts ? o * n / h.output.at[i] : o * h.stride.at[i] - h.padding.at[i];
+        rt_i64 end =
+            h.parts ? ((o + 1) * n + h.output.at[i] - 1) / h.output.at[i] : start + (h.kernel.at[i] - 1) * step + 1;
+        if (!h.parts && end > n + h.padding.at[i])
+            end = n + h.padding.at[i];
+        w.padded *= (end - start - 1) / step + 1;
+        if (start < 0)
+            start += (-start + step - 1) / step * step;
+        end = end < n ? end : n;
+        w.start[i] = start;
+        w.steps.hi[i] = start < end ? (rt_u32)((end - start - 1) / step + 1) : 0;
+    }
+    return w;
+}
+
+/* Offset of entry e of a window in its plane, and its number in row-major order of the plane. */
+MPK_FN rt_i64 pool_entry(const mpk_view &x, const pool_how &h, const pool_window &w, rt_u64 e, rt_i64 *number)
+{
+    rt_i64 step[RT_MAX_RANK], offset = 0;
+    *number = 0;
+    mpk_place(w.steps, x.rank - 2, e, step);
+#pragma unroll
+    for (int i = 0; i < 3; i++)
+        if (i + 2 < x.rank) {
+            rt_i64 entry = w.start[i] + step[i] * (h.parts ? 1 : h.dilation.at[i]);
+            offset += entry * x.stride[i + 2];
+            *number = *number * x.dims[i + 2] + entry;
+        }
+    return offset;
+}
+
+MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, const pool_how &h, bool include,
+                         rt_i64 divisor)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    INDEX_LOOP(t, y)
+    {
+        pool_window w = pool_find(x, h, at);
+        rt_u64 inside = mpk_count(w.steps, x.rank - 2);
+        rt_i64 number, plane = at[0] * x.stride[0] + at[1] * x.stride[1], n = include ? w.padded : (rt_i64)inside;
+        double sum = 0;
+        for (rt_u64 e = 0; e < inside; e++)
+            sum += mpk_get_double(x, g_x, plane + pool_entry(x, h, w, e, &number));
+        mpk_put_double(y, g_y, mpk_offset(y, at), sum / (double)(divisor ? divisor : n ? n : 1));
+    }
+}
+
+MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &values, const mpk_view &indices,
+                         const pool_how &h)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_values = mpk_data(t, values), *g_indices = mpk_data(t, indices);
+    bool exact = mpk_is_exact(x.dtype);
+    INDEX_LOOP(t, values)
+    {
+        pool_window w = pool_find(x, h, at);
+        rt_u64 inside = mpk_count(w.steps, x.rank - 2);
+        rt_i64 number, best = 0, from = -1, plane = at[0] * x.stride[0] + at[1] * x.stride[1];
+        lines_key most = {0, 0};
+        for (rt_u64 e = 0; e < inside; e++) {
+            rt_i64 offset = plane + pool_entry(x, h, w, e, &number);
+            lines_key k = lines_get(x, g_x, offset);
+            if (from >= 0 && !lines_is_nan(exact, k) && !lines_less(exact, most, k))
+                continue;
+            most = k;
+            best = number;
+            from = offset;
+        }
+        if (from >= 0)
+            copies_move(values.dtype, g_values, mpk_offset(values, at), g_x, from);
+        else
+            mpk_put_double(values, g_values, mpk_offset(values, at), (double)-MPK_INFINITY);
+        ((rt_i64 *)g_indices)[mpk_offset(indices, at)] = best;
+    }
+}
+
+enum { UPSAMPLE_NEAREST, UPSAMPLE_NEAREST_EXACT, UPSAMPLE_LINEAR, UPSAMPLE_CUBIC };
+
+/* Entries of x that one entry of the result takes along an axis, and their weights. */
+struct upsample_taps {
+    rt_i64 at[4];
+    double weight[4];
+};
+
+MPK_FN rt_i64 upsample_hold(rt_i64 i, rt_i64 n)
+{
+    return i < 0 ? 0 : i >= n ? n - 1 : i;
+}
+
+/* How many taps an axis has. */
+MPK_FN int upsample_count(int mode)
+{
+    return mode == UPSAMPLE_CUBIC ? 4 : mode == UPSAMPLE_LINEAR ? 2 : 1;
+}
+
+/* ratio: entries of x for one of the result. */
+MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n, rt_i64 o, bool wide)
+{
+    const double a = -0.75;
+    upsample_taps taps;
+    double place = ratio * ((double)o + (mode == UPSAMPLE_NEAREST || (align && mode >= UPSAMPLE_LINEAR) ? 0 : 0.5));
+    if (mode >= UPSAMPLE_LINEAR && !align)
+        place -= 0.5;
+    if (mode == UPSAMPLE_LINEAR && place < 0)
+        place = 0;
+    place = wide ? place : (double)(float)place;
+    rt_i64 first = (rt_i64)floor(place);
+    double s = place - (double)first, u = 1 - s;
+    taps.at[0] = upsample_hold(mode == UPSAMPLE_CUBIC ? first - 1 : first, n);
+    taps.weight[0] = 1;
+    if (mode == UPSAMPLE_LINEAR) {
+        taps.at[1] = upsample_hold(first + 1, n);
+        taps.weight[0] = u;
+        taps.weight[1] = s;
+    }
+    if (mode == UPSAMPLE_CUBIC) {
+        for (int k = 1; k < 4; k++)
+            taps.at[k] = upsample_hold(first - 1 + k, n);
+        taps.weight[0] = ((a * (s + 1) - 5 * a) * (s + 1) + 8 * a) * (s + 1) - 4 * a;
+        taps.weight[1] = ((a + 2) * s - (a + 3)) * s * s + 1;
+        taps.weight[2] = ((a + 2) * u - (a + 3)) * u * u + 1;
+        taps.weight[3] = ((a * (u + 1) - 5 * a) * (u + 1) + 8 * a) * (u + 1) - 4 * a;
+    }
+    return taps;
+}
+
+MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int mode, bool align, double ratio0,
+                         double ratio1, double ratio2)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    int count = upsample_count(mode), all = 1;
+    for (int i = 2; i < x.rank; i++)
+        all *= count;
+    INDEX_LOOP(t, y)
+    {
+        upsample_taps taps[3];
+        double sum = 0;
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+            if (i + 2 < x.rank)
+                taps[i] = upsample_find(mode, align,
+                                        i == 0   ? ratio0
+                                        : i == 1 ? ratio1
+                                                 : ratio2,
+                                        x.dims[i + 2], at[i + 2], x.dtype == MPK_F64);
+        for (int e = 0; e < all; e++) {
+            rt_i64 from = at[0] * x.stride[0] + at[1] * x.stride[1];
+            double weight = 1;
+            int rest = e;
+#pragma unroll
+            for (int i = 2; i >= 0; i--)
+                if (i + 2 < x.rank) {
+                    from += taps[i].at[rest % count] * x.stride[i + 2];
+                    weight *= taps[i].weight[rest % count];
+                    rest /= count;
+                }
+            sum += weight * mpk_get_double(x, g_x, from);
+        }
+        mpk_put_double(y, g_y, mpk_offset(y, at), sum);
+    }
+}
+
+#endif

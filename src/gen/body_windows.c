@@ -1,0 +1,115 @@
+/* body_windows.c - generic bodies of operators over windows of spatial axes (device/task/windows.cuh). */
+#include "op/pool.h"
+
+#include "gen/body_print.h"
+
+/* "{{1, 2}}": a number for each spatial axis; those that are not given are `otherwise`. */
+static void print_numbers(const gen_call *c, uint32_t attribute, int64_t otherwise, text *out)
+{
+    const ir_attribute *a = &c->op->attributes[attribute];
+    text_print(out, "{{");
+    for (uint32_t i = 0; i + 2 < gen_input(c, 0)->rank; i++)
+        text_print(out, "%s%lld", i ? ", " : "", (long long)(i < a->ints.n ? a->ints.at[i] : otherwise));
+    text_print(out, "}}");
+}
+
+static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED };
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    gen_print_head(c, n, out);
+    text_print(out, "    constexpr conv_how how = {");
+    for (uint32_t i = STRIDE; i <= DILATION; i++) {
+        print_numbers(c, i, i != PADDING, out);
+        text_print(out, ", ");
+    }
+    text_print(out, "%lld, %s};\n", (long long)a[GROUPS].i, a[TRANSPOSED].i ? "true" : "false");
+    gen_print_call(c, "conv_run", out);
+    text_print(out, ", how);\n}\n");
+    return MPK_OK;
+}
+
+/* The head, the windows, and a call whose arguments go on. */
+static void print_pool(const gen_call *c, uint32_t n, const char *function, text *out)
+{
+    const ir_attribute *kernel = &c->op->attributes[POOL_KERNEL], *stride = &c->op->attributes[POOL_STRIDE];
+    gen_print_head(c, n, out);
+    text_print(out, "    constexpr pool_how how = {");
+    print_numbers(c, POOL_KERNEL, 1, out);
+    text_print(out, ", ");
+    print_numbers(c, stride->ints.n || !kernel->ints.n ? POOL_STRIDE : POOL_KERNEL, 1, out);
+    text_print(out, ", ");
+    print_numbers(c, POOL_PADDING, 0, out);
+    text_print(out, ", ");
+    print_numbers(c, POOL_DILATION, 1, out);
+    text_print(out, ", ");
+    print_numbers(c, POOL_OUTPUT, 1, out);
+    text_print(out, ", %s};\n", c->op->attributes[POOL_OUTPUT].ints.n ? "true" : "false");
+    gen_print_call(c, function, out);
+    text_print(out, ", how");
+}
+
+static mpk_status print_max_pool(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    print_pool(c, n, "max_pool_run", out);
+    text_print(out, ");\n}\n");
+    return MPK_OK;
+}
+
+static mpk_status print_avg_pool(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { INCLUDE = POOL_ATTRIBUTES, DIVISOR };
+    (void)cx;
+    print_pool(c, n, "avg_pool_run", out);
+    text_print(out, ", %s, %lld);\n}\n", c->op->attributes[INCLUDE].i ? "true" : "false",
+               (long long)c->op->attributes[DIVISOR].i);
+    return MPK_OK;
+}
+
+/* Entries of x for one of the result, as the record defines it: rounded to fp32 but for f64. */
+static double ratio_of(const gen_call *c, uint32_t i, bool aligned)
+{
+    enum { SCALE = 3 };
+    const ir_tensor *x = gen_input(c, 0);
+    if (i + 2 >= x->rank)
+        return 1;
+    double scale = c->op->attributes[SCALE + i].f, size = (double)gen_output(c, 0)->dims[i + 2];
+    double ratio = aligned     ? (size > 1 ? (double)(x->dims[i + 2] - 1) / (size - 1) : 0)
+                   : scale > 0 ? 1 / scale
+                               : (double)x->dims[i + 2] / size;
+    return x->dtype == IR_F64 ? ratio : (double)(float)ratio;
+}
+
+static mpk_status print_upsample(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { MODE = 1, ALIGN };
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    bool nearest = str_is(a[MODE].s, "nearest"), exact = str_is(a[MODE].s, "nearest_exact");
+    bool align = a[ALIGN].i != 0;
+    gen_print_head(c, n, out);
+    gen_print_call(c, "upsample_run", out);
+    text_print(out, ", UPSAMPLE_%s, %s",
+               nearest                       ? "NEAREST"
+               : exact                       ? "NEAREST_EXACT"
+               : str_is(a[MODE].s, "linear") ? "LINEAR"
+                                             : "CUBIC",
+               align ? "true" : "false");
+    for (uint32_t i = 0; i < 3; i++) {
+        text_print(out, ", ");
+        gen_print_double(ratio_of(c, i, align && !nearest && !exact), out);
+    }
+    text_print(out, ");\n}\n");
+    return MPK_OK;
+}
+
+#define WINDOWS(operator, printer)                                                        \
+    {                                                                                     \
+        .op = operator, .name = "windows", .accepts = gen_accepts_plain, .print = printer \
+    }
+const gen_body gen_body_conv = WINDOWS("conv", print_conv);
+const gen_body gen_body_max_pool = WINDOWS("max_pool", print_max_pool);
+const gen_body gen_body_avg_pool = WINDOWS("avg_pool", print_avg_pool);
+const gen_body gen_body_upsample = WINDOWS("upsample", print_upsample);

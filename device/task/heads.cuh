@@ -184,7 +184,7 @@ MPK_FN void rope_kv_run(const mpk_task &t, const heads_source &h, const heads_pl
     for (rt_i64 token = 0; token < alive; token++) {
         heads_angles(t, h, token, 0, (const float *)0, 1);
         heads_query(t, h, q_norm, q, token, lo, hi);
-        heads_store(t, h, p, k_norm, token, lo / group, hi / group);
+        heads_store(t, h, p, k_norm, token, (lo + group - 1) / group, (hi + group - 1) / group);
     }
 }
 

@@ -125,7 +125,7 @@ static void rope_kv_run(const op_call *call, const ir_box *box, void *scratch)
             turn_head(call, x + h * size, t, &call->in[RK_Q_NORM], scratch);
             put_row(q, t * q->stride[0] + h * q->stride[1], size, scratch);
         }
-        put_keys(call, t, x, box->lo[1] / group, box->hi[1] / group, scratch);
+        put_keys(call, t, x, (box->lo[1] + group - 1) / group, (box->hi[1] + group - 1) / group, scratch);
     }
 }
 

@@ -2,7 +2,7 @@
  *
  * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] ->
  * q [T, H, K] and the caches in place.  The bits are those of the single operators one by one.  A task does all tokens
- * of some KV heads and their query heads.
+ * of some query heads, and of the KV heads whose first query head is among them.
  *
  * Since k and v lie behind q in a row, the box of qkv that a task reads is the one around three ranges of columns.
  * Cost: one pass over qkv.
@@ -40,32 +40,36 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-static int64_t group_size(const ir_op *op)
+/* The first KV head whose query heads begin at `head` or later. */
+static int64_t kv_head_from(const ir_attribute *a, int64_t head)
 {
-    return op->attributes[HEADS].i / op->attributes[KV_HEADS].i;
+    int64_t group = a[HEADS].i / a[KV_HEADS].i;
+    return (head + group - 1) / group;
 }
 
-/* The query heads of a KV head stay together. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
-    (void)g;
-    axes[1].grain = group_size(op);
+    (void)g, (void)op;
+    axes[1].grain = 1;
 }
 
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
+    int64_t lo = kv_head_from(op->attributes, box->lo[1]), hi = kv_head_from(op->attributes, box->hi[1]);
+    heads_split n = split_of(op->attributes);
     *read = ir_box_whole(shape_input(g, op, input));
-    if (input == QKV)
-        *read = heads_box(shape_input(g, op, QKV), split_of(op->attributes), box->lo[1] / group_size(op),
-                          box->hi[1] / group_size(op));
-    else if (input == K_CACHE || input == V_CACHE)
+    if (input == QKV) {
+        read->lo[1] = box->lo[1] * n.size;
+        read->hi[1] = (lo < hi ? n.q + n.kv + hi : box->hi[1]) * n.size;
+    } else if (input == K_CACHE || input == V_CACHE)
         *read = (ir_box){0};
 }
 
-/* The pages of the KV heads that belong to the query heads of the box. */
+/* The pages of the KV heads that belong to the box. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
 {
-    *written = pages_box(&g->tensors.at[op->out[output]], box->lo[1] / group_size(op), box->hi[1] / group_size(op));
+    *written = pages_box(&g->tensors.at[op->out[output]], kv_head_from(op->attributes, box->lo[1]),
+                         kv_head_from(op->attributes, box->hi[1]));
 }
 
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
@@ -80,7 +84,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const ir_attribute *a = call->attributes;
     heads_split n = split_of(a);
     const op_view *in = call->in, *qkv = &in[QKV], *table = &in[TABLE], *q = &call->out[0];
-    int64_t half = table->dims[2], group = n.q / n.kv;
+    int64_t half = table->dims[2];
     float *row = scratch, *cosine = row + n.size, *sine = cosine + half;
     for (int64_t t = 0; t < op_live_entries(call, qkv); t++) {
         int64_t position = walk_load_int(&in[POSITIONS], t * in[POSITIONS].stride[0]);
@@ -92,7 +96,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             heads_turn(qkv->dtype, row, n.size, &in[Q_NORM], a[EPS].f, cosine, sine, half, a[INTERLEAVED].i);
             walk_store_row(q, t * q->stride[0] + head * q->stride[1], 0, n.size, row);
         }
-        for (int64_t head = box->lo[1] / group; head < box->hi[1] / group; head++) {
+        for (int64_t head = kv_head_from(a, box->lo[1]); head < kv_head_from(a, box->hi[1]); head++) {
             heads_load(qkv, n, t, n.q + head, row);
             heads_turn(qkv->dtype, row, n.size, &in[K_NORM], a[EPS].f, cosine, sine, half, a[INTERLEAVED].i);
             pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
@@ -131,6 +135,13 @@ static const op_case cases[] = {
             "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
                                  "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = 4, kv_heads "
                                  "= 2, head_size = 80, interleaved = 1}\n"},
+    {INPUTS("33", "bf16[33, 1024]", "64", "1, 3",
+            "bf16[3, 2, 64, 128]") "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
+                                   "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 4, "
+                                   "kv_heads = 2, head_size = 128}\n"},
+    {INPUTS("70", "bf16[70, 640]", "32", "4, 2",
+            "bf16[8, 2, 64, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 6, kv_heads = 2, "
+                                  "head_size = 64}\n"},
 };
 
 const op_def op_rope_kv = {

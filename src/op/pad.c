@@ -53,21 +53,34 @@ static int64_t source(pad_mode mode, int64_t at, int64_t before, int64_t n)
     return mode == CIRCULAR ? (i + n) % n : i;
 }
 
-/* Around all that the box is made of. */
+/* Widen [*lo, *hi) by what the entries from .. end - 1 of the result are made of; these rise or fall together. */
+static void widen(pad_mode mode, int64_t from, int64_t end, int64_t before, int64_t n, int64_t *lo, int64_t *hi)
+{
+    if (from >= end)
+        return;
+    int64_t a = source(mode, from, before, n), b = source(mode, end - 1, before, n);
+    int64_t least = a < b ? a : b, most = a < b ? b : a;
+    least = least < 0 ? 0 : least;
+    most = most < n ? most : n - 1;
+    *lo = least < *lo ? least : *lo;
+    *hi = most + 1 > *hi ? most + 1 : *hi;
+}
+
+/* Around what the parts of the box before, in and after x are made of. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input);
     pad_mode mode = mode_of(op);
     *read = (ir_box){0};
     for (uint32_t i = 0; i < x->rank; i++) {
-        read->lo[i] = x->dims[i];
-        for (int64_t k = box->lo[i]; k < box->hi[i]; k++) {
-            int64_t from = source(mode, k, op->attributes[BEFORE].ints.at[i], x->dims[i]);
-            if (from < 0 || from >= x->dims[i])
-                continue;
-            read->lo[i] = from < read->lo[i] ? from : read->lo[i];
-            read->hi[i] = from + 1 > read->hi[i] ? from + 1 : read->hi[i];
-        }
+        int64_t n = x->dims[i], before = op->attributes[BEFORE].ints.at[i], lo = box->lo[i], hi = box->hi[i];
+        int64_t in_lo = lo > before ? lo : before, in_hi = hi < before + n ? hi : before + n;
+        read->lo[i] = n;
+        widen(mode, in_lo, in_hi, before, n, &read->lo[i], &read->hi[i]);
+        if (mode == CONSTANT)
+            continue;
+        widen(mode, lo, hi < before ? hi : before, before, n, &read->lo[i], &read->hi[i]);
+        widen(mode, lo > before + n ? lo : before + n, hi, before, n, &read->lo[i], &read->hi[i]);
     }
     if (x->rank && ir_box_is_empty(read, x->rank))
         *read = (ir_box){0};

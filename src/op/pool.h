@@ -52,8 +52,8 @@ static inline mpk_status pool_infer_axis(mpk_context *cx, const ir_op *op, uint3
     const ir_attribute *a = op->attributes;
     if (a[POOL_OUTPUT].ints.n) {
         *out = a[POOL_OUTPUT].ints.at[i];
-        CHECK(cx, *out >= 1 && *out < INT32_MAX, MPK_ESHAPE, "%s: output %lld of axis %u is not possible",
-              op->def->name, (long long)*out, i);
+        CHECK(cx, *out >= 1 && *out < INT32_MAX && n < INT32_MAX, MPK_ESHAPE,
+              "%s: output %lld of axis %u is not possible", op->def->name, (long long)*out, i);
         return MPK_OK;
     }
     int64_t kernel = a[POOL_KERNEL].ints.at[i], padding = pool_number(op, POOL_PADDING, i, 0);

@@ -7,10 +7,11 @@
 
 enum { STARTS, STOPS, STEPS };
 
-/* The step along an axis: 1 if none are given. */
-static int64_t step_of(const ir_op *op, uint32_t axis)
+/* The step along an axis of n entries: 1 if none are given; one beyond the end is as good as n. */
+static int64_t step_of(const ir_op *op, uint32_t axis, int64_t n)
 {
-    return axis < op->attributes[STEPS].ints.n ? op->attributes[STEPS].ints.at[axis] : 1;
+    int64_t step = axis < op->attributes[STEPS].ints.n ? op->attributes[STEPS].ints.at[axis] : 1;
+    return step < n ? step : n;
 }
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -23,7 +24,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           a[STEPS].ints.n, x->rank);
     shape_like(x, out);
     for (uint32_t i = 0; i < x->rank; i++) {
-        int64_t start = a[STARTS].ints.at[i], stop = a[STOPS].ints.at[i], step = step_of(op, i);
+        int64_t start = a[STARTS].ints.at[i], stop = a[STOPS].ints.at[i], step = step_of(op, i, x->dims[i]);
         CHECK(cx, step > 0, MPK_ESHAPE, "slice: step %lld along axis %u, expected 1 or more", (long long)step, i);
         CHECK(cx, 0 <= start && start < stop && stop <= x->dims[i], MPK_ESHAPE,
               "slice: %lld to %lld along axis %u, which has %lld entries", (long long)start, (long long)stop, i,
@@ -40,7 +41,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 {
     *read = *box;
     for (uint32_t i = 0; i < shape_input(g, op, input)->rank; i++) {
-        int64_t start = op->attributes[STARTS].ints.at[i], step = step_of(op, i);
+        int64_t start = op->attributes[STARTS].ints.at[i], step = step_of(op, i, shape_input(g, op, input)->dims[i]);
         read->lo[i] = start + box->lo[i] * step;
         read->hi[i] = start + (box->hi[i] - 1) * step + 1;
     }
@@ -51,7 +52,7 @@ static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, i
 {
     *offset = 0;
     for (uint32_t i = 0; i < shape_input(g, op, 0)->rank; i++) {
-        stride[i] = in_stride[i] * step_of(op, i);
+        stride[i] = in_stride[i] * step_of(op, i, shape_input(g, op, 0)->dims[i]);
         *offset += op->attributes[STARTS].ints.at[i] * in_stride[i];
     }
     return true;

@@ -8,9 +8,11 @@
 enum { X, SRC };
 enum { STARTS, STOPS, STEPS, IN_PLACE };
 
-static int64_t step_of(const ir_op *op, uint32_t axis)
+/* The step along an axis of n entries: 1 if none are given; one beyond the end is as good as n. */
+static int64_t step_of(const ir_op *op, uint32_t axis, int64_t n)
 {
-    return axis < op->attributes[STEPS].ints.n ? op->attributes[STEPS].ints.at[axis] : 1;
+    int64_t step = axis < op->attributes[STEPS].ints.n ? op->attributes[STEPS].ints.at[axis] : 1;
+    return step < n ? step : n;
 }
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -27,7 +29,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           MPK_ESHAPE, "slice_scatter: %u starts, %u stops and %u steps for rank %u", a[STARTS].ints.n, a[STOPS].ints.n,
           a[STEPS].ints.n, x->rank);
     for (uint32_t i = 0; i < x->rank; i++) {
-        int64_t start = a[STARTS].ints.at[i], stop = a[STOPS].ints.at[i], step = step_of(op, i);
+        int64_t start = a[STARTS].ints.at[i], stop = a[STOPS].ints.at[i], step = step_of(op, i, x->dims[i]);
         CHECK(cx, 0 <= start && start < stop && stop <= x->dims[i] && step > 0, MPK_ESHAPE,
               "slice_scatter: %lld to %lld by %lld along axis %u, which has %lld entries", (long long)start,
               (long long)stop, (long long)step, i, (long long)x->dims[i]);
@@ -39,11 +41,12 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* The part of src that lands in the box. */
-static bool source_box(const ir_op *op, uint32_t rank, const int64_t *dims, const ir_box *box, ir_box *part)
+static bool source_box(const ir_op *op, uint32_t rank, const int64_t *x_dims, const int64_t *dims, const ir_box *box,
+                       ir_box *part)
 {
     *part = (ir_box){0};
     for (uint32_t i = 0; i < rank; i++) {
-        int64_t start = op->attributes[STARTS].ints.at[i], step = step_of(op, i);
+        int64_t start = op->attributes[STARTS].ints.at[i], step = step_of(op, i, x_dims[i]);
         part->lo[i] = box->lo[i] > start ? (box->lo[i] - start + step - 1) / step : 0;
         part->hi[i] = box->hi[i] > start ? (box->hi[i] - start + step - 1) / step : 0;
         part->hi[i] = part->hi[i] < dims[i] ? part->hi[i] : dims[i];
@@ -56,7 +59,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     const ir_tensor *t = shape_input(g, op, input);
     if (input == X)
         update_reads(op->attributes[IN_PLACE].i, false, box, read);
-    else if (!source_box(op, t->rank, t->dims, box, read))
+    else if (!source_box(op, t->rank, shape_input(g, op, X)->dims, t->dims, box, read))
         *read = (ir_box){0};
 }
 
@@ -68,13 +71,13 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     int64_t at[IR_MAX_RANK], to[IR_MAX_RANK];
     ir_box part;
     update_begin(call, box, call->attributes[IN_PLACE].i);
-    if (!source_box(call->op, y->rank, src->dims, box, &part))
+    if (!source_box(call->op, y->rank, y->dims, src->dims, box, &part))
         return;
     memcpy(at, part.lo, sizeof at);
     do {
         for (uint32_t i = 0; i < y->rank; i++)
-            to[i] = call->attributes[STARTS].ints.at[i] + at[i] * step_of(call->op, i);
-        walk_copy(y, walk_offset(y, to), y->rank ? y->stride[last] * step_of(call->op, last) : 1, src,
+            to[i] = call->attributes[STARTS].ints.at[i] + at[i] * step_of(call->op, i, y->dims[i]);
+        walk_copy(y, walk_offset(y, to), y->rank ? y->stride[last] * step_of(call->op, last, y->dims[last]) : 1, src,
                   walk_offset(src, at), y->rank ? src->stride[last] : 1, y->rank ? part.hi[last] - part.lo[last] : 1);
     } while (walk_next(&part, last, at));
 }

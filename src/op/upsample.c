@@ -86,6 +86,7 @@ static taps find_taps(const ir_op *op, uint32_t i, int64_t n, int64_t o, bool wi
     if (mode == LINEAR && place < 0)
         place = 0;
     place = wide ? place : (double)(float)place;
+    place = place < (double)n ? place : (double)n; /* scales may be as small as they like */
     int64_t first = (int64_t)floor(place);
     taps t = {.n = 1, .weight = {1}};
     t.at[0] = hold(first, n);

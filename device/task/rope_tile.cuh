@@ -1,0 +1,298 @@
+/* rope_tile.cuh - many tokens' query and key heads normalised and turned, keys and values put into bf16 pages.
+ *
+ * The operator rope_kv; a task is all tokens, some query heads, and the KV heads whose first query head is among them.
+ *
+ * Query and key heads: K / 8 lanes a head, 4 dims of its low half and the 4 that turn with them each; four heads at a
+ * time, so that their loads overlap.  Values: 16 neighbours of a slot that fill 16 places of a page are one block of
+ * 32-byte rows (tile/kv.cuh), and a warp writes it at once; tokens that stand otherwise are written one by one.
+ * Of two tokens at one place the later stays: whether there are any is found out with a map of bits first.
+ * Cost: qkv is read and written once.
+ */
+#ifndef TASK_ROPE_TILE_CUH
+#define TASK_ROPE_TILE_CUH
+
+#include "ptx/ptx.cuh"
+#include "tile/kv.cuh"
+#include "tile/worker.cuh"
+
+enum {
+    TURN_PAGE = 64,
+    TURN_AT_ONCE = 4,
+    TURN_PLACES = 1 << 18,       /* bits of the map */
+    TURN_FLAG = TURN_PLACES / 8, /* scratch: the map, then 1 if a place was met twice */
+    TURN_SCRATCH = TURN_FLAG + 16,
+};
+
+struct turn_shape {
+    int heads, kv_heads;
+    int slots, slot_pages, n_pages;
+    int q_norm_type, k_norm_type; /* 0 bf16, 1 f32, -1 absent */
+    float eps;
+    int q; /* operand of the first output */
+};
+
+/* Operands in rt_entry.at. */
+enum {
+    TURN_QKV,
+    TURN_TABLE,
+    TURN_POSITIONS,
+    TURN_SLOTS,
+    TURN_PAGES,
+    TURN_K_CACHE,
+    TURN_V_CACHE,
+    TURN_Q_NORM,
+    TURN_K_NORM
+};
+
+/* ---- places ---- */
+
+/* Number of a token's place, page * 64 + place in the page; -1: it has none. */
+MPK_FN int turn_place(const mpk_task &t, const turn_shape &s, int token)
+{
+    const int position = mpk_at<const int>(t, TURN_POSITIONS)[token], slot = mpk_at<const int>(t, TURN_SLOTS)[token];
+    if (position < 0 || position / TURN_PAGE >= s.slot_pages || (rt_u32)slot >= (rt_u32)s.slots)
+        return -1;
+    const int page = mpk_at<const int>(t, TURN_PAGES)[slot * s.slot_pages + position / TURN_PAGE];
+    return (rt_u32)page < (rt_u32)s.n_pages ? page * TURN_PAGE + position % TURN_PAGE : -1;
+}
+
+/* May two tokens have one place?  All threads. */
+MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int live)
+{
+    rt_u32 *s_map = (rt_u32 *)t.s_scratch, *s_flag = (rt_u32 *)(t.s_scratch + TURN_FLAG);
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    for (int i = (int)threadIdx.x * 16; i < TURN_SCRATCH; i += MPK_THREADS * 16)
+        *(uint4 *)(t.s_scratch + i) = none;
+    mpk_sync();
+    for (int i = (int)threadIdx.x; i < live; i += MPK_THREADS) {
+        const int place = turn_place(t, s, i);
+        const rt_u32 bit = 1u << (place % 32);
+        if (place >= 0 && atomicOr(&s_map[place % TURN_PLACES / 32], bit) & bit)
+            *s_flag = 1;
+    }
+    mpk_sync();
+    return *s_flag != 0;
+}
+
+/* Is there a later token at this one's place?  Only asked where there may be. */
+static __device__ __noinline__ bool turn_is_lost(const mpk_task &t, const turn_shape &s, int token, int place, int live)
+{
+    for (int i = token + 1; i < live; i++)
+        if (turn_place(t, s, i) == place)
+            return true;
+    return false;
+}
+
+/* The place that a token is to be written to, or -1. */
+MPK_FN int turn_target(const mpk_task &t, const turn_shape &s, int token, bool twice, int live)
+{
+    const int place = turn_place(t, s, token);
+    return place >= 0 && twice && turn_is_lost(t, s, token, place, live) ? -1 : place;
+}
+
+/* ---- queries and keys ---- */
+
+MPK_FN float turn_weight(const mpk_task &t, int operand, int type, int dim)
+{
+    if (type == 1)
+        return mpk_at<const float>(t, operand)[dim];
+    return __uint_as_float((rt_u32)mpk_at<const rt_u16>(t, operand)[dim] << 16);
+}
+
+/* Four dims times scale and weight, rounded. */
+MPK_FN uint2 turn_norm(const mpk_task &t, int operand, int type, int dim, float scale, uint2 v)
+{
+    v.x = ptx_pack_bf16(ptx_low_bf16(v.x) * scale * turn_weight(t, operand, type, dim),
+                        ptx_high_bf16(v.x) * scale * turn_weight(t, operand, type, dim + 1));
+    v.y = ptx_pack_bf16(ptx_low_bf16(v.y) * scale * turn_weight(t, operand, type, dim + 2),
+                        ptx_high_bf16(v.y) * scale * turn_weight(t, operand, type, dim + 3));
+    return v;
+}
+
+MPK_FN float turn_square(uint2 v)
+{
+    const float a = ptx_low_bf16(v.x), b = ptx_high_bf16(v.x), c = ptx_low_bf16(v.y), d = ptx_high_bf16(v.y);
+    return a * a + b * b + c * c + d * d;
+}
+
+/* low cos - high sin, high cos + low sin. */
+MPK_FN void turn_rotate(uint2 *low, uint2 *high, float4 cosine, float4 sine)
+{
+    const float a = ptx_low_bf16(low->x), b = ptx_high_bf16(low->x), c = ptx_low_bf16(low->y),
+                d = ptx_high_bf16(low->y);
+    const float e = ptx_low_bf16(high->x), f = ptx_high_bf16(high->x), g = ptx_low_bf16(high->y),
+                h = ptx_high_bf16(high->y);
+    low->x = ptx_pack_bf16(a * cosine.x - e * sine.x, b * cosine.y - f * sine.y);
+    low->y = ptx_pack_bf16(c * cosine.z - g * sine.z, d * cosine.w - h * sine.w);
+    high->x = ptx_pack_bf16(e * cosine.x + a * sine.x, f * cosine.y + b * sine.y);
+    high->y = ptx_pack_bf16(g * cosine.z + c * sine.z, h * cosine.w + d * sine.w);
+}
+
+/* Query heads lo .. hi - 1 and keys of KV heads kv_lo .. kv_hi - 1. */
+template <int K>
+MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, int lo, int hi, int kv_lo, int kv_hi, bool twice,
+                       int live)
+{
+    constexpr int LANES = K / 8, HEADS_AT_ONCE = MPK_THREADS / LANES;
+    const int dim = (int)threadIdx.x % LANES * 4, first = (int)threadIdx.x / LANES;
+    const int per_token = hi - lo + kv_hi - kv_lo, n = live * per_token, columns = (s.heads + 2 * s.kv_heads) * K;
+    for (int base = 0; base < n; base += HEADS_AT_ONCE * TURN_AT_ONCE) {
+        uint2 low[TURN_AT_ONCE], high[TURN_AT_ONCE];
+        float4 cosine[TURN_AT_ONCE], sine[TURN_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < TURN_AT_ONCE; i++) {
+            const int item = base + i * HEADS_AT_ONCE + first, token = item / per_token, j = item % per_token;
+            low[i] = high[i] = make_uint2(0, 0);
+            cosine[i] = sine[i] = make_float4(0, 0, 0, 0);
+            if (item >= n)
+                continue;
+            const int head = j < hi - lo ? lo + j : s.heads + kv_lo + j - (hi - lo);
+            const rt_u16 *from = mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)token * columns + head * K + dim;
+            const float *table = mpk_at<const float>(t, TURN_TABLE) + (rt_u64)token * K + dim;
+            low[i] = *(const uint2 *)from;
+            high[i] = *(const uint2 *)(from + K / 2);
+            cosine[i] = *(const float4 *)table;
+            sine[i] = *(const float4 *)(table + K / 2);
+        }
+#pragma unroll
+        for (int i = 0; i < TURN_AT_ONCE; i++) {
+            const int item = base + i * HEADS_AT_ONCE + first, token = item / per_token, j = item % per_token;
+            const bool is_key = j >= hi - lo;
+            const int type = is_key ? s.k_norm_type : s.q_norm_type, norm = is_key ? TURN_K_NORM : TURN_Q_NORM;
+            float square = turn_square(low[i]) + turn_square(high[i]);
+#pragma unroll
+            for (int d = 1; d < LANES; d *= 2)
+                square += __shfl_xor_sync(0xffffffffu, square, d);
+            if (item >= n)
+                continue;
+            if (type >= 0) {
+                const float scale = rsqrtf(square / K + s.eps);
+                low[i] = turn_norm(t, norm, type, dim, scale, low[i]);
+                high[i] = turn_norm(t, norm, type, dim + K / 2, scale, high[i]);
+            }
+            turn_rotate(&low[i], &high[i], cosine[i], sine[i]);
+            if (!is_key) {
+                rt_u16 *to = mpk_at<rt_u16>(t, s.q) + ((rt_u64)token * s.heads + lo + j) * K + dim;
+                *(uint2 *)to = low[i];
+                *(uint2 *)(to + K / 2) = high[i];
+                continue;
+            }
+            const int place = turn_target(t, s, token, twice, live), head = kv_lo + j - (hi - lo);
+            if (place < 0)
+                continue;
+            rt_u16 *to =
+                mpk_at<rt_u16>(t, TURN_K_CACHE) + ((rt_u64)(place / TURN_PAGE) * s.kv_heads + head) * TURN_PAGE * K;
+            *(uint2 *)(to + kv_key_at(place % TURN_PAGE, dim, TURN_PAGE, K, 2)) = low[i];
+            *(uint2 *)(to + kv_key_at(place % TURN_PAGE, dim + K / 2, TURN_PAGE, K, 2)) = high[i];
+        }
+    }
+}
+
+/* ---- values ---- */
+
+/* Which tokens from t0 - 16 on (bit 0) up to t0 + 15 begin a full block of 16 places; all lanes alike. */
+MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, int t0, int live)
+{
+    const int lane = threadIdx.x % 32;
+    rt_u64 follows = 0; /* bit i: token t0 - 16 + i stands one place behind the one before it, in the same page */
+    rt_u32 begins = 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int token = t0 - 16 + half * 32 + lane;
+        const int place = token >= 0 && token < live ? turn_place(t, s, token) : -1;
+        const int before = token >= 1 && token <= live ? turn_place(t, s, token - 1) : -1;
+        follows |= (rt_u64)__ballot_sync(0xffffffffu, place >= 0 && before >= 0 && place == before + 1) << (32 * half);
+        if (half == 0)
+            begins = __ballot_sync(0xffffffffu, place >= 0 && place % 16 == 0);
+    }
+    follows >>= 1;           /* the next 1 follows */
+    follows &= follows >> 1; /* 2 */
+    follows &= follows >> 2; /* 4 */
+    follows &= follows >> 4; /* 8 */
+    follows &= follows >> 7; /* 15 */
+    return begins & (rt_u32)follows;
+}
+
+/* 16 tokens from `token` on into places `place` ...: a lane takes two dims. */
+template <int K> MPK_FN void turn_store_block(const mpk_task &t, const turn_shape &s, int token, int place, int head)
+{
+    const int columns = (s.heads + 2 * s.kv_heads) * K;
+    const rt_u16 *from =
+        mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)token * columns + (s.heads + s.kv_heads + head) * K;
+    rt_u16 *to = mpk_at<rt_u16>(t, TURN_V_CACHE) + ((rt_u64)(place / TURN_PAGE) * s.kv_heads + head) * TURN_PAGE * K;
+    for (int dim = (int)threadIdx.x % 32 * 2; dim < K; dim += 64) {
+        rt_u32 v[16], row[2][8];
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            v[i] = ptx_load_word(from + (rt_u64)i * columns + dim);
+            /* Word 2 c + h of a dim's row: tokens 2c + 8 h and the next. */
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const rt_u32 a = v[2 * c + 8 * h], b = v[2 * c + 8 * h + 1];
+                row[0][2 * c + h] = (a & 0xffff) | b << 16;
+                row[1][2 * c + h] = a >> 16 | (b & 0xffff0000u);
+            }
+#pragma unroll
+        for (int d = 0; d < 2; d++) {
+            uint4 *at = (uint4 *)(to + kv_value_at(place % TURN_PAGE, dim + d, TURN_PAGE, K, 2));
+            at[0] = make_uint4(row[d][0], row[d][1], row[d][2], row[d][3]);
+            at[1] = make_uint4(row[d][4], row[d][5], row[d][6], row[d][7]);
+        }
+    }
+}
+
+template <int K> MPK_FN void turn_store_value(const mpk_task &t, const turn_shape &s, int token, int place, int head)
+{
+    const int columns = (s.heads + 2 * s.kv_heads) * K;
+    const rt_u16 *from =
+        mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)token * columns + (s.heads + s.kv_heads + head) * K;
+    rt_u16 *to = mpk_at<rt_u16>(t, TURN_V_CACHE) + ((rt_u64)(place / TURN_PAGE) * s.kv_heads + head) * TURN_PAGE * K;
+    for (int dim = (int)threadIdx.x % 32 * 2; dim < K; dim += 64) {
+        const rt_u32 v = ptx_load_word(from + dim);
+        to[kv_value_at(place % TURN_PAGE, dim, TURN_PAGE, K, 2)] = (rt_u16)v;
+        to[kv_value_at(place % TURN_PAGE, dim + 1, TURN_PAGE, K, 2)] = (rt_u16)(v >> 16);
+    }
+}
+
+/* Warps take 16 tokens at a time; a block is written by the warp in whose 16 it begins. */
+template <int K>
+MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, int kv_lo, int kv_hi, bool twice, int live)
+{
+    for (int t0 = (int)threadIdx.x / 32 * 16; t0 < live; t0 += MPK_WARPS * 16) {
+        const rt_u32 full = twice ? 0 : turn_full_blocks(t, s, t0, live);
+        rt_u32 covered = full;
+        covered |= covered << 1;
+        covered |= covered << 2;
+        covered |= covered << 4;
+        covered |= covered << 8;
+        for (int i = 0; i < 16 && t0 + i < live; i++) {
+            const bool begins = full >> (16 + i) & 1;
+            if (!begins && covered >> (16 + i) & 1)
+                continue;
+            const int place = turn_target(t, s, t0 + i, twice, live);
+            if (place < 0)
+                continue;
+            for (int head = kv_lo; head < kv_hi; head++)
+                if (begins)
+                    turn_store_block<K>(t, s, t0 + i, place, head);
+                else
+                    turn_store_value<K>(t, s, t0 + i, place, head);
+        }
+    }
+}
+
+/* ---- the body ---- */
+
+template <int K> static __device__ __noinline__ void rope_tile(const mpk_task &t, const turn_shape &s)
+{
+    const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1], group = s.heads / s.kv_heads, live = (int)t.hi0;
+    const int kv_lo = (lo + group - 1) / group, kv_hi = (hi + group - 1) / group;
+    const bool twice = kv_lo < kv_hi && turn_any_twice(t, s, live);
+    turn_heads<K>(t, s, lo, hi, kv_lo, kv_hi, twice, live);
+    if (kv_lo < kv_hi)
+        turn_values<K>(t, s, kv_lo, kv_hi, twice, live);
+}
+
+#endif

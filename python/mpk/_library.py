@@ -64,14 +64,16 @@ class EngineOptions(Structure):
                 ("random_seed", c_uint64), ("progress", c_void_p), ("progress_user", c_void_p), ("fusion", c_int),
                 ("launch", c_int), ("coarse_events", c_bool), ("verify", c_bool), ("degrees", POINTER(Degree)),
                 ("n_degrees", c_uint32), ("no_preload", c_uint32), ("device", c_char_p), ("target", c_char_p),
-                ("mode", c_int), ("no_descriptor_prefetch", c_uint32), ("keep", c_char_p)]
+                ("mode", c_int), ("no_descriptor_prefetch", c_uint32), ("keep", c_char_p),
+                ("profile", c_uint32)]
 
 
 class EngineFacts(Structure):
     _fields_ = [("size", c_size_t), ("vocab_size", c_uint32), ("context_tokens", c_uint32), ("max_batch", c_uint32),
                 ("step_tokens", c_uint32), ("threads", c_uint32), ("weight_bytes", c_uint64), ("kv_bytes", c_uint64),
                 ("other_bytes", c_uint64), ("load_ns", c_uint64), ("compile_ns", c_uint64), ("graphs", c_uint32),
-                ("tasks", c_uint32), ("events", c_uint32), ("device", c_char * 64)]
+                ("tasks", c_uint32), ("events", c_uint32), ("device", c_char * 64),
+                ("kernel_cached", c_uint32)]
 
 
 class RequestOptions(Structure):

@@ -58,7 +58,7 @@ UNARY = {
     "erfinv": "erfinv({0})", "lgamma": "lgamma({0})", "digamma": "digamma({0})", "i0": "i0({0})",
     "special_i0e": "i0e({0})", "special_i1": "i1({0})", "special_i1e": "i1e({0})", "special_bessel_j0": "j0({0})",
     "special_bessel_j1": "j1({0})", "special_bessel_y0": "y0({0})", "special_bessel_y1": "y1({0})",
-    "special_ndtri": "ndtri({0})", "special_log_ndtr": "logndtr({0})", "special_erfcx": "erfcx({0})",
+    "special_ndtri": "ndtri({0})", "special_log_ndtr": "log_ndtr({0})", "special_erfcx": "erfcx({0})",
     "sign": "sign({0})", "sgn": "sign({0})", "ceil": "ceil({0})", "floor": "floor({0})", "trunc": "trunc({0})",
     "square": "square({0})", "relu": "max({0}, 0)", "isnan": "isnan({0})", "isinf": "isinf({0})",
     "isfinite": "isfinite({0})", "signbit": "signbit({0})", "logical_not": "lnot({0})", "reciprocal": "reciprocal({0})",
@@ -83,7 +83,9 @@ BINARY = {
     "special_xlog1py": "where(isnan({1}), nan, where({0} == 0, 0.0, {0} * log1p({1})))", "gcd": "gcd({0}, {1})",
     "lcm": "lcm({0}, {1})", "ldexp": "{0} * exp2({1})", "floor_divide": "floordiv({0}, {1})",
     "true_divide": "{0} / {1}", "heaviside": "where({0} == 0, {1}, where({0} > 0, 1, 0))", "pow": "pow({0}, {1})",
-    "float_power": "pow({0}, {1})",
+    "float_power": "pow({0}, {1})", "igamma": "igamma({0}, {1})", "igammac": "igammac({0}, {1})",
+    "prims.igamma": "igamma({0}, {1})", "prims.igammac": "igammac({0}, {1})", "special_zeta": "zeta({0}, {1})",
+    "prims.zeta": "zeta({0}, {1})",
     "prims.mul": "{0} * {1}", "prims.add": "{0} + {1}", "prims.sub": "{0} - {1}",
 }
 
@@ -214,9 +216,10 @@ def isin(e: Emitter, x: Val, among: Val, assume_unique: bool = False, invert: bo
 
 @lower(aten.polygamma)
 def polygamma(e: Emitter, n: int, x: Val) -> Val:
-    if n:
-        raise Unsupported("polygamma of that order")
-    return e.map("digamma({0})", x, dtype=result_dtype(e))
+    if n == 0:
+        return e.map("digamma({0})", x, dtype=result_dtype(e))
+    factor = float((-1) ** (n + 1) * math.factorial(n))
+    return e.map("{1} * zeta({2}, {0})", x, factor, float(n + 1), dtype=result_dtype(e))
 
 
 # ---- made of shapes ----

@@ -78,8 +78,10 @@ def counted(e: Emitter, mask: Val) -> Val:
 def put_masked(e: Emitter, x: Val, mask: Val, values: Val, accumulate: bool) -> Val:
     """Entry by entry of x, where the mask is set, the next row of values."""
     rest = x.shape[mask.rank:]
-    if values.rank != 1 + len(rest):
-        raise Unsupported("values for a mask that are not one row for each entry")
+    if values.rank <= len(rest) or values.shape[0] == 1:
+        taken = values if values.rank <= len(rest) else e.reshape(values, values.shape[1:])
+        mask = e.reshape(mask, mask.shape + (1,) * len(rest))
+        return e.map("{2} + where({0}, {1}, 0)" if accumulate else "where({0}, {1}, {2})", mask, taken, x, dtype=x.dtype, shape=x.shape)
     rows = e.expand(values, (values.shape[0], *rest))
     taken = e.reshape(e.op("index", rows, counted(e, mask)), x.shape)
     mask = e.reshape(mask, mask.shape + (1,) * len(rest))
@@ -99,7 +101,8 @@ def put(e: Emitter, x: Val, i: Val, source: Val, accumulate: bool = False) -> Va
 @lower(aten.index_reduce)
 def index_reduce(e: Emitter, x: Val, axis: int, i: Val, source: Val, kind: str, include_self: bool = True) -> Val:
     if x.rank == 0:
-        raise Unsupported("index_reduce of a scalar")
+        y = index_reduce(e, e.reshape(x, (1,)), 0, i, e.reshape(source, (source.numel,)), kind, include_self)
+        return e.reshape(y, ())
     axis %= x.rank
     i = e.reshape(i, [i.numel if a == axis else 1 for a in range(x.rank)])
     return scatter_into(e, x, axis, e.expand(i, source.shape), source, REDUCE[kind], include_self)

@@ -141,7 +141,7 @@ def var_mean(e: Emitter, x: Val, axes: Any = None, correction: Any = None, keep:
 def softmax(e: Emitter, x: Val, axis: int, half_to_float: bool = False) -> Val:
     if x.rank == 0:
         return e.map("{0} - {0} + 1" if e.node.target is aten._softmax.default else "{0} - {0}", x, dtype=x.dtype)
-    return e.op("softmax", x, axis=axis % x.rank, **({"log": 1} if e.node.target is aten._log_softmax.default else {}))
+    return e.op("softmax" if e.node.target is aten._softmax.default else "log_softmax", x, axis=axis % x.rank)
 
 
 # ---- products ----
@@ -241,6 +241,12 @@ def cdist(e: Emitter, a: Val, b: Val, p: float, mode: int | None) -> Val:
     return norm_of_difference(e, wide_a, wide_b, p)
 
 
+@lower(aten._pdist_forward)
+def pdist(e: Emitter, x: Val, p: float = 2) -> Val:
+    first, second = torch.triu_indices(x.shape[0], x.shape[0], 1)
+    return norm_of_difference(e, e.op("index", x, e.folded(first)), e.op("index", x, e.folded(second)), p)
+
+
 def norm_of_difference(e: Emitter, a: Val, b: Val, p: float) -> Val:
     """The p-norm of a - b over the last axis."""
     power = {0.0: "where({0} == {1}, 0, 1)", 1.0: "abs({0} - {1})", 2.0: "square({0} - {1})", math.inf: "abs({0} - {1})"}
@@ -265,13 +271,16 @@ def layer_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, bia
     axes = list(range(x.rank - len(shape), x.rank))
     stats_shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     wide = x.dtype if weight is None or weight.dtype == x.dtype else weight.dtype
+    if x.numel == 0:
+        stand_in = torch.native_layer_norm(torch.empty(x.shape, dtype=x.dtype), shape, None, None, eps)
+        return [e.folded(v) for v in stand_in]
 
     def flat(v: Val | None) -> Val | None:
         return None if v is None else e.reshape(v, (math.prod(shape),))
 
     def rstd() -> Val:
         return e.map("rsqrt({0} + {1})", variance(e, e.cast(x, wide), axes, 0, True)[0], eps, dtype=wide)
-    if eps < 0:
+    if eps < 0 or x.dtype is torch.float64:
         var, mean = variance(e, x, axes, 0, True)
         y = e.map("({0} - {1}) * rsqrt({2} + {3})", x, mean, var, eps, dtype=x.dtype)
         return [scaled(e, y, weight, bias, shape, x.dtype), lambda: mean, rstd]
@@ -282,13 +291,10 @@ def layer_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, bia
 
 @lower(aten.native_group_norm)
 def group_norm(e: Emitter, x: Val, weight: Val | None, bias: Val | None, n: int, c: int, hw: int, groups: int, eps: float) -> list[Any]:
+    if x.numel == 0:
+        return [e.folded(v) for v in torch.native_group_norm(torch.empty(x.shape, dtype=x.dtype), None, None, n, c, hw, groups, eps)]
     grouped = e.reshape(x, (n, groups, x.numel // (n * groups)))
-    if eps < 0:
-        var, mean = variance(e, grouped, [2], 0, True)
-        y = e.reshape(e.map("({0} - {1}) * rsqrt({2} + {3})", grouped, mean, var, eps, dtype=x.dtype), x.shape)
-        y = scaled(e, y, weight, bias, (c,) + (1,) * (x.rank - 2), x.dtype)
-    else:
-        y = e.op("group_norm", x, weight, bias, groups=groups, eps=float(eps))
+    y = e.op("group_norm", x, weight, bias, groups=groups, eps=float(eps))
 
     def stats() -> tuple[Val, Val]:
         return variance(e, grouped, [2], 0, False)
@@ -309,7 +315,7 @@ def batch_norm(e: Emitter, x: Val, weight: Val | None, bias: Val | None, mean: V
     wide = torch.float32 if x.dtype in LOW else x.dtype
     rstd = e.map("rsqrt({0} + {1})", var, eps, dtype=wide)
     y = e.map("({0} - {1}) * {2}", x, e.reshape(mean, shape), e.reshape(rstd, shape), dtype=wide)
-    empty = e.folded(torch.empty(0, dtype=wide))
+    empty = e.folded(torch.empty(0, dtype=x.dtype))
     return [scaled(e, y, weight, bias, shape, x.dtype), empty, empty]
 
 

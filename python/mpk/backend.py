@@ -395,7 +395,8 @@ def compile_and_tell(gm: torch.fx.GraphModule, options: Options) -> Callable:
     names = frozenset(report.fallbacks)
     if names and names not in _warned:
         _warned.add(names)
-        warnings.warn("mpk: PyTorch runs " + ", ".join(sorted(names)) + "; mpk.explain tells why", stacklevel=2)
+        told = "PyTorch runs " + ", ".join(sorted(names)) + "; mpk.explain tells why"
+        warnings.warn_explicit(told, UserWarning, "mpk", 0)  # no line of ours would help
     return function
 
 

@@ -9,7 +9,8 @@
  *                             operators, layers and steps
  *   warp  MPK_WARPS + 1       loader of JIT tasks
  *   warp  MPK_WARPS + 2       worker 0: the step task; workers 1 .. n_schedulers: a scheduler
- *   warp  MPK_WARPS + 3       worker 0: the courier between the machine's rings and the host's
+ *   warp  MPK_WARPS + 3       worker 0: the courier between the machine's rings and the host's; others: the watcher,
+ *                             which brings the machine's abort word to the worker
  *
  * The loader assumes that the next step runs the same graph as the last and goes on with its first tasks.  If another
  * comes, the bodies' side asks it to stop (resync), throws away what it has loaded for the step that does not come, and
@@ -57,7 +58,7 @@ MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
     rt_u32 n = d->list.last - d->list.first;
     while (d->asked < n && d->asked <= i + d->ahead) {
         rt_u64 *empty = &mpk_w.entry_empty[d->slot];
-        if (!ptx_barrier_try(empty, d->parity ^ 1) && !load_wait_on(l, empty, d->parity ^ 1))
+        if (!load_wait(l, empty, d->parity ^ 1))
             return 0;
         if (threadIdx.x % 32 == 0) {
             ptx_barrier_expect(&mpk_w.entry_full[d->slot], sizeof(rt_entry));
@@ -142,10 +143,11 @@ static __device__ void loader_loop(void)
         while (ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
             if (ptx_load_flag(&mpk_w.abort))
                 return;
+        ptx_acquire_flag(&mpk_w.resync); /* partner: drop_ahead; the new step's graph */
+        graph = mpk_w.graph;
         loader_answer(&l, &d);
         slot = d.slot;
         parity = d.parity;
-        graph = mpk_w.graph;
         l.step = mpk_w.begun; /* that of the step which is about to begin */
         l.cancelled = 0;
     }
@@ -160,12 +162,13 @@ static __device__ void jit_loader_loop(void)
     l.ring.n = l.tail.n = MPK_JIT_PAGES;
     l.in_flight = MPK_JIT_PAGES;
     l.policy = ptx_policy_once();
-    l.e = &mpk_w.jit_entry;
+    l.e = &mpk_w.entries[MPK_JIT_ENTRY];
     while (!ptx_load_flag(&mpk_w.abort)) {
         if (!ptx_load_flag(&mpk_w.jit_mail)) {
             __nanosleep(50);
             continue;
         }
+        ptx_acquire_flag(&mpk_w.jit_mail); /* partner: take_jit */
         l.step = mpk_w.begun - 1;
         ptx_fence_bulk();
         mpk_dispatch_load(l.e->body, l);
@@ -181,59 +184,49 @@ static __device__ void jit_loader_loop(void)
 
 /* ---- bodies ---- */
 
-/* The bodies' side of the descriptor ring; the same in every thread. */
+/* The bodies' side of the rings; the same in every thread. */
 struct mpk_side {
     mpk_ring ring, jit_ring;
-    rt_u32 slot, parity;
-    rt_u64 step; /* the last step word seen */
+    rt_u32 slot, parity; /* of the descriptor ring */
+    rt_u64 step;         /* the last step word seen */
 };
 
-MPK_FN void run_entry(const rt_entry *e, mpk_ring *ring, rt_u32 index)
+/* Run the task of entry `slot`.  There is one place that calls bodies, so that their code is there once. */
+MPK_FN void run_entry(rt_u32 slot, mpk_ring *ring)
 {
     mpk_task t;
-    if (mpk_thread() == 0 && mpk_w.k->times) {
-        mpk_w.times = mpk_w.k->times + index;
-        mpk_w.times->begin = ptx_cycles();
-    }
-    t.e = e;
+    t.e = &mpk_w.entries[slot];
     t.live = mpk_w.live;
     t.s_scratch = mpk_s + MPK_PAGES * MPK_PAGE_BYTES;
     t.ring = ring;
-    rt_u32 live = mpk_w.live[e->live];
-    t.hi0 = e->live != RT_ALL && e->hi[0] > live ? live : e->hi[0];
-    rt_u32 body = e->body;
-    bool empty = body == RT_NONE || (e->rank && e->lo[0] >= t.hi0);
+    rt_u32 live = mpk_w.live[t.e->live], body = t.e->body;
+    t.hi0 = t.e->live != RT_ALL && t.e->hi[0] > live ? live : t.e->hi[0];
+    bool empty = body == RT_NONE || (t.e->rank && t.e->lo[0] >= t.hi0);
     bool waits = body != RT_NONE && mpk_body_waits(body);
-    if (empty && t.hi0 < e->lo[0])
-        t.hi0 = e->lo[0];
-    if (!waits)
+    if (empty && t.hi0 < t.e->lo[0])
+        t.hi0 = t.e->lo[0];
+    bool runs = !empty || (body != RT_NONE && mpk_body_loads(body));
+    if (!waits || !runs)
         mpk_wait(t);
-    if (!empty || (body != RT_NONE && mpk_body_loads(body)))
+    if (runs)
         mpk_dispatch_body(body, t);
-    else if (waits) {
-        mpk_wait(t);
-        mpk_trigger(t);
-    }
-    if (!waits)
+    if (!waits || !runs)
         mpk_trigger(t);
 }
 
-/* The entry that comes next in the list. */
-MPK_FN const rt_entry *next_entry(mpk_side *s, rt_u32 index)
+/* The next entry of the list is in the slot. */
+MPK_FN void take_entry(const mpk_side *s, rt_u32 index)
 {
 #if MPK_BULK
     (void)index;
     mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->parity);
-    return &mpk_w.entries[s->slot];
 #else
     /* Without bulk copies the threads fetch it themselves. */
-    (void)s;
     mpk_sync();
     const rt_u32 *from = (const rt_u32 *)(mpk_w.k->entries + index);
     for (int i = mpk_thread(); i < (int)(sizeof(rt_entry) / 4); i += MPK_THREADS)
-        ((rt_u32 *)&mpk_w.entries[0])[i] = from[i];
+        ((rt_u32 *)&mpk_w.entries[s->slot])[i] = from[i];
     mpk_sync();
-    return &mpk_w.entries[0];
 #endif
 }
 
@@ -252,50 +245,61 @@ MPK_FN void end_entry(mpk_side *s)
 #endif
 }
 
-MPK_FN void run_aot(mpk_side *s, rt_u32 index)
-{
-    run_entry(next_entry(s, index), &s->ring, index);
-    end_entry(s);
-}
-
 /* ---- steps with JIT tasks ---- */
 
 enum { CHOICE_AOT, CHOICE_JIT, CHOICE_END };
 
-/* Thread 0: JIT tasks first, then the next AOT task if its event is activated (paper §5.2). */
-MPK_FN rt_u32 choose(rt_u64 step, const rt_entry *next, rt_u32 *taken)
+/* Thread 0: JIT tasks first, then the next AOT task (slot; RT_NONE: the list is done) if its event is activated
+ * (paper §5.2). */
+static __device__ __noinline__ rt_u32 choose(rt_u64 step, rt_u32 slot)
 {
     rt_machine *m = (rt_machine *)&mpk_w.k->machine;
-    rt_u32 me = mpk_w.index;
-    mpk_spin s = {0, 0};
+    rt_u32 me = mpk_w.index, n = 0;
     for (;;) {
-        if (rt_queue_pop(&m->jit[me], m->jit_slots + (rt_u64)me * (m->jit_mask + 1), m->jit_mask, taken))
+        if (rt_queue_pop(&m->jit[me], m->jit_slots + (rt_u64)me * (m->jit_mask + 1), m->jit_mask, &mpk_w.taken))
             return CHOICE_JIT;
-        if (next &&
-            (rt_i32)(rt_load_acquire_device(&mpk_w.counters[next->depends]) - next->needed * mpk_w.epoch) >= 0)
-            return CHOICE_AOT;
-        if (!next && rt_load_wide_acquire_device(&mpk_w.control->step) != step)
+        if (slot != RT_NONE) {
+            const rt_entry *e = &mpk_w.entries[slot];
+            if ((rt_i32)(rt_load_acquire_device(mpk_w.counters + e->depends) - e->needed * mpk_w.epoch) >= 0)
+                return CHOICE_AOT;
+        } else if (rt_load_wide_acquire_device(&mpk_w.control->step) != step) {
             return CHOICE_END;
-        if (!next && rt_load_relaxed_device(&mpk_w.control->idle))
-            s.since = 0;
-        if (mpk_spin_on(&s, next ? next->task : RT_NONE, RT_NONE))
+        }
+        if (++n % 64 == 0 && ptx_load_flag(&mpk_w.abort))
             return CHOICE_END;
     }
 }
 
-MPK_FN void run_jit(mpk_side *s, rt_u32 task)
+/* All threads: what runs next. */
+MPK_FN rt_u32 agree(const mpk_side *s, bool more)
+{
+    if (mpk_thread() == 0)
+        mpk_w.choice = choose(s->step, more ? s->slot : RT_NONE);
+    mpk_sync();
+    rt_u32 choice = mpk_w.choice;
+    mpk_sync();
+    return choice;
+}
+
+/* Fetch the entry of the JIT task that was taken, and send it to its loader.  Its index. */
+MPK_FN rt_u32 take_jit(void)
 {
     const rt_kernel *k = mpk_w.k;
-    rt_u32 at = k->jit_entry[k->machine.graphs[mpk_w.graph].first_task + task];
+    rt_u32 at = k->jit_entry[k->machine.graphs[mpk_w.graph].first_task + mpk_w.taken];
     const rt_u32 *from = (const rt_u32 *)(k->entries + at);
     for (int i = mpk_thread(); i < (int)(sizeof(rt_entry) / 4); i += MPK_THREADS)
-        ((rt_u32 *)&mpk_w.jit_entry)[i] = from[i];
+        ((rt_u32 *)&mpk_w.entries[MPK_JIT_ENTRY])[i] = from[i];
     mpk_sync();
 #if MPK_JIT_PAGES
-    if (mpk_w.jit_entry.body != RT_NONE && mpk_body_loads(mpk_w.jit_entry.body) && mpk_thread() == 0)
+    rt_u32 body = mpk_w.entries[MPK_JIT_ENTRY].body;
+    if (body != RT_NONE && mpk_body_loads(body) && mpk_thread() == 0)
         ptx_store_flag(&mpk_w.jit_mail, 1);
 #endif
-    run_entry(&mpk_w.jit_entry, &s->jit_ring, at);
+    return at;
+}
+
+MPK_FN void end_jit(void)
+{
 #if MPK_JIT_PAGES
     if (mpk_thread() == 0)
         while (ptx_load_flag(&mpk_w.jit_mail) && !ptx_load_flag(&mpk_w.abort))
@@ -304,26 +308,36 @@ MPK_FN void run_jit(mpk_side *s, rt_u32 task)
     mpk_sync();
 }
 
-/* Noinline: the lists of most steps hold AOT tasks alone, and their loop should stay small. */
-static __device__ void run_hybrid(mpk_side *s, rt_range list)
+/* All tasks of one step, or of one operator. */
+MPK_FN void run_tasks(mpk_side *s, rt_range list, bool hybrid)
 {
     rt_u32 i = list.first;
-    for (;;) {
-        const rt_entry *next = i < list.last ? next_entry(s, i) : 0;
-        if (mpk_thread() == 0)
-            mpk_w.choice = choose(s->step, next, &mpk_w.taken);
-        mpk_sync();
-        rt_u32 choice = mpk_w.choice, taken = mpk_w.taken;
-        mpk_sync();
-        if (choice == CHOICE_END || ptx_load_flag(&mpk_w.abort))
+    while (!ptx_load_flag(&mpk_w.abort)) {
+        const bool more = i < list.last;
+        if (!hybrid && !more)
             return;
-        if (choice == CHOICE_JIT) {
-            run_jit(s, taken);
-            continue;
+        if (more)
+            take_entry(s, i);
+        rt_u32 choice = hybrid ? agree(s, more) : CHOICE_AOT, at = i;
+        if (choice == CHOICE_END)
+            return;
+        const bool jit = choice == CHOICE_JIT;
+        if (jit)
+            at = take_jit();
+        if (mpk_thread() == 0 && mpk_w.k->times) {
+            mpk_w.times = mpk_w.k->times + at;
+            mpk_w.times->begin = ptx_cycles();
         }
-        run_entry(next, &s->ring, i);
-        end_entry(s);
-        i++;
+        mpk_ring ring = jit ? s->jit_ring : s->ring;
+        run_entry(jit ? MPK_JIT_ENTRY : s->slot, &ring);
+        if (jit) {
+            s->jit_ring = ring;
+            end_jit();
+        } else {
+            s->ring = ring;
+            end_entry(s);
+            i++;
+        }
     }
 }
 
@@ -337,6 +351,7 @@ MPK_FN void drop_ahead(mpk_side *s)
         ptx_store_flag(&mpk_w.resync, RESYNC_ASKED);
         while (ptx_load_flag(&mpk_w.resync) != RESYNC_ANSWERED && !ptx_load_flag(&mpk_w.abort))
             ;
+        ptx_acquire_flag(&mpk_w.resync); /* partner: loader_answer */
     }
     mpk_sync();
     rt_u32 pages = mpk_w.ahead_pages, entries = mpk_w.ahead_entries;
@@ -355,17 +370,16 @@ MPK_FN void drop_ahead(mpk_side *s)
 }
 #endif
 
-/* Thread 0 waits for a step after s->step and writes down what it is; MPK_STOP: none comes. */
-MPK_FN void await_step(mpk_side *s)
+/* Thread 0 waits for a step after `last` and writes down what it is; MPK_STOP: none comes. */
+static __device__ __noinline__ void await_step(rt_u64 last)
 {
+    const rt_machine *m = &mpk_w.k->machine;
     rt_control *c = mpk_w.control;
-    mpk_spin spin = {0, 0};
     rt_u64 step;
-    while ((step = rt_load_wide_acquire_device(&c->step)) == s->step) {
-        spin.since = 0; /* nothing to do is no stall; the step warp watches the step */
-        if (mpk_spin_on(&spin, RT_NONE, RT_NONE))
+    rt_u32 n = 0;
+    while ((step = rt_load_wide_acquire_device(&c->step)) == last)
+        if (++n % 64 == 0 && ptx_load_flag(&mpk_w.abort))
             break;
-    }
     if (ptx_load_flag(&mpk_w.abort)) {
         mpk_w.choice = MPK_STOP;
         return;
@@ -373,6 +387,7 @@ MPK_FN void await_step(mpk_side *s)
     mpk_w.choice = (rt_u32)(step >> 32) != mpk_w.graph;
     mpk_w.graph = (rt_u32)(step >> 32);
     mpk_w.epoch = (rt_u32)step;
+    mpk_w.hybrid = m->graphs[mpk_w.graph].n_jit != 0;
     for (int i = 0; i < RT_LIVES; i++)
         mpk_w.live[i] = rt_load_relaxed_device((const rt_word *)&c->live[i]);
 }
@@ -380,39 +395,31 @@ MPK_FN void await_step(mpk_side *s)
 static __device__ void body_loop(void)
 {
     const rt_kernel *k = mpk_w.k;
+    const bool serve = k->mode == RT_SERVE;
     mpk_side s = {};
     s.ring.n = MPK_PAGES - MPK_JIT_PAGES;
     s.jit_ring.first = MPK_PAGES - MPK_JIT_PAGES;
     s.jit_ring.n = MPK_JIT_PAGES;
     s.step = k->start_step;
-    if (k->mode == RT_ONE_OP) {
-        rt_range list = mpk_list(0);
-        for (rt_u32 i = list.first; i < list.last; i++)
-            run_aot(&s, i);
-        return;
-    }
-    for (;;) {
-        if (mpk_thread() == 0)
-            await_step(&s);
-        mpk_sync();
-        if (mpk_w.choice & MPK_STOP)
-            return;
+    do {
+        if (serve) {
+            if (mpk_thread() == 0)
+                await_step(s.step);
+            mpk_sync();
+            if (mpk_w.choice & MPK_STOP)
+                return;
 #if MPK_BULK
-        if (mpk_w.choice)
-            drop_ahead(&s);
+            if (mpk_w.choice)
+                drop_ahead(&s);
 #endif
-        s.step = (rt_u64)mpk_w.graph << 32 | mpk_w.epoch;
-        if (mpk_thread() == 0)
-            ptx_store_flag(&mpk_w.begun, mpk_w.begun + 1);
+            s.step = (rt_u64)mpk_w.graph << 32 | mpk_w.epoch;
+            if (mpk_thread() == 0)
+                ptx_store_flag(&mpk_w.begun, mpk_w.begun + 1);
+            mpk_sync();
+        }
+        run_tasks(&s, mpk_list(mpk_w.graph), serve && mpk_w.hybrid);
         mpk_sync();
-        rt_range list = mpk_list(mpk_w.graph);
-        if (k->machine.graphs[mpk_w.graph].n_jit)
-            run_hybrid(&s, list);
-        else
-            for (rt_u32 i = list.first; i < list.last && !ptx_load_flag(&mpk_w.abort); i++)
-                run_aot(&s, i);
-        mpk_sync();
-    }
+    } while (serve);
 }
 
 /* ---- the step task ---- */
@@ -425,27 +432,39 @@ MPK_FN int step_has_ended(rt_machine *m, rt_u64 step)
     return (rt_i32)(rt_load_acquire_device(&m->counters[g->first_event + RT_END]) - needed * (rt_u32)step) >= 0;
 }
 
+/* Has the step lasted too long?  A stopped process does not age: only times at which it was looked at count. */
+MPK_FN int step_is_stuck(rt_machine *m, rt_u64 *since, rt_u32 *n)
+{
+    if (++*n % 1024)
+        return 0;
+    rt_u64 now = rt_clock_ns();
+    if (!*since)
+        *since = now;
+    return now - *since > m->limits.stall_ns;
+}
+
 /* One thread of worker 0.  It alone writes the step word. */
 static __device__ void step_loop(rt_kernel *k)
 {
     rt_machine *m = &k->machine;
     rt_worker *w = &m->workers[0];
-    rt_u64 step = k->start_step, idle_since = 0;
-    mpk_spin s = {0, 0};
+    rt_u64 step = k->start_step, since = 0, idle_since = 0;
+    rt_u32 n = 0;
     w->owner = 1;
     w->index = 0;
     while (!ptx_load_flag(&mpk_w.abort)) {
         if (!w->owner && !step_has_ended(m, step)) {
-            if (mpk_spin_on(&s, RT_NONE, RT_END))
+            if (step_is_stuck(m, &since, &n)) {
+                rt_raise_stall(m, 0);
                 break;
+            }
             continue;
         }
         w->owner = 1;
         if (rt_step_poll(m, w)) {
             step = rt_load_wide_acquire_device(&m->control->step);
             k->start_step = step; /* valid for the next kernel once this step is over */
-            s.n = 0;
-            s.since = idle_since = 0;
+            since = idle_since = 0;
             continue;
         }
         rt_store_relaxed_device(&m->control->idle, 1);
@@ -455,21 +474,30 @@ static __device__ void step_loop(rt_kernel *k)
         if (k->idle_ns && now - idle_since > k->idle_ns &&
             rt_replace_acq_rel_device(&m->control->abort, RT_RUNNING, RT_STOPPING))
             break;
-        mpk_spin_look(&s, RT_NONE, RT_END);
-        s.since = 0;
         __nanosleep(200);
     }
     ptx_store_flag(&mpk_w.abort, 1);
 }
 
+/* One thread of every other worker: bring it the machine's abort word. */
+static __device__ void watch_loop(void)
+{
+    while (!ptx_load_flag(&mpk_w.abort)) {
+        if (rt_load_relaxed_device(&mpk_w.control->abort) != RT_RUNNING)
+            ptx_store_flag(&mpk_w.abort, 1);
+        __nanosleep(5000);
+    }
+}
+
 /* ---- the courier ---- */
 
-/* Move entries of `size` bytes (a multiple of 4) from one ring to another; all lanes.  How many. */
-MPK_FN rt_u32 courier_move(rt_ring *from, const char *source, rt_ring *to, char *target, rt_u32 mask, rt_u32 size)
+/* Move entries of `size` bytes (a multiple of 4), those before number `end`, from one ring to another; all lanes.  How
+ * many. */
+MPK_FN rt_u32 courier_move(rt_ring *from, rt_u32 end, const char *source, rt_ring *to, char *target, rt_u32 mask,
+                           rt_u32 size)
 {
     rt_u32 lane = threadIdx.x % 32, words = size / 4;
-    rt_u32 read = from->read.value, written = to->written.value;
-    rt_u32 n = rt_load_acquire_system(&from->written) - read;
+    rt_u32 read = from->read.value, written = to->written.value, n = end - read;
     rt_u32 space = mask + 1 - (written - rt_load_acquire_system(&to->read));
     n = __shfl_sync(0xffffffffu, n < space ? n : space, 0);
     for (rt_u32 i = 0; i < n * words; i += 1) {
@@ -509,17 +537,35 @@ MPK_FN void courier_words(rt_kernel *k, rt_u32 *asked)
         rt_replace_acq_rel_device(&c->abort, RT_RUNNING, RT_STOPPING);
 }
 
+/* Tokens to the host. */
+MPK_FN rt_u32 courier_tokens(rt_kernel *k)
+{
+    rt_machine *m = &k->machine;
+    return courier_move(m->token_ring, rt_load_acquire_system(&m->token_ring->written), (const char *)m->tokens,
+                        k->host_token_ring, (char *)k->host_tokens, m->token_mask, sizeof(rt_token));
+}
+
+/* Requests and commands to the machine.  Whoever sees a command has seen every request that was sent before it: the
+ * commands are counted first, and move only when all requests have. */
+MPK_FN rt_u32 courier_requests(rt_kernel *k)
+{
+    rt_machine *m = &k->machine;
+    rt_u32 commands = rt_load_acquire_system(&k->host_command_ring->written);
+    rt_u32 requests = rt_load_acquire_system(&k->host_request_ring->written);
+    rt_u32 n = courier_move(k->host_request_ring, requests, (const char *)k->host_requests, m->request_ring,
+                            (char *)m->requests, m->request_mask, sizeof(rt_request));
+    if (k->host_request_ring->read.value != requests)
+        return n;
+    return n + courier_move(k->host_command_ring, commands, (const char *)k->host_commands, m->command_ring,
+                            (char *)m->commands, m->command_mask, sizeof(rt_command));
+}
+
 static __device__ void courier_loop(rt_kernel *k)
 {
     rt_machine *m = &k->machine;
     rt_u32 lane = threadIdx.x % 32, asked = m->control->once_wanted.value;
     while (!ptx_load_flag(&mpk_w.abort)) {
-        rt_u32 n = courier_move(m->token_ring, (const char *)m->tokens, k->host_token_ring, (char *)k->host_tokens,
-                                m->token_mask, sizeof(rt_token));
-        n += courier_move(k->host_request_ring, (const char *)k->host_requests, m->request_ring, (char *)m->requests,
-                          m->request_mask, sizeof(rt_request));
-        n += courier_move(k->host_command_ring, (const char *)k->host_commands, m->command_ring, (char *)m->commands,
-                          m->command_mask, sizeof(rt_command));
+        rt_u32 n = courier_tokens(k) + courier_requests(k);
         if (lane == 0) {
             courier_words(k, &asked);
             if (rt_load_relaxed_device(&m->control->abort) != RT_RUNNING)
@@ -530,8 +576,7 @@ static __device__ void courier_loop(rt_kernel *k)
             __nanosleep(500);
     }
     /* What was written before the end still goes out. */
-    while (courier_move(m->token_ring, (const char *)m->tokens, k->host_token_ring, (char *)k->host_tokens,
-                        m->token_mask, sizeof(rt_token)))
+    while (courier_tokens(k))
         ;
     if (lane == 0) {
         courier_words(k, &asked);
@@ -563,10 +608,12 @@ MPK_FN void worker_begin(const rt_kernel *k)
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
 #if MPK_BULK
+#pragma unroll 1
         for (int i = 0; i < MPK_PAGES; i++) {
             ptx_barrier_init(&mpk_w.full[i], 1);
             ptx_barrier_init(&mpk_w.empty[i], MPK_WARPS);
         }
+#pragma unroll 1
         for (int i = 0; i < MPK_ENTRIES; i++) {
             ptx_barrier_init(&mpk_w.entry_full[i], 1);
             ptx_barrier_init(&mpk_w.entry_empty[i], MPK_WARPS);
@@ -611,6 +658,8 @@ extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt
             }
     } else if (warp == MPK_WARPS + 3 && blockIdx.x == 0)
         courier_loop(k);
+    else if (warp == MPK_WARPS + 3 && threadIdx.x % 32 == 0)
+        watch_loop();
 }
 
 #endif

@@ -64,8 +64,15 @@ MPK_FN mpk_words ptx_load_shared_words(const void *p)
                  : "memory");
     return v;
 }
-/* Flags between warps of one block: what was written before the store is seen after the load. */
+/* Flags between warps of one block.  ptx_load_flag orders nothing: it is for polls, since an acquire would empty the L1
+ * cache each time.  ptx_acquire_flag: what was written before the store is seen after it. */
 MPK_FN rt_u32 ptx_load_flag(const rt_u32 *p)
+{
+    rt_u32 v;
+    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(v) : "r"(ptx_shared(p)) : "memory");
+    return v;
+}
+MPK_FN rt_u32 ptx_acquire_flag(const rt_u32 *p)
 {
     rt_u32 v;
     asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(ptx_shared(p)) : "memory");

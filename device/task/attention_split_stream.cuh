@@ -104,7 +104,7 @@ MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot,
 /* ---- the loader's part: pairs of pages, keys before values ---- */
 
 template <int K>
-static __device__ __noinline__ void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
+MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
 {
     constexpr int BYTES = ATTENTION_PAGE * K * 2;
     const rt_u64 at = ((rt_u64)(page < 0 ? 0 : page) * s.kv_heads + head) * BYTES;
@@ -182,7 +182,7 @@ template <int K> struct attention_row {
 
 /* Load, normalise and rotate a head of token t, rounding to bf16 after each as the single operators do. */
 template <int K>
-static __device__ __noinline__ void attention_turn(const rt_entry *e, const attention_shape &s, int t, int head, int norm,
+MPK_FN void attention_turn(const rt_entry *e, const attention_shape &s, int t, int head, int norm,
                            attention_row<K> *row)
 {
     const int lane = threadIdx.x % 32, columns = (s.heads + 2 * s.kv_heads) * K;

@@ -24,16 +24,18 @@ enum {
     STREAM_PARTS = 0,     /* scratch: float[STREAM_TILE][8 warps][32 lanes][4] */
     STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16, /* float[8 warps][16 tokens] */
     STREAM_PEAKS = STREAM_SQUARES + 512,        /* float[2][STREAM_TILE][16 tokens][2] */
-    STREAM_SCRATCH = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8,
-    STREAM_FOLD_BYTES = 16384, /* of STREAM_PARTS, before the first tile: split weights, then folded rows */
+    STREAM_ROWS = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* 16 bytes [8 warps][128]: rows on their way from folding */
+    STREAM_SCRATCH = STREAM_ROWS + 8 * 128 * 16,
 };
 
 enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH };
 enum { TO_BF16, TO_LOGITS };
 
-/* Where the operands stand in rt_entry.at, and what surrounds the product.  All constant. */
+/* Where the operands stand in rt_entry.at, and what surrounds the product.  In constant memory: one body runs all
+ * shapes, because code that is used by all operators of a layer stays in the instruction cache. */
 struct stream_shape {
     int columns;          /* of x */
+    float columns_inverse; /* 1 / columns */
     int pages, last;      /* of a group; blocks a warp in the last one: 1 .. 4 */
     int rows;             /* of y: columns of the output, n */
     int norm;             /* 1: rms_norm of x */
@@ -42,37 +44,38 @@ struct stream_shape {
     int x, y, residual;   /* operands; -1: absent */
     int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
     int gathered;         /* operand rows i32[R]: row r of the product is token rows[r]; -1: r */
-    int lse, splits, heads, head_size; /* x is [T, splits, columns], to be folded with lse f32[T, splits, heads] */
+    int lse, splits, heads; /* x is [T, splits, columns], to be folded with lse f32[T, splits, heads] */
+    int heads_inverse, head_inverse; /* of the number of heads, of a head's columns: see stream_divide */
     int output, peaks;    /* TO_*; operand of the peaks */
 };
 
 /* ---- the loader's part ---- */
 
 /* Pages in the order of use: tile by tile, in a tile pass by pass (x in registers), in a pass group by group. */
-template <int PAGES, int LAST, int AT_ONCE, int GLU> MPK_FN void linear_stream_load(mpk_load &l)
+MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
 {
-    const rt_u32 per_group = GLU ? 4 : 8, first = l.e->lo[1] / per_group;
+    const rt_u32 per_group = s.glu != GLU_NONE ? 4 : 8, first = l.e->lo[1] / per_group;
     const rt_u32 n = (l.e->hi[1] + per_group - 1) / per_group - first;
-    const rt_u32 group_bytes = ((PAGES - 1) * 4 + LAST) * 4096;
+    const rt_u32 pages = s.pages, last_bytes = s.last * 4096, group_bytes = (pages - 1) * 16384 + last_bytes;
+    const rt_u32 at_once = pages <= STREAM_AT_ONCE ? pages : STREAM_AT_ONCE;
+    const rt_u32 tile = pages <= STREAM_AT_ONCE ? n : STREAM_TILE; /* one pass: no need to go tile by tile */
     const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
-    if (PAGES <= AT_ONCE) {
 #pragma unroll 1
-        for (rt_u32 i = 0; i < n * PAGES; i++) {
-            bool last = PAGES == 1 || (i + 1) % PAGES == 0;
-            load_from(&l, base, last ? LAST * 4096 : 16384);
-            base += last ? LAST * 4096 : 16384;
+    for (rt_u32 q = 0; q < n; q += tile)
+#pragma unroll 1
+        for (rt_u32 pass = 0; pass < pages; pass += at_once) {
+            const rt_u32 end = pass + at_once < pages ? pass + at_once : pages, here = n - q < tile ? n - q : tile;
+            const char *group = base + (rt_u64)q * group_bytes;
+            rt_u32 p = pass;
+#pragma unroll 1
+            for (rt_u32 i = 0; i < here * (end - pass); i++) {
+                load_from(&l, group + p * 16384, p + 1 == pages ? last_bytes : 16384);
+                if (++p == end) {
+                    p = pass;
+                    group += group_bytes;
+                }
+            }
         }
-        return;
-    }
-#pragma unroll 1
-    for (rt_u32 q = 0; q < n; q += STREAM_TILE)
-#pragma unroll 1
-        for (rt_u32 pass = 0; pass < PAGES; pass += AT_ONCE)
-#pragma unroll 1
-            for (rt_u32 i = q; i < n && i < q + STREAM_TILE; i++)
-#pragma unroll 1
-                for (rt_u32 p = pass; p < PAGES && p < pass + AT_ONCE; p++)
-                    load_from(&l, base + (rt_u64)i * group_bytes + p * 16384, p + 1 == PAGES ? LAST * 4096 : 16384);
 }
 
 /* ---- x into registers ---- */
@@ -93,63 +96,82 @@ template <int AT_ONCE, int WIDE> struct stream_x {
     mpk_words at[AT_ONCE][4][1 + WIDE];
 };
 
+/* The n pages of the pass. */
 template <int AT_ONCE, int WIDE>
-MPK_FN void stream_load_x(const mpk_task &t, const stream_shape &s, int pass, stream_x<AT_ONCE, WIDE> &x)
+MPK_FN void stream_load_x(const mpk_task &t, const stream_shape &s, int pass, int n, stream_x<AT_ONCE, WIDE> &x)
 {
-    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, columns = s.columns;
+    const mpk_words none = {0, 0, 0, 0};
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        int token = stream_row(t, s, g + 8 * m);
-        bool alive = token >= 0;
-        const char *base = mpk_at<const char>(t, s.x) + (rt_u64)(alive ? token : 0) * s.columns * 2;
+        const int token = stream_row(t, s, g + 8 * m);
+        const char *base = mpk_at<const char>(t, s.x) + ((rt_u64)(token < 0 ? 0 : token) * columns + pass * 1024) * 2;
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
+            if (i < n) {
+                const int page = pass + i, blocks = page + 1 == s.pages ? s.last : 4;
+                const int first = i * 1024 + warp * blocks * 32 + c * 8, end = columns - pass * 1024;
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                int page = pass + i, blocks = page + 1 == s.pages ? s.last : 4;
-                int column = page * 1024 + (warp * blocks + j) * 32 + c * 8;
-                bool there = alive && page < s.pages && j < blocks && (s.columns % 256 == 0 || column < s.columns);
-                mpk_words none = {0, 0, 0, 0};
-                x.at[i][j][m] = there ? ptx_load_words(base + column * 2) : none;
+                for (int j = 0; j < 4; j++)
+                    x.at[i][j][m] = token >= 0 && j < blocks && first + j * 32 < end
+                                        ? ptx_load_words(base + (first + j * 32) * 2)
+                                        : none;
             }
     }
 }
 
+/* x / d for small x, with inverse = ceil(2^20 / d): exact while x d < 2^20. */
+MPK_FN int stream_divide(int x, int inverse)
+{
+    return x * inverse >> 20;
+}
+
 /* The weights of the splits of every token and head, exp(lse_s - M) / sum, into shared memory, and for each token the
- * range of splits that hold anything.  s_weight f32[tokens][splits][heads], s_range int[tokens][2]. */
+ * range of splits that hold anything.  A lane is a split; a warp has one head, or two if there are at most 16 splits,
+ * and asks for four at a time.  s_weight f32[tokens][splits][heads], s_range int[tokens][2]. */
 MPK_FN void stream_split_weights(const mpk_task &t, const stream_shape &s, float *s_weight, int *s_range)
 {
     const float *lse = mpk_at<const float>(t, s.lse);
     const float none = -__int_as_float(0x7f800000);
+    const int width = s.splits <= 16 ? 16 : 32, per_warp = 32 / width, lane = threadIdx.x % 32, k = lane % width;
+    const int items = (int)t.hi0 * s.heads, stride = 8 * per_warp;
 #pragma unroll 1
-    for (int item = mpk_thread(); item < (int)t.hi0 * s.heads; item += MPK_THREADS) {
-        int token = item / s.heads, head = item % s.heads, lo = s.splits, hi = 0;
-        const float *from = lse + (rt_u64)token * s.splits * s.heads + head;
-        float *to = s_weight + token * s.splits * s.heads + head, most = none, sum = 0;
-        float e[32]; /* splits are at most 32 */
+    for (int first = threadIdx.x / 32 * per_warp; first < items; first += 4 * stride) {
+        float e[4];
 #pragma unroll
-        for (int k = 0; k < s.splits; k++)
-            e[k] = __uint_as_float(ptx_load_word(from + k * s.heads));
+        for (int u = 0; u < 4; u++) {
+            int item = first + u * stride + lane / width, token = stream_divide(item, s.heads_inverse);
+            bool there = item < items && k < s.splits;
+            e[u] = there ? __uint_as_float(ptx_load_word(lse + (token * s.splits + k) * s.heads + item -
+                                                         token * s.heads))
+                         : none;
+        }
 #pragma unroll
-        for (int k = 0; k < s.splits; k++) {
-            most = fmaxf(most, e[k]);
-            if (e[k] != none) {
-                lo = k < lo ? k : lo;
-                hi = k + 1;
+        for (int u = 0; u < 4; u++) {
+            int item = first + u * stride + lane / width, token = stream_divide(item, s.heads_inverse);
+            int head = item - token * s.heads;
+            rt_u32 full = __ballot_sync(0xffffffffu, e[u] != none) >> (lane & ~(width - 1));
+            if (width < 32)
+                full &= 0xffff;
+            float most = e[u], sum;
+#pragma unroll
+            for (int d = 16; d; d /= 2)
+                if (d < width)
+                    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
+            e[u] = full >> k & 1 ? ptx_exp2((e[u] - most) * 1.44269504f) : 0;
+            sum = e[u];
+#pragma unroll
+            for (int d = 16; d; d /= 2)
+                if (d < width)
+                    sum += __shfl_xor_sync(0xffffffffu, sum, d);
+            if (item >= items)
+                continue;
+            if (k < s.splits)
+                s_weight[(token * s.splits + k) * s.heads + head] = full ? __fdividef(e[u], sum) : 0;
+            if (head == 0 && k == 0) {
+                s_range[token * 2] = full ? __ffs((int)full) - 1 : 0;
+                s_range[token * 2 + 1] = 32 - __clz((int)full);
             }
-        }
-#pragma unroll
-        for (int k = 0; k < s.splits; k++) {
-            e[k] = e[k] == none ? 0 : ptx_exp2((e[k] - most) * 1.44269504f);
-            sum += e[k];
-        }
-        float scale = hi ? 1 / sum : 0;
-#pragma unroll
-        for (int k = 0; k < s.splits; k++)
-            to[k * s.heads] = e[k] * scale;
-        if (head == 0) {
-            s_range[token * 2] = lo;
-            s_range[token * 2 + 1] = hi;
         }
     }
 }
@@ -159,7 +181,7 @@ MPK_FN mpk_words stream_fold(const mpk_task &t, const stream_shape &s, int token
                              const int *s_range)
 {
     const char *part = mpk_at<const char>(t, s.x) + ((rt_u64)token * s.splits * s.columns + column) * 2;
-    const float *weight = s_weight + token * s.splits * s.heads + column / s.head_size;
+    const float *weight = s_weight + token * s.splits * s.heads + stream_divide(column, s.head_inverse);
     int lo = s_range[token * 2], hi = s_range[token * 2 + 1];
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll 1
@@ -186,82 +208,62 @@ MPK_FN mpk_words stream_fold(const mpk_task &t, const stream_shape &s, int token
     return y;
 }
 
-/* The rows of pages first .. first + n - 1, this warp's columns, folded into shared memory: s_row[n][tokens][16]. */
-static __device__ __noinline__ void stream_fold_rows(const mpk_task &t, const stream_shape &s, int first, int n,
-                                                     mpk_words *s_row, const float *s_weight, const int *s_range)
-{
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tokens = (int)t.hi0;
-    const mpk_words none = {0, 0, 0, 0};
-    __syncwarp();
-#pragma unroll 1
-    for (int item = lane; item < n * tokens * 16; item += 32) {
-        int row = item / 16 % tokens, page = first + item / 16 / tokens, piece = item % 16;
-        int blocks = page + 1 == s.pages ? s.last : 4;
-        int column = page * 1024 + warp * blocks * 32 + piece * 8;
-        bool there = page < s.pages && piece < blocks * 4 && column < s.columns;
-        s_row[item] = there ? stream_fold(t, s, row, column, s_weight, s_range) : none;
-    }
-    __syncwarp();
-}
-
-/* x from the partial results of split attention.  Up to 8 tokens: the lanes of a warp share the work of its columns
- * and hand it on through shared memory; more: every lane has tokens of its own. */
+/* x from the partial results of split attention: the lanes of a warp fold its columns and hand them on through shared
+ * memory, as many blocks of 32 columns at once as 128 pieces hold.  All pages are of one pass. */
 template <int AT_ONCE, int WIDE>
-MPK_FN void stream_fold_x(const mpk_task &t, const stream_shape &s, int pass, stream_x<AT_ONCE, WIDE> &x)
+MPK_FN void stream_fold_x(const mpk_task &t, const stream_shape &s, stream_x<AT_ONCE, WIDE> &x)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    const int tokens = (int)t.hi0, blocks = s.pages * 4, at_once = tokens ? 32 / tokens : blocks;
+    const int inverse = tokens ? ((1 << 20) + tokens - 1) / tokens : 0;
     int *s_range = (int *)(t.s_scratch + STREAM_PEAKS);
     float *s_weight = (float *)(t.s_scratch + STREAM_PARTS);
+    mpk_words *s_row = (mpk_words *)(t.s_scratch + STREAM_ROWS) + warp * 128; /* [blocks][tokens][4] */
     const mpk_words none = {0, 0, 0, 0};
-    if (pass == 0) {
-        stream_split_weights(t, s, s_weight, s_range);
-        mpk_sync();
-    }
-    if (WIDE) {
+    stream_split_weights(t, s, s_weight, s_range);
+    mpk_sync();
+#pragma unroll 1
+    for (int first = 0; first < blocks; first += at_once) {
+        const int n = blocks - first < at_once ? blocks - first : at_once;
+        __syncwarp();
+#pragma unroll 1
+        for (int item = lane; item < n * tokens * 4; item += 32) {
+            const int of_chunk = stream_divide(item / 4, inverse), row = item / 4 - of_chunk * tokens;
+            const int block = first + of_chunk, page = block / 4, j = block % 4;
+            const int of_page = page + 1 == s.pages ? s.last : 4;
+            const int column = page * 1024 + (warp * of_page + j) * 32 + item % 4 * 8;
+            s_row[item] = j < of_page && column < s.columns ? stream_fold(t, s, row, column, s_weight, s_range) : none;
+        }
+        __syncwarp();
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
+        for (int i = 0; i < AT_ONCE * 4; i++)
+            if (i >= first && i < first + n)
+#pragma unroll
+                for (int m = 0; m <= WIDE; m++)
+                    x.at[i / 4][i % 4][m] =
+                        g + 8 * m < tokens ? s_row[((i - first) * tokens + g + 8 * m) * 4 + c] : none;
+    }
+    mpk_sync(); /* the scratch is free for partial sums */
+}
+
+template <int AT_ONCE, int WIDE>
+MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, float *square)
+{
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+        if (i < n)
 #pragma unroll
             for (int j = 0; j < 4; j++)
 #pragma unroll
                 for (int m = 0; m <= WIDE; m++) {
-                    int page = pass + i, blocks = page + 1 == s.pages ? s.last : 4, row = g + 8 * m;
-                    int column = page * 1024 + (warp * blocks + j) * 32 + c * 8;
-                    bool there = row < (int)t.hi0 && page < s.pages && j < blocks && column < s.columns;
-                    x.at[i][j][m] = there ? stream_fold(t, s, row, column, s_weight, s_range) : none;
+                    const mpk_words v = x.at[i][j][m];
+                    const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]);
+                        square[m] = fmaf(b, b, fmaf(a, a, square[m]));
+                    }
                 }
-    } else {
-        mpk_words *s_row = (mpk_words *)(t.s_scratch + STREAM_FOLD_BYTES) + warp * 128; /* [pages * tokens][16] */
-        const int tokens = (int)t.hi0, most = 8 / tokens; /* pages whose rows have room there at once */
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (i % most == 0)
-                stream_fold_rows(t, s, pass + i, AT_ONCE - i < most ? AT_ONCE - i : most, s_row, s_weight, s_range);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                x.at[i][j][0] = g < tokens ? s_row[(i % most * tokens + g) * 16 + j * 4 + c] : none;
-        }
-    }
-    if (pass + AT_ONCE >= s.pages)
-        mpk_sync(); /* the scratch is free for partial sums */
-}
-
-template <int AT_ONCE, int WIDE>
-MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, float *square)
-{
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int m = 0; m <= WIDE; m++) {
-                const mpk_words v = x.at[i][j][m];
-                const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]);
-                    square[m] = fmaf(b, b, fmaf(a, a, square[m]));
-                }
-            }
 }
 
 /* ---- products ---- */
@@ -332,28 +334,36 @@ template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, const float
         to[e] = add ? to[e] + sums[e] : sums[e];
 }
 
-/* One group: AT_ONCE pages (fewer in the last pass). */
-template <int AT_ONCE, int WIDE, int WHOLE, int LAST>
-MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int warp, int lane_at, float *total)
+/* One group: the n pages of this pass; `last`: blocks a warp in the last of them. */
+template <int WIDE>
+MPK_FN void stream_group(mpk_ring *ring, const stream_x<STREAM_AT_ONCE, WIDE> &x, int n, int last, int warp, int lane_at,
+                         float *total)
 {
-    float sums[4][4];
-    /* Pairs of pages in flight; the last page of the operator is the last of its pass. */
-    constexpr int N = WHOLE; /* pages of this pass */
-    if (N >= 2)
-        stream_pages<2, 0, 1>(ring, x, 4, N == 2 ? LAST : 4, warp, lane_at, sums);
-    else
-        stream_pages<1, 0, 1>(ring, x, 4, LAST, warp, lane_at, sums);
-    if (N == 3)
-        stream_pages<1, (N == 3 ? 2 : 0), 1>(ring, x, 4, LAST, warp, lane_at, sums + 2);
-    if (N == 4)
-        stream_pages<2, (N == 4 ? 2 : 0), 1>(ring, x, 4, LAST, warp, lane_at, sums + 2);
+    float sums[2][4];
+    if (n == 1) {
+        stream_pages<1, 0, 1>(ring, x, 4, last, warp, lane_at, sums);
 #pragma unroll
-    for (int e = 0; e < (WIDE ? 4 : 2); e++) {
-        total[e] = sums[0][e];
-#pragma unroll
-        for (int i = 1; i < N; i++)
-            total[e] += sums[i][e];
+        for (int e = 0; e < (WIDE ? 4 : 2); e++)
+            total[e] = sums[0][e];
+        return;
     }
+    stream_pages<2, 0, 1>(ring, x, 4, n == 2 ? last : 4, warp, lane_at, sums);
+#pragma unroll
+    for (int e = 0; e < (WIDE ? 4 : 2); e++)
+        total[e] = sums[0][e] + sums[1][e];
+    if (n == 2)
+        return;
+    if (n == 3) {
+        stream_pages<1, 2, 1>(ring, x, 4, last, warp, lane_at, sums);
+#pragma unroll
+        for (int e = 0; e < (WIDE ? 4 : 2); e++)
+            total[e] += sums[0][e];
+        return;
+    }
+    stream_pages<2, 2, 1>(ring, x, 4, last, warp, lane_at, sums);
+#pragma unroll
+    for (int e = 0; e < (WIDE ? 4 : 2); e++)
+        total[e] = (total[e] + sums[0][e]) + sums[1][e];
 }
 
 /* ---- the end of a tile ---- */
@@ -391,7 +401,7 @@ MPK_FN float stream_scale(const mpk_task &t, const stream_shape &s, int row)
 #pragma unroll
     for (int w = 0; w < 8; w++)
         sum += square[w * 16];
-    return rsqrtf(sum / s.columns + s.eps);
+    return rsqrtf(sum * s.columns_inverse + s.eps);
 }
 
 /* Two neighbouring values of a row of the residual, in one word; what lies outside the box is 0. */
@@ -529,6 +539,7 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, int first_gro
     if (row >= (int)t.hi0)
         return;
     float best = s_peaks[row * 2], at = s_peaks[row * 2 + 1];
+#pragma unroll 1
     for (int i = 1; i < n_groups; i++)
         if (s_peaks[i * 32 + row * 2 + 1] >= 0 && (at < 0 || s_peaks[i * 32 + row * 2] > best)) {
             best = s_peaks[i * 32 + row * 2];
@@ -541,17 +552,15 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, int first_gro
 
 /* ---- the body ---- */
 
-template <int PAGES, int LAST, int AT_ONCE, int WIDE>
-MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
+template <int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     const int per_group = s.glu != GLU_NONE ? 4 : 8, first = (int)t.e->lo[1] / per_group;
     const int n = ((int)t.e->hi[1] + per_group - 1) / per_group - first;
-    const int lane_at = g * 64 + (c ^ g / 2) * 16;
-    constexpr int PASSES = (PAGES + AT_ONCE - 1) / AT_ONCE, REST = PAGES - (PASSES - 1) * AT_ONCE;
+    const int lane_at = g * 64 + (c ^ g / 2) * 16, pages = s.pages, last = s.last;
     char *s_parts = t.s_scratch + STREAM_PARTS;
     mpk_ring ring = *t.ring;
-    stream_x<AT_ONCE, WIDE> x;
+    stream_x<STREAM_AT_ONCE, WIDE> x;
     float square[2] = {0, 0};
     mpk_wait(t);
 #pragma unroll 1
@@ -564,38 +573,37 @@ MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
 #pragma unroll
             for (int m = 0; m <= WIDE; m++)
                 residual[m] = stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c);
-#pragma unroll
-        for (int pass = 0; pass < PASSES; pass++) {
-            if (PASSES > 1 || q == 0) {
+#pragma unroll 1
+        for (int pass = 0; pass < pages; pass += STREAM_AT_ONCE) {
+            const int of_pass = pages - pass < STREAM_AT_ONCE ? pages - pass : STREAM_AT_ONCE;
+            const int of_last = pass + of_pass == pages ? last : 4;
+            if (pages > STREAM_AT_ONCE || q == 0) {
                 if (s.lse >= 0)
-                    stream_fold_x<AT_ONCE, WIDE>(t, s, pass * AT_ONCE, x);
+                    stream_fold_x<STREAM_AT_ONCE, WIDE>(t, s, x);
                 else
-                    stream_load_x<AT_ONCE, WIDE>(t, s, pass * AT_ONCE, x);
+                    stream_load_x<STREAM_AT_ONCE, WIDE>(t, s, pass, of_pass, x);
                 if (s.norm && q == 0)
-                    stream_add_squares<AT_ONCE, WIDE>(x, square);
+                    stream_add_squares<STREAM_AT_ONCE, WIDE>(x, of_pass, square);
             }
-            float total[4];
             int i = 0;
-            if (PAGES == 1) /* two groups at a time, so that there are pages in flight */
+            if (pages == 1) /* two groups at a time, so that there are pages in flight */
 #pragma unroll 1
                 for (; i + 1 < here; i += 2) {
                     float sums[2][4];
-                    stream_pages<2, 0, 0>(&ring, x, LAST, LAST, warp, lane_at, sums);
+                    stream_pages<2, 0, 0>(&ring, x, last, last, warp, lane_at, sums);
                     stream_put<WIDE>(s_parts, i, sums[0], false);
                     stream_put<WIDE>(s_parts, i + 1, sums[1], false);
                 }
 #pragma unroll 1
             for (; i < here; i++) {
-                if (pass + 1 == PASSES)
-                    stream_group<AT_ONCE, WIDE, REST, LAST>(&ring, x, warp, lane_at, total);
-                else
-                    stream_group<AT_ONCE, WIDE, AT_ONCE, 4>(&ring, x, warp, lane_at, total);
+                float total[4];
+                stream_group<WIDE>(&ring, x, of_pass, of_last, warp, lane_at, total);
                 stream_put<WIDE>(s_parts, i, total, pass > 0);
             }
         }
         if (s.norm && q == 0) {
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
+            for (int m = 0; m <= WIDE; m++) {
                 square[m] += __shfl_xor_sync(0xffffffffu, square[m], 1);
                 square[m] += __shfl_xor_sync(0xffffffffu, square[m], 2);
                 if (c == 0)
@@ -613,10 +621,11 @@ MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
         }
         if (s.output == TO_LOGITS && q)
             stream_peaks(t, s, first + q - STREAM_TILE, STREAM_TILE, tile - 1);
-        if (s.output == TO_LOGITS && q + here == n) {
-            mpk_sync();
-            stream_peaks(t, s, first + q, here, tile);
-        }
+    }
+    if (s.output == TO_LOGITS && n) {
+        mpk_sync();
+        stream_peaks(t, s, first + (n - 1) / STREAM_TILE * STREAM_TILE, (n - 1) % STREAM_TILE + 1,
+                     (n - 1) / STREAM_TILE);
     }
     *t.ring = ring;
     mpk_trigger(t);

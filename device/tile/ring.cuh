@@ -57,37 +57,30 @@ struct mpk_load {
     rt_u32 flying;      /* pages from tail on */
     rt_u32 in_flight;   /* most that may */
     rt_u32 step;        /* number of the step that it loads for, since the kernel began */
+    rt_u32 known;       /* number + 1 of the last step whose data it has seen */
     rt_u32 pages;       /* asked for since that step's first */
     rt_u32 cancelled;   /* 1: the rest of the task need not be loaded */
     rt_u32 aot;         /* 1: the ring of AOT tasks: it may run into a step that does not come */
     rt_u64 policy;
 };
 
-static __device__ __noinline__ rt_u32 load_wait_on(mpk_load *l, rt_u64 *b, rt_u32 parity)
+/* Wait for a barrier of this worker.  0: there is nothing to load for any more. */
+MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
 {
-    mpk_spin s = {0, 0};
-    while (!ptx_barrier_try(b, parity)) {
-        if (l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED)
+    while (!ptx_barrier_try(b, parity))
+        if (ptx_load_flag(&mpk_w.abort) || (l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED))
             return 0;
-        if (ptx_load_flag(&mpk_w.abort))
-            return 0;
-        if (mpk_w.begun == 0 || l->step >= mpk_w.begun)
-            s.since = 0; /* ahead of the step: waiting is no stall */
-        if (++s.n % 1024 == 0 && mpk_spin_look(&s, RT_NONE, RT_NONE))
-            return 0;
-    }
     return 1;
 }
 
 /* Make room for one page and n_bytes of copies on their way to it; its first byte, or NULL when there is nothing to
  * load for any more.  note: what ring_note tells of it. */
-static __device__ __noinline__ char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
+MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
 {
     rt_u32 page = l->ring.first + l->ring.at;
     if (l->cancelled)
         return 0;
-    if (!ptx_barrier_try(&mpk_w.empty[page], l->ring.parity ^ 1) &&
-        !load_wait_on(l, &mpk_w.empty[page], l->ring.parity ^ 1)) {
+    if (!load_wait(l, &mpk_w.empty[page], l->ring.parity ^ 1)) {
         l->cancelled = 1;
         return 0;
     }
@@ -135,7 +128,11 @@ MPK_FN int load_needs_step(mpk_load *l)
             return 0;
         }
     }
-    ptx_fence_bulk();
+    if (l->known != l->step + 1) { /* once a step: partner of the release in body_loop */
+        ptx_acquire_flag(&mpk_w.begun);
+        ptx_fence_bulk();
+        l->known = l->step + 1;
+    }
     return 1;
 }
 

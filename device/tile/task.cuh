@@ -36,6 +36,14 @@ template <typename type> MPK_FN type *mpk_at(const mpk_task &t, int operand)
     return (type *)t.e->at[operand];
 }
 
+/* A copy for code that is called: the worker's own stays in registers. */
+MPK_FN mpk_task mpk_apart(const mpk_task &t)
+{
+    mpk_task copy = t;
+    copy.ring = 0;
+    return copy;
+}
+
 #ifndef MPK_EMULATED
 MPK_FN int mpk_thread(void)
 {

@@ -56,6 +56,12 @@ typedef struct gen_pack {
     uint64_t n_bytes;                      /* padded_rows * padded_columns * 2 */
 } gen_pack;
 
+/* Code that all its uses share: device functions BODY(t, shape) and LOAD(l, shape), and the struct that says in what
+ * the uses differ.  There is one call of each in the kernel, however many uses there are. */
+typedef struct gen_routine {
+    const char *shape, *body, *load;
+} gen_routine;
+
 typedef struct gen_body {
     const char *op;   /* name of the operator */
     const char *name; /* device/task/NAME.cuh; for messages and `mpk inspect` */
@@ -66,6 +72,8 @@ typedef struct gen_body {
     /* Print the definition of instance `n`: function body_N, and load_N if it loads.  Equal text but for the number
      * means the same instance. */
     mpk_status (*print)(mpk_context *cx, const gen_call *c, uint32_t n, text *out);
+    /* NULL, or the routine that runs this use: then `print` prints an initializer of its shape, and no function. */
+    const gen_routine *(*routine)(const gen_call *c);
     /* What of its weights is packed.  NULL: operands are read as they are. */
     void (*pack)(const gen_call *c, gen_pack *out);
     uint32_t (*scratch_bytes)(const gen_call *c); /* of shared memory, beside the rings.  NULL: none */

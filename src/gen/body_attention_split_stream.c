@@ -41,9 +41,10 @@ static bool accepts(const gen_call *c)
     return qkv->dims[0] <= MOST_TOKENS && is_dense(qkv, IR_BF16) && is_dense(cache, IR_BF16) &&
            is_dense(gen_input(c, V_CACHE), IR_BF16) && cache->dims[2] == PAGE_TOKENS && (size == 64 || size == 128) &&
            group_of(c) <= MOST_GROUP && !attribute(c, INTERLEAVED) && 2 * gen_input(c, TABLE)->dims[2] == size &&
-           attribute(c, UNIT) % PAGE_TOKENS == 0 && is_norm(q) && is_norm(k) && !q == !k && (!q || q->dtype == k->dtype) &&
-           is_dense(gen_input(c, TABLE), IR_F32) && is_dense(gen_input(c, PAGES), IR_I32) &&
-           is_dense(gen_output(c, 0), IR_BF16) && c->op->n_in + c->op->n_out <= RT_PACKED;
+           attribute(c, UNIT) % PAGE_TOKENS == 0 && is_norm(q) && is_norm(k) && !q == !k &&
+           (!q || q->dtype == k->dtype) && is_dense(gen_input(c, TABLE), IR_F32) &&
+           is_dense(gen_input(c, PAGES), IR_I32) && is_dense(gen_output(c, 0), IR_BF16) &&
+           c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -54,21 +55,19 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     double scale = c->op->attributes[SCALE].f;
     if (scale == 0)
         scale = 1 / sqrt((double)size);
-    text_print(out,
-               "#define ATTENTION_SHAPE_%u {%lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %d, ", n,
+    text_print(out, "#define ATTENTION_SHAPE_%u {%lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %d, ", n,
                (long long)attribute(c, HEADS), (long long)attribute(c, KV_HEADS), (long long)size,
                (long long)group_of(c), (long long)attribute(c, SPLITS), (long long)attribute(c, UNIT),
-               (long long)attribute(c, WINDOW), (long long)pages->dims[0],
-               (long long)pages->dims[1], (long long)gen_input(c, K_CACHE)->dims[0],
-               norm ? norm->dtype == IR_F32 : -1);
+               (long long)attribute(c, WINDOW), (long long)pages->dims[0], (long long)pages->dims[1],
+               (long long)gen_input(c, K_CACHE)->dims[0], norm ? norm->dtype == IR_F32 : -1);
     gen_print_float((float)c->op->attributes[EPS].f, out);
     text_print(out, ", ");
     gen_print_float((float)(scale * 1.4426950408889634), out); /* scores in powers of 2 */
     text_print(out, ", %u}\n", gen_operand_of_output(c->op, 0));
     text_print(out,
-               "__device__ __noinline__ void body_%u(const mpk_task &t)\n{\n    constexpr attention_shape shape = "
+               "MPK_FN void body_%u(const mpk_task &t)\n{\n    constexpr attention_shape shape = "
                "ATTENTION_SHAPE_%u;\n    attention_split_stream<%lld, %lld>(t, shape);\n}\n"
-               "__device__ __noinline__ void load_%u(mpk_load &l)\n{\n    constexpr attention_shape shape = "
+               "MPK_FN void load_%u(mpk_load &l)\n{\n    constexpr attention_shape shape = "
                "ATTENTION_SHAPE_%u;\n    attention_split_load<%lld>(l, shape);\n}\n",
                n, n, (long long)size, (long long)group_of(c), n, n, (long long)size);
     return MPK_OK;

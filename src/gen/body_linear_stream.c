@@ -9,9 +9,9 @@ enum {
     MOST_TOKENS = 16,
     PAGE_COLUMNS = 1024,
     UNIT_COLUMNS = 256,
-    AT_ONCE = 4,       /* pages of x in registers */
+    AT_ONCE = 4, /* pages of x in registers */
     MOST_SPLITS = 32,
-    SCRATCH_BYTES = 8 * 8 * 32 * 16 + 512 + 2 * 8 * 16 * 8, /* STREAM_SCRATCH */
+    SCRATCH_BYTES = 8 * 8 * 32 * 16 + 512 + 2 * 8 * 16 * 8 + 8 * 128 * 16, /* STREAM_SCRATCH */
 };
 
 static bool is_logits(const gen_call *c)
@@ -50,7 +50,7 @@ static bool fits_fold(const gen_call *c)
     int64_t tokens = rows_of_step(c), columns = x->dims[2], heads = lse->dims[2];
     int64_t bytes = tokens * lse->dims[1] * heads * 4;
     return lse->dims[1] <= MOST_SPLITS && columns % heads == 0 && columns / heads % 8 == 0 &&
-           columns <= AT_ONCE * PAGE_COLUMNS && bytes <= (tokens <= 8 ? 16384 : 32768) && is_dense(lse, IR_F32);
+           columns <= AT_ONCE * PAGE_COLUMNS && bytes <= 32768 && is_dense(lse, IR_F32);
 }
 
 static int64_t columns_of(const gen_call *c)
@@ -97,6 +97,12 @@ static void pack(const gen_call *c, gen_pack *out)
     out->n_bytes = (uint64_t)out->padded_rows * (uint64_t)out->padded_columns * 2;
 }
 
+/* For stream_divide. */
+static long long inverse_of(int64_t n)
+{
+    return ((1 << 20) + n - 1) / n;
+}
+
 static void print_linear_shape(const gen_call *c, text *out)
 {
     str glu = c->op->attributes[LINEAR_GLU].s;
@@ -110,48 +116,47 @@ static void print_linear_shape(const gen_call *c, text *out)
         text_print(out, "%s%d", i ? ", " : "", gen_input(c, B0 + i) ? (int)(B0 + i) : -1);
     text_print(out, "}, {");
     for (uint32_t i = 0; i < 3; i++)
-        text_print(out, "%s%lld", i ? ", " : "",
-                   gen_input(c, W0 + i) ? (long long)gen_input(c, W0 + i)->dims[0] : 0ll);
+        text_print(out, "%s%lld", i ? ", " : "", gen_input(c, W0 + i) ? (long long)gen_input(c, W0 + i)->dims[0] : 0ll);
     text_print(out, "}, {");
     for (uint32_t i = 0; i < 3; i++)
         text_print(out, "%s%d", i ? ", " : "", gen_input(c, B0 + i) && gen_input(c, B0 + i)->dtype == IR_F32);
-    text_print(out, "}, -1, %d, %lld, %lld, %lld, TO_BF16, -1",
-               lse ? LSE : -1, lse ? (long long)lse->dims[1] : 0ll, lse ? (long long)lse->dims[2] : 0ll,
-               lse ? (long long)(columns_of(c) / lse->dims[2]) : 0ll);
+    text_print(out, "}, -1, %d, %lld, %lld, %lld, TO_BF16, -1", lse ? LSE : -1, lse ? (long long)lse->dims[1] : 0ll,
+               lse ? (long long)lse->dims[2] : 0ll, lse ? (long long)(columns_of(c) / lse->dims[2]) : 0ll);
 }
 
 static void print_logits_shape(const gen_call *c, text *out)
 {
     text_print(out, "%d, ", gen_input(c, L_NORM) != NULL);
     gen_print_float((float)c->op->attributes[LOGITS_EPS].f, out);
-    text_print(out,
-               ", GLU_NONE, %d, %u, -1, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, %d, -1, 0, 0, 0, TO_LOGITS, %u", L_X,
+    text_print(out, ", GLU_NONE, %d, %u, -1, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, %d, -1, 0, 0, 0, 0, TO_LOGITS, %u", L_X,
                gen_operand_of_output(c->op, 0), gen_input(c, L_ROWS) ? L_ROWS : -1, gen_operand_of_output(c->op, 1));
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
+    (void)n;
     gen_pack p;
     pack(c, &p);
-    bool paired = p.order == GEN_PAIRED;
     int64_t units = p.padded_columns / UNIT_COLUMNS, pages = (units + 3) / 4, last = units - 4 * (pages - 1);
-    int64_t at_once = pages < AT_ONCE ? pages : AT_ONCE;
-    text_print(out,
-               "__device__ __noinline__ void body_%u(const mpk_task &t)\n{\n    constexpr stream_shape shape = {%lld, "
-               "%lld, %lld, %lld, ",
-               n, (long long)p.columns, (long long)pages, (long long)last, (long long)gen_output(c, 0)->dims[1]);
+    text_print(out, "{%lld, ", (long long)p.columns);
+    gen_print_float(1 / (float)p.columns, out);
+    text_print(out, ", %lld, %lld, %lld, ", (long long)pages, (long long)last,
+               (long long)gen_output(c, 0)->dims[1]);
     if (is_logits(c))
         print_logits_shape(c, out);
     else
         print_linear_shape(c, out);
-    text_print(out, "};\n    linear_stream<%lld, %lld, %lld, %d>(t, shape);\n}\n", (long long)pages, (long long)last,
-               (long long)at_once, rows_of_step(c) > 8);
-    text_print(out,
-               "__device__ __noinline__ void load_%u(mpk_load &l)\n{\n    linear_stream_load<%lld, %lld, %lld, "
-               "%d>(l);\n}\n",
-               n, (long long)pages, (long long)last, (long long)at_once, paired);
+    text_print(out, "}");
     return MPK_OK;
+}
+
+/* Up to 8 tokens, up to 16. */
+static const gen_routine *routine(const gen_call *c)
+{
+    static const gen_routine narrow = {"stream_shape", "linear_stream<0>", "linear_stream_load"},
+                             wide = {"stream_shape", "linear_stream<1>", "linear_stream_load"};
+    return rows_of_step(c) > 8 ? &wide : &narrow;
 }
 
 static uint32_t scratch_bytes(const gen_call *c)
@@ -168,6 +173,7 @@ const gen_body gen_body_linear_stream = {.op = "linear",
                                          .waits = true,
                                          .accepts = accepts,
                                          .print = print,
+                                         .routine = routine,
                                          .pack = pack,
                                          .scratch_bytes = scratch_bytes};
 const gen_body gen_body_logits_stream = {.op = "logits",
@@ -178,5 +184,6 @@ const gen_body gen_body_logits_stream = {.op = "logits",
                                          .waits = true,
                                          .accepts = accepts,
                                          .print = print,
+                                         .routine = routine,
                                          .pack = pack,
                                          .scratch_bytes = scratch_bytes};

@@ -85,7 +85,8 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
     uint64_t found;
     arena_mark mark = arena_get_mark(e->arena);
     TRY(print_instance(e, c, body, 0, &key));
-    if (map_get(&e->numbers, key, &found)) {
+    const gen_routine *routine = body->routine ? body->routine(c) : NULL;
+    if (map_get(&e->numbers, key, &found) && e->instances.at[found].routine == routine) {
         arena_reset(e->arena, mark);
         e->instances.at[found].uses++;
         *number = (uint32_t)found;
@@ -93,7 +94,7 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
     }
     *number = (uint32_t)e->instances.n;
     TRY(map_put(e->cx, e->arena, &e->numbers, key, *number));
-    gen_instance made = {.body = body, .uses = 1, .graph = graph, .op = op};
+    gen_instance made = {.body = body, .routine = routine, .uses = 1, .graph = graph, .op = op};
     made.scratch_bytes = body->scratch_bytes ? body->scratch_bytes(c) : 0;
     TRY(print_instance(e, c, body, *number, &made.text));
     PUSH(e->cx, e->arena, &e->instances, made);
@@ -236,16 +237,62 @@ static mpk_status print_headers(emitter *e)
     return MPK_OK;
 }
 
+static void print_use(emitter *e, uint32_t i)
+{
+    const gen_instance *k = &e->instances.at[i];
+    const ir_op *op = &e->graphs[k->graph].ir->ops.at[k->op];
+    text_print(&e->out, "\n/* %u: %s by %s, for %u operators; the first is %%%.*s of the graph for %u tokens */\n", i,
+               op->def->name, k->body->name, k->uses, STR_ARG(op->name), e->graphs[k->graph].n_tokens);
+}
+
+/* Is i the first instance whose routine has this shape? */
+static bool is_first_of_shape(const emitter *e, uint32_t i)
+{
+    for (uint32_t k = 0; k < i; k++)
+        if (e->instances.at[k].routine && strcmp(e->instances.at[k].routine->shape, e->instances.at[i].routine->shape) == 0)
+            return false;
+    return true;
+}
+
+/* Shapes of one kind, by number of the instance. */
+static void print_shapes(emitter *e, const char *shape)
+{
+    text_print(&e->out, "\n__constant__ %s %s_of[%zu] = {\n", shape, shape, e->instances.n);
+    for (uint32_t i = 0; i < e->instances.n; i++) {
+        const gen_instance *k = &e->instances.at[i];
+        bool is_one = k->routine && strcmp(k->routine->shape, shape) == 0;
+        if (is_one)
+            print_use(e, i);
+        text_print(&e->out, "    %.*s,\n", is_one ? (int)k->text.n : 2, is_one ? k->text.at : "{}");
+    }
+    text_print(&e->out, "};\n");
+}
+
 static void print_instances(emitter *e)
 {
     for (uint32_t i = 0; i < e->instances.n; i++) {
         const gen_instance *k = &e->instances.at[i];
-        const ir_graph *ir = e->graphs[k->graph].ir;
-        const ir_op *op = &ir->ops.at[k->op];
-        text_print(&e->out, "\n/* %u: %s by %s, for %u operators; the first is %%%.*s of the graph for %u tokens */\n",
-                   i, op->def->name, k->body->name, k->uses, STR_ARG(op->name), e->graphs[k->graph].n_tokens);
+        if (k->routine) {
+            if (is_first_of_shape(e, i))
+                print_shapes(e, k->routine->shape);
+            continue;
+        }
+        print_use(e, i);
         text_add(&e->out, k->text.at, k->text.n);
     }
+}
+
+/* One call for all instances with this routine. */
+static void print_shared_case(emitter *e, uint32_t first, bool load)
+{
+    const gen_routine *r = e->instances.at[first].routine;
+    for (uint32_t i = 0; i < first; i++)
+        if (e->instances.at[i].routine == r)
+            return;
+    for (uint32_t i = first; i < e->instances.n; i++)
+        if (e->instances.at[i].routine == r)
+            text_print(&e->out, "    case %u:\n", i);
+    text_print(&e->out, "        %s(t, %s_of[body]);\n        break;\n", load ? r->load : r->body, r->shape);
 }
 
 /* switch over all instances: `call`_N(argument) for those that load, or for all. */
@@ -253,9 +300,16 @@ static void print_dispatch(emitter *e, const char *name, const char *type, const
 {
     text_print(&e->out, "\nMPK_FN void mpk_dispatch_%s(rt_u32 body, %s &t)\n{\n    (void)t;\n    switch (body) {\n",
                name, type);
-    for (uint32_t i = 0; i < e->instances.n; i++)
-        if (!only_loading || e->instances.at[i].body->loads)
-            text_print(&e->out, "    case %u:\n        %s_%u(t);\n        break;\n", i, call, i);
+    for (uint32_t i = 0; i < e->instances.n; i++) {
+        const gen_instance *k = &e->instances.at[i];
+        if (only_loading && !k->body->loads)
+            continue;
+        if (k->routine)
+            print_shared_case(e, i, only_loading);
+        else
+            text_print(&e->out, "    case %u:\n        %s_%u(%s);\n        break;\n", i, call, i,
+                       k->body->loads ? "t" : "mpk_apart(t)");
+    }
     text_print(&e->out, "    default:\n        break;\n    }\n}\n");
 }
 

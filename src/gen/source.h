@@ -33,6 +33,7 @@ typedef struct gen_use {
 /* One function body_N of the source; N is its index. */
 typedef struct gen_instance {
     const gen_body *body;
+    const gen_routine *routine; /* NULL: a function of its own */
     uint32_t scratch_bytes;
     uint32_t uses;      /* operators of all graphs that share it */
     uint32_t graph, op; /* the first of them */

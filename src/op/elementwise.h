@@ -9,11 +9,14 @@
 static inline void elementwise_unary(const op_call *call, const ir_box *box, float (*f)(float))
 {
     const op_view *x = &call->in[0], *y = &call->out[0];
-    int64_t at[IR_MAX_RANK];
+    uint32_t last = y->rank ? y->rank - 1 : 0;
+    int64_t at[IR_MAX_RANK], n = y->rank ? box->hi[last] - box->lo[last] : 1;
     memcpy(at, box->lo, sizeof at);
-    do
-        op_store(y, walk_offset(y, at), f(op_load(x, walk_offset(x, at))));
-    while (walk_next(box, y->rank, at));
+    do {
+        int64_t from = walk_offset(x, at), to = walk_offset(y, at);
+        for (int64_t i = 0; i < n; i++)
+            op_store(y, to + i * y->stride[last], f(op_load(x, from + i * x->stride[last])));
+    } while (walk_next(box, last, at));
 }
 
 /* A run of the last axis: where it starts in a, b and the result, and the steps there. */

@@ -112,6 +112,9 @@ static void load_cells(const op_view *v, int64_t offset, int64_t stride, int64_t
     if (v->dtype == IR_F32)
         for (int64_t i = 0; i < n; i++)
             to[i * step].f = (double)((const float *)v->data)[offset + i * stride];
+    else if (v->dtype == IR_BF16)
+        for (int64_t i = 0; i < n; i++)
+            to[i * step].f = (double)num_from_bf16(((const bf16 *)v->data)[offset + i * stride]);
     else if (walk_is_exact(v->dtype))
         for (int64_t i = 0; i < n; i++)
             to[i * step].i = (uint64_t)walk_load_int(v, offset + i * stride);

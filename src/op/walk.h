@@ -202,6 +202,9 @@ static inline void walk_load_doubles(const op_view *v, int64_t offset, int64_t s
     if (v->dtype == IR_F32)
         for (int64_t i = 0; i < n; i++)
             to[i] = (double)((const float *)v->data)[offset + i * stride];
+    else if (v->dtype == IR_BF16)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = (double)num_from_bf16(((const bf16 *)v->data)[offset + i * stride]);
     else
         for (int64_t i = 0; i < n; i++)
             to[i] = walk_load_double(v, offset + i * stride);

@@ -49,6 +49,7 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
 {
     uint64_t start = clock_ns(), verify_ns = 0;
     TRY(pass_simplify(s, &ir));
+    TRY(pass_recognise(s, &ir));
     TRY(pass_fuse_ops(s, &ir));
     TRY(pass_fuse_map(s, &ir));
     c->ir = ir;

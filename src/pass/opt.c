@@ -8,6 +8,7 @@
 
 const pass_entry pass_table[] = {
     {"simplify", "drop operators that nothing needs, merge equal ones (tensor program)"},
+    {"recognise", "small operators that together are one that mpk does whole (tensor program)"},
     {"fuse_ops", "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "
                  ":splits=S:split_tokens=T:norm_elements=N:relaxed=1:logits=1"},
     {"fuse_map", "chains of element-wise operators become one map (tensor program)"},
@@ -72,6 +73,8 @@ static mpk_status run_on_program(pass_state *s, str name, subject *on)
     CHECK(s->cx, !on->tg, MPK_EARG, "%.*s works on a tensor program, this is a task graph", STR_ARG(name));
     if (str_is(name, "simplify"))
         return pass_simplify(s, &on->ir);
+    if (str_is(name, "recognise"))
+        return pass_recognise(s, &on->ir);
     if (str_is(name, "fuse_ops"))
         return pass_fuse_ops(s, &on->ir);
     if (str_is(name, "fuse_map"))

@@ -87,9 +87,10 @@ mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passe
 
 /* ---- on the tensor program: *g is replaced by a rewritten copy in the result arena ---- */
 
-mpk_status pass_simplify(pass_state *s, ir_graph **g); /* drop dead operators, merge equal ones */
-mpk_status pass_fuse_ops(pass_state *s, ir_graph **g); /* fewer, larger operators, as options->fusion says */
-mpk_status pass_fuse_map(pass_state *s, ir_graph **g); /* chains of element-wise operators into one (FULL only) */
+mpk_status pass_simplify(pass_state *s, ir_graph **g);  /* drop dead operators, merge equal ones */
+mpk_status pass_recognise(pass_state *s, ir_graph **g); /* small operators that together are one we do whole */
+mpk_status pass_fuse_ops(pass_state *s, ir_graph **g);  /* fewer, larger operators, as options->fusion says */
+mpk_status pass_fuse_map(pass_state *s, ir_graph **g);  /* chains of element-wise operators into one (FULL only) */
 
 /* ---- to and on the tGraph; arrays are in the scratch arena up to linearize, in the result arena after it ---- */
 

@@ -1,0 +1,236 @@
+/* recognise.c - small operators that together are one that mpk does whole (for graphs that come from elsewhere).
+ *
+ * Input and output: a tensor program.  Each rule is a pattern, its conditions and what takes its place:
+ *
+ *   norm     x * rsqrt(mean(x^2 over the last axis) + eps)   -> rms_norm(x)
+ *   weight   rms_norm(x) * w                                 -> rms_norm(x, w); casts to and from f32 around it go too
+ *   flat     rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that fuse_ops finds
+ *            linears next to what is done to their results; rows: element-wise operators and norms
+ *   back     reshape(reshape(a)) with the shape of a         -> a
+ *
+ * rms_norm adds in another order and rounds less often, which is all that changes.  Cost: linear in the program.
+ */
+#include "pass/fuse.h"
+
+/* The text of a map of one operand, or empty. */
+static str expression_of(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
+{
+    const ir_op *map = rewrite_producer(w, t, "map");
+    if (!map || map->n_in != 1)
+        return (str){0};
+    *x = rewrite_input(w, map, 0);
+    return rewrite_attribute(map, "expr")->s;
+}
+
+/* t = square of *x */
+static bool is_square(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
+{
+    str e = expression_of(w, t, x);
+    const ir_op *mul = rewrite_producer(w, t, "mul");
+    if (mul) {
+        *x = rewrite_input(w, mul, 0);
+        return *x == rewrite_input(w, mul, 1);
+    }
+    return str_is(e, "pow(x0, 2)") || str_is(e, "pow(x0, 2.0)") || str_is(e, "square(x0)") || str_is(e, "x0 * x0");
+}
+
+/* t = rsqrt(mean(square of *x) + *eps), one for each row */
+static bool is_scale(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, double *eps)
+{
+    static const char sum[] = "x0 + ";
+    ir_tensor_id added, mean;
+    if (!str_is(expression_of(w, t, &added), "rsqrt(x0)"))
+        return false;
+    str e = expression_of(w, added, &mean);
+    if (e.n <= strlen(sum) || memcmp(e.at, sum, strlen(sum)) != 0 ||
+        !str_read_double((str){e.at + strlen(sum), e.n - strlen(sum)}, eps))
+        return false;
+    const ir_op *reduce = rewrite_producer(w, mean, "reduce");
+    if (!reduce || !str_is(rewrite_attribute(reduce, "kind")->s, "mean") || !rewrite_attribute(reduce, "keep")->i)
+        return false;
+    ir_tensor_id squares = rewrite_input(w, reduce, 0);
+    const ir_attribute *axes = rewrite_attribute(reduce, "axes");
+    return axes->ints.n == 1 && axes->ints.at[0] == (int64_t)tensor_of(w, squares)->rank - 1 &&
+           is_square(w, squares, x) && tensor_of(w, *x)->dtype == tensor_of(w, t)->dtype;
+}
+
+static mpk_status add_norm(rewrite *w, ir_op_id id, ir_tensor_id x, ir_tensor_id weight, double eps)
+{
+    ir_tensor_id old = w->g->ops.at[id].out[0], out, in[] = {x, weight};
+    TRY(rewrite_add(w, w->keys.at[id], "rms_norm", weight == IR_NONE ? 1 : 2, in,
+                    (ir_set[]){{.name = "eps", .f = eps}, {0}}, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+static bool is_small_float(ir_dtype dtype)
+{
+    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
+}
+
+static mpk_status apply_row_norm(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "mul") != 0 || !is_small_float(tensor_of(w, op->out[0])->dtype))
+        return MPK_OK;
+    for (uint32_t side = 0; side < 2; side++) {
+        ir_tensor_id x = rewrite_input(w, op, side), squared;
+        double eps;
+        if (is_scale(w, rewrite_input(w, op, !side), &squared, &eps) && squared == x && eps >= 0 &&
+            same_dims(tensor_of(w, x), tensor_of(w, op->out[0])))
+            return add_norm(w, id, x, IR_NONE, eps);
+    }
+    return MPK_OK;
+}
+
+/* What a cast to f32 reads, or the tensor itself. */
+static ir_tensor_id before_cast(const rewrite *w, ir_tensor_id t, ir_dtype dtype)
+{
+    const ir_op *cast = rewrite_producer(w, t, "cast");
+    ir_tensor_id in = cast ? rewrite_input(w, cast, 0) : t;
+    return tensor_of(w, in)->dtype == dtype ? in : t;
+}
+
+static mpk_status apply_weight(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    const ir_tensor *y = tensor_of(w, op->out[0]);
+    if (strcmp(op->def->name, "mul") != 0 || !may_skip_rounding(w, op))
+        return MPK_OK;
+    for (uint32_t side = 0; side < 2; side++) {
+        ir_tensor_id weight = rewrite_input(w, op, side);
+        const ir_op *norm = rewrite_producer(w, before_cast(w, rewrite_input(w, op, !side), IR_F32), "rms_norm");
+        if (!norm || tensor_of(w, weight)->rank != 1 || tensor_of(w, weight)->dims[0] != y->dims[y->rank - 1] ||
+            rewrite_input(w, norm, 1) != IR_NONE || !is_private(w, norm, 1))
+            continue;
+        ir_tensor_id x = before_cast(w, rewrite_input(w, norm, 0), y->dtype);
+        if (same_dims(tensor_of(w, x), y))
+            return add_norm(w, id, x, weight, rewrite_attribute(norm, "eps")->f);
+    }
+    return MPK_OK;
+}
+
+/* ---- rules flat and back ---- */
+
+/* The tensor [T, D] of which t is another shape; IR_NONE if it is not one. */
+static ir_tensor_id flat_of(const rewrite *w, ir_tensor_id t)
+{
+    const ir_op *reshape = rewrite_producer(w, t, "reshape");
+    ir_tensor_id in = reshape ? rewrite_input(w, reshape, 0) : IR_NONE;
+    const ir_tensor *a = in == IR_NONE ? NULL : tensor_of(w, in), *b = tensor_of(w, t);
+    bool same_rows = a && a->rank == 2 && b->rank > 2 && a->dims[1] == b->dims[b->rank - 1] && a->live == IR_ALL;
+    return same_rows ? in : IR_NONE;
+}
+
+static bool works_on_rows(const ir_op *op)
+{
+    return op->n_out == 1 && (op->def->flags & OP_ELEMENTWISE || strcmp(op->def->name, "rms_norm") == 0 ||
+                              strcmp(op->def->name, "layer_norm") == 0);
+}
+
+/* Can an operand stay as it is, because it is the same for each row?  Or is it dense, so that its shape is free? */
+static bool is_of_columns(const ir_tensor *t)
+{
+    return t->rank <= 1;
+}
+static bool is_whole(const ir_tensor *t, const ir_tensor *y)
+{
+    return t->rank == y->rank && memcmp(t->dims, y->dims, y->rank * sizeof *y->dims) == 0;
+}
+
+static mpk_status reshape_to(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank, const int64_t *dims,
+                             ir_tensor_id *out)
+{
+    return rewrite_add(w, key, "reshape", 1, &t, (ir_set[]){{.name = "shape", .ints = dims, .n_ints = rank}, {0}}, out);
+}
+
+/* The same attributes, for rewrite_add. */
+static mpk_status copy_attributes(rewrite *w, const ir_op *op, ir_set *sets)
+{
+    uint32_t n = op->def->n_attributes;
+    for (uint32_t i = 0; i < n; i++) {
+        const ir_attribute *a = &op->attributes[i];
+        char *words = arena_copy(w->s->scratch, a->s.n ? a->s.at : "", a->s.n);
+        CHECK(w->s->cx, words, MPK_ENOMEM, "out of memory for an attribute");
+        sets[i] = (ir_set){op->def->attributes[i].name, a->i, a->f, words, a->ints.at, a->ints.n};
+    }
+    sets[n] = (ir_set){0};
+    return MPK_OK;
+}
+
+/* Every operand is seen as rows, or is the same for each row, and one of them is a [T, D] under another shape. */
+static bool can_be_flat(const rewrite *w, const ir_op *op)
+{
+    const ir_tensor *y = tensor_of(w, op->out[0]);
+    bool found = false;
+    if (!works_on_rows(op) || y->rank < 3 || y->live != IR_ALL || y->shares != IR_NONE || w->is_output[op->out[0]])
+        return false;
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        ir_tensor_id in = rewrite_input(w, op, i);
+        if (in == IR_NONE || is_of_columns(tensor_of(w, in)))
+            continue;
+        bool is_flat = flat_of(w, in) != IR_NONE;
+        if (!is_whole(tensor_of(w, in), y) || (!is_flat && tensor_of(w, in)->shares != IR_NONE))
+            return false;
+        found = found || is_flat;
+    }
+    return found;
+}
+
+static mpk_status apply_flat(rewrite *w, ir_op_id id)
+{
+    const ir_op op = w->g->ops.at[id];
+    const ir_tensor y = *tensor_of(w, op.out[0]);
+    ir_tensor_id in[IR_MAX_INPUTS], rows, out;
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    uint32_t key = w->keys.at[id];
+    if (!can_be_flat(w, &op))
+        return MPK_OK;
+    int64_t width = y.dims[y.rank - 1], dims[2] = {ir_elements(&y) / width, width};
+    for (uint32_t i = 0; i < op.n_in; i++) {
+        in[i] = rewrite_input(w, &op, i);
+        if (in[i] == IR_NONE || is_of_columns(tensor_of(w, in[i])))
+            continue;
+        ir_tensor_id flat = flat_of(w, in[i]);
+        if (flat != IR_NONE)
+            in[i] = flat;
+        else
+            TRY(reshape_to(w, key, in[i], 2, dims, &in[i]));
+    }
+    TRY(copy_attributes(w, &op, sets));
+    TRY(rewrite_add(w, key, op.def->name, op.n_in, in, sets, &rows));
+    TRY(reshape_to(w, key + 1, rows, y.rank, y.dims, &out));
+    rewrite_replace(w, op.out[0], out);
+    return MPK_OK;
+}
+
+static void apply_back(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "reshape") != 0 || w->is_output[op->out[0]])
+        return;
+    ir_tensor_id flat = flat_of(w, rewrite_input(w, op, 0));
+    if (flat != IR_NONE && is_whole(tensor_of(w, flat), tensor_of(w, op->out[0])))
+        rewrite_replace(w, op->out[0], flat);
+}
+
+mpk_status pass_recognise(pass_state *s, ir_graph **g)
+{
+    for (int round = 0; round < 3 && s->options->fusion != PASS_FUSE_NONE; round++) {
+        rewrite w;
+        TRY(rewrite_begin(s, *g, &w));
+        uint32_t n = (uint32_t)w.g->ops.n;
+        for (ir_op_id o = 0; o < n; o++) {
+            if (round == 0)
+                TRY(apply_row_norm(&w, o));
+            else if (round == 1)
+                TRY(apply_weight(&w, o));
+            else
+                TRY(apply_flat(&w, o));
+            if (round == 2)
+                apply_back(&w, o);
+        }
+        TRY(rewrite_end(&w, g));
+    }
+    return MPK_OK;
+}

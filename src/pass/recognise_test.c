@@ -1,0 +1,154 @@
+/* recognise_test.c - small operators become whole ones, what is nearly the pattern does not, numbers stay. */
+#include "check.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "ir/op.h"
+#include "pass/pass.h"
+
+static mpk_context cx;
+static uint64_t base_seed;
+
+static const char layer[] =
+    "input %x : f32[5, 16]\nconst %n : f32[16]\nconst %g : f32[24, 16]\nconst %u : f32[24, 16]\n"
+    "const %d : f32[16, 24]\n"
+    "%v = reshape(%x) {shape = [1, 5, 16]}\n"
+    "%p = map(%v) {expr = \"pow(x0, 2)\"}\n"
+    "%m = reduce(%p) {axes = [2], keep = 1, kind = \"mean\"}\n"
+    "%e = map(%m) {expr = \"x0 + 1e-05\"}\n%r = map(%e) {expr = \"rsqrt(x0)\"}\n"
+    "%z = mul(%v, %r)\n%h = mul(%n, %z)\n%f = reshape(%h) {shape = [5, 16]}\n"
+    "%a = linear(%f, %g)\n%b = linear(%f, %u)\n"
+    "%a3 = reshape(%a) {shape = [1, 5, 24]}\n%b3 = reshape(%b) {shape = [1, 5, 24]}\n"
+    "%s = silu(%a3)\n%t = mul(%s, %b3)\n%t2 = reshape(%t) {shape = [5, 24]}\n"
+    "%c = linear(%t2, %d)\n%c3 = reshape(%c) {shape = [1, 5, 16]}\n%q = add(%v, %c3)\n"
+    "%y = copy(%q)\noutput %y\n";
+
+static ir_graph *parse(arena *a, const char *source)
+{
+    ir_graph *g;
+    check_ok(&cx, ir_parse(&cx, a, str_from(source), &g));
+    return g;
+}
+
+static ir_graph *recognise(arena *a, ir_graph *g, bool fuse)
+{
+    arena scratch = {0};
+    pass_options options = {.n_workers = 2};
+    pass_state s = {&cx, a, &scratch, &options};
+    check_ok(&cx, pass_recognise(&s, &g));
+    check_ok(&cx, ir_verify(&cx, g));
+    if (fuse)
+        check_ok(&cx, pass_fuse_ops(&s, &g));
+    check_ok(&cx, ir_verify(&cx, g));
+    arena_free(&scratch);
+    return g;
+}
+
+static size_t count_of(const ir_graph *g, const char *name)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < g->ops.n; i++)
+        n += strcmp(g->ops.at[i].def->name, name) == 0;
+    return n;
+}
+
+/* The first output of a program; inputs are filled by name. */
+static float *evaluate(arena *a, const ir_graph *g, int64_t *n)
+{
+    ir_values values = {.live = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
+    check_ok(&cx, ir_eval_allocate(&cx, a, g, &values));
+    for (size_t t = 0; t < g->tensors.n; t++) {
+        const ir_tensor *x = &g->tensors.at[t];
+        op_view v = {.data = values.data[t], .dtype = x->dtype};
+        for (int64_t i = 0; x->kind != IR_TEMP && i < ir_elements(x); i++)
+            op_store(&v, i, rng_normal(hash_bytes(x->name.at, x->name.n, base_seed), (uint64_t)i));
+    }
+    check_ok(&cx, ir_eval(&cx, a, g, &values));
+    *n = ir_elements(&g->tensors.at[g->outputs.at[0]]);
+    return values.data[g->outputs.at[0]];
+}
+
+static void check_near(arena *a, const ir_graph *one, const ir_graph *two)
+{
+    int64_t n, m;
+    const float *x = evaluate(a, one, &n), *y = evaluate(a, two, &m);
+    assert_int_equal(n, m);
+    for (int64_t i = 0; i < n; i++)
+        assert_true(isnan(x[i]) ? isnan(y[i]) : fabsf(x[i] - y[i]) <= 1e-4f * (1 + fabsf(x[i])));
+}
+
+static void a_layer_of_small_operators_becomes_three_linears(void **state)
+{
+    (void)state;
+    arena a = {0};
+    ir_graph *g = parse(&a, layer), *plain = recognise(&a, g, false), *fused = recognise(&a, g, true);
+    assert_int_equal(count_of(plain, "rms_norm"), 1);
+    assert_int_equal(count_of(plain, "reduce") + count_of(plain, "map"), 0);
+    assert_int_equal(count_of(fused, "linear"), 2); /* norm, gate and up; down and residual */
+    assert_int_equal(count_of(fused, "rms_norm") + count_of(fused, "silu") + count_of(fused, "mul"), 0);
+    check_near(&a, g, plain);
+    check_near(&a, g, fused);
+    arena_free(&a);
+}
+
+/* The program with one text in the place of another. */
+static ir_graph *parse_with(arena *a, const char *old, const char *by)
+{
+    const char *at = strstr(layer, old);
+    assert_non_null(at);
+    text t = {0};
+    text_add(&t, layer, (size_t)(at - layer));
+    text_add(&t, by, strlen(by));
+    text_add(&t, at + strlen(old), strlen(at + strlen(old)));
+    ir_graph *g = parse(a, arena_copy(a, t.at, t.n));
+    text_free(&t);
+    return g;
+}
+
+static void what_is_nearly_a_norm_stays(void **state)
+{
+    (void)state;
+    static const char *const changes[][2] = {
+        {"pow(x0, 2)", "pow(x0, 3)"}, {"kind = \"mean\"", "kind = \"sum\""},
+        {"axes = [2]", "axes = [1]"}, {"x0 + 1e-05", "x0 - 1e-05"},
+        {"rsqrt(x0)", "sqrt(x0)"},    {"%z = mul(%v, %r)", "%w = mul(%v, %v)\n%z = mul(%w, %r)"}};
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        arena a = {0};
+        ir_graph *g = parse_with(&a, changes[i][0], changes[i][1]), *after = recognise(&a, g, false);
+        assert_int_equal(count_of(after, "rms_norm"), 0);
+        check_near(&a, g, after);
+        arena_free(&a);
+    }
+}
+
+static void low_precision_keeps_its_roundings(void **state)
+{
+    (void)state;
+    static const char source[] = "input %x : bf16[3, 16]\nconst %n : bf16[16]\n%f = cast(%x) {dtype = \"f32\"}\n"
+                                 "%p = map(%f) {expr = \"pow(x0, 2)\"}\n"
+                                 "%m = reduce(%p) {axes = [1], keep = 1, kind = \"mean\"}\n"
+                                 "%e = map(%m) {expr = \"x0 + 1e-05\"}\n%r = map(%e) {expr = \"rsqrt(x0)\"}\n"
+                                 "%z = mul(%f, %r)\n%b = cast(%z) {dtype = \"bf16\"}\n%h = mul(%n, %b)\noutput %h\n";
+    arena a = {0}, scratch = {0};
+    ir_graph *g = parse(&a, source), *kept = recognise(&a, g, false), *relaxed = g;
+    assert_int_equal(count_of(kept, "mul"), 1);
+    pass_options options = {.n_workers = 2, .relaxed = true};
+    check_ok(&cx, pass_recognise(&(pass_state){&cx, &a, &scratch, &options}, &relaxed));
+    assert_int_equal(count_of(relaxed, "mul") + count_of(relaxed, "cast"), 0);
+    assert_int_equal(count_of(relaxed, "rms_norm"), 1);
+    arena_free(&scratch);
+    arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_layer_of_small_operators_becomes_three_linears),
+        cmocka_unit_test(what_is_nearly_a_norm_stays),
+        cmocka_unit_test(low_precision_keeps_its_roundings),
+    };
+    base_seed = check_seed();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

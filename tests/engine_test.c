@@ -400,6 +400,12 @@ static void test_wrong_use(void **state)
     o.step_tokens = 48;
     check_fails(cx, MPK_EARG, "power of two", mpk_engine_open(cx, folder, &o, &e));
     o = options_of(1, 1);
+    o.profile = 1;
+    o.device = "cpu";
+    check_fails(cx, MPK_EARG, "for a GPU", mpk_engine_open(cx, folder, &o, &e));
+    o.mode = MPK_MODE_GRAPH;
+    check_fails(cx, MPK_EARG, "one kernel", mpk_engine_open(cx, folder, &o, &e));
+    o = options_of(1, 1);
     o.context_tokens = 1000;
     check_fails(cx, MPK_ELIMIT, "512", mpk_engine_open(cx, folder, &o, &e));
     struct {
@@ -410,6 +416,8 @@ static void test_wrong_use(void **state)
     check_fails(cx, MPK_EUNSUPPORTED, "version", mpk_engine_open(cx, folder, &newer.known, &e));
     newer.unknown = 0;
     e = open_with(&newer.known);
+    char *json;
+    check_fails(cx, MPK_EARG, "not opened with a profile", mpk_engine_profile(cx, e, 1, &json));
     int32_t tokens[CONTEXT + 1] = {1, 2, -4};
     check_fails(cx, MPK_EARG, "empty", mpk_submit_tokens(cx, e, tokens, 0, NULL, &r));
     check_fails(cx, MPK_EARG, "-4", mpk_submit_tokens(cx, e, tokens, 3, NULL, &r));

@@ -280,6 +280,7 @@ def test_devices(model):
     fails("inspect", model, "--target", "sm_10", code=1, needle="sm_90a")
     fails("inspect", model, "--target", "sm_80", "--device", "cpu", code=1, needle="the device is the CPU")
     fails("bench", model, "--mode", "graph", "--device", "cpu", code=1, needle="for a GPU")
+    fails("bench", model, "--profile", "--device", "cpu", code=1, needle="profile.*for a GPU")
     for target, workers in ("sm_80", 108), ("sm_90a", 132):
         report = json.loads(support.mpk("inspect", model, "--target", target, "--json")[0])
         assert report["memory"]["device"].startswith(target)
@@ -363,7 +364,15 @@ def test_bench(model):
     result = json.loads(support.mpk("bench", model, *options)[0])
     times = result["ms_per_token"]
     assert 0 <= times["p10"] <= times["median"] <= times["p90"]  # a tiny model's tokens may come many at a time
-    assert result["prompt_tokens_per_s"] > 0 and result["decode_tokens_per_s"] > 0
+    assert result["prompt_tokens_per_s"] > 0 and result["decode_tokens_per_s"] >= 0
+    assert result["first_token_ms"]["p10"] > 0 and result["open_to_first_token_ms"] > result["open_ms"] > 0
+    assert result["prompts"] == [20] * 3 and result["profile"] is None and result["kernel_cached"] is False
+    drawn = ["--prompt", "10-60", "--generate", "2", "--batch", "8", "--runs", "1", "--json"]
+    lengths = [json.loads(support.mpk("bench", model, *drawn, "--seed", seed)[0])["prompts"] for seed in (1, 1, 2)]
+    assert lengths[0] == lengths[1] != lengths[2] and len(set(lengths[0])) > 2
+    assert all(10 <= n <= 60 for n in lengths[0] + lengths[2])
+    for wrong in ("0", "60-10", "10-", "x", "-5", "99999999999"):
+        fails("bench", model, f"--prompt={wrong}", code=2, needle="--prompt")
     text = support.mpk("bench", CONFIGURATION.parent / "llama-3.2-1b", "--help")[0]
     assert b"--runs" in text
 

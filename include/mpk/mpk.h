@@ -153,6 +153,7 @@ typedef struct mpk_engine_options {
     mpk_mode mode;      /* of a GPU */
     uint32_t no_descriptor_prefetch; /* 1: of a GPU: a worker reads the description of one task at a time (ablation) */
     const char *keep;                /* of a GPU: a folder where the kernel's source is left; NULL: nowhere */
+    uint32_t profile;                /* 1: of a GPU's one kernel: workers note times, for mpk_engine_profile */
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,
@@ -167,12 +168,22 @@ typedef struct mpk_engine_facts {
     size_t size; /* in: sizeof(mpk_engine_facts); no more is written */
     uint32_t vocab_size, context_tokens, max_batch, step_tokens, threads;
     uint64_t weight_bytes, kv_bytes, other_bytes;
-    uint64_t load_ns, compile_ns; /* spent in mpk_engine_open: reading the model, compiling it */
+    uint64_t load_ns, compile_ns; /* spent in mpk_engine_open: reading the model and starting it, compiling it */
     uint32_t graphs, tasks, events;
-    char device[64]; /* "CPU, 2 threads", "NVIDIA H100 80GB HBM3" */
+    char device[64];        /* "CPU, 2 threads", "NVIDIA H100 80GB HBM3" */
+    uint32_t kernel_cached; /* 1: of a GPU: its kernel had been compiled before */
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);
+/* Where the time of a step goes on a GPU: the last step that ran the graph for so many tokens (the smallest graph that
+ * holds them), by kind of operator and code.  JSON, yours (mpk_free):
+ *   tokens        of the graph               clock_mhz   that made microseconds of cycles: the GPU's highest
+ *   scheduling    share of the workers' time between the end of a task's work and its event being counted
+ *   kinds         for each: kind, body, operators, tasks, sm_us (all its tasks over the number of workers: what a step
+ *                 spends on it), and means over its tasks: wait_us (from the worker's turning to the task until its
+ *                 event), body_us, trigger_us; longest_us: the slowest task of an operator, mean over operators
+ * MPK_EARG: the engine was opened without `profile`, a request is under way, or no graph is so large. */
+MPK_API mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *engine, uint32_t tokens, char **json);
 /* Borrowed from the engine; NULL if the model brings no vocabulary. */
 MPK_API const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine);
 
@@ -299,8 +310,8 @@ MPK_API mpk_status mpk_opt(mpk_context *cx, const char *passes, const char *sour
 MPK_API mpk_status mpk_opt_passes(mpk_context *cx, char **lines);
 /* What this machine has, as JSON: processors, instruction sets, memory, GPUs, their compiler, its cache. */
 MPK_API mpk_status mpk_machine(mpk_context *cx, char **json);
-/* Empty the cache of kernels compiled for GPUs (MPK_CACHE, else mpk/kernels in the user's cache folder).  Nothing else is
- * lost: they are compiled again when they are needed. */
+/* Empty the cache of kernels compiled for GPUs (MPK_CACHE, else mpk/kernels in the user's cache folder).  Nothing else
+ * is lost: they are compiled again when they are needed. */
 MPK_API mpk_status mpk_clear_kernels(mpk_context *cx);
 
 #ifdef __cplusplus

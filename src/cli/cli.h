@@ -68,7 +68,7 @@ typedef struct cli_engine {
     uint32_t threads, max_batch, step_tokens, context, kv_tokens;
     cli_seed random;
     int kv, ops, launch;
-    bool coarse_events, verify, quiet, no_preload, no_descriptor_prefetch;
+    bool coarse_events, verify, quiet, no_preload, no_descriptor_prefetch, profile;
     const char *device, *target, *keep;
     int mode;
     cli_list degrees;

@@ -1,19 +1,24 @@
-/* cmd_bench.c - mpk bench: how fast prompts are read and tokens come.
+/* cmd_bench.c - mpk bench: how fast prompts are read and tokens come (paper 6).
  *
  * Each run submits a batch of requests with random prompts and reads the times at which their tokens came.  Prompt: all
- * prompt tokens over the time until the last request has its first token.  Decode, after that: the distances between
- * neighbouring tokens of a request, and the tokens of all requests over the time.
+ * prompt tokens over the time until the last request has its first token.  Decode, from then until the first request
+ * ends, so that every step has the whole batch: the distances between neighbouring tokens of a request, and the mean
+ * time of a step.  Prompts of unequal length are drawn once, and the same in every run.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/rng.h"
+#include "base/thread.h"
 #include "cli/cli.h"
 
 typedef struct bench_arguments {
-    const char *model;
-    uint32_t prompt, generate, batch, runs;
+    const char *model, *prompt;
+    uint32_t least, most; /* of prompt */
+    uint32_t generate, batch, runs;
+    cli_seed seed;
     bool json;
     cli_engine engine;
 } bench_arguments;
@@ -21,7 +26,9 @@ typedef struct bench_arguments {
 static const cli_option options[] = {
     {"MODEL", 0, CLI_OPERAND, true, NULL, "a Hugging Face folder, a GGUF file, or an image of mpk compile",
      offsetof(bench_arguments, model), 0, 0},
-    {"prompt", 'p', CLI_COUNT, false, "N", "tokens of each prompt (64)", offsetof(bench_arguments, prompt), 1, 1 << 24},
+    {"prompt", 'p', CLI_TEXT, false, "N", "tokens of each prompt (64); A-B: drawn between these",
+     offsetof(bench_arguments, prompt), 0, 0},
+    {"seed", 0, CLI_SEED, false, "N", "of the prompts' lengths and tokens (0)", offsetof(bench_arguments, seed), 0, 0},
     {"generate", 'n', CLI_COUNT, false, "N", "tokens to generate after it (64)", offsetof(bench_arguments, generate), 1,
      1 << 24},
     {"batch", 'b', CLI_COUNT, false, "N", "requests at the same time (1)", offsetof(bench_arguments, batch), 1, 1024},
@@ -39,6 +46,8 @@ static const cli_option options[] = {
     {"mode", 0, CLI_CHOICE, false, "kernel|graph|graph-pdl",
      "on a GPU: one kernel; or one for each operator in a CUDA graph, without and with overlap (kernel)",
      offsetof(bench_arguments, engine.mode), 0, 0},
+    {"profile", 0, CLI_FLAG, false, NULL, "on a GPU: where the time of the last step went, by kind of operator",
+     offsetof(bench_arguments, engine.profile), 0, 0},
     CLI_QUIET_ROW(bench_arguments, engine),
 };
 
@@ -54,9 +63,12 @@ typedef struct bench {
     mpk_engine *engine;
     const bench_arguments *args;
     uint32_t vocab_size;
-    mpk_request **requests; /* [batch] */
-    int32_t *prompt;        /* [prompt] */
-    samples decode_ms, prompt_rate, decode_rate;
+    mpk_request **requests;      /* [batch] */
+    uint32_t *lengths;           /* [batch] of the prompts */
+    int32_t *prompt;             /* [most] */
+    uint64_t open_ns, answer_ns; /* opening; opening and the first token after it */
+    samples decode_ms, step_ms, prompt_rate, decode_rate, first_ms;
+    char *profile; /* JSON; NULL: not wanted */
 } bench;
 
 static int compare(const void *a, const void *b)
@@ -75,53 +87,68 @@ static double quantile(const samples *s, double q)
     return s->at[low] + (at - (double)low) * (s->at[high] - s->at[low]);
 }
 
+static void draw_lengths(bench *b)
+{
+    uint32_t span = b->args->most - b->args->least + 1;
+    for (uint32_t i = 0; i < b->args->batch; i++)
+        b->lengths[i] = b->args->least + (uint32_t)(rng_u64(b->args->seed.value, i) % span);
+}
+
 static mpk_status submit_all(bench *b, uint32_t run)
 {
     mpk_request_options wanted = {.size = sizeof wanted, .max_tokens = b->args->generate, .ignore_eos = true};
     for (uint32_t i = 0; i < b->args->batch; i++) {
-        for (uint32_t t = 0; t < b->args->prompt; t++)
-            b->prompt[t] = (int32_t)(rng_u64(run * 1024 + i, t) % b->vocab_size);
-        mpk_status status = mpk_submit_tokens(b->cx, b->engine, b->prompt, b->args->prompt, &wanted, &b->requests[i]);
+        uint64_t stream = b->args->seed.value + run * 1024 + i;
+        for (uint32_t t = 0; t < b->lengths[i]; t++)
+            b->prompt[t] = (int32_t)(rng_u64(stream, t) % b->vocab_size);
+        mpk_status status = mpk_submit_tokens(b->cx, b->engine, b->prompt, b->lengths[i], &wanted, &b->requests[i]);
         if (status != MPK_OK)
             return status;
     }
     return MPK_OK;
 }
 
-/* What one run took; every request is finished. */
+/* What one run took; every request is finished.  `first`: when the last prompt was through; `last`: when the first
+ * request ended, or the last if that was before. */
 static void count_times(bench *b, uint64_t first, uint64_t last)
 {
     mpk_answer answer;
-    size_t after = 0;
+    size_t after = 0, prompts = 0;
     for (uint32_t i = 0; i < b->args->batch; i++) {
         mpk_request_wait(b->cx, b->requests[i], &answer);
-        for (size_t t = 1; t < answer.n_tokens; t++) {
+        b->first_ms.at[b->first_ms.n++] = (double)answer.token_ns[0] * 1e-6;
+        prompts += b->lengths[i];
+        for (size_t t = 1; t < answer.n_tokens && answer.token_ns[t] <= last; t++) {
             if (answer.token_ns[t - 1] >= first)
                 b->decode_ms.at[b->decode_ms.n++] = (double)(answer.token_ns[t] - answer.token_ns[t - 1]) * 1e-6;
             after += answer.token_ns[t] > first;
         }
     }
-    b->prompt_rate.at[b->prompt_rate.n++] = (double)b->args->batch * b->args->prompt * 1e9 / (double)first;
-    if (last > first)
-        b->decode_rate.at[b->decode_rate.n++] = (double)after * 1e9 / (double)(last - first);
+    b->prompt_rate.at[b->prompt_rate.n++] = (double)prompts * 1e9 / (double)first;
+    if (!after)
+        return;
+    b->decode_rate.at[b->decode_rate.n++] = (double)after * 1e9 / (double)(last - first);
+    b->step_ms.at[b->step_ms.n++] = (double)(last - first) * 1e-6 * b->args->batch / (double)after;
 }
 
-/* Wait for all; the first run warms up and is not counted.  `first`: when the last prompt was through. */
+/* Wait for all; the first run warms up and is not counted. */
 static mpk_status take_times(bench *b, bool counted)
 {
-    uint64_t first = 0, last = 0;
+    uint64_t first = 0, earliest = UINT64_MAX, latest = 0;
     mpk_answer answer;
     for (uint32_t i = 0; i < b->args->batch; i++) {
         mpk_status status = mpk_request_wait(b->cx, b->requests[i], &answer);
         if (status != MPK_OK)
             return status;
-        if (answer.token_ns[0] > first)
-            first = answer.token_ns[0];
-        if (answer.token_ns[answer.n_tokens - 1] > last)
-            last = answer.token_ns[answer.n_tokens - 1];
+        uint64_t last = answer.token_ns[answer.n_tokens - 1];
+        first = answer.token_ns[0] > first ? answer.token_ns[0] : first;
+        earliest = last < earliest ? last : earliest;
+        latest = last > latest ? last : latest;
+        if (!i && !counted)
+            b->answer_ns = b->open_ns + answer.token_ns[0];
     }
     if (counted)
-        count_times(b, first, last);
+        count_times(b, first, earliest > first ? earliest : latest);
     return MPK_OK;
 }
 
@@ -146,55 +173,157 @@ static int measure(bench *b)
     return CLI_DONE;
 }
 
-static void print_result(bench *b)
+/* ---- results ---- */
+
+static void sort_samples(samples *s)
 {
-    const bench_arguments *args = b->args;
-    mpk_engine_facts facts = {.size = sizeof facts};
-    mpk_engine_describe(b->engine, &facts);
-    qsort(b->decode_ms.at, b->decode_ms.n, sizeof(double), compare);
-    qsort(b->prompt_rate.at, b->prompt_rate.n, sizeof(double), compare);
-    qsort(b->decode_rate.at, b->decode_rate.n, sizeof(double), compare);
-    double median = quantile(&b->decode_ms, 0.5), p10 = quantile(&b->decode_ms, 0.1),
-           p90 = quantile(&b->decode_ms, 0.9);
-    double prompt = quantile(&b->prompt_rate, 0.5), decode = quantile(&b->decode_rate, 0.5);
-    double load_ms = (double)facts.load_ns * 1e-6, compile_ms = (double)facts.compile_ns * 1e-6;
-    if (args->json)
-        printf("{\"device\": \"%s\", \"prompt\": %u, \"generate\": %u, \"batch\": %u, \"threads\": %u, \"runs\": %u, "
-               "\"load_ms\": %.3f, "
-               "\"compile_ms\": %.3f, \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": %.3f, "
-               "\"ms_per_token\": {\"median\": %.4f, \"p10\": %.4f, \"p90\": %.4f}}\n",
-               facts.device, args->prompt, args->generate, args->batch, facts.threads, args->runs, load_ms, compile_ms,
-               prompt, decode, median, p10, p90);
-    else
-        printf("%s, batch %u, prompt %u, generate %u, %u runs\n"
-               "prompt  %10.1f tokens/s\ndecode  %10.1f tokens/s\n"
-               "step    %10.3f ms (median)  %.3f (p10)  %.3f (p90)\nopen    %10.1f ms to load, %.1f ms to compile\n",
-               facts.device, args->batch, args->prompt, args->generate, args->runs, prompt, decode, median, p10, p90,
-               load_ms, compile_ms);
+    if (s->n)
+        qsort(s->at, s->n, sizeof *s->at, compare);
 }
 
-static int with_memory(bench *b)
+/* A member of the JSON: median and ends, which are quantiles; null if nothing was measured. */
+static void print_spread(const char *name, const samples *s, const char *low, double q, const char *high)
+{
+    if (s->n)
+        printf(", \"%s\": {\"median\": %.4f, \"%s\": %.4f, \"%s\": %.4f}", name, quantile(s, 0.5), low, quantile(s, q),
+               high, quantile(s, 1 - q));
+    else
+        printf(", \"%s\": null", name);
+}
+
+static void print_json(const bench *b, const mpk_engine_facts *facts)
 {
     const bench_arguments *args = b->args;
-    size_t tokens = (size_t)args->runs * args->batch * args->generate;
+    printf("{\"device\": \"%s\", \"prompt\": %u, \"generate\": %u, \"batch\": %u, \"threads\": %u, \"runs\": %u, "
+           "\"seed\": %llu, \"prompts\": [",
+           facts->device, args->most, args->generate, args->batch, facts->threads, args->runs,
+           (unsigned long long)args->seed.value);
+    for (uint32_t i = 0; i < args->batch; i++)
+        printf("%s%u", i ? ", " : "", b->lengths[i]);
+    printf("], \"load_ms\": %.3f, \"compile_ms\": %.3f, \"kernel_cached\": %s, \"open_ms\": %.3f, "
+           "\"open_to_first_token_ms\": %.3f, \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": %.3f",
+           (double)facts->load_ns * 1e-6, (double)facts->compile_ns * 1e-6, facts->kernel_cached ? "true" : "false",
+           (double)b->open_ns * 1e-6, (double)b->answer_ns * 1e-6, quantile(&b->prompt_rate, 0.5),
+           quantile(&b->decode_rate, 0.5));
+    print_spread("first_token_ms", &b->first_ms, "p10", 0.1, "p90");
+    print_spread("ms_per_token", &b->decode_ms, "p10", 0.1, "p90");
+    print_spread("step_ms", &b->step_ms, "least", 0, "most");
+    printf(", \"profile\": %s}\n", b->profile ? b->profile : "null");
+}
+
+static double number(const json_value *object, const char *key)
+{
+    const json_value *value = json_get(object, key);
+    return value ? value->number : 0;
+}
+
+static int print_profile(const bench *b)
+{
+    arena a = {0};
+    const json_value *root;
+    if (json_parse(b->cx, &a, str_from(b->profile), &root) != MPK_OK) {
+        arena_free(&a);
+        return cli_report(b->command, b->cx);
+    }
+    printf("\nlast step of the graph for %.0f tokens; scheduling %.2f %% of the workers' time\n"
+           "%-18s %-22s %5s %7s %10s %9s %9s %11s %10s\n",
+           number(root, "tokens"), 100 * number(root, "scheduling"), "operators", "code", "", "tasks", "us a step",
+           "wait, us", "body, us", "trigger, us", "slowest");
+    const json_value *kinds = json_get(root, "kinds");
+    for (size_t i = 0; kinds && i < kinds->n; i++) {
+        const json_value *k = &kinds->items[i];
+        const json_value *kind = json_get(k, "kind"), *body = json_get(k, "body");
+        printf("%-18.*s %-22.*s %5.0f %7.0f %10.2f %9.3f %9.3f %11.3f %10.3f\n", STR_ARG(kind->text),
+               STR_ARG(body->text), number(k, "operators"), number(k, "tasks"), number(k, "sm_us"),
+               number(k, "wait_us"), number(k, "body_us"), number(k, "trigger_us"), number(k, "longest_us"));
+    }
+    arena_free(&a);
+    return CLI_DONE;
+}
+
+static int print_text(const bench *b, const mpk_engine_facts *facts)
+{
+    const bench_arguments *args = b->args;
+    char range[32] = "";
+    if (args->least < args->most)
+        snprintf(range, sizeof range, "%u to ", args->least);
+    printf("%s, batch %u, prompt %s%u, generate %u, %u runs\n"
+           "prompt  %10.1f tokens/s\ndecode  %10.1f tokens/s\n",
+           facts->device, args->batch, range, args->most, args->generate, args->runs, quantile(&b->prompt_rate, 0.5),
+           quantile(&b->decode_rate, 0.5));
+    printf("step    %10.3f ms (median of runs' means)  %.3f to %.3f\n"
+           "token   %10.3f ms (median)  %.3f (p10)  %.3f (p90)\nfirst   %10.3f ms (median)  %.3f (p90)\n",
+           quantile(&b->step_ms, 0.5), quantile(&b->step_ms, 0), quantile(&b->step_ms, 1), quantile(&b->decode_ms, 0.5),
+           quantile(&b->decode_ms, 0.1), quantile(&b->decode_ms, 0.9), quantile(&b->first_ms, 0.5),
+           quantile(&b->first_ms, 0.9));
+    printf("open    %10.1f ms to load, %.1f ms to compile%s, %.1f ms to a first token\n", (double)facts->load_ns * 1e-6,
+           (double)facts->compile_ns * 1e-6, facts->kernel_cached ? " (kernel from the cache)" : "",
+           (double)b->answer_ns * 1e-6);
+    return b->profile ? print_profile(b) : CLI_DONE;
+}
+
+static int print_result(bench *b)
+{
+    mpk_engine_facts facts = {.size = sizeof facts};
+    mpk_engine_describe(b->engine, &facts);
+    if (b->args->engine.profile && mpk_engine_profile(b->cx, b->engine, b->args->batch, &b->profile) != MPK_OK)
+        return cli_report(b->command, b->cx);
+    sort_samples(&b->decode_ms);
+    sort_samples(&b->step_ms);
+    sort_samples(&b->prompt_rate);
+    sort_samples(&b->decode_rate);
+    sort_samples(&b->first_ms);
+    if (!b->args->json)
+        return print_text(b, &facts);
+    print_json(b, &facts);
+    return CLI_DONE;
+}
+
+/* ---- the verb ---- */
+
+static bool has_memory(bench *b)
+{
+    const bench_arguments *args = b->args;
+    size_t runs = args->runs, requests = runs * args->batch;
+    samples *all[] = {&b->decode_ms, &b->step_ms, &b->prompt_rate, &b->decode_rate, &b->first_ms};
+    size_t n[] = {requests * args->generate, runs, runs, runs, requests};
+    b->requests = calloc(args->batch, sizeof(mpk_request *));
+    b->lengths = calloc(args->batch, sizeof *b->lengths);
+    b->prompt = calloc(args->most, sizeof *b->prompt);
+    bool good = b->requests && b->lengths && b->prompt;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        all[i]->at = calloc(n[i], sizeof(double));
+        good = good && all[i]->at;
+    }
+    return good;
+}
+
+static void free_memory(bench *b)
+{
+    samples *all[] = {&b->decode_ms, &b->step_ms, &b->prompt_rate, &b->decode_rate, &b->first_ms};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]->at);
+    free((void *)b->requests);
+    free(b->lengths);
+    free(b->prompt);
+    mpk_free(b->profile);
+}
+
+static int with_engine(bench *b)
+{
     mpk_engine_facts facts = {.size = sizeof facts};
     mpk_engine_describe(b->engine, &facts);
     b->vocab_size = facts.vocab_size;
-    b->requests = calloc(args->batch, sizeof(mpk_request *));
-    b->prompt = calloc(args->prompt, sizeof *b->prompt);
-    b->decode_ms.at = calloc(tokens, sizeof(double));
-    b->prompt_rate.at = calloc(args->runs, sizeof(double));
-    b->decode_rate.at = calloc(args->runs, sizeof(double));
     int code = CLI_FAILED;
-    if (!b->requests || !b->prompt || !b->decode_ms.at || !b->prompt_rate.at || !b->decode_rate.at)
-        cli_fail(b->command, "out of memory for the times of %zu tokens", tokens);
-    else if ((code = measure(b)) == CLI_DONE)
-        print_result(b);
-    free((void *)b->requests);
-    free(b->prompt);
-    free(b->decode_ms.at);
-    free(b->prompt_rate.at);
-    free(b->decode_rate.at);
+    if (!has_memory(b)) {
+        cli_fail(b->command, "out of memory for the times of %u runs of %u tokens", b->args->runs, b->args->generate);
+    } else {
+        draw_lengths(b);
+        code = measure(b);
+        if (code == CLI_DONE)
+            code = print_result(b);
+    }
+    free_memory(b);
     return code;
 }
 
@@ -207,22 +336,45 @@ static int with_context(bench *b, bench_arguments *args)
         return code;
     wanted.max_batch = args->batch;
     if (!wanted.context_tokens)
-        wanted.context_tokens = args->prompt + args->generate;
+        wanted.context_tokens = args->most + args->generate;
     cli_catch_interrupt();
+    uint64_t begin = clock_ns();
     if (mpk_engine_open(b->cx, args->model, &wanted, &b->engine) != MPK_OK)
         return cli_report(b->command, b->cx);
-    code = with_memory(b);
+    b->open_ns = clock_ns() - begin;
+    code = with_engine(b);
     mpk_engine_close(b->engine);
     return code;
+}
+
+enum { MOST_PROMPT = 1 << 24 };
+
+/* "64", or "64-4096". */
+static bool read_prompt(bench_arguments *args)
+{
+    if (!args->prompt) {
+        args->least = args->most = 64;
+        return true;
+    }
+    char *end;
+    bool is_number = *args->prompt >= '0' && *args->prompt <= '9';
+    unsigned long least = strtoul(args->prompt, &end, 10), most = least;
+    if (*end == '-' && end[1] >= '0' && end[1] <= '9')
+        most = strtoul(end + 1, &end, 10);
+    args->least = (uint32_t)least;
+    args->most = (uint32_t)most;
+    return is_number && !*end && least >= 1 && least <= most && most <= MOST_PROMPT;
 }
 
 static int run(const cli_command *command, void *arguments)
 {
     bench_arguments *args = arguments;
-    args->prompt = args->prompt ? args->prompt : 64;
     args->generate = args->generate ? args->generate : 64;
     args->batch = args->batch ? args->batch : 1;
     args->runs = args->runs ? args->runs : 3;
+    if (!read_prompt(args))
+        return cli_misuse(command, "--prompt: '%s' is not a length from 1 to %d, nor two with a dash between",
+                          args->prompt, MOST_PROMPT);
     bench b = {.command = command, .cx = mpk_context_create(), .args = args};
     int code = b.cx ? with_context(&b, args) : cli_fail(command, "out of memory");
     mpk_context_free(b.cx);
@@ -231,7 +383,7 @@ static int run(const cli_command *command, void *arguments)
 
 const cli_command cmd_bench = {
     .name = "bench",
-    .operands = "MODEL [--prompt N] [--generate N] [--batch N] [--runs N]",
+    .operands = "MODEL [--prompt N|A-B] [--generate N] [--batch N] [--runs N]",
     .summary = "measure ms a token and prompt tokens/s",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(bench_arguments),

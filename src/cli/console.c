@@ -175,6 +175,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .mode = modes[from->mode],
         .no_descriptor_prefetch = from->no_descriptor_prefetch,
         .keep = from->keep,
+        .profile = from->profile,
     };
     return CLI_DONE;
 }

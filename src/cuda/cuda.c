@@ -83,17 +83,16 @@ static mpk_status make_source(mpk_context *cx, arena *a, const gen_image *image,
 }
 
 static mpk_status compile_source(mpk_context *cx, const gen_arch *arch, bool as_ptx, const char *keep, str source,
-                                 text *code)
+                                 text *code, bool *cached)
 {
     text words = {0};
-    bool cached = false;
     uint64_t start = clock_ns();
     cuda_source s = {.name = "mpk.cu", .code = source, .arch = arch, .as_ptx = as_ptx, .keep_folder = keep};
-    mpk_status status = cuda_cache_compile(cx, &s, code, &words, &cached);
+    mpk_status status = cuda_cache_compile(cx, &s, code, &words, cached);
     text_free(&words);
     TRY(status);
     log_line(cx, LOG_DEBUG, "kernel for %s: %zu bytes, %s %.2f s", arch->name, code->n,
-             cached ? "from the cache in" : "compiled in", (double)(clock_ns() - start) * 1e-9);
+             *cached ? "from the cache in" : "compiled in", (double)(clock_ns() - start) * 1e-9);
     return MPK_OK;
 }
 
@@ -121,9 +120,10 @@ mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch 
     gen_source source;
     uint32_t shared;
     text machine_code = {0};
+    bool cached = false;
     mpk_status status = make_source(cx, &a, image, &arch, &source, &shared);
     if (status == MPK_OK)
-        status = compile_source(cx, &arch, false, keep, source.text, &machine_code);
+        status = compile_source(cx, &arch, false, keep, source.text, &machine_code, &cached);
     if (status == MPK_OK) {
         cuda_code_head head = cuda_head_of(source.text);
         text_add(code, (const char *)&head, sizeof head);
@@ -163,10 +163,11 @@ static mpk_status load_code(mpk_context *cx, cuda_machine *m)
     text code = {0};
     str bytes = {m->options.code, m->options.code_bytes};
     mpk_status status = MPK_OK;
+    m->code_cached = bytes.at != NULL;
     if (bytes.at) {
         status = open_code(cx, m, &bytes);
     } else {
-        status = compile_source(cx, &m->arch, m->as_ptx, m->options.keep, m->source.text, &code);
+        status = compile_source(cx, &m->arch, m->as_ptx, m->options.keep, m->source.text, &code, &m->code_cached);
         bytes = (str){code.at, code.n};
     }
     if (status == MPK_OK)
@@ -483,6 +484,8 @@ static void describe(machine *base, machine_facts *out)
     out->device = cuda_gpu_facts(m->gpu)->name;
     out->scratch_bytes = (uint64_t)m->shared_bytes * base->image.block->n_workers;
     out->area_bytes += m->layout.n_bytes;
+    out->code_ns = m->code_ns;
+    out->code_cached = m->code_cached;
     if (cuda_gpu_use(&cx, m->gpu) == MPK_OK &&
         cuda_download_on(&cx, m->gpu, m->copies, &control, m->table_block + m->layout.control, sizeof control) ==
             MPK_OK &&
@@ -645,11 +648,13 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
 
 static mpk_status start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights)
 {
+    uint64_t begin = clock_ns();
     TRY(plan(cx, m));
     TRY(cuda_stream_create(cx, m->gpu, &m->work));
     TRY(cuda_stream_create(cx, m->gpu, &m->copies));
     TRY(tell(cx, m, "compiling the kernel", 0));
     NOTE(cx, load_code(cx, m), "preparing the kernel");
+    m->code_ns = clock_ns() - begin;
     TRY(tell(cx, m, "compiling the kernel", 1));
     TRY(allocate(cx, m));
     TRY(allocate_rings(cx, m));

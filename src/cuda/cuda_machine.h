@@ -80,7 +80,7 @@ typedef struct cuda_logits {
 typedef struct cuda_layout {
     uint64_t kernel, graphs, tasks, events, ops, ranges, lists;
     uint64_t control, counters, epochs, workers, schedulers, jit, jit_slots, event, event_slots;
-    uint64_t serving, slots, free_pages, request_ring, command_ring, token_ring, requests, commands, tokens;
+    uint64_t serving, slots, running, free_pages, request_ring, command_ring, token_ring, requests, commands, tokens;
     uint64_t entries, first_entry, jit_entry;
     uint64_t op_kernels, op_entries, op_first; /* of the baseline; empty without */
     uint64_t times;                            /* of a profile; empty without */
@@ -99,6 +99,8 @@ typedef struct cuda_machine {
     gen_source source;
     uint32_t shared_bytes; /* dynamic, of a block */
     bool as_ptx;           /* the driver translates */
+    uint64_t code_ns;      /* what writing the kernel and compiling it took */
+    bool code_cached;      /* it came from the cache, or with the image */
 
     cuda_module module;
     cuda_function main, pack, fill;

@@ -35,9 +35,12 @@ static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engi
 {
     TRY(engine_build_open(cx, model, options, true, 0, &e->build));
     uint64_t begin = clock_ns();
+    machine_facts facts;
     TRY(engine_bind_weights(cx, e));
-    e->build.load_ns += clock_ns() - begin;
     NOTE(cx, start(cx, e), "starting %s on %s with %u workers", model, e->build.device.name, e->build.plan.threads);
+    machine_describe(e->machine, &facts);
+    e->build.load_ns += clock_ns() - begin - facts.code_ns;
+    e->build.compile_ns += facts.code_ns;
     return MPK_OK;
 }
 
@@ -87,6 +90,7 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
         .graphs = p->n_graphs,
         .tasks = (uint32_t)gen_image_count(h, RT_TASKS),
         .events = (uint32_t)gen_image_count(h, RT_EVENTS),
+        .kernel_cached = live.code_cached,
     };
     snprintf(all.device, sizeof all.device, "%.63s", live.device);
     memcpy(facts, &all, all.size);

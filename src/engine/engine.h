@@ -1,13 +1,19 @@
 /* engine.h - what the files behind mpk.h share: a model, its compiled program, the machine that runs it, its requests.
  *
- *   engine_options.c   options of the caller -> complete ones      engine_model.c    MODEL -> loaded model and shapes
+ *   engine_options.c   options of the caller -> complete ones
+ *   engine_model.c     MODEL -> loaded model and shapes
  *   engine_device.c    CPU or GPU
- *   engine_compile.c   shapes -> compiled program, weights bound   engine_image.c    the file of mpk_compile_to_file
- *   engine.c           open, close, describe                       engine_request.c  requests and the collector's
- * thread engine_stop.c      stop texts in a stream of text              engine_sequence.c timelines that the caller
- * drives engine_tokens.c    tokenizers                                  engine_inspect.c  inspect, draw, print, opt,
- * machine engine_graph.c     graph.h                                     engine_context.c  contexts, memory of the
- * caller
+ *   engine_compile.c   shapes -> compiled program, weights bound
+ *   engine_image.c     the file of mpk_compile_to_file
+ *   engine.c           open, close, describe
+ *   engine_request.c   requests and the collector's thread
+ *   engine_stop.c      stop texts in a stream of text
+ *   engine_sequence.c  timelines that the caller drives
+ *   engine_tokens.c    tokenizers; engine_letters.c: a stand-in for one
+ *   engine_inspect.c   inspect, draw, print, opt, machine
+ *   engine_profile.c   where a step's time went
+ *   engine_graph.c     graph.h
+ *   engine_context.c   contexts, memory of the caller
  */
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -141,6 +147,12 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
 mpk_status engine_start_machine(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
                                 const engine_device *device, str code, void *const *weights,
                                 const cuda_weight *gpu_weights, machine **out);
+
+/* ---- engine_profile.c ---- */
+
+/* What mpk_engine_profile gives.  bodies, times: [ir->ops.n]. */
+void engine_write_profile(const ir_graph *ir, const char *const *bodies, const cuda_times *times, uint32_t n_tokens,
+                          uint32_t n_workers, uint32_t clock_khz, text *out);
 
 /* ---- engine_letters.c ---- */
 

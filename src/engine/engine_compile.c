@@ -303,6 +303,7 @@ static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_e
         .mode = modes[o->mode],
         .no_preload = o->no_preload != 0,
         .no_descriptor_prefetch = o->no_descriptor_prefetch != 0,
+        .profile = o->profile != 0,
         .keep = o->keep,
         .progress = tell_progress,
         .progress_user = &told,

@@ -93,8 +93,8 @@ mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bo
         return use_gpu(cx, o, index, out);
     if (is_auto && finds_gpu(o, out))
         return MPK_OK;
-    CHECK(cx, o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->keep, MPK_EARG,
-          "this runs on the CPU, but mode, no_descriptor_prefetch and keep are for a GPU");
+    CHECK(cx, o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->keep && !o->profile, MPK_EARG,
+          "this runs on the CPU, but mode, no_descriptor_prefetch, keep and profile are for a GPU");
     use_cpu(o, out);
     return MPK_OK;
 }

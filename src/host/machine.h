@@ -24,6 +24,8 @@ typedef struct machine_facts {
     uint32_t n_pages, free_pages;                                  /* of the KV cache, when last looked at */
     uint64_t n_steps;
     uint64_t area_bytes, state_bytes, scratch_bytes; /* allocated */
+    uint64_t code_ns; /* of a target with a compiler of its own: what opening the device and making its code took */
+    bool code_cached; /* that code had been compiled before */
 } machine_facts;
 
 /* A target's functions.  Each gets the machine that the target made, whose first member is `machine`. */

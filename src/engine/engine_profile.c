@@ -1,0 +1,127 @@
+/* engine_profile.c - where a step's time went on a GPU, by kind of operator (paper 6.6: what scheduling costs).
+ *
+ * Input: the workers' notes of the last step of a graph, means over the tasks of each operator (cuda_read_times);
+ * output: JSON, one entry for each pair of operator and code, in the order in which they first run.
+ */
+#include <stdlib.h>
+
+#include "base/json.h"
+#include "engine/engine.h"
+#include "ir/op.h"
+
+/* Sums over the operators of one kind, in cycles of an SM. */
+typedef struct profile_kind {
+    str kind;
+    const char *body;
+    uint32_t n_ops;
+    double n_tasks, wait, body_time, trigger, longest; /* all but longest: summed over tasks */
+} profile_kind;
+
+static uint32_t find_kind(profile_kind *kinds, uint32_t n, str kind, const char *body)
+{
+    uint32_t k = 0;
+    while (k < n && !(str_equal(kinds[k].kind, kind) && strcmp(kinds[k].body, body) == 0))
+        k++;
+    return k;
+}
+
+static uint32_t sum_kinds(const ir_graph *ir, const char *const *bodies, const cuda_times *times, profile_kind *kinds)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ir->ops.n; i++) {
+        double tasks = times[i].n_tasks;
+        if (!times[i].n_tasks)
+            continue;
+        str kind = str_from(ir->ops.at[i].def->name);
+        uint32_t k = find_kind(kinds, n, kind, bodies[i]);
+        if (k == n)
+            kinds[n++] = (profile_kind){.kind = kind, .body = bodies[i]};
+        kinds[k].n_ops++;
+        kinds[k].n_tasks += tasks;
+        kinds[k].wait += times[i].wait * tasks;
+        kinds[k].body_time += times[i].body * tasks;
+        kinds[k].trigger += times[i].trigger * tasks;
+        kinds[k].longest += times[i].longest;
+    }
+    return n;
+}
+
+static void write_kind(const profile_kind *k, uint32_t n_workers, double us, text *out)
+{
+    text_print(out, "{\"kind\": ");
+    json_write_str(out, k->kind);
+    text_print(out, ", \"body\": ");
+    json_write_str(out, str_from(k->body));
+    text_print(out,
+               ", \"operators\": %u, \"tasks\": %.0f, \"sm_us\": %.3f, \"wait_us\": %.4f, \"body_us\": %.4f, "
+               "\"trigger_us\": %.4f, \"longest_us\": %.4f}",
+               k->n_ops, k->n_tasks, (k->wait + k->body_time + k->trigger) * us / n_workers, k->wait * us / k->n_tasks,
+               k->body_time * us / k->n_tasks, k->trigger * us / k->n_tasks, k->longest * us / k->n_ops);
+}
+
+static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens, uint32_t n_workers,
+                        uint32_t clock_khz, text *out)
+{
+    double all = 0, trigger = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        all += kinds[k].wait + kinds[k].body_time + kinds[k].trigger;
+        trigger += kinds[k].trigger;
+    }
+    text_print(out, "{\"tokens\": %u, \"clock_mhz\": %.3f, \"scheduling\": %.6f, \"kinds\": [", n_tokens,
+               clock_khz * 1e-3, all > 0 ? trigger / all : 0);
+    for (uint32_t k = 0; k < n; k++) {
+        text_print(out, "%s", k ? ", " : "");
+        write_kind(&kinds[k], n_workers, 1e3 / clock_khz, out);
+    }
+    text_print(out, "]}");
+}
+
+void engine_write_profile(const ir_graph *ir, const char *const *bodies, const cuda_times *times, uint32_t n_tokens,
+                          uint32_t n_workers, uint32_t clock_khz, text *out)
+{
+    profile_kind *kinds = calloc(ir->ops.n ? ir->ops.n : 1, sizeof *kinds);
+    if (kinds)
+        write_kinds(kinds, sum_kinds(ir, bodies, times, kinds), n_tokens, n_workers, clock_khz, out);
+    else
+        out->failed = true;
+    free(kinds);
+}
+
+static mpk_status profile(mpk_context *cx, arena *a, mpk_engine *e, uint32_t tokens, text *out)
+{
+    const engine_plan *p = &e->build.plan;
+    cuda_device_facts device;
+    cuda_times *times;
+    const char **bodies;
+    uint32_t graph = 0;
+    while (graph < p->n_graphs && p->n_tokens[graph] < tokens)
+        graph++;
+    CHECK(cx, e->build.options.profile && e->build.device.is_gpu, MPK_EARG,
+          "the engine was not opened with a profile, which only a GPU has");
+    CHECK(cx, graph < p->n_graphs, MPK_EARG, "no graph is for %u tokens: the largest is for %u", tokens,
+          p->n_tokens[p->n_graphs - 1]);
+    CHECK(cx, !host_books_are_busy(&e->machine->books), MPK_EARG, "a profile is read when no request is under way");
+    const ir_graph *ir = e->build.image.ir[graph];
+    NEW(cx, a, times, ir->ops.n);
+    NEW(cx, a, bodies, ir->ops.n);
+    for (uint32_t i = 0; i < ir->ops.n; i++)
+        bodies[i] = machine_body_of(e->machine, graph, i);
+    TRY(cuda_read_times(cx, e->machine, graph, times));
+    TRY(cuda_probe(cx, e->build.device.index, &device));
+    engine_write_profile(ir, bodies, times, p->n_tokens[graph], p->threads, device.gpu.clock_khz, out);
+    return MPK_OK;
+}
+
+mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *engine, uint32_t tokens, char **json)
+{
+    arena a = {0};
+    text t = {0};
+    mpk_status status = profile(cx, &a, engine, tokens, &t);
+    arena_free(&a);
+    if (status == MPK_OK && !t.failed) {
+        *json = t.at;
+        return MPK_OK;
+    }
+    text_free(&t);
+    return status == MPK_OK ? status_fail(cx, MPK_ENOMEM, "out of memory for a profile") : status;
+}

@@ -1,0 +1,594 @@
+#!/usr/bin/env python3
+"""The tables and figures of the paper's evaluation (section 6), for what this machine has, in one command.
+
+    bench/paper.py --mpk build/mpk                        everything; hours on a GPU with all rivals
+    bench/paper.py --quick                                the smallest model, few runs
+    bench/paper.py --only latency ablation --models qwen3-8b --time-budget 500
+    bench/paper.py --only --from a/paper.json b/paper.json    tables and figures of what was measured before
+
+Input: an mpk, and configurations (models/NAME or any folder with a config.json); weights are made up.  Output: tables,
+paper.json and, with matplotlib, figures as PNG in --out.  docs/performance.md says what each number means.
+
+Every measurement is a process of its own with a time limit: what fails is a row "failed: why", and the rest goes on.  The
+variants of one row run in turn, --rounds times; what takes long to start (PyTorch compiled, vLLM, SGLang) runs in the
+first round only.  Figures are medians of runs, beside them the least and the most.
+"""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import figures
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ["qwen3-0.6b", "llama-3.2-1b", "qwen3-1.7b", "qwen3-8b"]
+H100_BYTES_PER_S = 3.15e12
+LEAST_SECONDS = 5  # of a time budget, for another measurement to begin
+RIVALS = {"eager": "PyTorch eager", "compiled": "torch.compile", "vllm": "vLLM", "sglang": "SGLang"}
+GRAPHS = {"graph": ["--mode=graph"], "graph-pdl": ["--mode=graph-pdl"]}
+ABLATIONS = {"mpk": [], "no-preload": ["--no-preload"], "no-descriptor-prefetch": ["--no-descriptor-prefetch"],
+             "coarse-events": ["--coarse-events"], "launch=paper": ["--launch=paper"], "launch=aot": ["--launch=aot"],
+             "launch=jit": ["--launch=jit"], **GRAPHS}
+LAUNCHES = {f"launch={name}": [f"--launch={name}"] for name in ("auto", "paper", "aot", "jit")}
+
+
+# ---- models ----
+
+class Model:
+    """A configuration, and what a step of it must read."""
+
+    def __init__(self, word):
+        folder = ROOT / "models" / word
+        self.folder = folder if (folder / "config.json").exists() else Path(word)
+        self.name = self.folder.name
+        try:
+            self.config = json.loads((self.folder / "config.json").read_text())
+        except OSError as error:
+            sys.exit(f"paper.py: {word} is neither in models/ nor a folder with a config.json: {error}")
+        c = self.config
+        self.layers, self.hidden, heads = c["num_hidden_layers"], c["hidden_size"], c["num_attention_heads"]
+        self.kv_heads = c.get("num_key_value_heads", heads)
+        self.head = c.get("head_dim") or self.hidden // heads
+        self.vocabulary = c["vocab_size"]
+        attention = self.hidden * self.head * (2 * heads + 2 * self.kv_heads)
+        self.weights = self.layers * (attention + 3 * self.hidden * c["intermediate_size"]) + self.vocabulary * self.hidden
+
+    def bytes_of_step(self, contexts):
+        """bf16: every matrix once, the embedding's few rows not counted, and the KV cache of each request."""
+        return 2 * self.weights + 4 * self.layers * self.kv_heads * self.head * sum(contexts)
+
+
+# ---- running ----
+
+def find_json(text):
+    """The JSON object that a text is, or else its last line that is one; None if there is none."""
+    for part in [text, *reversed(text.splitlines())]:
+        if part.lstrip().startswith("{"):
+            try:
+                return json.loads(part)
+            except ValueError:
+                pass
+    return None
+
+
+def why(done):
+    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    return f"exit {done.returncode}: {lines[-1][:300]}" if lines else f"exit {done.returncode} without a word"
+
+
+class Bench:
+    """Options, results so far, and the clock."""
+
+    def __init__(self, options):
+        self.options = options
+        self.begin = time.monotonic()
+        self.models = [Model(word) for word in options.models]
+        self.rows = []
+        self.skipped = 0
+        self.weights_of = {}
+        self.work = Path(options.work or tempfile.mkdtemp(prefix="mpk-paper-"))
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.facts = {"options": {k: str(v) for k, v in vars(options).items()}, "seed": options.seed}
+        self.bytes_per_s = options.bandwidth * 1e12 if options.bandwidth else None
+
+    def seconds_left(self):
+        budget = self.options.time_budget
+        return budget - (time.monotonic() - self.begin) if budget else float("inf")
+
+    def run(self, command, env=None):
+        """The JSON object that a command prints, or {"failed": why}."""
+        command = [str(word) for word in command]
+        if self.options.dry_run:
+            print("  " + " ".join(command), flush=True)
+            return {"failed": "dry run"}
+        if self.seconds_left() < LEAST_SECONDS:
+            self.skipped += 1
+            return {"failed": "no time left"}
+        limit = min(self.options.timeout, self.seconds_left())
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                                  timeout=limit, env={**os.environ, **(env or {})})
+        except subprocess.TimeoutExpired:
+            return {"failed": f"not done in {limit:.0f} s"}
+        except OSError as error:
+            return {"failed": str(error)}
+        result = find_json(done.stdout) if done.returncode == 0 else None
+        return result if result is not None else {"failed": why(done)}
+
+    def mpk(self, model, *more, env=None, weights=None):
+        """mpk bench of a model; weights: a folder with files, else they are made up."""
+        source = [weights] if weights else [model.folder, "--random-weights=1"]
+        return self.run([self.options.mpk, "bench", *source, "--device", self.options.device, "--json", "-q", *more,
+                         *self.options.mpk_option], env)
+
+    def python_of(self, what):
+        return {"vllm": self.options.vllm_python, "sglang": self.options.sglang_python}.get(what, sys.executable)
+
+    def rival(self, what, **arguments):
+        words = {"what": what, "device": self.options.device.replace("auto", "cuda"), **arguments}
+        return self.run([self.python_of(what), ROOT / "bench" / "rivals.py", json.dumps(words)])
+
+    def take_turns(self, variants, value, rounds=None):
+        """Variants: name -> (command, is slow to start); value(result) -> {"median", "least", "most"}.  Name -> the same
+        over all rounds, or {"failed"}."""
+        taken, failed = {name: [] for name in variants}, {}
+        for i in range(rounds or self.options.rounds):
+            for name, (command, slow) in variants.items():
+                if name in failed or slow and i:
+                    continue
+                result = command()
+                got = None if "failed" in result else value(result)
+                if got:
+                    taken[name].append(got)
+                else:
+                    failed[name] = result.get("failed", "tokens came too fast to be timed")
+        return {name: {"median": statistics.median(t["median"] for t in got), "least": min(t["least"] for t in got),
+                       "most": max(t["most"] for t in got)} if got else {"failed": failed[name]}
+                for name, got in taken.items()}
+
+    def add(self, section, **row):
+        self.rows.append({"section": section, **row})
+        self.save()
+
+    def save(self):
+        if self.options.dry_run:
+            return
+        self.options.out.mkdir(parents=True, exist_ok=True)
+        file = self.options.out / "paper.json"
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps({**self.facts, "bytes_per_s": self.bytes_per_s, "rows": self.rows}, indent=1) + "\n")
+        part.replace(file)
+
+    def light_ms(self, model, contexts):
+        return model.bytes_of_step(contexts) / self.bytes_per_s * 1e3 if self.bytes_per_s else None
+
+    def weights(self, model):
+        """A folder with random bf16 weights of this model, made once; {"failed"} if that is not possible."""
+        if model.name not in self.weights_of:
+            folder = self.work / f"{model.name}-weights"
+            made = {"folder": str(folder)} if (folder / "config.json").exists() else self.rival(
+                "weights", model=str(model.folder), folder=str(folder), seed=self.options.seed)
+            self.weights_of[model.name] = made
+        return self.weights_of[model.name]
+
+
+def step_ms(result):
+    return result["step_ms"]
+
+
+# ---- sections ----
+
+def correctness(b):
+    """Teacher-forced logits of random weights: ours and eager bf16 against eager fp32, the same weights for all."""
+    for model in b.models:
+        made = b.weights(model)
+        ids = [(7 + 7919 * t) % model.vocabulary for t in range(b.options.score_tokens)]
+        ids_file, files = b.work / "ids.txt", {}
+        ids_file.write_text(" ".join(map(str, ids)))
+        failed = {"mpk": made["failed"]} if "failed" in made else {}
+        # tokens a step: the code for one token, for a batch, and for prompts
+        for step in [] if failed else b.options.score_steps:
+            file = b.work / f"logits-{step}.npy"
+            done = b.run([b.options.mpk, "score", made["folder"], "--device", b.options.device, "--tokens", ids_file,
+                          "--logits", file, "--step-tokens", step, "--json", "-q", *b.options.mpk_option])
+            if "failed" in done:
+                failed[f"mpk {step}"] = done["failed"]
+            else:
+                files[f"mpk {step}"] = str(file)
+        compared = b.rival("logits", folder=made["folder"], ids=ids, files=files) if files else made
+        if "failed" in compared:
+            failed["Transformers"] = compared["failed"]
+        b.add("correctness", model=model.name, tokens=len(ids), results=compared.get("against_fp32", {}),
+              failed=failed)
+        for file in files.values():
+            os.unlink(file)
+
+
+def decode_words(b, batch, *more):
+    return ["--prompt", b.options.prompt, "--generate", b.options.generate, "--batch", batch, "--runs", b.options.runs,
+            *more]
+
+
+def latency(b):
+    """ms a decode step (figure "end to end"): ours, the same code as a CUDA graph, and the rivals."""
+    for model in b.models:
+        for batch in b.options.batches:
+            variants = {name: (lambda more=more: b.mpk(model, *decode_words(b, batch, *more)), False)
+                        for name, more in {"mpk": [], **GRAPHS}.items()}
+            for what in b.options.rivals:
+                few = what in ("eager", "compiled")
+                arguments = dict(model=str(model.folder), batch=batch, prompt=b.options.prompt, runs=min(b.options.runs, 3),
+                                 generate=min(b.options.generate, 256) if few else b.options.generate)
+                variants[RIVALS[what]] = (lambda what=what, a=arguments: b.rival(what, **a), True)
+            contexts = [b.options.prompt + b.options.generate / 2] * batch
+            b.add("latency", model=model.name, batch=batch, light_ms=b.light_ms(model, contexts),
+                  ms=b.take_turns(variants, step_ms))
+
+
+def ablation(b):
+    """What each mechanism of the runtime and the compiler is worth (paper 6.6)."""
+    for model in b.models:
+        for batch in b.options.batches[::max(1, len(b.options.batches) - 1)]:
+            variants = {name: (lambda more=more: b.mpk(model, *decode_words(b, batch, *more)), False)
+                        for name, more in ABLATIONS.items()}
+            b.add("ablation", model=model.name, batch=batch, ms=b.take_turns(variants, step_ms))
+
+
+def unequal(b):
+    """Requests whose contexts differ, the four launch policies: what JIT launch is for (paper 5.2)."""
+    batch, generate = max(b.options.batches), b.options.unequal_generate
+    for model in b.models:
+        seen = {}
+
+        def measured(more, model=model, seen=seen):
+            result = b.mpk(model, "--prompt", b.options.contexts, "--seed", b.options.seed, "--batch", batch, "--generate",
+                           generate, "--runs", min(b.options.runs, 3), *more)
+            seen["prompts"] = result.get("prompts", seen.get("prompts"))
+            return result
+        variants = {name: (lambda more=more: measured(more), False) for name, more in {**LAUNCHES, **GRAPHS}.items()}
+        ms = b.take_turns(variants, step_ms)
+        prompts = seen.get("prompts")
+        light = b.light_ms(model, [n + generate / 2 for n in prompts]) if prompts else None
+        b.add("unequal", model=model.name, batch=batch, seed=b.options.seed, prompts=prompts, light_ms=light, ms=ms)
+
+
+def prompts(b):
+    """Time until a prompt has its first token, beside eager in the same run."""
+    for model in b.models:
+        for tokens in b.options.prompts:
+            ours = ["--prompt", tokens, "--generate", 1, "--batch", 1, "--runs", max(5, b.options.runs)]
+            variants = {"mpk": (lambda: b.mpk(model, *ours), False)}
+            if "eager" in b.options.rivals:
+                variants["PyTorch eager"] = (lambda: b.rival("prompt", model=str(model.folder), tokens=tokens,
+                                                             runs=b.options.runs), False)
+
+            def first(result):
+                t = result["first_token_ms"]
+                return {"least": t.get("p10"), "most": t.get("p90"), **t}
+            b.add("prompts", model=model.name, tokens=tokens, ms=b.take_turns(variants, first))
+
+
+def start(b):
+    """Compiling for all batch sizes, cold and from the cache; from opening files with weights to the first token."""
+    for model in b.models:
+        words = ["--prompt", b.options.prompt, "--generate", 4, "--batch", 16, "--runs", 1]
+        with tempfile.TemporaryDirectory(dir=b.work) as cache:
+            cold = b.mpk(model, *words, env={"MPK_CACHE": cache})
+            cached = b.mpk(model, *words, env={"MPK_CACHE": cache})
+            made = b.weights(model) if b.options.start_weights else {}
+            first = b.mpk(model, *words, env={"MPK_CACHE": cache}, weights=made["folder"]) if "folder" in made else made
+        b.add("start", model=model.name, cold=cold, cached=cached, with_weights=first)
+
+
+def schedule(b):
+    """Where the time of one step goes, by kind of operator, and what scheduling takes of it (paper 6.6)."""
+    for model in b.models:
+        for batch in b.options.batches[::max(1, len(b.options.batches) - 1)]:
+            words = ["--prompt", b.options.prompt, "--generate", 64, "--batch", batch, "--runs", 1, "--profile"]
+            b.add("schedule", model=model.name, batch=batch, result=b.mpk(model, *words))
+
+
+def linear(b):
+    """The final linear layer of the largest model alone (paper figure "pipe ablation"): a model of one layer as small as
+    can be with that vocabulary, less the same with a small vocabulary."""
+    model = max(b.models, key=lambda m: m.hidden)
+    small = {**model.config, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64,
+             "intermediate_size": 64, "max_window_layers": 1, "tie_word_embeddings": False}
+    small.pop("layer_types", None)
+    parts = {}
+    for name, vocabulary in (("whole", model.vocabulary), ("rest", 512)):
+        folder = b.work / f"{model.name}-{name}"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps({**small, "vocab_size": vocabulary, "bos_token_id": 1,
+                                                        "eos_token_id": 2}))
+        parts[name] = Model(folder)
+    for batch in b.options.batches:
+        cases = {"mpk": [], "no-preload": ["--no-preload"], **GRAPHS}
+        variants = {(name, part): (lambda p=parts[part], more=more: b.mpk(p, *decode_words(b, batch, *more)), False)
+                    for name, more in cases.items() for part in parts}
+        variants[("cuBLAS", "whole")] = (lambda: b.rival("linear", rows=model.vocabulary, columns=model.hidden, batch=batch,
+                                                         runs=b.options.runs), False)
+        ms = b.take_turns(variants, step_ms)
+        whole = {name: t for (name, part), t in ms.items() if part == "whole"}
+        alone = {name: t["median"] - ms.get((name, "rest"), {"median": 0}).get("median", 0) for name, t in whole.items()
+                 if "median" in t and "failed" not in ms.get((name, "rest"), {})}
+        size = 2 * model.vocabulary * model.hidden
+        b.add("linear", model=model.name, batch=batch, light_ms=size / b.bytes_per_s * 1e3 if b.bytes_per_s else None,
+              ms=whole, alone_ms=alone)
+
+
+def context(b):
+    """A long context: one request, split over the whole device."""
+    for model in b.models:
+        length, generate = b.options.long_context, 64
+        words = ["--prompt", length, "--generate", generate, "--batch", 1, "--runs", 3]
+        variants = {name: (lambda more=more: b.mpk(model, *words, *more), False)
+                    for name, more in {"mpk": [], **GRAPHS}.items()}
+        b.add("context", model=model.name, context=length, light_ms=b.light_ms(model, [length + generate / 2]),
+              ms=b.take_turns(variants, step_ms))
+
+
+def stages(b):
+    """What each stage of the compiler makes of a model (paper table "compiler ablation"), by the paper's operators and by
+    ours."""
+    target = [] if b.options.device == "cpu" else ["--target", b.options.target]
+    for model in b.models:
+        for ops in ("paper", "full"):
+            b.add("stages", model=model.name, ops=ops, result=b.run(
+                [b.options.mpk, "inspect", model.folder, "--stats", "--json", "--batch", 1, f"--ops={ops}", *target]))
+
+
+SECTIONS = {f.__name__: f for f in (correctness, stages, latency, ablation, unequal, prompts, start, schedule, linear,
+                                    context)}
+
+
+# ---- tables ----
+
+def table(title, heads, rows):
+    """A titled table; the first column to the left."""
+    words = [[str(w) for w in row] for row in [heads, *rows]]
+    widths = [max(len(row[i]) for row in words) for i in range(len(heads))]
+    print(f"\n{title}")
+    for row in words:
+        print("  ".join(w.ljust(n) if not i else w.rjust(n) for i, (w, n) in enumerate(zip(row, widths))).rstrip())
+
+
+def shown(t, light=None):
+    """"0.604 (0.601-0.610) 1.51x"; what failed is named below the table."""
+    if not t or "median" not in t:
+        return "failed" if t else "-"
+    times = f" {t['median'] / light:.2f}x" if light else ""
+    return f"{t['median']:.3f} ({t['least']:.3f}-{t['most']:.3f}){times}"
+
+
+def number(value, digits=3):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def table_of_times(title, rows, keys):
+    """One line a row, one column a variant; ms (least-most) and times light."""
+    names = list(dict.fromkeys(name for row in rows for name in row["ms"]))
+    lit = any(row.get("light_ms") for row in rows)
+    table(title, [*keys, *(["light"] if lit else []), *names],
+          [[*(row.get(k, "-") for k in keys), *([number(row.get("light_ms"))] if lit else []),
+            *(shown(row["ms"].get(n), row.get("light_ms")) for n in names)] for row in rows])
+
+
+def print_correctness(rows):
+    lines = []
+    for row in rows:
+        base = row["results"].get("eager bf16", {})
+        for name, r in row["results"].items():
+            ratio = [r[k] / base[k] if base.get(k) else None for k in ("kl", "nll_distance")]
+            lines.append([row["model"], name, f"{r['kl']:.3e}", number(ratio[0], 2), f"{r['nll']:.5f}",
+                          f"{r['nll_distance']:.3e}", number(ratio[1], 2), f"{100 * r['argmax']:.1f} %"])
+    table("Correctness: logits against Transformers fp32, the same random weights (bar: 1.5 times eager bf16)",
+          ["model", "by, tokens a step", "KL", "times", "NLL", "its distance", "times", "same argmax"], lines)
+
+
+def print_stages(rows):
+    keys = ["operators", "tasks_per_operator", "events", "fusion"]
+    lines = []
+    for row in rows:
+        r = row["result"]
+        if "failed" not in r:
+            small = r["successor_bytes_list"] / max(1, r["successor_bytes_range"])
+            lines.append([row["model"], row["ops"], *(f"{r[k]:g}" for k in keys), f"{small:.1f}",
+                          r["normalize_tasks"], number(r["compile_ms"], 1)])
+    table("Stages of the compiler, one token a step", ["model", "operators of", "operators", "tasks each", "events", "fusion",
+                                                       "linearize", "normalize tasks", "compile ms"], lines)
+
+
+def print_start(rows):
+    def value(result, key):
+        return number(result.get(key), 0)
+    table("Start, ms (all batch sizes up to 16)", ["model", "compile cold", "compile cached", "from the cache", "load",
+                                                   "open to first token", "with files of weights"],
+          [[row["model"], value(row["cold"], "compile_ms"), value(row["cached"], "compile_ms"),
+            row["cached"].get("kernel_cached", "-"), value(row["cached"], "load_ms"),
+            value(row["cached"], "open_to_first_token_ms"), value(row["with_weights"], "open_to_first_token_ms")]
+           for row in rows])
+
+
+def print_schedule(rows):
+    for row in rows:
+        profile = row["result"].get("profile")
+        if not profile:
+            continue
+        table(f"One step of {row['model']}, batch {row['batch']}: scheduling takes {100 * profile['scheduling']:.2f} % of the "
+              f"workers' time", ["operators", "code", "number", "tasks", "us a step", "wait us", "body us", "trigger us",
+                                 "slowest us"],
+              [[k["kind"], k["body"], k["operators"], k["tasks"], number(k["sm_us"], 1), number(k["wait_us"], 2),
+                number(k["body_us"], 2), number(k["trigger_us"], 3), number(k["longest_us"], 2)]
+               for k in profile["kinds"]])
+
+
+def print_linear(rows):
+    table_of_times("Final linear layer, ms a step of one small layer and it", rows, ["model", "batch"])
+    names = list(dict.fromkeys(name for row in rows for name in row["alone_ms"]))
+    table("The layer alone, us", ["model", "batch", "light", *names],
+          [[row["model"], row["batch"], number(row["light_ms"] and 1e3 * row["light_ms"], 1),
+            *(number(1e3 * row["alone_ms"][n], 1) if n in row["alone_ms"] else "-" for n in names)] for row in rows])
+
+
+TABLES = {
+    "correctness": print_correctness,
+    "stages": print_stages,
+    "latency": lambda rows: table_of_times("Decode, ms a step: median (least-most), times light", rows, ["model", "batch"]),
+    "ablation": lambda rows: table_of_times("Ablations, ms a step", rows, ["model", "batch"]),
+    "unequal": lambda rows: table_of_times("Requests of unequal length, ms a step", rows, ["model", "batch", "seed"]),
+    "prompts": lambda rows: table_of_times("Prompts, ms to the first token", rows, ["model", "tokens"]),
+    "start": print_start,
+    "schedule": print_schedule,
+    "linear": print_linear,
+    "context": lambda rows: table_of_times("Long context, ms a step", rows, ["model", "context"]),
+}
+
+
+def failures(row, path=()):
+    """Where and why, of everything in a row that failed."""
+    for key, value in row.items():
+        if key == "failed" and value:
+            for name, words in value.items() if isinstance(value, dict) else [(None, value)]:
+                yield " ".join([*path, *([name] if name else [])]), words
+        elif isinstance(value, dict):
+            yield from failures(value, (*path, str(key)))
+
+
+def print_tables(rows):
+    for name, printer in TABLES.items():
+        mine = [row for row in rows if row["section"] == name]
+        if not mine:
+            continue
+        printer(mine)
+        for row in mine:
+            for place, words in failures(row):
+                where = " ".join(str(row[k]) for k in ("model", "batch", "tokens", "ops") if k in row)
+                print(f"  {where} {place}: failed: {words}")
+
+
+# ---- the command ----
+
+def find_bandwidth(b):
+    if b.bytes_per_s or b.options.device == "cpu":
+        return
+    measured = b.rival("bandwidth")
+    b.facts["device"] = measured.get("device")
+    b.facts["bandwidth"] = measured
+    b.bytes_per_s = measured.get("bytes_per_s", H100_BYTES_PER_S)
+
+
+def find_rivals(b):
+    """Leave out, and say once, what is not installed."""
+    look = "import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))"
+    modules = {"eager": "transformers", "compiled": "transformers", "vllm": "vllm", "sglang": "sglang"}
+    for what in list(b.options.rivals):
+        if subprocess.run([b.python_of(what), "-c", look, modules[what]], stdin=subprocess.DEVNULL).returncode:
+            b.options.rivals.remove(what)
+            print(f"left out: {RIVALS[what]} ({b.python_of(what)} has no module {modules[what]})", file=sys.stderr)
+
+
+def find_commit():
+    done = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True) if shutil.which(
+        "git") else None
+    return done.stdout.strip() if done and done.returncode == 0 else None
+
+
+def measure(b):
+    find_bandwidth(b)
+    if not b.options.dry_run:
+        find_rivals(b)
+    b.facts.update(commit=find_commit(), began=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    for name in SECTIONS:
+        if name not in b.options.only:
+            continue
+        print(f"{name} (variants take {b.options.rounds} turns)" if b.options.dry_run else
+              f"[{time.monotonic() - b.begin:6.0f} s] {name}", file=None if b.options.dry_run else sys.stderr, flush=True)
+        if b.options.dry_run or b.seconds_left() > LEAST_SECONDS:
+            SECTIONS[name](b)
+        else:
+            b.skipped += 1
+
+
+def parse(arguments):
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--mpk", type=Path, default=ROOT / "build" / "mpk", help="the program to measure")
+    p.add_argument("--out", type=Path, default=ROOT / ".cache" / "paper", help="folder of paper.json and the figures")
+    p.add_argument("--only", nargs="*", choices=list(SECTIONS), metavar="NAME", default=list(SECTIONS),
+                   help=f"of {', '.join(SECTIONS)}; no name: measure nothing")
+    p.add_argument("--models", nargs="+", default=MODELS, metavar="MODEL", help="names in models/, or folders")
+    p.add_argument("--batches", nargs="+", type=int, default=[1, 4, 8, 16], metavar="N")
+    p.add_argument("--rivals", nargs="*", choices=list(RIVALS), default=list(RIVALS), metavar="NAME",
+                   help=f"of {', '.join(RIVALS)}; no name: none")
+    p.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
+    p.add_argument("--target", default="sm_90a", help="architecture of the table of the compiler's stages")
+    p.add_argument("--prompt", type=int, default=64, metavar="N")
+    p.add_argument("--generate", type=int, default=1024, metavar="N")
+    p.add_argument("--runs", type=int, default=5, metavar="N", help="in one process, behind one that warms up")
+    p.add_argument("--rounds", type=int, default=2, metavar="N", help="how often the variants of a row take turns")
+    p.add_argument("--prompts", nargs="+", type=int, default=[64, 2048], metavar="N", help="tokens, of section prompts")
+    p.add_argument("--contexts", default="64-4096", metavar="A-B", help="of section unequal")
+    p.add_argument("--unequal-generate", type=int, default=256, metavar="N",
+                   help="answers long enough that all requests run at once")
+    p.add_argument("--long-context", type=int, default=16384, metavar="N")
+    p.add_argument("--score-tokens", type=int, default=256, metavar="N", help="of section correctness")
+    p.add_argument("--score-steps", nargs="+", type=int, default=[1, 16, 64], metavar="N", help="tokens a step, there")
+    p.add_argument("--start-weights", action="store_true", help="section start also writes weights to files, and reads them")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--bandwidth", type=float, metavar="TB/s", help="of the light column; else measured")
+    p.add_argument("--quick", action="store_true", help="Qwen3-0.6B, batch 1 and 16, few runs, shorter answers")
+    p.add_argument("--time-budget", type=float, metavar="SECONDS", help="stop cleanly then, and print what there is")
+    p.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="of one measurement")
+    p.add_argument("--work", metavar="FOLDER", help="for weights, kept afterwards; else a temporary one")
+    p.add_argument("--from", dest="earlier", nargs="+", type=Path, default=[], metavar="FILE",
+                   help="results of earlier runs, for the tables and figures")
+    p.add_argument("--mpk-option", action="append", default=[], metavar="WORD", help="goes to every mpk that is measured")
+    p.add_argument("--vllm-python", default=sys.executable, metavar="PATH", help="a Python that has vLLM")
+    p.add_argument("--sglang-python", default=sys.executable, metavar="PATH", help="a Python that has SGLang")
+    p.add_argument("--dry-run", action="store_true", help="print what would be run")
+    options = p.parse_args(arguments)
+    if options.quick:
+        quick = dict(models=MODELS[:1], batches=[1, 16], runs=3, rounds=1, generate=256, long_context=4096)
+        for name, value in quick.items():
+            if getattr(options, name) == p.get_default(name):
+                setattr(options, name, value)
+    if not options.dry_run and options.only and not os.access(options.mpk, os.X_OK):
+        p.error(f"{options.mpk}: no such program; build mpk first, or say --mpk PATH")
+    return options
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    b = Bench(options)
+    earlier = [json.loads(file.read_text()) for file in options.earlier]
+    b.facts["earlier"] = [{key: value for key, value in one.items() if key != "rows"} for one in earlier]
+    try:
+        if options.only:
+            measure(b)
+    except KeyboardInterrupt:
+        print("interrupted; this is what there is", file=sys.stderr)
+    finally:
+        if not options.work:
+            shutil.rmtree(b.work, ignore_errors=True)
+    if options.dry_run:
+        return
+    b.rows[:0] = [row for one in earlier for row in one["rows"]]
+    b.save()
+    print(f"{b.facts.get('device') or options.device}, commit {b.facts.get('commit')}, light at "
+          f"{number(b.bytes_per_s and b.bytes_per_s * 1e-12)} TB/s, seed {options.seed}, "
+          f"{time.monotonic() - b.begin:.0f} s")
+    print_tables(b.rows)
+    if b.skipped:
+        print(f"\nthe time budget of {options.time_budget:.0f} s is over: {b.skipped} measurements left out")
+    said = figures.draw(b.rows, options.out)
+    print(f"\n{options.out / 'paper.json'}; {said}")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,18 +4,18 @@
  *
  * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the page
  * ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the warpgroups
- * bring it themselves: 32 columns of 64 tokens at a time, four such stages ahead of the products, in the same swizzle.
+ * bring it themselves: 64 columns of 64 tokens at a time, two such stages ahead of the products, in the same swizzle.
  * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w: 3 accumulators of
- * 64 x 64.  One of at most 64 tokens gives each warpgroup half of the rows: there w streams at the speed of memory.
- * The warpgroups never wait for each other.  Squares for an rms_norm (whose weight is folded into w) are summed from
- * the stages of x; the scale is applied to the sums.
+ * 64 x 64.  One of at most 64 tokens gives each warpgroup half of the rows, or with at most 64 rows every other stage:
+ * there w streams at the speed of memory.  But for that last case the warpgroups never wait for each other.  Squares
+ * for an rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is applied to the sums.
  *
  * Nothing of a shape is a template parameter: all operators of all graphs share this code.
  *
  * A pass is up to 24 (32 with 64 tokens) groups of 8 rows of w; for each pass all tokens of the task, for these all
  * columns.  A page holds blocks_per_page blocks of each of its groups (2 of 16 groups, 4 of 8, or 8 of 4), one group
- * after the other.  Bits of a token depend on its row alone: columns are added in rising order.
- * Cost of 32 columns, 128 tokens, 192 rows: 24 wgmma of 64 x 64 x 16; 8 KB of x and 12 KB of w from L2.
+ * after the other.  Columns are added in the same order whatever the number of tokens alive.
+ * Cost of 64 columns, 128 tokens, 192 rows: 48 wgmma of 64 x 64 x 16; 16 KB of x and 24 KB of w from L2.
  */
 #ifndef TASK_LINEAR_TILE_CUH
 #define TASK_LINEAR_TILE_CUH
@@ -25,11 +25,12 @@
 #include "tile/ring.cuh"
 
 enum {
-    TILE_TOKENS = 64,     /* of a warpgroup */
-    TILE_STAGES = 5,      /* of x, of a warpgroup: one being read, four on their way */
-    TILE_STAGE = 64 * 64, /* bytes: 64 tokens x 32 columns */
+    TILE_TOKENS = 64,    /* of a warpgroup */
+    TILE_STAGES = 3,     /* of x, of a warpgroup: one being read, two on their way */
+    TILE_HALF = 64 * 64, /* bytes: 64 tokens x 32 columns */
+    TILE_STAGE = 2 * TILE_HALF,
     TILE_X = TILE_STAGES * TILE_STAGE,
-    TILE_SCALES = 2 * TILE_X, /* float[2][64]: 1 / root mean square of each token */
+    TILE_SCALES = 2 * TILE_X, /* float[2][64]: sum of squares of each token */
     TILE_SCRATCH = TILE_SCALES + 2 * 64 * 4,
     TILE_ROW = 72, /* floats from a row of sums in scratch to the next: apart in banks */
     TILE_MOST_WIDE = 24,
@@ -105,7 +106,7 @@ MPK_FN void tile_load_page(mpk_load &l, const tile_pass &q, const char *from, in
         ptx_copy_bulk(page + lane * piece, from + (rt_u64)lane * group_bytes, piece, full);
 }
 
-static __device__ __noinline__ void linear_tile_load(mpk_load &l, const tile_shape &s)
+MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
 {
     const tile_plan p = tile_plan_of(l.e, s);
     const rt_u32 group_bytes = (rt_u32)s.blocks * 512;
@@ -125,18 +126,19 @@ static __device__ __noinline__ void linear_tile_load(mpk_load &l, const tile_sha
 
 /* ---- x into shared memory ---- */
 
-/* What a thread brings of a stage: 8 columns of two tokens, 32 apart. */
+/* What a thread brings of a stage: 8 columns, and 8 columns 32 on, of two tokens, 32 apart. */
 struct tile_copy {
-    const char *from[2];
-    bool there[2];
-    char *to;   /* of the first token, in stage 0; the second is 2048 bytes on */
-    int column; /* of stage 0 */
+    const char *x;
+    rt_u32 from[2]; /* bytes from x; TILE_NONE: there is no such token */
+    char *to;       /* of the first token, in stage 0; the second is 2048 bytes on */
+    int column;     /* of stage 0 */
 };
+#define TILE_NONE 0xffffffffu
 
 MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, char *s_x, tile_copy *c)
 {
     const int i = threadIdx.x % 128, row = i / 4, piece = i % 4;
-    const char *base = mpk_at<const char>(t, s.x);
+    c->x = mpk_at<const char>(t, s.x);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         int token = first + row + 32 * m;
@@ -146,8 +148,7 @@ MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, c
             there = chosen < t.live[RT_TOKENS];
             token = (int)chosen;
         }
-        c->there[m] = there;
-        c->from[m] = there ? base + (rt_u64)token * s.columns * 2 + piece * 16 : base;
+        c->from[m] = there ? (rt_u32)token * (rt_u32)s.columns * 2 + (rt_u32)piece * 16 : TILE_NONE;
     }
     c->column = piece * 8;
     c->to = s_x + row / 8 * 512 + row % 8 * 64 + (piece ^ row % 8 / 2) * 16;
@@ -157,11 +158,16 @@ MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, c
 MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int n_stages, int buffer)
 {
     if (stage < n_stages) {
-        const bool inside = stage * 32 + c.column < columns;
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            bool there = c.there[m] && inside;
-            ptx_copy_async(c.to + buffer * TILE_STAGE + m * 2048, there ? c.from[m] + stage * 64 : c.from[m], there);
+        for (int half = 0; half < 2; half++) {
+            const int column = stage * 64 + half * 32;
+            const bool inside = column + c.column < columns;
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                const bool there = inside && c.from[m] != TILE_NONE;
+                ptx_copy_async(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048,
+                               c.x + (there ? c.from[m] + (rt_u32)column * 2 : 0), there);
+            }
         }
     }
     ptx_copy_async_commit();
@@ -170,8 +176,9 @@ MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int n_st
 MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
 {
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-        const mpk_words v = ptx_load_shared_words(c.to + buffer * TILE_STAGE + m * 2048);
+    for (int i = 0; i < 4; i++) {
+        const int half = i / 2, m = i % 2;
+        const mpk_words v = ptx_load_shared_words(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048);
         const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -188,76 +195,72 @@ MPK_FN void tile_meet(void)
     ptx_meet(2 + (int)threadIdx.x / 128, 128);
 }
 
-/* ring_take without a call on the way: nothing but the loader, which waits for the same copies, tells of a stall. */
-MPK_FN const char *tile_take(mpk_ring *r, rt_u32 *page)
+/* Where columns 16 k ... of a stage begin, in units of a matrix's address, which are 16 bytes. */
+MPK_FN rt_u64 tile_in_x(int k)
 {
-    *page = r->first + r->at;
-    while (!ptx_barrier_try(&mpk_w.full[*page], r->parity))
-        if (ptx_load_flag(&mpk_w.abort))
-            break;
-    ring_next(r);
-    return mpk_s + *page * MPK_PAGE_BYTES;
+    return (rt_u64)(k / 2 * (TILE_HALF / 16) + k % 2 * 2);
+}
+MPK_FN rt_u64 tile_in_w(int k)
+{
+    return (rt_u64)(k / 2 * (512 / 16) + k % 2 * 2);
 }
 
-/* One block of 32 columns: s_x a stage; first, second: block of the first and of the second page.  Each way from its
- * beginning to its end without a branch, or ptxas waits after every product. */
+/* One stage: s_x its first byte; first, second: its blocks in the first and in the second page. */
 template <int FIRST, int SECOND>
 MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second, rt_u32 group_bytes, float *sum)
 {
-    const rt_u64 next = 2; /* 16 columns on, in a matrix */
     const rt_u64 a = ptx_matrix(s_x, 512), b = ptx_matrix(first, group_bytes);
-    /* Two pages that lie one behind the other are one matrix: a product is the faster the wider. */
-    if (FIRST == 128 && SECOND == 64 && second == first + MPK_PAGE_BYTES) {
-        ptx_group_begin();
-        ptx_group_multiply_192(sum, a, b);
-        ptx_group_multiply_192(sum, a + next, b + next);
-        ptx_group_commit();
-        ptx_group_wait<0>();
-        return;
-    }
     const rt_u64 b2 = SECOND ? ptx_matrix(second, group_bytes) : b;
     ptx_group_begin();
+    if (FIRST == 128 && SECOND == 64 && second == first + MPK_PAGE_BYTES) {
+        /* Two pages that lie one behind the other are one matrix: a product is the faster the wider. */
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-        if (FIRST == 128)
-            ptx_group_multiply_128(sum, a + k * next, b + k * next);
-        else
-            ptx_group_multiply_64(sum, a + k * next, b + k * next);
-        if (SECOND)
-            ptx_group_multiply_64(sum + FIRST / 2, a + k * next, b2 + k * next);
+        for (int k = 0; k < 4; k++)
+            ptx_group_multiply_192(sum, a + tile_in_x(k), b + tile_in_w(k));
+    } else {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            if (FIRST == 128)
+                ptx_group_multiply_128(sum, a + tile_in_x(k), b + tile_in_w(k));
+            else
+                ptx_group_multiply_64(sum, a + tile_in_x(k), b + tile_in_w(k));
+            if (SECOND)
+                ptx_group_multiply_64(sum + FIRST / 2, a + tile_in_x(k), b2 + tile_in_w(k));
+        }
     }
     ptx_group_commit();
     ptx_group_wait<0>();
 }
 
-/* All columns of a pass for this warpgroup's tokens: FIRST rows of w from the first page of a step, SECOND from the
- * second, each page's from byte `skip` on.  sum[(FIRST + SECOND) / 2] per lane, as ptx_group_multiply leaves it.
+/* Columns of a pass for this warpgroup's tokens, stages turn, turn + turns ...: FIRST rows of w from the first page of
+ * a step, SECOND from the second, each page's from byte `skip` on.  sum[(FIRST + SECOND) / 2] per lane, as
+ * ptx_group_multiply leaves it.
  *
  * Products are waited for at once: ptxas serialises them anyway in a function that the kernel calls, and it is the
  * other warpgroup that keeps the tensor cores busy meanwhile. */
 template <int FIRST, int SECOND>
 MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int skip,
-                         mpk_ring *ring, float *sum, float *square)
+                         int turn, int turns, mpk_ring *ring, float *sum, float *square)
 {
-    const int n = q.steps * q.blocks_per_page, columns = s.columns, norm = s.norm;
+    const int per_page = q.blocks_per_page / 2, n = q.steps * per_page, columns = s.columns, norm = s.norm;
     const rt_u32 group_bytes = (rt_u32)q.blocks_per_page * 512;
     int reads = 0, writes = TILE_STAGES - 1; /* buffers of the stage that comes next, and of the one to be asked for */
-    int stage = 0;
+    int stage = turn;
     for (int i = 0; i < TILE_STAGES - 1; i++)
-        tile_copy_stage(c, columns, i, n, i);
+        tile_copy_stage(c, columns, turn + i * turns, n, i);
     for (int step = 0; step < q.steps; step++) {
         rt_u32 page[2];
-        const char *first = tile_take(ring, &page[0]) + skip, *second = first;
+        const char *first = ring_take(ring, &page[0]) + skip, *second = first;
         if (SECOND)
-            second = tile_take(ring, &page[1]) + skip;
-        for (int block = 0; block < q.blocks_per_page; block++, stage++) {
+            second = ring_take(ring, &page[1]) + skip;
+        for (int in_page = turn; in_page < per_page; in_page += turns, stage += turns) {
             ptx_copy_async_wait<TILE_STAGES - 2>();
             if (norm)
                 tile_add_squares(c, reads, square);
             ptx_fence_shared(); /* products read through the other proxy */
             tile_meet();        /* the stage is there, and nobody reads the one before any more */
-            tile_copy_stage(c, columns, stage + TILE_STAGES - 1, n, writes);
-            tile_multiply<FIRST, SECOND>(s_x + reads * TILE_STAGE, first + block * 512, second + block * 512,
+            tile_copy_stage(c, columns, stage + (TILE_STAGES - 1) * turns, n, writes);
+            tile_multiply<FIRST, SECOND>(s_x + reads * TILE_STAGE, first + in_page * 1024, second + in_page * 1024,
                                          group_bytes, sum);
             reads = reads + 1 == TILE_STAGES ? 0 : reads + 1;
             writes = writes + 1 == TILE_STAGES ? 0 : writes + 1;
@@ -273,7 +276,7 @@ MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
 {
     for (int i = 0; i < q.steps * q.pages; i++) {
         rt_u32 page;
-        tile_take(ring, &page);
+        ring_take(ring, &page);
         ring_release(page);
     }
 }
@@ -337,10 +340,16 @@ MPK_FN rt_u32 tile_residual(const mpk_task &t, const tile_shape &s, int row, int
     return v;
 }
 
-/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum f32[16][TILE_ROW], s_scale of the
+/* 1 / root mean square. */
+MPK_FN float tile_scale(const tile_shape &s, float square)
+{
+    return rsqrtf(square / (float)s.columns + s.eps);
+}
+
+/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum f32[16][TILE_ROW], s_square of the
  * tokens.  Lane l has columns 2 l and 2 l + 1. */
 MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                        const float *s_scale)
+                        const float *s_square)
 {
     const int lane = threadIdx.x % 32, column = group * 8 + 2 * lane;
     const float bias[2] = {tile_bias_of(t, s, column), tile_bias_of(t, s, column + 1)};
@@ -353,7 +362,7 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float2 v = *(const float2 *)(s_sum + (r0 + i) * TILE_ROW + 2 * lane);
-            const float scale = s.norm ? s_scale[r0 + i] : 1;
+            const float scale = s.norm ? tile_scale(s, s_square[r0 + i]) : 1;
             if (row + r0 + i < (int)t.hi0)
                 tile_store(t, s, row + r0 + i, column, v.x * scale + bias[0] + ptx_low_bf16(residual[i]),
                            v.y * scale + bias[1] + ptx_high_bf16(residual[i]));
@@ -363,7 +372,7 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
 
 /* The same with an activation: columns 2 l and 2 l + 1 make one column of y. */
 MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                              const float *s_scale)
+                              const float *s_square)
 {
     const int lane = threadIdx.x % 32, column = group * 4 + lane;
     const float gate = column < s.rows ? tile_bias(t, s, 0, column) : 0;
@@ -371,7 +380,7 @@ MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, i
 #pragma unroll 4
     for (int i = 0; i < 16; i++) {
         const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = s.norm ? s_scale[i] : 1;
+        const float scale = s.norm ? tile_scale(s, s_square[i]) : 1;
         const float a = tile_activate(s.activation, v.x * scale + gate) * (v.y * scale + up);
         const float b = __shfl_down_sync(0xffffffffu, a, 1);
         if (row + i < (int)t.hi0 && lane % 2 == 0)
@@ -381,13 +390,13 @@ MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, i
 
 /* The same for logits: f32, and the largest of the 64 columns. */
 MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                               const float *s_scale)
+                               const float *s_square)
 {
     const int lane = threadIdx.x % 32, column = group * 8 + 2 * lane;
     const bool has_a = column < s.rows, has_b = column + 1 < s.rows;
     for (int i = 0; i < 16 && row + i < (int)t.hi0; i++) {
         const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = s.norm ? s_scale[i] : 1, a = v.x * scale, b = v.y * scale;
+        const float scale = s.norm ? tile_scale(s, s_square[i]) : 1, a = v.x * scale, b = v.y * scale;
         float *y = mpk_at<float>(t, s.y) + (rt_u64)(row + i) * s.rows + column;
         float best = -__int_as_float(0x7f800000);
         int at = -1;
@@ -431,8 +440,8 @@ MPK_FN void tile_put(const float *sum, float *s_sum)
     }
 }
 
-/* 1 / root mean square of each token of the warpgroup. */
-MPK_FN void tile_put_scales(const tile_shape &s, float *square, float *s_scale)
+/* Sum of squares of each token of the warpgroup. */
+MPK_FN void tile_put_squares(float *square, float *s_square)
 {
     const int i = threadIdx.x % 128;
 #pragma unroll
@@ -440,20 +449,42 @@ MPK_FN void tile_put_scales(const tile_shape &s, float *square, float *s_scale)
         square[m] += __shfl_xor_sync(0xffffffffu, square[m], 1);
         square[m] += __shfl_xor_sync(0xffffffffu, square[m], 2);
         if (i % 4 == 0)
-            s_scale[i / 4 + 32 * m] = rsqrtf(square[m] / (float)s.columns + s.eps);
+            s_square[i / 4 + 32 * m] = square[m];
     }
 }
 
 /* ---- the body ---- */
 
-/* One pass for this warpgroup's tokens from `row` on.  part: 0 or 1 of a task of few tokens, whose warpgroups share the
- * tokens; -1: all rows of w. */
-MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int part,
+/* How the warpgroups of a task of few tokens share it: the halves of each page's rows, or the stages. */
+enum { TILE_ALONE, TILE_ROWS, TILE_COLUMNS };
+
+/* The second warpgroup's sums and squares to those of the first. */
+MPK_FN void tile_join(const mpk_task &t, float *sum)
+{
+    float *s_sum = (float *)(t.s_scratch + TILE_X), *s_square = (float *)(t.s_scratch + TILE_SCALES);
+    const int i = threadIdx.x % 128, half = threadIdx.x / 128;
+    if (half)
+#pragma unroll
+        for (int e = 0; e < 32; e++)
+            s_sum[e * 128 + i] = sum[e];
+    mpk_sync();
+    if (!half) {
+#pragma unroll
+        for (int e = 0; e < 32; e++)
+            sum[e] += s_sum[e * 128 + i];
+        if (i < TILE_TOKENS)
+            s_square[i] += s_square[TILE_TOKENS + i];
+    }
+    mpk_sync();
+}
+
+/* One pass for this warpgroup's tokens from `row` on. */
+MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int shared,
                      mpk_ring *ring)
 {
-    const int half = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
+    const int half = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, part = shared == TILE_ROWS ? half : 0;
     char *s_x = t.s_scratch + half * TILE_X;
-    float *s_scale = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS;
+    float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS;
     float sum[96], square[2] = {0, 0};
     tile_copy c;
     tile_copy_begin(t, s, row, s_x, &c);
@@ -461,22 +492,24 @@ MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q,
     for (int i = 0; i < 96; i++)
         sum[i] = 0;
     /* Groups of a page that belong to the other warpgroup. */
-    const int skip = part > 0 ? 8 * q.blocks_per_page * 512 : 0;
-    const int units = part < 0 ? (q.groups + 7) / 8 : q.pages;
+    const int skip = part * 8 * q.blocks_per_page * 512;
+    const int turn = shared == TILE_COLUMNS ? half : 0, turns = shared == TILE_COLUMNS ? 2 : 1;
+    const int units = shared == TILE_ROWS ? q.pages : (q.groups + 7) / 8;
     if (units == 1)
-        tile_columns<64, 0>(s, q, c, s_x, skip, ring, sum, square);
-    else if (part >= 0)
-        tile_columns<64, 64>(s, q, c, s_x, skip, ring, sum, square);
+        tile_columns<64, 0>(s, q, c, s_x, skip, turn, turns, ring, sum, square);
+    else if (shared == TILE_ROWS)
+        tile_columns<64, 64>(s, q, c, s_x, skip, 0, 1, ring, sum, square);
     else if (units == 2)
-        tile_columns<128, 0>(s, q, c, s_x, skip, ring, sum, square);
+        tile_columns<128, 0>(s, q, c, s_x, 0, 0, 1, ring, sum, square);
     else
-        tile_columns<128, 64>(s, q, c, s_x, skip, ring, sum, square);
-    if (s.norm)
-        tile_put_scales(s, square, s_scale);
+        tile_columns<128, 64>(s, q, c, s_x, 0, 0, 1, ring, sum, square);
+    tile_put_squares(square, s_square);
     tile_meet(); /* stages of x give way to sums */
+    if (shared == TILE_COLUMNS)
+        tile_join(t, sum);
     float *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
-    for (int u = 0; u < units; u++) {
-        const int in_pass = part < 0 ? 8 * u : 16 * u + 8 * part;
+    for (int u = 0; u < units && !(shared == TILE_COLUMNS && half); u++) {
+        const int in_pass = shared == TILE_ROWS ? 16 * u + 8 * part : 8 * u;
         if (in_pass >= q.groups)
             break;
         if (u == 0)
@@ -487,32 +520,40 @@ MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q,
             tile_put(sum + 64, s_sum);
         __syncwarp();
         if (s.peaks >= 0)
-            tile_finish_logits(t, s, row + 16 * warp, first + in_pass, s_sum, s_scale + 16 * warp);
+            tile_finish_logits(t, s, row + 16 * warp, first + in_pass, s_sum, s_square + 16 * warp);
         else if (s.activation != ACTIVATE_NONE)
-            tile_finish_pairs(t, s, row + 16 * warp, first + in_pass, s_sum, s_scale + 16 * warp);
+            tile_finish_pairs(t, s, row + 16 * warp, first + in_pass, s_sum, s_square + 16 * warp);
         else
-            tile_finish(t, s, row + 16 * warp, first + in_pass, s_sum, s_scale + 16 * warp);
+            tile_finish(t, s, row + 16 * warp, first + in_pass, s_sum, s_square + 16 * warp);
         __syncwarp();
     }
     tile_meet(); /* and sums to stages */
 }
 
-static __device__ __noinline__ void linear_tile(const mpk_task &t, const tile_shape &s)
+/* A function of its own: its registers and those of the worker's loop together would not do. */
+static __device__ __noinline__ void tile_run_task(const mpk_task &t, const tile_shape &s, mpk_ring *ring)
 {
-    const tile_plan p = tile_plan_of(t.e, s);
     const int half = threadIdx.x / 128;
-    mpk_ring ring = *t.ring;
-    for (int at = 0; at < p.groups; at += p.per_pass) {
+    for (int i = 0;; i++) {
+        /* Worked out again each time: the products want the registers. */
+        const tile_plan p = tile_plan_of(t.e, s);
+        const int at = i / p.turns * p.per_pass, row = (int)t.e->lo[0] + 2 * TILE_TOKENS * (i % p.turns);
+        if (at >= p.groups)
+            return;
         const tile_pass q = tile_pass_at(p, s, at);
-        for (int turn = 0; turn < p.turns; turn++) {
-            const int row = (int)t.e->lo[0] + 2 * TILE_TOKENS * turn;
-            /* Few tokens and few rows of w: the second warpgroup has none. */
-            if (row >= (int)t.hi0 || (!p.wide && half && q.groups <= 8))
-                tile_drop(q, &ring);
-            else
-                tile_run(t, s, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, p.wide ? -1 : half, &ring);
-        }
+        if (row >= (int)t.hi0)
+            tile_drop(q, ring);
+        else if (p.wide)
+            tile_run(t, s, q, p.first + at, row + half * TILE_TOKENS, TILE_ALONE, ring);
+        else
+            tile_run(t, s, q, p.first + at, row, q.groups <= 8 ? TILE_COLUMNS : TILE_ROWS, ring);
     }
+}
+
+MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
+{
+    mpk_ring ring = *t.ring;
+    tile_run_task(mpk_apart(t), s, &ring);
     *t.ring = ring;
 }
 

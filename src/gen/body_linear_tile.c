@@ -7,7 +7,7 @@ enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LSE, LINEAR_EPS = 0, LINEAR_GLU };
 enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0 };
 enum {
     FEWEST_TOKENS = 17,
-    SCRATCH_BYTES = 2 * 5 * 64 * 64 + 2 * 64 * 4, /* TILE_SCRATCH */
+    SCRATCH_BYTES = 2 * 3 * 2 * 64 * 64 + 2 * 64 * 4, /* TILE_SCRATCH */
 };
 
 extern const gen_body gen_body_linear_stream;
@@ -83,20 +83,24 @@ static void print_logits_shape(const gen_call *c, text *out)
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    (void)cx;
+    (void)cx, (void)n;
     gen_pack p;
     pack(c, &p);
-    text_print(out, "static __device__ const tile_shape tile_shape_%u = {%lld, %lld, %lld, ", n, (long long)p.columns,
-               (long long)(p.padded_columns / 32), (long long)gen_output(c, 0)->dims[1]);
+    text_print(out, "{%lld, %lld, %lld, ", (long long)p.columns, (long long)(p.padded_columns / 32),
+               (long long)gen_output(c, 0)->dims[1]);
     if (is_logits(c))
         print_logits_shape(c, out);
     else
         print_linear_shape(c, out);
-    text_print(out,
-               "};\nMPK_FN void body_%u(const mpk_task &t)\n{\n    linear_tile(t, tile_shape_%u);\n}\n"
-               "MPK_FN void load_%u(mpk_load &l)\n{\n    linear_tile_load(l, tile_shape_%u);\n}\n",
-               n, n, n, n);
+    text_print(out, "}");
     return MPK_OK;
+}
+
+static const gen_routine *routine(const gen_call *c)
+{
+    static const gen_routine all = {"tile_shape", "linear_tile", "linear_tile_load"};
+    (void)c;
+    return &all;
 }
 
 static uint32_t scratch_bytes(const gen_call *c)
@@ -112,6 +116,7 @@ const gen_body gen_body_linear_tile = {.op = "linear",
                                        .loads = true,
                                        .accepts = accepts,
                                        .print = print,
+                                       .routine = routine,
                                        .pack = pack,
                                        .scratch_bytes = scratch_bytes};
 const gen_body gen_body_logits_tile = {.op = "logits",
@@ -121,5 +126,6 @@ const gen_body gen_body_logits_tile = {.op = "logits",
                                        .loads = true,
                                        .accepts = accepts,
                                        .print = print,
+                                       .routine = routine,
                                        .pack = pack,
                                        .scratch_bytes = scratch_bytes};

@@ -116,7 +116,7 @@ static __device__ void loader_loop(void)
     const rt_kernel *k = mpk_w.k;
     mpk_load l = {};
     mpk_descriptors d = {};
-    rt_u32 slot = 0, parity = 0, graph = k->start_step == RT_NO_STEP ? 0 : (rt_u32)(k->start_step >> 32);
+    rt_u32 slot = 0, parity = 0, graph = k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);
     l.ring.n = l.tail.n = MPK_PAGES - MPK_JIT_PAGES;
     l.in_flight = k->tuning.in_flight < l.ring.n ? k->tuning.in_flight : l.ring.n;
     l.policy = ptx_policy_once();
@@ -373,7 +373,6 @@ MPK_FN void drop_ahead(mpk_side *s)
 /* Thread 0 waits for a step after `last` and writes down what it is; MPK_STOP: none comes. */
 static __device__ __noinline__ void await_step(rt_u64 last)
 {
-    const rt_machine *m = &mpk_w.k->machine;
     rt_control *c = mpk_w.control;
     rt_u64 step;
     rt_u32 n = 0;
@@ -384,12 +383,13 @@ static __device__ __noinline__ void await_step(rt_u64 last)
         mpk_w.choice = MPK_STOP;
         return;
     }
-    mpk_w.choice = (rt_u32)(step >> 32) != mpk_w.graph;
-    mpk_w.graph = (rt_u32)(step >> 32);
-    mpk_w.epoch = (rt_u32)step;
-    mpk_w.hybrid = m->graphs[mpk_w.graph].n_jit != 0;
-    for (int i = 0; i < RT_LIVES; i++)
-        mpk_w.live[i] = rt_load_relaxed_device((const rt_word *)&c->live[i]);
+    mpk_w.choice = rt_word_graph(step) != mpk_w.graph;
+    mpk_w.graph = rt_word_graph(step);
+    mpk_w.epoch = rt_word_epoch(step);
+    if (mpk_w.choice)
+        mpk_w.hybrid = mpk_w.k->machine.graphs[mpk_w.graph].n_jit != 0;
+    for (rt_u32 i = 0; i < RT_LIVES; i++)
+        mpk_w.live[i] = rt_word_live(step, i);
 }
 
 static __device__ void body_loop(void)
@@ -412,7 +412,7 @@ static __device__ void body_loop(void)
             if (mpk_w.choice)
                 drop_ahead(&s);
 #endif
-            s.step = (rt_u64)mpk_w.graph << 32 | mpk_w.epoch;
+            s.step = rt_step_word(mpk_w.graph, mpk_w.epoch, mpk_w.live[RT_TOKENS], mpk_w.live[RT_ROWS]);
             if (mpk_thread() == 0)
                 ptx_store_flag(&mpk_w.begun, mpk_w.begun + 1);
             mpk_sync();
@@ -424,58 +424,136 @@ static __device__ void body_loop(void)
 
 /* ---- the step task ---- */
 
-/* Has the step that was published ended? */
-MPK_FN int step_has_ended(rt_machine *m, rt_u64 step)
+/* What the step task looks at in every step, brought near for the life of the kernel; of worker 0.  Slots as far as
+ * shared memory reaches; where a program has more, they stay where they are. */
+struct mpk_stepper {
+    rt_machine machine; /* the kernel's, but for the addresses of what lies here */
+    rt_serving serving;
+    rt_u32 epochs[RT_MAX_GRAPHS];
+};
+enum {
+    MPK_OWN_BYTES = 8192, /* of shared memory that the host leaves to a worker itself (src/cuda/cuda.c) */
+    MPK_SLOTS = (MPK_OWN_BYTES - sizeof(mpk_worker) - sizeof(mpk_stepper) - 128) / sizeof(rt_slot)
+};
+__shared__ mpk_stepper mpk_step;
+__shared__ rt_slot mpk_slots[MPK_SLOTS];
+
+MPK_FN void step_copy(void *to, const void *from, rt_u32 n_bytes)
 {
-    const rt_graph *g = &m->graphs[step >> 32];
-    rt_u32 needed = m->events[g->first_event + RT_END].needed;
-    return (rt_i32)(rt_load_acquire_device(&m->counters[g->first_event + RT_END]) - needed * (rt_u32)step) >= 0;
+    for (rt_u32 i = rt_lane(); i < n_bytes / 4; i += RT_LANES)
+        ((rt_u32 *)to)[i] = ((const rt_u32 *)from)[i];
+}
+
+MPK_FN rt_machine *step_begin(rt_kernel *k)
+{
+    rt_machine *m = &mpk_step.machine;
+    rt_u32 n_slots = k->machine.serving->n_slots;
+    step_copy(m, &k->machine, sizeof *m);
+    step_copy(&mpk_step.serving, k->machine.serving, sizeof mpk_step.serving);
+    step_copy(mpk_step.epochs, k->machine.epochs, k->machine.n_graphs * sizeof(rt_u32));
+    if (n_slots <= MPK_SLOTS)
+        step_copy(mpk_slots, k->machine.slots, n_slots * sizeof(rt_slot));
+    rt_meet();
+    if (rt_lane() == 0) {
+        m->serving = &mpk_step.serving;
+        m->epochs = mpk_step.epochs;
+        if (n_slots <= MPK_SLOTS)
+            m->slots = mpk_slots;
+    }
+    rt_meet();
+    return m;
+}
+
+/* For the next kernel. */
+MPK_FN void step_end(rt_kernel *k, rt_u64 step)
+{
+    rt_u32 n_slots = mpk_step.serving.n_slots;
+    rt_meet();
+    step_copy(k->machine.serving, &mpk_step.serving, sizeof mpk_step.serving);
+    step_copy(k->machine.epochs, mpk_step.epochs, k->machine.n_graphs * sizeof(rt_u32));
+    if (n_slots <= MPK_SLOTS)
+        step_copy(k->machine.slots, mpk_slots, n_slots * sizeof(rt_slot));
+    if (rt_lane() == 0)
+        k->start_step = step;
+}
+
+/* The end event of the step that runs. */
+struct mpk_ending {
+    const rt_word *counter;
+    rt_u32 graph, needed, wanted;
+};
+
+MPK_FN void ending_follow(mpk_ending *e, const rt_machine *m, rt_u64 step)
+{
+    if (e->graph != rt_word_graph(step)) {
+        e->graph = rt_word_graph(step);
+        rt_u32 at = m->graphs[e->graph].first_event + RT_END;
+        e->counter = m->counters + at;
+        e->needed = m->events[at].needed;
+    }
+    e->wanted = e->needed * rt_word_epoch(step);
+}
+
+/* Every lane acquires by itself: each reads results of the step. */
+MPK_FN int step_has_ended(const mpk_ending *e)
+{
+    return rt_every((rt_i32)(rt_load_acquire_device(e->counter) - e->wanted) >= 0);
 }
 
 /* Has the step lasted too long?  A stopped process does not age: only times at which it was looked at count. */
-MPK_FN int step_is_stuck(rt_machine *m, rt_u64 *since, rt_u32 *n)
+MPK_FN int step_is_stuck(const rt_machine *m, rt_u64 *since, rt_u32 *n)
 {
     if (++*n % 1024)
         return 0;
     rt_u64 now = rt_clock_ns();
     if (!*since)
         *since = now;
-    return now - *since > m->limits.stall_ns;
+    return rt_every(now - *since > m->limits.stall_ns);
 }
 
-/* One thread of worker 0.  It alone writes the step word. */
+/* Nothing to do: shall the kernel end? */
+MPK_FN int step_rests(const rt_kernel *k, rt_machine *m, rt_u64 *idle_since)
+{
+    rt_u64 now = rt_clock_ns();
+    int ends = 0;
+    if (!*idle_since)
+        *idle_since = now;
+    if (rt_lane() == 0) {
+        rt_store_relaxed_device(&m->control->idle, 1);
+        ends = k->idle_ns && now - *idle_since > k->idle_ns &&
+               rt_replace_acq_rel_device(&m->control->abort, RT_RUNNING, RT_STOPPING);
+    }
+    return !rt_every(!ends);
+}
+
+/* A warp of worker 0.  It alone writes the step word. */
 static __device__ void step_loop(rt_kernel *k)
 {
-    rt_machine *m = &k->machine;
-    rt_worker *w = &m->workers[0];
+    rt_machine *m = step_begin(k);
     rt_u64 step = k->start_step, since = 0, idle_since = 0;
     rt_u32 n = 0;
-    w->owner = 1;
-    w->index = 0;
-    while (!ptx_load_flag(&mpk_w.abort)) {
-        if (!w->owner && !step_has_ended(m, step)) {
-            if (step_is_stuck(m, &since, &n)) {
+    int runs = 0;
+    mpk_ending ending = {0, RT_NONE, 0, 0};
+    while (rt_every(!ptx_load_flag(&mpk_w.abort))) {
+        if (runs && !step_has_ended(&ending)) {
+            if (!step_is_stuck(m, &since, &n))
+                continue;
+            if (rt_lane() == 0)
                 rt_raise_stall(m, 0);
-                break;
-            }
-            continue;
-        }
-        w->owner = 1;
-        if (rt_step_poll(m, w)) {
-            step = rt_load_wide_acquire_device(&m->control->step);
-            k->start_step = step; /* valid for the next kernel once this step is over */
-            since = idle_since = 0;
-            continue;
-        }
-        rt_store_relaxed_device(&m->control->idle, 1);
-        rt_u64 now = rt_clock_ns();
-        if (!idle_since)
-            idle_since = now;
-        if (k->idle_ns && now - idle_since > k->idle_ns &&
-            rt_replace_acq_rel_device(&m->control->abort, RT_RUNNING, RT_STOPPING))
             break;
-        __nanosleep(200);
+        }
+        runs = rt_step_poll(m, &m->workers[0]);
+        if (runs) {
+            step = m->serving->step;
+            ending_follow(&ending, m, step);
+            since = idle_since = 0;
+        } else if (step_rests(k, m, &idle_since)) {
+            break;
+        } else {
+            __nanosleep(200);
+        }
     }
+    step_end(k, step); /* over, if the kernel ends by itself */
     ptx_store_flag(&mpk_w.abort, 1);
 }
 
@@ -603,7 +681,8 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.index = blockIdx.x;
         mpk_w.mode = k->mode;
         mpk_w.times = 0;
-        mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : (rt_u32)(k->start_step >> 32);
+        mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);
+        mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
         mpk_w.abort = mpk_w.begun = mpk_w.resync = mpk_w.jit_mail = 0;
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
@@ -629,7 +708,7 @@ extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt
     rt_u32 warp = threadIdx.x / 32;
     worker_begin(k);
     if (k->mode == RT_ONE_STEP) {
-        if (blockIdx.x == 0 && threadIdx.x == 0) {
+        if (blockIdx.x == 0 && warp == 0) {
             k->machine.workers[0].owner = 1;
             rt_step_poll(&k->machine, &k->machine.workers[0]);
         }
@@ -647,10 +726,9 @@ extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt
 #endif
     else if (k->mode != RT_SERVE)
         return;
-    else if (warp == MPK_WARPS + 2 && blockIdx.x == 0) {
-        if (threadIdx.x % 32 == 0)
-            step_loop(k);
-    } else if (warp == MPK_WARPS + 2 && blockIdx.x <= k->machine.n_schedulers) {
+    else if (warp == MPK_WARPS + 2 && blockIdx.x == 0)
+        step_loop(k);
+    else if (warp == MPK_WARPS + 2 && blockIdx.x <= k->machine.n_schedulers) {
         if (threadIdx.x % 32 == 0)
             while (!ptx_load_flag(&mpk_w.abort)) {
                 if (!rt_sched_poll(&k->machine, &k->machine.schedulers[blockIdx.x - 1]))

@@ -56,7 +56,7 @@ static void run_op(server *s, const rt_machine *m, uint32_t g, uint32_t k)
 
 static void run_step(server *s, const rt_machine *m)
 {
-    rt_u32 g = (rt_u32)(m->control->step.value >> 32);
+    rt_u32 g = rt_word_graph(m->control->step.value);
     for (uint32_t k = 0; k < s->image->ir[g]->ops.n; k++)
         run_op(s, m, g, k);
     s->steps++;

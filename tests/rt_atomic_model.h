@@ -42,12 +42,14 @@ void model_wake(const rt_word *word);
     }
 
 MODEL_LOAD(rt_load_relaxed_device, rt_word, rt_u32)
+MODEL_LOAD(rt_load_relaxed_system, rt_word, rt_u32)
 MODEL_LOAD(rt_load_acquire_device, rt_word, rt_u32)
 MODEL_LOAD(rt_load_acquire_system, rt_word, rt_u32)
 MODEL_LOAD(rt_load_wide_acquire_device, rt_wide, rt_u64)
 MODEL_STORE(rt_store_relaxed_device, rt_word, rt_u32)
 MODEL_STORE(rt_store_release_device, rt_word, rt_u32)
 MODEL_STORE(rt_store_release_system, rt_word, rt_u32)
+MODEL_STORE(rt_store_wide_relaxed_device, rt_wide, rt_u64)
 MODEL_STORE(rt_store_wide_release_device, rt_wide, rt_u64)
 MODEL_CHANGE(rt_add_acq_rel_device, old + v)
 MODEL_CHANGE(rt_add_acq_rel_system, old + v)

@@ -22,7 +22,7 @@ RT_FN int rt_preload(rt_machine *m, rt_worker *w, rt_u32 task, rt_u32 piece)
 
 extern "C" __global__ void rt_all(rt_machine *m, rt_worker *workers, rt_scheduler *schedulers)
 {
-    if (threadIdx.x == 0)
+    if (threadIdx.x < 32)
         rt_worker_loop(m, &workers[blockIdx.x], &schedulers[blockIdx.x]);
     else if (threadIdx.x == 32)
         rt_sched_loop(m, &schedulers[blockIdx.x]);

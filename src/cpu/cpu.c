@@ -446,6 +446,7 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
     if (s->ready) {
         TRY(make_rings(cx, m, o, &rings));
         NEW(cx, &m->arena, m->rt.slots, s->n_slots);
+        NEW(cx, &m->arena, m->rt.running, s->n_slots);
         NEW(cx, &m->arena, m->rt.free_pages, s->n_pages);
         for (uint32_t i = 0; i < s->n_pages; i++)
             m->rt.free_pages[i] = s->n_pages - 1 - i;

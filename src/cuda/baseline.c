@@ -93,7 +93,7 @@ static mpk_status run_step(mpk_context *cx, cuda_machine *m, bool *busy)
     TRY(finish(cx, m));
     *busy = b->control->n_steps.value != b->n_steps;
     b->n_steps = b->control->n_steps.value;
-    b->next = *busy ? (uint32_t)(b->control->step.value >> 32) : m->machine.image.n_graphs;
+    b->next = *busy ? rt_word_graph(b->control->step.value) : m->machine.image.n_graphs;
     CHECK(cx, b->next <= m->machine.image.n_graphs, MPK_EDEVICE, "the step task names graph %u", b->next);
     return MPK_OK;
 }

@@ -85,6 +85,7 @@ static void place_state(cuda_machine *m, uint64_t *n)
     l->event_slots = place(n, schedulers * l->event_capacity, sizeof(rt_slot_word));
     l->serving = place(n, 1, sizeof(rt_serving));
     l->slots = place(n, m->serving.n_slots, sizeof(rt_slot));
+    l->running = place(n, m->serving.n_slots, sizeof(rt_request));
     l->free_pages = place(n, m->serving.n_pages, sizeof(rt_u32));
     l->request_ring = place(n, 1, sizeof(rt_ring));
     l->command_ring = place(n, 1, sizeof(rt_ring));
@@ -366,6 +367,7 @@ static void fill_machine(const cuda_machine *m, rt_machine *rt)
         .limits = {.stall_ns = o->stall_ns, .body_ns = o->body_ns, .processors = n_workers(m)},
         .serving = AT(base + l->serving),
         .slots = AT(base + l->slots),
+        .running = AT(base + l->running),
         .free_pages = AT(base + l->free_pages),
         .step_area = AT(m->areas[RT_STEP]),
         .request_ring = AT(base + l->request_ring),

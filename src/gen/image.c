@@ -259,6 +259,10 @@ mpk_status gen_image_make(mpk_context *cx, arena *a, const tg_program *p, gen_im
     NEW(cx, a, sources, p->n_graphs);
     NEW(cx, a, image.ir, p->n_graphs);
     NEW(cx, a, image.places, p->n_graphs);
+    for (uint32_t i = 0; i < p->n_graphs; i++)
+        CHECK(cx, p->graphs[i].n_tokens <= RT_MAX_TOKENS && count_rows(p->graphs[i].ir) <= RT_MAX_ROWS, MPK_ELIMIT,
+              "a graph for steps of %u tokens with %u rows; at most %d and %d are possible", p->graphs[i].n_tokens,
+              count_rows(p->graphs[i].ir), RT_MAX_TOKENS, RT_MAX_ROWS);
     for (uint32_t i = 0; i < p->n_graphs; i++) {
         ir_print(p->graphs[i].ir, &sources[i]);
         image.ir[i] = p->graphs[i].ir;
@@ -511,6 +515,9 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, gen_
     image->ir[index] = ir;
     TRY(read_places(cx, a, h, g, image, index));
     TRY(read_tasks(cx, a, h, g, ir, &tg));
+    CHECK(cx, g->n_tokens <= RT_MAX_TOKENS && g->n_rows <= RT_MAX_ROWS, MPK_EFORMAT,
+          "graph %u of the image is for steps of %u tokens with %u rows; at most %d and %d are possible", index,
+          g->n_tokens, g->n_rows, RT_MAX_TOKENS, RT_MAX_ROWS);
     CHECK(cx, g->n_rows == count_rows(ir), MPK_EFORMAT, "graph %u of the image says %u rows, its text %u", index,
           g->n_rows, count_rows(ir));
     TRY(tg_verify(cx, a, tg));

@@ -17,7 +17,7 @@
 #include "rt/rt_port.h"
 
 #define RT_NONE 0xffffffffu
-#define RT_NO_STEP (~(rt_u64)0) /* the step word before the first step */
+#define RT_NO_STEP (~(rt_u64)0) /* the step word before the first step; no step has it (RT_EVERY_TOKEN) */
 #define RT_NOWHERE (~(rt_u64)0)
 
 enum {
@@ -27,6 +27,8 @@ enum {
     RT_MAX_GRAPHS = 32,
     RT_MAX_WORKERS = 1024,
     RT_MAX_EOS = 16,
+    RT_MAX_TOKENS = 8192, /* of a step */
+    RT_MAX_ROWS = 8190,
     RT_LINE = 128, /* bytes between words of different writers: two cache lines, for the prefetcher's sake */
     RT_START = 0,  /* the event that the publication of a step activates */
     RT_END = 1,    /* the event whose activation runs the step task */
@@ -35,6 +37,44 @@ enum {
 /* What axis 0 of an operator's output counts; only the first live[kind] entries exist in a step.  Same order as
  * ir_live. */
 enum { RT_ALL, RT_TOKENS, RT_ROWS, RT_LIVES };
+
+/* The step word says all that a worker must know of a step, so that one atomic load brings it:
+ *
+ *     graph 5 bits | live tokens 14 | live rows 13 | epoch 32, from the top
+ *
+ * Host-driven steps may ask for everything there is, whatever its number: RT_NONE, which the fields hold as the numbers
+ * below. */
+enum { RT_EVERY_TOKEN = 16382, RT_EVERY_ROW = 8191 };
+
+RT_FN rt_u64 rt_step_word(rt_u32 graph, rt_u32 epoch, rt_u32 tokens, rt_u32 rows)
+{
+    rt_u32 high = graph << 27 | (tokens < RT_EVERY_TOKEN ? tokens : RT_EVERY_TOKEN) << 13 |
+                  (rows < RT_EVERY_ROW ? rows : RT_EVERY_ROW);
+    return (rt_u64)high << 32 | epoch;
+}
+RT_FN rt_u32 rt_word_graph(rt_u64 step)
+{
+    return (rt_u32)(step >> 59);
+}
+RT_FN rt_u32 rt_word_epoch(rt_u64 step)
+{
+    return (rt_u32)step;
+}
+RT_FN rt_u32 rt_word_tokens(rt_u64 step)
+{
+    rt_u32 n = (rt_u32)(step >> 45) & 0x3fff;
+    return n == RT_EVERY_TOKEN ? RT_NONE : n;
+}
+RT_FN rt_u32 rt_word_rows(rt_u64 step)
+{
+    rt_u32 n = (rt_u32)(step >> 32) & 0x1fff;
+    return n == RT_EVERY_ROW ? RT_NONE : n;
+}
+/* Live entries of axis 0 by kind (RT_ALL: no limit). */
+RT_FN rt_u32 rt_word_live(rt_u64 step, rt_u32 kind)
+{
+    return kind == RT_TOKENS ? rt_word_tokens(step) : kind == RT_ROWS ? rt_word_rows(step) : RT_NONE;
+}
 
 /* Where a tensor lies.  Same order as tg_area. */
 enum { RT_WEIGHTS, RT_STATE, RT_STEP, RT_TEMPS, RT_AREAS };
@@ -187,7 +227,7 @@ typedef struct rt_fault {
 
 /* What all workers share.  Words of different writers lie RT_LINE apart. */
 typedef struct rt_control {
-    rt_wide step; /* graph << 32 | epoch of the step that runs; written by the step task alone */
+    rt_wide step; /* rt_step_word of the step that runs; written by the step task alone */
     rt_word idle; /* 1: the step task waits for the host and no step runs */
     char apart0[RT_LINE - sizeof(rt_wide) - sizeof(rt_word)];
     rt_word abort; /* RT_RUNNING, RT_STOPPING (the host wants all to leave), RT_FAULTING, RT_FAULTED */
@@ -200,7 +240,7 @@ typedef struct rt_control {
     char apart4[RT_LINE - sizeof(rt_word)];
     rt_word once_wanted, once_done; /* host-driven steps: asked for, finished */
     rt_u32 once_graph, once_tokens, once_rows, once_running;
-    rt_u32 live[RT_LIVES]; /* live entries of axis 0, by kind; written before the step is published */
+    rt_u32 live[RT_LIVES]; /* the step word's counts, for bodies that take an address */
     rt_word free_pages;    /* rt_serving.n_free, for statistics */
     rt_wide n_steps;       /* since the start, for statistics */
     rt_fault fault;        /* valid once abort is RT_FAULTED */
@@ -266,7 +306,7 @@ typedef struct rt_worker {
 
 enum { RT_SLOT_FREE, RT_SLOT_FEEDING, RT_SLOT_WAITING };
 
-/* One running request. */
+/* One running request, the part that the step task looks at in each step; the rest is rt_machine.running. */
 typedef struct rt_slot {
     rt_u32 state;    /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND */
     rt_u32 admitted; /* number of the admission: the order of prompts */
@@ -278,9 +318,9 @@ typedef struct rt_slot {
     rt_u32 n_source, n_fed;
     rt_i32 token;                            /* the last token generated */
     rt_u32 generated;                        /* tokens generated, or appended by the host */
-    rt_u32 rows, rows_consumed;              /* rows of logits delivered, done with */
+    rt_u32 rows;                             /* rows of logits delivered */
     rt_u32 step_tokens, step_rows, step_row; /* of the step that runs: tokens, rows, and its first row */
-    rt_request request;
+    rt_u32 n_eos;                            /* of the request */
 } rt_slot;
 
 /* Everything the step task keeps.  Law for the KV pages: n_free + the sum of held = n_pages, and
@@ -292,7 +332,14 @@ typedef struct rt_serving {
     /* offsets in the step area, RT_NOWHERE if the program has no such tensor */
     rt_u64 tokens, positions, slots, pages, rows, sampling, seeds, draws, logits, next;
     rt_u32 n_free, n_promised, n_active, n_admitted;
-    rt_u32 running; /* 1: a step for requests is under way, its outputs have not been read */
+    rt_u32 running;  /* 1: a step for requests is under way, its outputs have not been read */
+    rt_u32 steady;   /* 1: that step has one token and one row of each request that feeds, and no prompt */
+    rt_u32 blocked;  /* 1: the oldest request in the ring waits until another ends */
+    rt_u32 told;     /* entries written to the token ring since the start; its `written` follows */
+    rt_u32 told_end; /* `told` may grow up to here, as far as is known */
+    rt_u32 built_tokens, built_rows; /* of the step that is being built */
+    rt_u64 step;                     /* the step word published last */
+    rt_u64 n_steps;                  /* published since the start */
 } rt_serving;
 
 /* Limits, in ns; both count time in which someone looked, so that a stopped process does not age. */
@@ -329,8 +376,9 @@ typedef struct rt_machine {
     rt_limits limits;
 
     rt_serving *serving;
-    rt_slot *slots;     /* [n_slots] */
-    rt_u32 *free_pages; /* [n_pages], a stack of n_free */
+    rt_slot *slots;      /* [n_slots] */
+    rt_request *running; /* [n_slots] the request of each slot */
+    rt_u32 *free_pages;  /* [n_pages], a stack of n_free */
     char *step_area;
     rt_ring *request_ring, *command_ring, *token_ring;
     rt_request *requests;      /* [request_mask + 1] */
@@ -361,6 +409,7 @@ typedef char rt_size_of_weight[sizeof(rt_weight) == 72 ? 1 : -1];
 typedef char rt_size_of_header[sizeof(rt_header) == 216 ? 1 : -1];
 typedef char rt_size_of_request[sizeof(rt_request) == 136 ? 1 : -1];
 typedef char rt_size_of_command[sizeof(rt_command) == 32 ? 1 : -1];
+typedef char rt_size_of_slot[sizeof(rt_slot) == 72 ? 1 : -1];
 typedef char rt_size_of_token[sizeof(rt_token) == 24 ? 1 : -1];
 
 #endif

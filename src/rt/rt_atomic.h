@@ -12,6 +12,10 @@ RT_FN rt_u32 rt_load_relaxed_device(const rt_word *w)
 {
     return __atomic_load_n(&w->value, __ATOMIC_RELAXED);
 }
+RT_FN rt_u32 rt_load_relaxed_system(const rt_word *w)
+{
+    return __atomic_load_n(&w->value, __ATOMIC_RELAXED);
+}
 RT_FN rt_u32 rt_load_acquire_device(const rt_word *w)
 {
     return __atomic_load_n(&w->value, __ATOMIC_ACQUIRE);
@@ -36,6 +40,10 @@ RT_FN void rt_store_release_device(rt_word *w, rt_u32 v)
 RT_FN void rt_store_release_system(rt_word *w, rt_u32 v)
 {
     __atomic_store_n(&w->value, v, __ATOMIC_RELEASE);
+}
+RT_FN void rt_store_wide_relaxed_device(rt_wide *w, rt_u64 v)
+{
+    __atomic_store_n(&w->value, v, __ATOMIC_RELAXED);
 }
 RT_FN void rt_store_wide_release_device(rt_wide *w, rt_u64 v)
 {

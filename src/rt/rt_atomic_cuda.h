@@ -24,12 +24,14 @@
     }
 
 RT_LOAD(rt_load_relaxed_device, "ld.relaxed.gpu.u32", rt_word, rt_u32, "r")
+RT_LOAD(rt_load_relaxed_system, "ld.relaxed.sys.u32", rt_word, rt_u32, "r")
 RT_LOAD(rt_load_acquire_device, "ld.acquire.gpu.u32", rt_word, rt_u32, "r")
 RT_LOAD(rt_load_acquire_system, "ld.acquire.sys.u32", rt_word, rt_u32, "r")
 RT_LOAD(rt_load_wide_acquire_device, "ld.acquire.gpu.u64", rt_wide, rt_u64, "l")
 RT_STORE(rt_store_relaxed_device, "st.relaxed.gpu.u32", rt_word, rt_u32, "r")
 RT_STORE(rt_store_release_device, "st.release.gpu.u32", rt_word, rt_u32, "r")
 RT_STORE(rt_store_release_system, "st.release.sys.u32", rt_word, rt_u32, "r")
+RT_STORE(rt_store_wide_relaxed_device, "st.relaxed.gpu.u64", rt_wide, rt_u64, "l")
 RT_STORE(rt_store_wide_release_device, "st.release.gpu.u64", rt_wide, rt_u64, "l")
 RT_CHANGE(rt_add_acq_rel_device, "atom.add.acq_rel.gpu.u32")
 RT_CHANGE(rt_add_acq_rel_system, "atom.add.acq_rel.sys.u32")

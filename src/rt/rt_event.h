@@ -63,7 +63,7 @@ RT_FN int rt_sched_poll(rt_machine *m, rt_scheduler *s)
     rt_u32 at, mask = m->event_mask;
     if (!rt_queue_pop(&m->event[s->index], m->event_slots + (rt_u64)s->index * (mask + 1), mask, &at))
         return 0;
-    const rt_graph *g = &m->graphs[rt_load_wide_acquire_device(&m->control->step) >> 32];
+    const rt_graph *g = &m->graphs[rt_word_graph(rt_load_wide_acquire_device(&m->control->step))];
     const rt_event *e = &m->events[at];
     for (rt_u32 t = e->first; t < e->last; t++) {
         if (m->tasks[g->first_task + t].worker != RT_NONE)

@@ -10,6 +10,15 @@
  *     rt_wake       wake whoever sleeps on word
  *     rt_delay      lose time at random, for tests
  *     rt_run_body   the code of one task: see rt_worker.h
+ *
+ * The step task is run by RT_LANES lanes in step: one thread of a CPU, a warp of a GPU.
+ *
+ *     rt_lane       which one this is
+ *     rt_meet       all lanes meet; each sees what the others wrote before
+ *     rt_every      whether the condition holds in all lanes, the same answer in each
+ *     rt_before     how many lanes before this one say yes; *all: how many in all
+ *     RT_STEP_MOVES 1: the step task runs wherever the last step ended, so that once a step is published another thread
+ *                   may run the task already; 0: it has a warp of its own
  */
 #ifndef RT_PORT_H
 #define RT_PORT_H
@@ -36,7 +45,27 @@ typedef struct rt_wide {
 #define RT_FN static __device__ __forceinline__
 #define RT_LARGE_FN static __device__ __noinline__
 enum { RT_SLEEPS = 0 }; /* a warp cannot sleep on a word: it polls */
+enum { RT_LANES = 32, RT_STEP_MOVES = 0 };
 #include "rt/rt_atomic_cuda.h"
+
+RT_FN rt_u32 rt_lane(void)
+{
+    return threadIdx.x % 32;
+}
+RT_FN void rt_meet(void)
+{
+    __syncwarp();
+}
+RT_FN int rt_every(int condition)
+{
+    return __all_sync(0xffffffffu, condition);
+}
+RT_FN rt_u32 rt_before(int says, rt_u32 *all)
+{
+    rt_u32 set = __ballot_sync(0xffffffffu, says);
+    *all = (rt_u32)__popc(set);
+    return (rt_u32)__popc(set & ((1u << threadIdx.x % 32) - 1));
+}
 
 RT_FN rt_u64 rt_clock_ns(void)
 {
@@ -99,6 +128,24 @@ RT_FN void rt_pause(void)
 #endif
 }
 
+#endif
+
+#if !defined(__CUDACC_RTC__) && !defined(__CUDACC__)
+enum { RT_LANES = 1, RT_STEP_MOVES = 1 };
+RT_FN rt_u32 rt_lane(void)
+{
+    return 0;
+}
+RT_FN void rt_meet(void) {}
+RT_FN int rt_every(int condition)
+{
+    return condition;
+}
+RT_FN rt_u32 rt_before(int says, rt_u32 *all)
+{
+    *all = says != 0;
+    return 0;
+}
 #endif
 
 #endif

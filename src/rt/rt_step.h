@@ -1,15 +1,17 @@
 /* rt_step.h - the step task (paper §6.1, "Supporting runtime dynamism"): requests in, tokens out, next step prepared.
  *
  * Input: what the last step left in the step area (logits, next), the host's rings.  Output: the token ring, the step
- * inputs (model.h), the published step.  It runs inside the machine, on the worker that ended the last step; nobody
- * else runs a task then, so everything here is plain memory except the rings.  In order: collect the tokens of the last
- * step and retire requests, obey commands, admit in order of arrival, build the next step, publish.
+ * inputs (model.h), the published step.  It runs inside the machine, on the worker that ended the last step (a GPU: on
+ * a warp of its own); nobody else runs a task then, so everything here is plain memory except the rings.  In order:
+ * collect the tokens of the last step and retire requests, obey commands, admit in order of arrival, build the next
+ * step, publish.  The usual step, in which every request got one token and goes on and nothing new has come, comes out
+ * of the last one by adding 1 here and there (rt_step_advance): the same slots, rows and graph; all lanes share it.
  *
  * What a request is given never depends on the others: tokens of a request enter in order of position, and bodies
  * reduce each token on its own; how a prompt is cut into chunks and who shares the step changes no bit. Memory: KV
  * pages are promised at admission for all a request may ever hold, so a running request never waits for one. Running
  * out is back-pressure: the oldest request waits, and all behind it.  The same holds for a full token ring. Cost:
- * O(slots + tokens of the step).
+ * O(slots + tokens of the step); the usual step on a GPU: one round of independent loads, and the stores.
  */
 #ifndef RT_STEP_H
 #define RT_STEP_H
@@ -18,16 +20,20 @@
 
 /* ---- publishing ---- */
 
-/* Begin the next run of a graph.  The release publishes the step inputs and live counts to every worker. */
-RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph)
+/* One lane: begin the next run of a graph.  The release publishes the step inputs and live counts to every worker. */
+RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph, rt_u32 n_tokens, rt_u32 n_rows)
 {
     const rt_graph *g = &m->graphs[graph];
-    rt_u32 epoch = ++m->epochs[graph];
-    rt_store_wide_release_device(&m->control->n_steps, rt_load_wide_acquire_device(&m->control->n_steps) + 1);
+    rt_control *c = m->control;
+    rt_u64 step = rt_step_word(graph, ++m->epochs[graph], n_tokens, n_rows);
+    m->serving->step = step;
+    c->live[RT_TOKENS] = rt_word_tokens(step);
+    c->live[RT_ROWS] = rt_word_rows(step);
+    rt_store_wide_relaxed_device(&c->n_steps, ++m->serving->n_steps);
     w->owner = 0;
-    rt_store_relaxed_device(&m->control->idle, 0);
+    rt_store_relaxed_device(&c->idle, 0);
     rt_point(m, w->index);
-    rt_store_wide_release_device(&m->control->step, (rt_u64)graph << 32 | epoch);
+    rt_store_wide_release_device(&c->step, step);
     if (m->events[g->first_event + RT_START].jit)
         rt_event_submit(m, w, g->first_event + RT_START);
     rt_wake_all(m);
@@ -46,29 +52,39 @@ RT_FN int rt_once_poll(rt_machine *m, rt_worker *w)
     if (wanted == rt_load_relaxed_device(&c->once_done))
         return 0;
     c->once_running = 1;
-    c->live[RT_TOKENS] = c->once_tokens;
-    c->live[RT_ROWS] = c->once_rows;
-    rt_step_publish(m, w, c->once_graph);
+    rt_step_publish(m, w, c->once_graph, c->once_tokens, c->once_rows);
     return 1;
 }
 
 /* ---- telling the host ---- */
 
-RT_FN rt_u32 rt_tokens_space(const rt_machine *m)
+/* Entries that may be written, as far as the host has read. */
+RT_FN rt_u32 rt_tokens_space(rt_machine *m)
 {
-    return rt_ring_space(m->token_ring, m->token_mask + 1);
+    rt_serving *s = m->serving;
+    s->told_end = rt_load_acquire_system(&m->token_ring->read) + m->token_mask + 1;
+    return s->told_end - s->told;
 }
 
-/* The caller has seen space for it. */
-RT_FN void rt_tell(rt_machine *m, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 rows, rt_u32 reason)
+RT_FN void rt_tell_at(rt_machine *m, rt_u32 at, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 rows, rt_u32 reason)
 {
-    rt_token *t = &m->tokens[rt_load_relaxed_device(&m->token_ring->written) & m->token_mask];
+    rt_token *t = &m->tokens[at & m->token_mask];
     t->id = id;
     t->token = token;
     t->index = index;
     t->rows = rows;
     t->reason = reason;
-    rt_ring_wrote(m->token_ring, 1);
+}
+
+/* The caller has seen space for it; rt_show makes it visible. */
+RT_FN void rt_tell(rt_machine *m, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 rows, rt_u32 reason)
+{
+    rt_tell_at(m, m->serving->told++, id, token, index, rows, reason);
+}
+
+RT_FN void rt_show(rt_machine *m)
+{
+    rt_store_release_system(&m->token_ring->written, m->serving->told); /* partner: rt_ring_ready in the host */
 }
 
 /* ---- requests ---- */
@@ -120,30 +136,37 @@ RT_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reas
 {
     rt_slot *slot = &m->slots[index];
     rt_slot_free(m, index);
-    rt_tell(m, slot->request.id, token, slot->generated, slot->rows, reason);
+    rt_tell(m, m->running[index].id, token, slot->generated, slot->rows, reason);
 }
 
 /* ---- collect: what the last step has produced ---- */
 
 /* Copy the step's rows of logits of one request to the host. */
-RT_FN void rt_slot_deliver(rt_machine *m, rt_slot *slot)
+RT_FN void rt_slot_deliver(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
+    rt_slot *slot = &m->slots[index];
     const float *from = (const float *)(m->step_area + s->logits) + (rt_u64)slot->step_row * s->n_vocab;
-    float *to = (float *)slot->request.logits + (rt_u64)slot->rows * s->n_vocab;
+    float *to = (float *)m->running[index].logits + (rt_u64)slot->rows * s->n_vocab;
     rt_u64 n = (rt_u64)slot->step_rows * s->n_vocab;
     for (rt_u64 i = 0; i < n; i++)
         to[i] = from[i];
     slot->rows += slot->step_rows;
 }
 
-/* Why a request ends with this token, RT_GOING if it does not. */
-RT_FN rt_u32 rt_slot_reason(const rt_slot *slot, rt_i32 token)
+RT_FN int rt_is_eos(const rt_request *r, rt_u32 n_eos, rt_i32 token)
 {
-    const rt_request *r = &slot->request;
-    for (rt_u32 i = 0; i < r->n_eos; i++)
-        if (r->eos[i] == token)
-            return RT_EOS;
+    int found = 0; /* no way out of the loop: the loads do not wait for each other */
+    for (rt_u32 i = 0; i < n_eos; i++)
+        found |= r->eos[i] == token;
+    return found;
+}
+
+/* Why a request ends with this token, RT_GOING if it does not. */
+RT_FN rt_u32 rt_slot_reason(const rt_slot *slot, const rt_request *r, rt_i32 token)
+{
+    if (rt_is_eos(r, slot->n_eos, token))
+        return RT_EOS;
     if (r->max_tokens && slot->generated + 1 >= r->max_tokens)
         return RT_LENGTH;
     return slot->position >= slot->limit ? RT_CONTEXT : RT_GOING;
@@ -154,18 +177,19 @@ RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
-    if (slot->request.flags & RT_HOST_SAMPLES) {
+    const rt_request *r = &m->running[index];
+    if (r->flags & RT_HOST_SAMPLES) {
         slot->state = RT_SLOT_WAITING;
-        rt_tell(m, slot->request.id, -1, slot->generated, slot->rows, RT_GOING);
+        rt_tell(m, r->id, -1, slot->generated, slot->rows, RT_GOING);
         return;
     }
     rt_i32 token = ((const rt_i32 *)(m->step_area + s->next))[slot->step_row + slot->step_rows - 1];
-    rt_u32 reason = rt_slot_reason(slot, token);
+    rt_u32 reason = rt_slot_reason(slot, r, token);
     if (reason != RT_GOING) {
         rt_slot_finish(m, index, token, reason);
         return;
     }
-    rt_tell(m, slot->request.id, token, slot->generated, slot->rows, RT_GOING);
+    rt_tell(m, r->id, token, slot->generated, slot->rows, RT_GOING);
     slot->generated++;
     slot->token = token;
     slot->source = RT_NOWHERE;
@@ -187,8 +211,8 @@ RT_FN int rt_step_collect(rt_machine *m)
         slot->position += slot->step_tokens;
         slot->n_fed += slot->step_tokens;
         slot->step_tokens = 0;
-        if (slot->request.flags & RT_HOST_SAMPLES)
-            rt_slot_deliver(m, slot);
+        if (m->running[i].flags & RT_HOST_SAMPLES)
+            rt_slot_deliver(m, i);
         if (slot->n_fed == slot->n_source)
             rt_slot_next(m, i);
     }
@@ -200,7 +224,7 @@ RT_FN int rt_step_collect(rt_machine *m)
 RT_FN rt_u32 rt_slot_of(const rt_machine *m, rt_u64 id)
 {
     for (rt_u32 i = 0; i < m->serving->n_slots; i++)
-        if (m->slots[i].state != RT_SLOT_FREE && m->slots[i].request.id == id)
+        if (m->slots[i].state != RT_SLOT_FREE && m->running[i].id == id)
             return i;
     return RT_NONE;
 }
@@ -229,13 +253,13 @@ RT_FN void rt_slot_append(rt_machine *m, rt_u32 index, const rt_command *c)
         return;
     }
     if (c->n > slot->limit - slot->position) {
-        rt_slot_finish(m, index, -1, slot->request.max_tokens ? RT_LENGTH : RT_CONTEXT);
+        rt_slot_finish(m, index, -1, m->running[index].max_tokens ? RT_LENGTH : RT_CONTEXT);
         return;
     }
     slot->source = c->tokens;
     slot->n_source = c->n;
     slot->n_fed = slot->rows = 0;
-    slot->request.logits = c->logits;
+    m->running[index].logits = c->logits;
     slot->generated += c->n;
     slot->state = RT_SLOT_FEEDING;
 }
@@ -271,7 +295,8 @@ RT_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u3
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
-    slot->request = *r;
+    m->running[index] = *r;
+    slot->n_eos = r->n_eos;
     slot->state = RT_SLOT_FEEDING;
     slot->admitted = s->n_admitted++;
     slot->position = slot->held = slot->n_fed = slot->generated = slot->rows = 0;
@@ -288,6 +313,7 @@ RT_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u3
 RT_FN void rt_step_admit(rt_machine *m)
 {
     rt_serving *s = m->serving;
+    s->blocked = 0;
     while (rt_ring_ready(m->request_ring)) {
         const rt_request *r = &m->requests[rt_load_relaxed_device(&m->request_ring->read) & m->request_mask];
         rt_u32 limit = rt_request_limit(s, r), index = rt_find_free(m);
@@ -298,7 +324,8 @@ RT_FN void rt_step_admit(rt_machine *m)
                 return;
             rt_tell(m, r->id, -1, 0, 0, RT_REFUSED);
         } else if (!r->dropped) {
-            if (index == RT_NONE || s->n_free - s->n_promised < rt_pages_for(s, limit))
+            s->blocked = index == RT_NONE || s->n_free - s->n_promised < rt_pages_for(s, limit);
+            if (s->blocked)
                 return;
             rt_slot_begin(m, index, r, limit);
         }
@@ -328,28 +355,29 @@ RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
 }
 
 /* One row of logits for token `token` of the step. */
-RT_FN void rt_put_row(const rt_machine *m, const rt_slot *slot, rt_u32 row, rt_u32 token)
+RT_FN void rt_put_row(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 token)
 {
     const rt_serving *s = m->serving;
+    const rt_request *r = &m->running[index];
     rt_put(m, s->rows, row, (rt_i32)token);
-    rt_put(m, s->draws, row, (rt_i32)slot->generated);
+    rt_put(m, s->draws, row, (rt_i32)m->slots[index].generated);
     if (s->seeds != RT_NOWHERE)
-        ((rt_i64 *)(m->step_area + s->seeds))[row] = (rt_i64)slot->request.seed;
+        ((rt_i64 *)(m->step_area + s->seeds))[row] = (rt_i64)r->seed;
     if (s->sampling != RT_NOWHERE) {
         float *p = (float *)(m->step_area + s->sampling) + 4 * (rt_u64)row;
-        p[0] = slot->request.temperature;
-        p[1] = slot->request.top_k;
-        p[2] = slot->request.top_p;
-        p[3] = slot->request.min_p;
+        p[0] = r->temperature;
+        p[1] = r->top_k;
+        p[2] = r->top_p;
+        p[3] = r->min_p;
     }
 }
 
 /* How many tokens of a request go into the step, and how many rows they need. */
-RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 tokens_left, rt_u32 rows_left, rt_u32 *rows)
+RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left, rt_u32 rows_left, rt_u32 *rows)
 {
     rt_u32 left = slot->n_source - slot->n_fed;
     rt_u32 n = left < tokens_left ? left : tokens_left;
-    if (slot->request.flags & RT_ALL_LOGITS) {
+    if (flags & RT_ALL_LOGITS) {
         *rows = n < rows_left ? n : rows_left;
         return *rows;
     }
@@ -362,11 +390,10 @@ RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 tokens_left, rt_u32 rows_
 /* Add what fits of a request to the step that is being built. */
 RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
 {
-    const rt_serving *s = m->serving;
-    rt_control *c = m->control;
+    rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
-    rt_u32 rows, at = c->live[RT_TOKENS];
-    rt_u32 n = rt_slot_chunk(slot, s->max_tokens - at, s->max_rows - c->live[RT_ROWS], &rows);
+    rt_u32 rows, at = s->built_tokens;
+    rt_u32 n = rt_slot_chunk(slot, m->running[index].flags, s->max_tokens - at, s->max_rows - s->built_rows, &rows);
     if (!n)
         return;
     rt_slot_extend(m, index, n);
@@ -377,12 +404,12 @@ RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
         rt_put(m, s->slots, at + i, (rt_i32)index);
     }
     slot->step_tokens = n;
-    slot->step_row = c->live[RT_ROWS];
+    slot->step_row = s->built_rows;
     slot->step_rows = rows;
     for (rt_u32 i = 0; i < rows; i++)
-        rt_put_row(m, slot, slot->step_row + i, at + n - rows + i);
-    c->live[RT_TOKENS] += n;
-    c->live[RT_ROWS] += rows;
+        rt_put_row(m, index, slot->step_row + i, at + n - rows + i);
+    s->built_tokens += n;
+    s->built_rows += rows;
 }
 
 /* The oldest prompt whose admission number is `after` or later. */
@@ -400,15 +427,26 @@ RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
     return best;
 }
 
+/* One token and one row of each request that feeds, and no prompt: rows are numbered like tokens. */
+RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
+{
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        const rt_slot *slot = &m->slots[i];
+        if (slot->state == RT_SLOT_FEEDING &&
+            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1))
+            return 0;
+    }
+    return 1;
+}
+
 /* Fill the step inputs: decode tokens first, in an order that rotates in case they are too many, then prompts, oldest
  * first.  Tokens in the step. */
 RT_FN rt_u32 rt_step_build(rt_machine *m)
 {
     rt_serving *s = m->serving;
-    rt_control *c = m->control;
-    rt_u32 start = (rt_u32)(rt_load_wide_acquire_device(&c->n_steps) % s->n_slots),
-           oldest = s->n_admitted - 0x80000000u;
-    c->live[RT_TOKENS] = c->live[RT_ROWS] = 0;
+    rt_u32 fits = s->n_active <= s->max_tokens && s->n_active <= s->max_rows;
+    rt_u32 start = fits ? 0 : (rt_u32)(s->n_steps % s->n_slots), oldest = s->n_admitted - 0x80000000u;
+    s->built_tokens = s->built_rows = 0;
     for (rt_u32 i = 0; i < s->n_slots; i++) {
         rt_u32 index = start + i < s->n_slots ? start + i : start + i - s->n_slots;
         rt_slot *slot = &m->slots[index];
@@ -417,27 +455,143 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
             rt_slot_feed(m, index);
     }
     for (;;) {
-        rt_u32 index = c->live[RT_TOKENS] < s->max_tokens ? rt_next_prompt(m, oldest) : RT_NONE;
+        rt_u32 index = s->built_tokens < s->max_tokens ? rt_next_prompt(m, oldest) : RT_NONE;
         if (index == RT_NONE)
             break;
         rt_slot_feed(m, index);
         oldest = m->slots[index].admitted + 1;
     }
-    return c->live[RT_TOKENS];
+    s->steady = rt_step_is_steady(m);
+    return s->built_tokens;
 }
 
 /* The smallest graph that holds the step. */
 RT_FN rt_u32 rt_step_graph(const rt_machine *m)
 {
-    const rt_u32 *live = m->control->live;
+    const rt_serving *s = m->serving;
     rt_u32 g = 0;
-    while (g + 1 < m->n_graphs && (m->graphs[g].n_tokens < live[RT_TOKENS] || m->graphs[g].n_rows < live[RT_ROWS]))
+    while (g + 1 < m->n_graphs && (m->graphs[g].n_tokens < s->built_tokens || m->graphs[g].n_rows < s->built_rows))
         g++;
     return g;
 }
 
-/* One look by the owner.  1: a step was published. */
-RT_LARGE_FN int rt_step_poll(rt_machine *m, rt_worker *w)
+/* ---- the usual step: all lanes, each for the slots lane, lane + RT_LANES ... ---- */
+
+/* Does each request of this lane surely go on after the token it got?  The last positions before its limit are left to
+ * the general way, which knows the reasons. */
+RT_FN int rt_lane_goes_on(const rt_machine *m)
+{
+    const rt_serving *s = m->serving;
+    const rt_i32 *next = (const rt_i32 *)(m->step_area + s->next);
+    int yes = 1;
+    for (rt_u32 i = rt_lane(); i < s->n_slots; i += RT_LANES) {
+        const rt_slot *slot = &m->slots[i];
+        if (slot->step_tokens)
+            yes &= slot->position + 2 < slot->limit && !rt_is_eos(&m->running[i], slot->n_eos, next[slot->step_row]);
+    }
+    return yes;
+}
+
+/* Nothing new has come, every request goes on, and there is room to tell so.  The loads are independent of each other,
+ * so that the lanes wait once for all of them. */
+RT_FN int rt_step_goes_on(rt_machine *m)
+{
+    const rt_serving *s = m->serving;
+    rt_u32 requests = rt_load_relaxed_system(&m->request_ring->written),
+           commands = rt_load_relaxed_system(&m->command_ring->written),
+           taken = rt_load_relaxed_device(&m->request_ring->read),
+           obeyed = rt_load_relaxed_device(&m->command_ring->read);
+    int yes = rt_lane_goes_on(m);
+    yes &= (requests == taken || s->blocked) && commands == obeyed;
+    yes &= s->told_end - s->told >= s->n_slots || rt_tokens_space(m) >= s->n_slots;
+    return rt_every(yes);
+}
+
+/* Take the token, and feed it in the row that the slot had in the last step.  page: where its next positions lie, or
+ * RT_NONE: where the last ones do. */
+RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page)
+{
+    const rt_serving *s = m->serving;
+    rt_slot *slot = &m->slots[index];
+    slot->token = ((const rt_i32 *)(m->step_area + s->next))[slot->step_row];
+    slot->position++;
+    slot->generated++;
+    if (page != RT_NONE)
+        *rt_page_entry(m, index, slot->held++) = (rt_i32)page;
+    rt_put(m, s->tokens, slot->step_row, slot->token);
+    rt_put(m, s->positions, slot->step_row, (rt_i32)slot->position);
+    rt_put(m, s->draws, slot->step_row, (rt_i32)slot->generated);
+}
+
+/* Every request of the step: its next token.  Slots that cross into a new page take from the stack in their order. */
+RT_FN void rt_slots_advance(rt_machine *m)
+{
+    rt_serving *s = m->serving;
+    rt_u32 n_free = s->n_free, crossing;
+    rt_meet(); /* everyone has read n_free */
+    for (rt_u32 first = 0; first < s->n_slots; first += RT_LANES) {
+        rt_u32 i = first + rt_lane();
+        const rt_slot *slot = &m->slots[i];
+        int in_step = i < s->n_slots && slot->step_tokens;
+        int crosses = in_step && s->n_pages && slot->position + 2 > slot->held * s->page_tokens;
+        rt_u32 before = rt_before(crosses, &crossing);
+        if (in_step)
+            rt_slot_advance(m, i, crosses ? m->free_pages[n_free - 1 - before] : RT_NONE);
+        n_free -= crossing;
+    }
+    if (rt_lane() == 0 && n_free != s->n_free) {
+        s->n_promised -= s->n_free - n_free;
+        s->n_free = n_free;
+        rt_store_relaxed_device(&m->control->free_pages, n_free);
+    }
+    rt_meet();
+}
+
+/* The tokens that rt_slots_advance took, in the order of slots. */
+RT_FN void rt_slots_tell(rt_machine *m)
+{
+    rt_serving *s = m->serving;
+    rt_u32 told = s->told, n;
+    for (rt_u32 first = 0; first < s->n_slots; first += RT_LANES) {
+        rt_u32 i = first + rt_lane();
+        const rt_slot *slot = &m->slots[i];
+        int in_step = i < s->n_slots && slot->step_tokens;
+        rt_u32 before = rt_before(in_step, &n);
+        if (in_step)
+            rt_tell_at(m, told + before, m->running[i].id, slot->token, slot->generated - 1, slot->rows, RT_GOING);
+        told += n;
+    }
+    rt_meet();
+    if (rt_lane() == 0) {
+        s->told = told;
+        rt_show(m);
+    }
+    rt_meet();
+}
+
+/* All lanes.  The step that has ended was steady: if its requests all go on, publish the like of it.  0: this is for
+ * the general way; nothing was done. */
+RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
+{
+    rt_serving *s = m->serving;
+    if (!s->running || !s->steady || !rt_step_goes_on(m))
+        return 0;
+    rt_slots_advance(m);
+    if (RT_STEP_MOVES)
+        rt_slots_tell(m);
+    if (rt_lane() == 0)
+        rt_step_publish(m, w, rt_word_graph(s->step), rt_word_tokens(s->step), rt_word_rows(s->step));
+    if (!RT_STEP_MOVES)
+        rt_slots_tell(m); /* the host can wait, the workers should not */
+    if (rt_lane() == 0)
+        rt_ring_host(m);
+    return 1;
+}
+
+/* ---- one look ---- */
+
+/* One lane: the general way. */
+RT_FN int rt_step_look(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;
     w->doorbell =
@@ -446,21 +600,35 @@ RT_LARGE_FN int rt_step_poll(rt_machine *m, rt_worker *w)
         return 1;
     if (!s->ready)
         return 0;
-    rt_u32 told = rt_load_relaxed_device(&m->token_ring->written),
-           taken = rt_load_relaxed_device(&m->request_ring->read);
+    rt_u32 told = s->told, taken = rt_load_relaxed_device(&m->request_ring->read);
     if (s->running && !rt_step_collect(m))
         return 0;
     rt_step_commands(m);
     rt_step_admit(m);
     rt_u32 n = rt_step_build(m);
+    int tells = told != s->told, news = tells || taken != rt_load_relaxed_device(&m->request_ring->read);
+    if (tells && (RT_STEP_MOVES || !n))
+        rt_show(m);
     if (n) {
         s->running = 1;
-        rt_step_publish(m, w, rt_step_graph(m));
+        rt_step_publish(m, w, rt_step_graph(m), n, s->built_rows);
     }
-    if (told != rt_load_relaxed_device(&m->token_ring->written) ||
-        taken != rt_load_relaxed_device(&m->request_ring->read))
+    if (tells && n && !RT_STEP_MOVES)
+        rt_show(m);
+    if (news)
         rt_ring_host(m);
     return n != 0;
+}
+
+/* One look by the owner, all lanes.  1: a step was published. */
+RT_LARGE_FN int rt_step_poll(rt_machine *m, rt_worker *w)
+{
+    rt_meet();
+    int published = rt_step_advance(m, w);
+    if (!published && rt_lane() == 0)
+        published = rt_step_look(m, w);
+    rt_meet();
+    return !rt_every(!published);
 }
 
 #endif

@@ -67,8 +67,8 @@ RT_LARGE_FN void rt_raise(rt_machine *m, rt_u32 worker, rt_u32 kind, rt_u32 task
     rt_u64 step = rt_load_wide_acquire_device(&m->control->step);
     f->kind = kind;
     f->worker = worker;
-    f->graph = step == RT_NO_STEP ? 0 : (rt_u32)(step >> 32);
-    f->epoch = (rt_u32)step;
+    f->graph = step == RT_NO_STEP ? 0 : rt_word_graph(step);
+    f->epoch = rt_word_epoch(step);
     f->task = task;
     f->event = event;
     f->seen = f->needed = 0;
@@ -85,10 +85,10 @@ RT_LARGE_FN void rt_raise(rt_machine *m, rt_u32 worker, rt_u32 kind, rt_u32 task
 RT_LARGE_FN void rt_raise_stall(rt_machine *m, rt_u32 worker)
 {
     rt_u64 step = rt_load_wide_acquire_device(&m->control->step);
-    const rt_graph *g = &m->graphs[step == RT_NO_STEP ? 0 : step >> 32];
+    const rt_graph *g = &m->graphs[step == RT_NO_STEP ? 0 : rt_word_graph(step)];
     for (rt_u32 t = 0; t < g->n_tasks; t++) {
         rt_u32 event = m->tasks[g->first_task + t].depends, at = g->first_event + event;
-        if ((rt_i32)(rt_load_acquire_device(&m->counters[at]) - m->events[at].needed * (rt_u32)step) < 0) {
+        if ((rt_i32)(rt_load_acquire_device(&m->counters[at]) - m->events[at].needed * rt_word_epoch(step)) < 0) {
             rt_raise(m, worker, RT_STALL, t, event);
             return;
         }

@@ -23,8 +23,8 @@ RT_FN void rt_worker_enter(rt_machine *m, rt_worker *w)
 {
     rt_u64 step = rt_load_wide_acquire_device(&m->control->step); /* partner: rt_step_publish */
     w->step = step;
-    w->graph = (rt_u32)(step >> 32);
-    w->epoch = (rt_u32)step;
+    w->graph = rt_word_graph(step);
+    w->epoch = rt_word_epoch(step);
 }
 
 /* Clip the box to the entries that are alive; a task of which nothing is left still triggers. */
@@ -32,7 +32,7 @@ RT_FN void rt_run_clipped(rt_machine *m, rt_worker *w, const rt_task *task)
 {
     rt_u32 at = m->graphs[w->graph].first_op + task->op;
     const rt_op *op = &m->ops[at];
-    rt_u32 live = m->control->live[op->live], hi0 = task->hi[0];
+    rt_u32 live = rt_word_live(w->step, op->live), hi0 = task->hi[0];
     rt_hold hold;
     if (op->live != RT_ALL && hi0 > live)
         hi0 = live;

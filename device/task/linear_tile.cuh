@@ -242,10 +242,11 @@ template <int FIRST, int SECOND>
 MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int skip,
                          int turn, int turns, mpk_ring *ring, float *sum, float *square)
 {
-    const int per_page = q.blocks_per_page / 2, n = q.steps * per_page, columns = s.columns, norm = s.norm;
-    const rt_u32 group_bytes = (rt_u32)q.blocks_per_page * 512;
-    int reads = 0, writes = TILE_STAGES - 1; /* buffers of the stage that comes next, and of the one to be asked for */
-    int stage = turn;
+    /* More than 64 rows: a page holds one stage. */
+    const int per_page = FIRST + SECOND > 64 ? 1 : q.blocks_per_page / 2, n = q.steps * per_page;
+    const int columns = s.columns, norm = s.norm;
+    const rt_u32 group_bytes = (rt_u32)per_page * 1024;
+    int buffer = 0, stage = turn;
     for (int i = 0; i < TILE_STAGES - 1; i++)
         tile_copy_stage(c, columns, turn + i * turns, n, i);
     for (int step = 0; step < q.steps; step++) {
@@ -256,14 +257,13 @@ MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_cop
         for (int in_page = turn; in_page < per_page; in_page += turns, stage += turns) {
             ptx_copy_async_wait<TILE_STAGES - 2>();
             if (norm)
-                tile_add_squares(c, reads, square);
+                tile_add_squares(c, buffer, square);
             ptx_fence_shared(); /* products read through the other proxy */
             tile_meet();        /* the stage is there, and nobody reads the one before any more */
-            tile_copy_stage(c, columns, stage + (TILE_STAGES - 1) * turns, n, writes);
-            tile_multiply<FIRST, SECOND>(s_x + reads * TILE_STAGE, first + in_page * 1024, second + in_page * 1024,
+            tile_copy_stage(c, columns, stage + (TILE_STAGES - 1) * turns, n, buffer ? buffer - 1 : TILE_STAGES - 1);
+            tile_multiply<FIRST, SECOND>(s_x + buffer * TILE_STAGE, first + in_page * 1024, second + in_page * 1024,
                                          group_bytes, sum);
-            reads = reads + 1 == TILE_STAGES ? 0 : reads + 1;
-            writes = writes + 1 == TILE_STAGES ? 0 : writes + 1;
+            buffer = buffer + 1 == TILE_STAGES ? 0 : buffer + 1;
         }
         ring_release(page[0]);
         if (SECOND)

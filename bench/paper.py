@@ -9,14 +9,15 @@
 Input: an mpk, and configurations (models/NAME or any folder with a config.json); weights are made up.  Output: tables,
 paper.json and, with matplotlib, figures as PNG in --out.  docs/performance.md says what each number means.
 
-Every measurement is a process of its own with a time limit: what fails is a row "failed: why", and the rest goes on.  The
-variants of one row run in turn, --rounds times; what takes long to start (PyTorch compiled, vLLM, SGLang) runs in the
-first round only.  Figures are medians of runs, beside them the least and the most.
+Every measurement is a process of its own with a time limit: what fails is a row "failed: why", and the rest goes on.
+The variants of one row run in turn, --rounds times; what takes long to start (PyTorch, vLLM, SGLang) runs in the first
+round only.  Figures are medians of runs, beside them the least and the most.
 """
 import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -24,7 +25,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import figures
+import paper_figures
+import paper_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ["qwen3-0.6b", "llama-3.2-1b", "qwen3-1.7b", "qwen3-8b"]
@@ -57,7 +59,8 @@ class Model:
         self.head = c.get("head_dim") or self.hidden // heads
         self.vocabulary = c["vocab_size"]
         attention = self.hidden * self.head * (2 * heads + 2 * self.kv_heads)
-        self.weights = self.layers * (attention + 3 * self.hidden * c["intermediate_size"]) + self.vocabulary * self.hidden
+        layer = attention + 3 * self.hidden * c["intermediate_size"]
+        self.weights = self.layers * layer + self.vocabulary * self.hidden
 
     def bytes_of_step(self, contexts):
         """bf16: every matrix once, the embedding's few rows not counted, and the KV cache of each request."""
@@ -77,9 +80,21 @@ def find_json(text):
     return None
 
 
-def why(done):
-    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return f"exit {done.returncode}: {lines[-1][:300]}" if lines else f"exit {done.returncode} without a word"
+def why(code, words):
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    return f"exit {code}: {lines[-1][:300]}" if lines else f"exit {code} without a word"
+
+
+def run_group(command, seconds, env):
+    """Exit code, output and errors of a command; when the time is over it ends with all that it has started."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          errors="replace", env=env, start_new_session=True) as process:
+        try:
+            out, errors = process.communicate(timeout=seconds)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        return process.returncode, out, errors
 
 
 class Bench:
@@ -112,20 +127,22 @@ class Bench:
             return {"failed": "no time left"}
         limit = min(self.options.timeout, self.seconds_left())
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                                  timeout=limit, env={**os.environ, **(env or {})})
+            code, out, errors = run_group(command, limit, {**os.environ, **(env or {})})
         except subprocess.TimeoutExpired:
             return {"failed": f"not done in {limit:.0f} s"}
         except OSError as error:
             return {"failed": str(error)}
-        result = find_json(done.stdout) if done.returncode == 0 else None
-        return result if result is not None else {"failed": why(done)}
+        result = find_json(out) if code == 0 else None
+        return result if result is not None else {"failed": why(code, errors or out)}
 
     def mpk(self, model, *more, env=None, weights=None):
         """mpk bench of a model; weights: a folder with files, else they are made up."""
         source = [weights] if weights else [model.folder, "--random-weights=1"]
-        return self.run([self.options.mpk, "bench", *source, "--device", self.options.device, "--json", "-q", *more,
-                         *self.options.mpk_option], env)
+        result = self.run([self.options.mpk, "bench", *source, "--device", self.options.device, "--json", "-q", *more,
+                           *self.options.mpk_option], env)
+        if "device" in result:
+            self.facts.setdefault("device", result["device"])
+        return result
 
     def python_of(self, what):
         return {"vllm": self.options.vllm_python, "sglang": self.options.sglang_python}.get(what, sys.executable)
@@ -135,8 +152,8 @@ class Bench:
         return self.run([self.python_of(what), ROOT / "bench" / "rivals.py", json.dumps(words)])
 
     def take_turns(self, variants, value, rounds=None):
-        """Variants: name -> (command, is slow to start); value(result) -> {"median", "least", "most"}.  Name -> the same
-        over all rounds, or {"failed"}."""
+        """Variants: name -> (command, is slow to start); value(result) -> {"median", "least", "most"}.  Gives name ->
+        the same over all rounds, or {"failed"}."""
         taken, failed = {name: [] for name in variants}, {}
         for i in range(rounds or self.options.rounds):
             for name, (command, slow) in variants.items():
@@ -223,7 +240,8 @@ def latency(b):
                         for name, more in {"mpk": [], **GRAPHS}.items()}
             for what in b.options.rivals:
                 few = what in ("eager", "compiled")
-                arguments = dict(model=str(model.folder), batch=batch, prompt=b.options.prompt, runs=min(b.options.runs, 3),
+                arguments = dict(model=str(model.folder), batch=batch, prompt=b.options.prompt,
+                                 runs=min(b.options.runs, 3),
                                  generate=min(b.options.generate, 256) if few else b.options.generate)
                 variants[RIVALS[what]] = (lambda what=what, a=arguments: b.rival(what, **a), True)
             contexts = [b.options.prompt + b.options.generate / 2] * batch
@@ -247,8 +265,8 @@ def unequal(b):
         seen = {}
 
         def measured(more, model=model, seen=seen):
-            result = b.mpk(model, "--prompt", b.options.contexts, "--seed", b.options.seed, "--batch", batch, "--generate",
-                           generate, "--runs", min(b.options.runs, 3), *more)
+            result = b.mpk(model, "--prompt", b.options.contexts, "--seed", b.options.seed, "--batch", batch,
+                           "--generate", generate, "--runs", min(b.options.runs, 3), *more)
             seen["prompts"] = result.get("prompts", seen.get("prompts"))
             return result
         variants = {name: (lambda more=more: measured(more), False) for name, more in {**LAUNCHES, **GRAPHS}.items()}
@@ -295,8 +313,8 @@ def schedule(b):
 
 
 def linear(b):
-    """The final linear layer of the largest model alone (paper figure "pipe ablation"): a model of one layer as small as
-    can be with that vocabulary, less the same with a small vocabulary."""
+    """The final linear layer of the largest model alone (paper figure "pipe ablation"): a model of one layer as small
+    as can be with that vocabulary, less the same with a small vocabulary."""
     model = max(b.models, key=lambda m: m.hidden)
     small = {**model.config, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64,
              "intermediate_size": 64, "max_window_layers": 1, "tie_word_embeddings": False}
@@ -312,8 +330,8 @@ def linear(b):
         cases = {"mpk": [], "no-preload": ["--no-preload"], **GRAPHS}
         variants = {(name, part): (lambda p=parts[part], more=more: b.mpk(p, *decode_words(b, batch, *more)), False)
                     for name, more in cases.items() for part in parts}
-        variants[("cuBLAS", "whole")] = (lambda: b.rival("linear", rows=model.vocabulary, columns=model.hidden, batch=batch,
-                                                         runs=b.options.runs), False)
+        variants[("cuBLAS", "whole")] = (lambda: b.rival("linear", rows=model.vocabulary, columns=model.hidden,
+                                                         batch=batch, runs=b.options.runs), False)
         ms = b.take_turns(variants, step_ms)
         whole = {name: t for (name, part), t in ms.items() if part == "whole"}
         alone = {name: t["median"] - ms.get((name, "rest"), {"median": 0}).get("median", 0) for name, t in whole.items()
@@ -335,8 +353,8 @@ def context(b):
 
 
 def stages(b):
-    """What each stage of the compiler makes of a model (paper table "compiler ablation"), by the paper's operators and by
-    ours."""
+    """What each stage of the compiler makes of a model (paper table "compiler ablation"), by the paper's operators and
+    by ours."""
     target = [] if b.options.device == "cpu" else ["--target", b.options.target]
     for model in b.models:
         for ops in ("paper", "full"):
@@ -348,138 +366,12 @@ SECTIONS = {f.__name__: f for f in (correctness, stages, latency, ablation, uneq
                                     context)}
 
 
-# ---- tables ----
-
-def table(title, heads, rows):
-    """A titled table; the first column to the left."""
-    words = [[str(w) for w in row] for row in [heads, *rows]]
-    widths = [max(len(row[i]) for row in words) for i in range(len(heads))]
-    print(f"\n{title}")
-    for row in words:
-        print("  ".join(w.ljust(n) if not i else w.rjust(n) for i, (w, n) in enumerate(zip(row, widths))).rstrip())
-
-
-def shown(t, light=None):
-    """"0.604 (0.601-0.610) 1.51x"; what failed is named below the table."""
-    if not t or "median" not in t:
-        return "failed" if t else "-"
-    times = f" {t['median'] / light:.2f}x" if light else ""
-    return f"{t['median']:.3f} ({t['least']:.3f}-{t['most']:.3f}){times}"
-
-
-def number(value, digits=3):
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def table_of_times(title, rows, keys):
-    """One line a row, one column a variant; ms (least-most) and times light."""
-    names = list(dict.fromkeys(name for row in rows for name in row["ms"]))
-    lit = any(row.get("light_ms") for row in rows)
-    table(title, [*keys, *(["light"] if lit else []), *names],
-          [[*(row.get(k, "-") for k in keys), *([number(row.get("light_ms"))] if lit else []),
-            *(shown(row["ms"].get(n), row.get("light_ms")) for n in names)] for row in rows])
-
-
-def print_correctness(rows):
-    lines = []
-    for row in rows:
-        base = row["results"].get("eager bf16", {})
-        for name, r in row["results"].items():
-            ratio = [r[k] / base[k] if base.get(k) else None for k in ("kl", "nll_distance")]
-            lines.append([row["model"], name, f"{r['kl']:.3e}", number(ratio[0], 2), f"{r['nll']:.5f}",
-                          f"{r['nll_distance']:.3e}", number(ratio[1], 2), f"{100 * r['argmax']:.1f} %"])
-    table("Correctness: logits against Transformers fp32, the same random weights (bar: 1.5 times eager bf16)",
-          ["model", "by, tokens a step", "KL", "times", "NLL", "its distance", "times", "same argmax"], lines)
-
-
-def print_stages(rows):
-    keys = ["operators", "tasks_per_operator", "events", "fusion"]
-    lines = []
-    for row in rows:
-        r = row["result"]
-        if "failed" not in r:
-            small = r["successor_bytes_list"] / max(1, r["successor_bytes_range"])
-            lines.append([row["model"], row["ops"], *(f"{r[k]:g}" for k in keys), f"{small:.1f}",
-                          r["normalize_tasks"], number(r["compile_ms"], 1)])
-    table("Stages of the compiler, one token a step", ["model", "operators of", "operators", "tasks each", "events", "fusion",
-                                                       "linearize", "normalize tasks", "compile ms"], lines)
-
-
-def print_start(rows):
-    def value(result, key):
-        return number(result.get(key), 0)
-    table("Start, ms (all batch sizes up to 16)", ["model", "compile cold", "compile cached", "from the cache", "load",
-                                                   "open to first token", "with files of weights"],
-          [[row["model"], value(row["cold"], "compile_ms"), value(row["cached"], "compile_ms"),
-            row["cached"].get("kernel_cached", "-"), value(row["cached"], "load_ms"),
-            value(row["cached"], "open_to_first_token_ms"), value(row["with_weights"], "open_to_first_token_ms")]
-           for row in rows])
-
-
-def print_schedule(rows):
-    for row in rows:
-        profile = row["result"].get("profile")
-        if not profile:
-            continue
-        table(f"One step of {row['model']}, batch {row['batch']}: scheduling takes {100 * profile['scheduling']:.2f} % of the "
-              f"workers' time", ["operators", "code", "number", "tasks", "us a step", "wait us", "body us", "trigger us",
-                                 "slowest us"],
-              [[k["kind"], k["body"], k["operators"], k["tasks"], number(k["sm_us"], 1), number(k["wait_us"], 2),
-                number(k["body_us"], 2), number(k["trigger_us"], 3), number(k["longest_us"], 2)]
-               for k in profile["kinds"]])
-
-
-def print_linear(rows):
-    table_of_times("Final linear layer, ms a step of one small layer and it", rows, ["model", "batch"])
-    names = list(dict.fromkeys(name for row in rows for name in row["alone_ms"]))
-    table("The layer alone, us", ["model", "batch", "light", *names],
-          [[row["model"], row["batch"], number(row["light_ms"] and 1e3 * row["light_ms"], 1),
-            *(number(1e3 * row["alone_ms"][n], 1) if n in row["alone_ms"] else "-" for n in names)] for row in rows])
-
-
-TABLES = {
-    "correctness": print_correctness,
-    "stages": print_stages,
-    "latency": lambda rows: table_of_times("Decode, ms a step: median (least-most), times light", rows, ["model", "batch"]),
-    "ablation": lambda rows: table_of_times("Ablations, ms a step", rows, ["model", "batch"]),
-    "unequal": lambda rows: table_of_times("Requests of unequal length, ms a step", rows, ["model", "batch", "seed"]),
-    "prompts": lambda rows: table_of_times("Prompts, ms to the first token", rows, ["model", "tokens"]),
-    "start": print_start,
-    "schedule": print_schedule,
-    "linear": print_linear,
-    "context": lambda rows: table_of_times("Long context, ms a step", rows, ["model", "context"]),
-}
-
-
-def failures(row, path=()):
-    """Where and why, of everything in a row that failed."""
-    for key, value in row.items():
-        if key == "failed" and value:
-            for name, words in value.items() if isinstance(value, dict) else [(None, value)]:
-                yield " ".join([*path, *([name] if name else [])]), words
-        elif isinstance(value, dict):
-            yield from failures(value, (*path, str(key)))
-
-
-def print_tables(rows):
-    for name, printer in TABLES.items():
-        mine = [row for row in rows if row["section"] == name]
-        if not mine:
-            continue
-        printer(mine)
-        for row in mine:
-            for place, words in failures(row):
-                where = " ".join(str(row[k]) for k in ("model", "batch", "tokens", "ops") if k in row)
-                print(f"  {where} {place}: failed: {words}")
-
-
 # ---- the command ----
 
 def find_bandwidth(b):
     if b.bytes_per_s or b.options.device == "cpu":
         return
     measured = b.rival("bandwidth")
-    b.facts["device"] = measured.get("device")
     b.facts["bandwidth"] = measured
     b.bytes_per_s = measured.get("bytes_per_s", H100_BYTES_PER_S)
 
@@ -508,8 +400,10 @@ def measure(b):
     for name in SECTIONS:
         if name not in b.options.only:
             continue
-        print(f"{name} (variants take {b.options.rounds} turns)" if b.options.dry_run else
-              f"[{time.monotonic() - b.begin:6.0f} s] {name}", file=None if b.options.dry_run else sys.stderr, flush=True)
+        if b.options.dry_run:
+            print(f"{name} (variants take {b.options.rounds} turns)", flush=True)
+        else:
+            print(f"[{time.monotonic() - b.begin:6.0f} s] {name}", file=sys.stderr, flush=True)
         if b.options.dry_run or b.seconds_left() > LEAST_SECONDS:
             SECTIONS[name](b)
         else:
@@ -539,7 +433,8 @@ def parse(arguments):
     p.add_argument("--long-context", type=int, default=16384, metavar="N")
     p.add_argument("--score-tokens", type=int, default=256, metavar="N", help="of section correctness")
     p.add_argument("--score-steps", nargs="+", type=int, default=[1, 16, 64], metavar="N", help="tokens a step, there")
-    p.add_argument("--start-weights", action="store_true", help="section start also writes weights to files, and reads them")
+    p.add_argument("--start-weights", action="store_true",
+                   help="section start also writes weights to files, and reads them")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--bandwidth", type=float, metavar="TB/s", help="of the light column; else measured")
     p.add_argument("--quick", action="store_true", help="Qwen3-0.6B, batch 1 and 16, few runs, shorter answers")
@@ -548,7 +443,8 @@ def parse(arguments):
     p.add_argument("--work", metavar="FOLDER", help="for weights, kept afterwards; else a temporary one")
     p.add_argument("--from", dest="earlier", nargs="+", type=Path, default=[], metavar="FILE",
                    help="results of earlier runs, for the tables and figures")
-    p.add_argument("--mpk-option", action="append", default=[], metavar="WORD", help="goes to every mpk that is measured")
+    p.add_argument("--mpk-option", action="append", default=[], metavar="WORD",
+                   help="goes to every mpk that is measured")
     p.add_argument("--vllm-python", default=sys.executable, metavar="PATH", help="a Python that has vLLM")
     p.add_argument("--sglang-python", default=sys.executable, metavar="PATH", help="a Python that has SGLang")
     p.add_argument("--dry-run", action="store_true", help="print what would be run")
@@ -581,12 +477,12 @@ def main(arguments=None):
     b.rows[:0] = [row for one in earlier for row in one["rows"]]
     b.save()
     print(f"{b.facts.get('device') or options.device}, commit {b.facts.get('commit')}, light at "
-          f"{number(b.bytes_per_s and b.bytes_per_s * 1e-12)} TB/s, seed {options.seed}, "
+          f"{paper_tables.number(b.bytes_per_s and b.bytes_per_s * 1e-12)} TB/s, seed {options.seed}, "
           f"{time.monotonic() - b.begin:.0f} s")
-    print_tables(b.rows)
+    paper_tables.print_tables(b.rows)
     if b.skipped:
         print(f"\nthe time budget of {options.time_budget:.0f} s is over: {b.skipped} measurements left out")
-    said = figures.draw(b.rows, options.out)
+    said = paper_figures.draw(b.rows, options.out)
     print(f"\n{options.out / 'paper.json'}; {said}")
 
 

@@ -3,9 +3,9 @@
 
     bench/rivals.py '{"what": "eager", "model": "models/qwen3-0.6b", "batch": 1, ...}'
 
-Input: one JSON object, {"what": NAME, and that function's arguments}; output: one JSON object on the last line.  Weights
-are random everywhere: time does not depend on them.  A decode step is timed over the whole loop, from behind the prompt
-to the last token, with one synchronisation at either end: the rival is never slowed by being watched.
+Input: one JSON object, {"what": NAME, and that function's arguments}; output: one JSON object on the last line.
+Weights are random everywhere: time does not depend on them.  A decode step is timed over the whole loop, from behind
+the prompt to the last token, with one synchronisation at either end: the rival is never slowed by being watched.
 """
 import inspect
 import json
@@ -64,7 +64,7 @@ def bandwidth(device):
         copies.append(seconds(device, lambda: y.copy_(x)))
         sums.append(seconds(device, lambda: x.sum()))
     return {"bytes_per_s": max(2 * size / min(copies), size / min(sums)), "copy": 2 * size / min(copies),
-            "sum": size / min(sums), "device": torch.cuda.get_device_name() if device != "cpu" else "CPU"}
+            "sum": size / min(sums), "torch": torch.__version__}
 
 
 def call_model(net, tokens, cache, first):
@@ -156,7 +156,7 @@ def linear(device, rows, columns, batch, runs):
 # ---- correctness ----
 
 def weights(model, device, folder, seed):
-    """Write random weights in bf16 that keep the size of activations, so that errors are neither hidden nor blown up."""
+    """Write random weights in bf16 that keep the size of activations: errors are neither hidden nor blown up."""
     import torch
     net = random_model(model, device)
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -180,11 +180,11 @@ def true_logits(folder, device, dtype, ids):
 def compare(true, other, ids):
     """Of logits [T, V]: mean KL divergence, mean distance of the tokens' log-likelihoods, share of equal maxima."""
     import torch
-    p, q = true.log_softmax(-1), other.log_softmax(-1)
+    p, q = true.double().log_softmax(-1), other.double().log_softmax(-1)
     next_ids = torch.tensor(ids[1:], device=true.device)[:, None]
     nll = [-x[:-1].gather(1, next_ids)[:, 0] for x in (p, q)]
-    return {"kl": (p.exp() * (p - q)).sum(-1).mean().item(), "nll": nll[1].mean().item(), "true_nll": nll[0].mean().item(),
-            "nll_distance": (nll[0] - nll[1]).abs().mean().item(),
+    return {"kl": (p.exp() * (p - q)).sum(-1).mean().item(), "nll": nll[1].mean().item(),
+            "true_nll": nll[0].mean().item(), "nll_distance": (nll[0] - nll[1]).abs().mean().item(),
             "argmax": (true.argmax(-1) == other.argmax(-1)).float().mean().item()}
 
 

@@ -13,8 +13,8 @@ import support
 
 BENCH = support.ROOT / "bench"
 sys.path.insert(0, str(BENCH))
-import figures  # noqa: E402  the folder of bench/ is no package
-import paper  # noqa: E402
+import paper  # noqa: E402  the folder of bench/ is no package
+import paper_figures  # noqa: E402
 
 TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_attention_heads": 4,
         "num_key_value_heads": 2, "num_hidden_layers": 4, "intermediate_size": 512, "vocab_size": 2048,
@@ -90,10 +90,11 @@ def test_medians_over_turns():
 
 
 def test_a_run_on_the_cpu(tiny, tmp_path):
-    """A few sections with a tiny model: numbers, rows that failed with their reason, and the same tables from the file."""
+    """A few sections with a tiny model: numbers, rows that failed with their reason, the same tables from the file."""
     out = tmp_path / "out"
     text = run("--only", "stages", "latency", "start", "schedule", "--models", tiny, "--device", "cpu", "--batches", 2,
-               "--rivals", "--prompt", 8, "--generate", 200, "--runs", 2, "--rounds", 1, "--bandwidth", 0.03, "--out", out)
+               "--rivals", "--prompt", 8, "--generate", 200, "--runs", 2, "--rounds", 1, "--bandwidth", 0.03, "--out",
+               out)
     result = json.loads((out / "paper.json").read_text())
     rows = {row["section"]: row for row in result["rows"]}
     assert list(rows) == ["stages", "latency", "start", "schedule"] and result["bytes_per_s"] == 3e10
@@ -103,7 +104,8 @@ def test_a_run_on_the_cpu(tiny, tmp_path):
     assert "for a GPU" in ms["graph"]["failed"] and "for a GPU" in rows["schedule"]["result"]["failed"]
     assert rows["start"]["cold"]["compile_ms"] > 0 and rows["start"]["cold"]["kernel_cached"] is False
     assert "Decode, ms a step" in text and "graph: failed: exit 1" in text
-    again = run("--only", "--models", tiny, "--device", "cpu", "--from", out / "paper.json", "--out", tmp_path / "again")
+    again = run("--only", "--models", tiny, "--device", "cpu", "--from", out / "paper.json", "--out",
+                tmp_path / "again")
     tables = text[text.index("\nStages"):text.rindex("\n\n")]
     assert tables in again
     assert json.loads((tmp_path / "again" / "paper.json").read_text())["rows"] == result["rows"]
@@ -111,8 +113,8 @@ def test_a_run_on_the_cpu(tiny, tmp_path):
 
 def test_a_time_budget_ends_the_run_but_not_the_report(tiny, tmp_path):
     begin = time.monotonic()
-    text = run("--only", "latency", "ablation", "--models", tiny, "--device", "cpu", "--rivals", "--time-budget", 1, "--out",
-               tmp_path)
+    text = run("--only", "latency", "ablation", "--models", tiny, "--device", "cpu", "--rivals", "--time-budget", 1,
+               "--out", tmp_path)
     assert time.monotonic() - begin < 30
     assert "left out" in text and (tmp_path / "paper.json").exists()
 
@@ -121,8 +123,8 @@ def test_a_measurement_that_hangs_is_a_row(tiny, tmp_path):
     slow = tmp_path / "mpk"
     slow.write_text("#!/bin/sh\nsleep 60\n")
     slow.chmod(0o755)
-    run("--only", "schedule", "--models", tiny, "--device", "cpu", "--batches", 1, "--rivals", "--timeout", 0.5, "--out",
-        tmp_path, mpk=slow)
+    run("--only", "schedule", "--models", tiny, "--device", "cpu", "--batches", 1, "--rivals", "--timeout", 0.5,
+        "--out", tmp_path, mpk=slow)
     row, = json.loads((tmp_path / "paper.json").read_text())["rows"]
     assert "not done in" in row["result"]["failed"]
 
@@ -132,10 +134,10 @@ def test_figures(tmp_path):
     row = {"section": "latency", "model": "m", "batch": 1, "light_ms": 0.4,
            "ms": {"mpk": {"median": 0.5, "least": 0.4, "most": 0.6}, "vLLM": {"median": 1.0, "least": 1.0, "most": 1.0},
                   "graph": {"failed": "why"}}}
-    assert figures.heights(row, "vLLM", True) == (0.5, (0, 0)) and figures.heights(row, "graph", True) is None
-    height, error = figures.heights(row, "mpk", False)
+    assert paper_figures.heights(row, "vLLM", True) == (0.5, (0, 0)) and paper_figures.heights(row, "graph", True) is None
+    height, error = paper_figures.heights(row, "mpk", False)
     assert height == 0.5 and all(math.isclose(e, 0.1) for e in error)
-    said = figures.draw([row], pathlib.Path(tmp_path))
+    said = paper_figures.draw([row], pathlib.Path(tmp_path))
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -158,7 +158,7 @@ MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, c
 MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int n_stages, int buffer)
 {
     if (stage < n_stages) {
-#pragma unroll
+#pragma unroll 1 /* few registers */
         for (int half = 0; half < 2; half++) {
             const int column = stage * 64 + half * 32;
             const bool inside = column + c.column < columns;
@@ -175,17 +175,18 @@ MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int n_st
 
 MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
 {
+#pragma unroll 1
+    for (int half = 0; half < 2; half++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int half = i / 2, m = i % 2;
-        const mpk_words v = ptx_load_shared_words(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048);
-        const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
+        for (int m = 0; m < 2; m++) {
+            const mpk_words v = ptx_load_shared_words(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048);
+            const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]);
-            square[m] = fmaf(b, b, fmaf(a, a, square[m]));
+            for (int e = 0; e < 4; e++) {
+                float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]);
+                square[m] = fmaf(b, b, fmaf(a, a, square[m]));
+            }
         }
-    }
 }
 
 /* ---- products ---- */

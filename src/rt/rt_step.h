@@ -203,7 +203,7 @@ RT_FN int rt_step_collect(rt_machine *m)
     rt_serving *s = m->serving;
     if (rt_tokens_space(m) < s->n_slots) /* each slot tells at most one thing */
         return 0;
-    s->running = 0;
+    s->running = s->steady = 0;
     for (rt_u32 i = 0; i < s->n_slots; i++) {
         rt_slot *slot = &m->slots[i];
         if (slot->state != RT_SLOT_FEEDING || !slot->step_tokens)
@@ -461,7 +461,7 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
         rt_slot_feed(m, index);
         oldest = m->slots[index].admitted + 1;
     }
-    s->steady = rt_step_is_steady(m);
+    s->steady = fits && s->built_tokens && rt_step_is_steady(m); /* rows stand in the order of slots */
     return s->built_tokens;
 }
 
@@ -477,17 +477,21 @@ RT_FN rt_u32 rt_step_graph(const rt_machine *m)
 
 /* ---- the usual step: all lanes, each for the slots lane, lane + RT_LANES ... ---- */
 
-/* Does each request of this lane surely go on after the token it got?  The last positions before its limit are left to
- * the general way, which knows the reasons. */
-RT_FN int rt_lane_goes_on(const rt_machine *m)
+/* Note the token of each request of this lane: do they surely go on after it?  The last positions before a limit are
+ * left to the general way, which knows the reasons. */
+RT_FN int rt_lane_goes_on(rt_machine *m)
 {
     const rt_serving *s = m->serving;
     const rt_i32 *next = (const rt_i32 *)(m->step_area + s->next);
     int yes = 1;
     for (rt_u32 i = rt_lane(); i < s->n_slots; i += RT_LANES) {
-        const rt_slot *slot = &m->slots[i];
-        if (slot->step_tokens)
-            yes &= slot->position + 2 < slot->limit && !rt_is_eos(&m->running[i], slot->n_eos, next[slot->step_row]);
+        rt_slot *slot = &m->slots[i];
+        if (!slot->step_tokens)
+            continue;
+        rt_i32 token = next[slot->step_row];
+        yes &= slot->position + 2 < slot->limit;
+        yes &= !rt_is_eos(&m->running[i], slot->n_eos, token);
+        slot->token = token;
     }
     return yes;
 }
@@ -507,36 +511,50 @@ RT_FN int rt_step_goes_on(rt_machine *m)
     return rt_every(yes);
 }
 
-/* Take the token, and feed it in the row that the slot had in the last step.  page: where its next positions lie, or
- * RT_NONE: where the last ones do. */
-RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page)
+/* Where each step writes; NULL: the program has no such tensor. */
+typedef struct rt_columns {
+    rt_i32 *tokens, *positions, *draws;
+} rt_columns;
+
+RT_FN rt_i32 *rt_column(const rt_machine *m, rt_u64 tensor)
 {
-    const rt_serving *s = m->serving;
+    return tensor == RT_NOWHERE ? (rt_i32 *)0 : (rt_i32 *)(m->step_area + tensor);
+}
+
+/* Feed the token in the row that the slot had in the last step.  page: where its next positions lie, or RT_NONE: where
+ * the last ones do. */
+RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_columns *to)
+{
     rt_slot *slot = &m->slots[index];
-    slot->token = ((const rt_i32 *)(m->step_area + s->next))[slot->step_row];
-    slot->position++;
-    slot->generated++;
+    rt_u32 row = slot->step_row, position = slot->position + 1, generated = slot->generated + 1;
+    rt_i32 token = slot->token;
     if (page != RT_NONE)
         *rt_page_entry(m, index, slot->held++) = (rt_i32)page;
-    rt_put(m, s->tokens, slot->step_row, slot->token);
-    rt_put(m, s->positions, slot->step_row, (rt_i32)slot->position);
-    rt_put(m, s->draws, slot->step_row, (rt_i32)slot->generated);
+    if (to->tokens)
+        to->tokens[row] = token;
+    if (to->positions)
+        to->positions[row] = (rt_i32)position;
+    if (to->draws)
+        to->draws[row] = (rt_i32)generated;
+    slot->position = position;
+    slot->generated = generated;
 }
 
 /* Every request of the step: its next token.  Slots that cross into a new page take from the stack in their order. */
 RT_FN void rt_slots_advance(rt_machine *m)
 {
     rt_serving *s = m->serving;
-    rt_u32 n_free = s->n_free, crossing;
+    const rt_columns to = {rt_column(m, s->tokens), rt_column(m, s->positions), rt_column(m, s->draws)};
+    rt_u32 n_slots = s->n_slots, page_tokens = s->n_pages ? s->page_tokens : 0, n_free = s->n_free, crossing;
     rt_meet(); /* everyone has read n_free */
-    for (rt_u32 first = 0; first < s->n_slots; first += RT_LANES) {
+    for (rt_u32 first = 0; first < n_slots; first += RT_LANES) {
         rt_u32 i = first + rt_lane();
         const rt_slot *slot = &m->slots[i];
-        int in_step = i < s->n_slots && slot->step_tokens;
-        int crosses = in_step && s->n_pages && slot->position + 2 > slot->held * s->page_tokens;
+        int in_step = i < n_slots && slot->step_tokens;
+        int crosses = in_step && page_tokens && slot->position + 2 > slot->held * page_tokens;
         rt_u32 before = rt_before(crosses, &crossing);
         if (in_step)
-            rt_slot_advance(m, i, crosses ? m->free_pages[n_free - 1 - before] : RT_NONE);
+            rt_slot_advance(m, i, crosses ? m->free_pages[n_free - 1 - before] : RT_NONE, &to);
         n_free -= crossing;
     }
     if (rt_lane() == 0 && n_free != s->n_free) {
@@ -547,7 +565,7 @@ RT_FN void rt_slots_advance(rt_machine *m)
     rt_meet();
 }
 
-/* The tokens that rt_slots_advance took, in the order of slots. */
+/* The tokens that rt_slots_advance fed, in the order of slots. */
 RT_FN void rt_slots_tell(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -569,12 +587,12 @@ RT_FN void rt_slots_tell(rt_machine *m)
     rt_meet();
 }
 
-/* All lanes.  The step that has ended was steady: if its requests all go on, publish the like of it.  0: this is for
- * the general way; nothing was done. */
+/* All lanes.  If the step that has ended was steady and its requests all go on, publish the like of it.  0: this is for
+ * the general way. */
 RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;
-    if (!s->running || !s->steady || !rt_step_goes_on(m))
+    if (!s->steady || !rt_step_goes_on(m))
         return 0;
     rt_slots_advance(m);
     if (RT_STEP_MOVES)

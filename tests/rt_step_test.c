@@ -1,0 +1,303 @@
+/* rt_step_test.c - the usual step against the general way: two step tasks get the same requests, commands and tokens,
+ * and one of them is made to take the general way each time.  Both must publish the same steps, bit by bit, hold the
+ * same pages and tell the host the same.
+ */
+#include <string.h>
+
+#include "base/rng.h"
+#include "check.h"
+#include "rt/rt_step.h"
+
+enum { SLOTS = 40, P = 4, PER_SLOT = 16, PAGES = 300, T = 48, V = 50, RING = 128, ASKED = 8, GRAPHS = 4, POLLS = 4000 };
+
+/* The step area of the largest graph. */
+typedef struct area {
+    rt_i32 tokens[T], positions[T], slots[T], pages[SLOTS * PER_SLOT], rows[T], draws[T], next[T];
+    rt_i64 seeds[T];
+    float sampling[4 * T], logits[T * V];
+} area;
+
+typedef struct bed {
+    rt_machine m;
+    rt_control control;
+    rt_serving serving;
+    rt_worker worker;
+    rt_slot slots[SLOTS];
+    rt_request running[SLOTS];
+    rt_u32 free_pages[PAGES], epochs[GRAPHS];
+    rt_ring request_ring, command_ring, token_ring;
+    rt_request requests[ASKED];
+    rt_command commands[ASKED];
+    rt_token tokens[RING];
+    area area;
+} bed;
+
+static rt_graph graphs[GRAPHS];
+static rt_event events[2 * GRAPHS];
+static rt_i32 arena[256];
+static float logits[V];
+
+static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint32_t n_pages, uint32_t ring)
+{
+    bed *b = calloc(1, sizeof *b);
+    assert_non_null(b);
+    b->serving = (rt_serving){.n_slots = n_slots,
+                              .n_pages = n_pages,
+                              .page_tokens = P,
+                              .pages_per_slot = PER_SLOT,
+                              .n_vocab = V,
+                              .max_tokens = max_tokens,
+                              .max_rows = max_rows,
+                              .ready = 1,
+                              .tokens = offsetof(area, tokens),
+                              .positions = offsetof(area, positions),
+                              .slots = offsetof(area, slots),
+                              .pages = offsetof(area, pages),
+                              .rows = offsetof(area, rows),
+                              .sampling = offsetof(area, sampling),
+                              .seeds = offsetof(area, seeds),
+                              .draws = offsetof(area, draws),
+                              .logits = offsetof(area, logits),
+                              .next = offsetof(area, next),
+                              .n_free = n_pages};
+    for (uint32_t i = 0; i < n_pages; i++)
+        b->free_pages[i] = n_pages - 1 - i;
+    b->control.step.value = RT_NO_STEP;
+    b->m = (rt_machine){.graphs = graphs,
+                        .events = events,
+                        .n_graphs = GRAPHS,
+                        .n_workers = 1,
+                        .n_schedulers = 1,
+                        .control = &b->control,
+                        .epochs = b->epochs,
+                        .workers = &b->worker,
+                        .limits = {.processors = 1},
+                        .serving = &b->serving,
+                        .slots = b->slots,
+                        .running = b->running,
+                        .free_pages = b->free_pages,
+                        .step_area = (char *)&b->area,
+                        .request_ring = &b->request_ring,
+                        .command_ring = &b->command_ring,
+                        .token_ring = &b->token_ring,
+                        .requests = b->requests,
+                        .commands = b->commands,
+                        .tokens = b->tokens,
+                        .token_arena = arena,
+                        .n_arena = sizeof arena / sizeof *arena,
+                        .request_mask = ASKED - 1,
+                        .command_mask = ASKED - 1,
+                        .token_mask = ring - 1};
+    return b;
+}
+
+/* The graphs hold 1/8, 1/4, 1/2 and all of the largest step. */
+static void make_graphs(uint32_t max_tokens, uint32_t max_rows)
+{
+    for (uint32_t g = 0; g < GRAPHS; g++) {
+        uint32_t part = 1u << (GRAPHS - 1 - g);
+        graphs[g] = (rt_graph){.n_tokens = max_tokens / part ? max_tokens / part : 1,
+                               .n_rows = max_rows / part ? max_rows / part : 1,
+                               .first_event = 2 * g,
+                               .n_events = 2};
+    }
+}
+
+/* What the program would do: each row's token depends on all that the step says of it. */
+static void run_step(bed *b)
+{
+    area *x = &b->area;
+    for (uint32_t r = 0; r < b->control.live[RT_ROWS]; r++) {
+        uint64_t h = rng_u64((uint64_t)x->seeds[r], (uint64_t)x->draws[r]);
+        rt_i32 t = x->rows[r], slot = x->slots[t], position = x->positions[t];
+        assert_true(t >= 0 && t < (rt_i32)b->control.live[RT_TOKENS] && slot >= 0 && slot < (rt_i32)b->serving.n_slots);
+        h = rng_u64(h, (uint64_t)x->tokens[t]);
+        h = rng_u64(h, (uint64_t)position);
+        h = rng_u64(h, (uint64_t)x->pages[slot * PER_SLOT + position / P]);
+        x->next[r] = (rt_i32)(rng_u64(h, (uint64_t)x->sampling[4 * r]) % V);
+    }
+}
+
+/* ---- the host, the same to both ---- */
+
+typedef struct host {
+    uint64_t seed, draws, n_sent, n_ended;
+    uint64_t waiting; /* a request of the host's own sampler that waits; 0: none */
+    uint64_t last;    /* the one that was heard of last */
+} host;
+
+static uint32_t below(host *h, uint32_t limit)
+{
+    return (uint32_t)(rng_u64(h->seed, h->draws++) % limit);
+}
+
+static void send_request(host *h, bed *const beds[2])
+{
+    rt_request r = {.id = ++h->n_sent,
+                    .prompt = below(h, 64),
+                    .seed = below(h, 1000),
+                    .n_prompt = 1 + below(h, below(h, 4) ? 4 : PER_SLOT * P - 1),
+                    .n_eos = below(h, 3),
+                    .temperature = (float)below(h, 3)};
+    r.max_tokens = below(h, PER_SLOT * P - r.n_prompt + 1);
+    for (uint32_t i = 0; i < r.n_eos; i++)
+        r.eos[i] = (rt_i32)below(h, V);
+    if (below(h, 12) == 0) {
+        r.flags = RT_HOST_SAMPLES;
+        r.logits = (rt_u64)(uintptr_t)logits;
+    }
+    for (int i = 0; i < 2; i++) {
+        beds[i]->requests[beds[i]->request_ring.written.value & (ASKED - 1)] = r;
+        rt_ring_wrote(&beds[i]->request_ring, 1);
+    }
+}
+
+static void send_command(host *h, bed *const beds[2])
+{
+    rt_command c = {.kind = RT_CANCEL, .id = h->last};
+    if (h->waiting && below(h, 4)) {
+        c = (rt_command){.kind = RT_APPEND,
+                         .id = h->waiting,
+                         .n = 1 + below(h, 3),
+                         .tokens = below(h, 64),
+                         .logits = (rt_u64)(uintptr_t)logits};
+        h->waiting = 0;
+    }
+    for (int i = 0; i < 2; i++) {
+        beds[i]->commands[beds[i]->command_ring.written.value & (ASKED - 1)] = c;
+        rt_ring_wrote(&beds[i]->command_ring, 1);
+    }
+}
+
+/* Read some of the tokens; both must have told the same. */
+static void drain(host *h, bed *const beds[2], uint32_t most)
+{
+    uint32_t ready = rt_ring_ready(&beds[0]->token_ring), mask = beds[0]->m.token_mask;
+    assert_int_equal(ready, rt_ring_ready(&beds[1]->token_ring));
+    for (uint32_t n = 0; n < ready && n < most; n++) {
+        const rt_token *t = &beds[0]->tokens[beds[0]->token_ring.read.value & mask];
+        assert_memory_equal(t, &beds[1]->tokens[beds[1]->token_ring.read.value & mask], sizeof *t);
+        h->last = t->id;
+        h->n_ended += t->reason != RT_GOING;
+        if (t->token < 0 && t->reason == RT_GOING)
+            h->waiting = t->id;
+        for (int i = 0; i < 2; i++)
+            rt_ring_took(&beds[i]->token_ring, 1);
+    }
+}
+
+static void act(host *h, bed *const beds[2], uint32_t busy)
+{
+    if (below(h, busy) == 0 && rt_ring_space(&beds[0]->request_ring, ASKED))
+        send_request(h, beds);
+    if (below(h, h->waiting ? 4 : 16 * busy) == 0 && rt_ring_space(&beds[0]->command_ring, ASKED))
+        send_command(h, beds);
+    if (below(h, 4))
+        drain(h, beds, below(h, 8) ? RING : below(h, 4));
+}
+
+/* ---- the comparison ---- */
+
+/* `token` means something only while it is what the slot feeds. */
+static void check_same_slot(const rt_slot *a, const rt_slot *b)
+{
+    rt_slot x = *a, y = *b;
+    assert_int_equal(x.state, y.state);
+    if (x.state == RT_SLOT_FREE)
+        return;
+    if (x.source != RT_NOWHERE)
+        x.token = y.token;
+    assert_memory_equal(&x, &y, sizeof x);
+}
+
+static void check_same(const bed *a, const bed *b)
+{
+    assert_int_equal(a->control.step.value, b->control.step.value);
+    assert_int_equal(a->control.n_steps.value, b->control.n_steps.value);
+    assert_int_equal(a->serving.n_free, b->serving.n_free);
+    assert_int_equal(a->serving.n_promised, b->serving.n_promised);
+    assert_int_equal(a->serving.told, b->serving.told);
+    assert_int_equal(a->control.free_pages.value, b->control.free_pages.value);
+    assert_memory_equal(a->control.live, b->control.live, sizeof a->control.live);
+    for (uint32_t i = 0; i < a->serving.n_slots; i++)
+        check_same_slot(&a->slots[i], &b->slots[i]);
+    assert_memory_equal(a->free_pages, b->free_pages, a->serving.n_free * sizeof *a->free_pages);
+    assert_memory_equal(&a->area, &b->area, sizeof a->area);
+}
+
+/* The step task; 2: it took the usual step, which has no need to read the doorbell. */
+static int poll(bed *b)
+{
+    enum { UNREAD = 0x5eed };
+    b->worker.doorbell = UNREAD;
+    int published = rt_step_poll(&b->m, &b->worker);
+    return published + (b->worker.doorbell == UNREAD);
+}
+
+static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint32_t n_pages, uint32_t ring)
+{
+    bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring), make(n_slots, T, max_rows, n_pages, ring)};
+    host h = {.seed = seed};
+    uint32_t usual = 0, busy = 1 + (uint32_t)(seed % 40);
+    make_graphs(T, max_rows);
+    for (uint32_t i = 0; i < POLLS; i++) {
+        act(&h, beds, busy);
+        beds[1]->serving.steady = 0;
+        int a = poll(beds[0]), b = poll(beds[1]);
+        assert_int_equal(a != 0, b != 0);
+        assert_true(b < 2);
+        usual += a == 2;
+        if (!a)
+            continue;
+        check_same(beds[0], beds[1]);
+        run_step(beds[0]);
+        run_step(beds[1]);
+    }
+    assert_true(h.n_ended > 0);
+    free(beds[0]);
+    free(beds[1]);
+    return usual;
+}
+
+static void test_usual_step_is_the_general_one(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n_slots, max_rows, n_pages, ring;
+    } shapes[] = {{1, 8, 20, 16},        {3, 8, 20, 16},       {16, 16, PAGES, RING}, {16, 16, 40, 32},
+                  {40, 40, PAGES, RING}, {16, 4, PAGES, RING}, {40, 40, PAGES, 128}};
+    uint64_t seed = check_seed();
+    uint32_t usual = 0;
+    for (uint32_t i = 0; i < 70; i++)
+        usual +=
+            compare(seed + i, shapes[i % 7].n_slots, shapes[i % 7].max_rows, shapes[i % 7].n_pages, shapes[i % 7].ring);
+    print_message("%u of %u steps were usual ones\n", usual, 70 * POLLS);
+    assert_true(usual > 70 * POLLS / 10);
+}
+
+/* What goes into the step word comes out of it. */
+static void test_step_word(void **state)
+{
+    (void)state;
+    static const rt_u32 tokens[] = {0, 1, 4095, RT_MAX_TOKENS, RT_NONE}, rows[] = {0, 1, 4096, RT_MAX_ROWS, RT_NONE};
+    for (rt_u32 i = 0; i < 5 * 5; i++) {
+        rt_u32 graph = i % 2 ? RT_MAX_GRAPHS - 1 : i, epoch = i % 3 ? 0xffffffffu - i : i;
+        rt_u64 step = rt_step_word(graph, epoch, tokens[i / 5], rows[i % 5]);
+        assert_true(step != RT_NO_STEP);
+        assert_int_equal(rt_word_graph(step), graph);
+        assert_int_equal(rt_word_epoch(step), epoch);
+        assert_int_equal(rt_word_live(step, RT_TOKENS), tokens[i / 5]);
+        assert_int_equal(rt_word_live(step, RT_ROWS), rows[i % 5]);
+        assert_int_equal(rt_word_live(step, RT_ALL), RT_NONE);
+    }
+    assert_true(rt_step_word(RT_MAX_GRAPHS - 1, RT_NONE, RT_NONE, RT_NONE) != RT_NO_STEP);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_usual_step_is_the_general_one),
+        cmocka_unit_test(test_step_word),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -476,9 +476,8 @@ def main(arguments=None):
         return
     b.rows[:0] = [row for one in earlier for row in one["rows"]]
     b.save()
-    print(f"{b.facts.get('device') or options.device}, commit {b.facts.get('commit')}, light at "
-          f"{paper_tables.number(b.bytes_per_s and b.bytes_per_s * 1e-12)} TB/s, seed {options.seed}, "
-          f"{time.monotonic() - b.begin:.0f} s")
+    for one in [*earlier, *([{**b.facts, "bytes_per_s": b.bytes_per_s}] if options.only else [])]:
+        paper_tables.print_facts(one)
     paper_tables.print_tables(b.rows)
     if b.skipped:
         print(f"\nthe time budget of {options.time_budget:.0f} s is over: {b.skipped} measurements left out")

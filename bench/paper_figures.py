@@ -61,6 +61,7 @@ def draw_bars(rows, title, key, normalise, file):
                               yerr=[[max(0, bar[1][0])], [max(0, bar[1][1])]], label=name if at == 0 else None)
         for at, row in enumerate(mine):
             label_row(panel, at, row, normalise)
+        panel.margins(y=0.12)
         panel.set_title(model, fontsize=9)
         panel.set_xlabel(key, fontsize=8)
         panel.set_xticks(range(len(mine)), [str(row.get(key, "")) for row in mine])

@@ -115,6 +115,12 @@ def failures(row, path=()):
             yield from failures(value, (*path, str(key)))
 
 
+def print_facts(facts):
+    rate = facts.get("bytes_per_s")
+    print(f"{facts.get('device', 'no device')}, commit {facts.get('commit')}, {facts.get('began')}, light at "
+          f"{number(rate and rate * 1e-12)} TB/s, seed {facts.get('seed')}")
+
+
 def print_tables(rows):
     for name, printer in TABLES.items():
         mine = [row for row in rows if row["section"] == name]

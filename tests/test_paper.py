@@ -134,7 +134,8 @@ def test_figures(tmp_path):
     row = {"section": "latency", "model": "m", "batch": 1, "light_ms": 0.4,
            "ms": {"mpk": {"median": 0.5, "least": 0.4, "most": 0.6}, "vLLM": {"median": 1.0, "least": 1.0, "most": 1.0},
                   "graph": {"failed": "why"}}}
-    assert paper_figures.heights(row, "vLLM", True) == (0.5, (0, 0)) and paper_figures.heights(row, "graph", True) is None
+    assert paper_figures.heights(row, "vLLM", True) == (0.5, (0, 0))
+    assert paper_figures.heights(row, "graph", True) is None
     height, error = paper_figures.heights(row, "mpk", False)
     assert height == 0.5 and all(math.isclose(e, 0.1) for e in error)
     said = paper_figures.draw([row], pathlib.Path(tmp_path))

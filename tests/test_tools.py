@@ -186,7 +186,7 @@ def dev(*words):
 
 def test_dev_lists_its_verbs():
     code, listed, _ = dev("help")
-    defined = re.findall(r"^cmd_(\w+)\(\)", (TOOLS.parent / "dev").read_text(), re.M)
+    defined = re.findall(r"^cmd_([\w-]+)\(\)", (TOOLS.parent / "dev").read_text(), re.M)
     assert code == 0 and len(defined) > 10
     assert [line.split()[0] for line in listed.splitlines()[2:]] == defined
 

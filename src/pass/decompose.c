@@ -16,6 +16,10 @@ enum { LAUNCH_BYTES = 2048, TRIGGER_BYTES = 64 };
  * whole: there a task shares what it reads among as many entries as it has, and needs no scheduler. */
 enum { UNEVEN_TASKS_PER_WORKER = 8 };
 
+/* Tokens of a step mostly share a context, of which each task reads all: this part of the bytes does not go with the
+ * number of rows. */
+#define CONTEXT_SHARE (1.0 / 64)
+
 /* How much the mean tile counts beside the largest. */
 #define MEAN_SHARE 0.25
 
@@ -147,6 +151,8 @@ static double grid_cost(const chooser *c, uint64_t n)
         rows.hi[0] = c->out->dims[0];
         share = (double)(box.hi[0] - box.lo[0]) / (double)c->out->dims[0];
     }
+    if (c->s->options->whole_tiles)
+        share += CONTEXT_SHARE;
     double bytes = (double)op_bytes_read(c->ir, c->op, &rows) * share + LAUNCH_BYTES;
     /* List scheduling ends at most one task later than a perfect split. */
     return bytes * (double)n / workers + bytes + TRIGGER_BYTES * (double)n;

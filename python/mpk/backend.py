@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_orde
 from mpk.graph import Program
 
 CACHED_SHAPES = 32
+STATIC = "mpk_static"  # of a placeholder: a parameter or a buffer
 STAND_IN = 1 << 20  # numbers of arguments from here on stand for results of PyTorch
 aten = torch.ops.aten
 
@@ -56,24 +58,41 @@ class Report:
 # ---- running ----
 
 class Runner:
-    """A compiled program and how to call it with PyTorch's tensors."""
+    """A program and how to call it with PyTorch's tensors.  It is compiled by the first call, which brings the weights."""
 
-    def __init__(self, program: Program, slots: list[Slot], outputs: list[tuple], arguments: dict[int, torch.Tensor]) -> None:
-        self.program, self.lock = program, threading.Lock()
-        self.constants = [s.data for s in slots if s.kind == "constant"]
-        program.name_slots([s.name for s in slots])
-        self.addresses = [s.data.data_ptr() if s.data is not None else 0 for s in slots]
-        self.inputs = [(at, s.index) for at, s in enumerate(slots) if s.kind == "argument"]
-        self.written = {s.index for s in slots if s.written}
-        self.expected = {i: (tuple(f.shape), tuple(f.stride()), f.dtype) for i, f in arguments.items()}
+    def __init__(self, gm: torch.fx.GraphModule, options: Options, report: Report) -> None:
+        self.gm, self.options, self.report = gm, options, report
+        e, values = lower_graph(gm, "torch", None)
+        (returned,) = gm.graph.find_nodes(op="output")[0].args
+        # ("slot", slot, shape, stride, dtype), ("argument", index) or ("known", value)
+        self.outputs = [_place_output(e, values, node, i) for i, node in enumerate(returned)]
+        assign_mutations(gm, e, values)
+        self.emitter, self.slots = e, e.slots
+        self.lock, self.program = threading.Lock(), None
+        self.addresses = [s.data.data_ptr() if s.data is not None else 0 for s in self.slots]
+        self.inputs = [(at, s.index) for at, s in enumerate(self.slots) if s.kind == "argument"]
+        self.written = {s.index for s in self.slots if s.written}
+        fakes = [n.meta["val"] for n in placeholders(gm)]
+        self.expected = {i: (tuple(fakes[i].shape), tuple(fakes[i].stride()), fakes[i].dtype) for _, i in self.inputs}
         # Arguments whose strides are not those of a dense tensor: they are copied in each call.
-        self.copied = {i for i, f in arguments.items() if not is_permuted(f.shape, f.stride())}
-        self.seen = dict.fromkeys(arguments, 0)
-        self.outputs = outputs  # ("slot", slot, shape, stride, dtype), ("argument", index) or ("known", value)
-        self.results = [(o[1], *o[2:]) for o in outputs if o[0] == "slot"]
-        self.plain = len(self.results) == len(outputs)
+        self.copied = {i for i, (shape, stride, _) in self.expected.items() if not is_permuted(shape, stride)}
+        self.seen = dict.fromkeys(self.expected, 0)
+        self.results = [(o[1], *o[2:]) for o in self.outputs if o[0] == "slot"]
+        self.plain = len(self.results) == len(self.outputs)
+        self.idle = not self.results and not self.written
+
+    def start(self) -> None:
+        """Compile for the addresses of the first call."""
+        constants = {s.name: (self.addresses[at], _dense_bytes(s, self.expected)) for at, s in enumerate(self.slots)
+                     if s.constant}
+        program = self.emitter.graph.compile(constants, self.options.threads or torch.get_num_threads())
+        program.name_slots([s.name for s in self.slots])
+        self.emitter, self.program = None, program
+        self.report.programs.append(program)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        if self.idle:
+            return [arguments[o[1]] if o[0] == "argument" else o[1] for o in self.outputs]
         with self.lock:
             addresses, seen = self.addresses, self.seen
             for at, i in self.inputs:
@@ -87,6 +106,8 @@ class Runner:
             for at, shape, stride, dtype in self.results:
                 made.append(torch.empty_strided(shape, stride, dtype=dtype))
                 addresses[at] = made[-1].data_ptr()
+            if self.program is None:
+                self.start()
             self.program.call(addresses)
         for tensor, copy in copies:
             if tensor is not None:
@@ -115,6 +136,11 @@ class Runner:
             self.copied.add(i)
         if tensor.untyped_storage().nbytes() < tensor.storage_offset() * tensor.element_size() + _span(tensor):
             raise ArgumentError(f"argument {i}: the storage of this tensor has been freed")
+
+
+def _dense_bytes(slot: Slot, expected: dict[int, tuple]) -> int:
+    shape, dtype = (slot.data.shape, slot.data.dtype) if slot.data is not None else expected[slot.index][::2]
+    return math.prod(shape) * dtype.itemsize
 
 
 def _span(tensor: torch.Tensor) -> int:
@@ -184,7 +210,7 @@ def _argument(e: Emitter, node: torch.fx.Node, index: int, written: bool) -> Any
     if not isinstance(fake, torch.Tensor):
         return fake
     try:
-        return e.argument(index, fake, written)
+        return e.argument(index, fake, written, node.meta.get(STATIC, False))
     except Unsupported:
         return Foreign()
 
@@ -207,22 +233,6 @@ def find_unsupported(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
     found: dict[torch.fx.Node, str] = {}
     lower_graph(gm, "probe", found.__setitem__)
     return found
-
-
-def compile_graph(gm: torch.fx.GraphModule, options: Options, report: Report) -> Callable[[Sequence[Any]], list[Any]]:
-    """A function of a list of arguments, from a functional graph of known shapes.  Raises Unsupported."""
-    e, values = lower_graph(gm, "torch", None)
-    arguments = {i: n.meta["val"] for i, n in enumerate(placeholders(gm)) if isinstance(n.meta["val"], torch.Tensor)}
-    (returned,) = gm.graph.find_nodes(op="output")[0].args
-    outputs = [_place_output(e, values, node, i) for i, node in enumerate(returned)]
-    assign_mutations(gm, e, values)
-    if not any(o[0] == "slot" for o in outputs) and not any(s.written for s in e.slots):
-        return lambda a: [a[o[1]] if o[0] == "argument" else o[1].clone() if isinstance(o[1], torch.Tensor) else o[1] for o in outputs]
-    constants = {s.name: (s.data.data_ptr(), s.data.numel() * s.data.element_size()) for s in e.slots if s.kind == "constant"}
-    program = e.graph.compile(constants, options.threads or torch.get_num_threads())
-    report.programs.append(program)
-    used = {s.index for s in e.slots if s.kind == "argument"}
-    return Runner(program, e.slots, outputs, {i: f for i, f in arguments.items() if i in used})
 
 
 def _place_output(e: Emitter, values: dict, node: Any, index: int) -> tuple:
@@ -292,7 +302,7 @@ def compile_static(gm: torch.fx.GraphModule, options: Options, report: Report, n
     unsupported = find_unsupported(gm)
     try:
         if not unsupported:
-            return compile_graph(gm, options, report)
+            return Runner(gm, options, report)
     except (Unsupported, Error) as problem:
         unsupported = {n: str(problem) for n in gm.graph.nodes if n.op == "call_function"}
     changes = mutations(gm)
@@ -359,8 +369,9 @@ def at_shapes(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> torch.fx.Gr
         out = make_fx(run, tracing_mode="real")(*fakes)
     out.graph.eliminate_dead_code()
     out.recompile()
-    for node, value in zip(placeholders(out), fakes):
+    for node, before, value in zip(placeholders(out), placeholders(gm), fakes):
         node.meta.setdefault("val", value)
+        node.meta[STATIC] = before.meta.get(STATIC, False)
     return out
 
 
@@ -400,8 +411,18 @@ def compile_and_tell(gm: torch.fx.GraphModule, options: Options) -> Callable:
     return function
 
 
+def mark_static(gm: torch.fx.GraphModule) -> None:
+    """Note which arguments AOTAutograd knows to be parameters and buffers."""
+    context = torch._guards.TracingContext.try_get()
+    facts = context.fw_metadata if context is not None else None
+    for i in facts.static_input_indices if facts is not None else ():
+        if i < len(placeholders(gm)):
+            placeholders(gm)[i].meta[STATIC] = True
+
+
 def compiler(options: Options) -> Callable:
     def compile_fx(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
+        mark_static(gm)
         with torch.utils._python_dispatch._disable_current_modes():
             function = ByShape(gm, options) if is_symbolic(gm) else compile_and_tell(gm, options)
 
@@ -422,7 +443,7 @@ def decompositions() -> dict:
     stays with PyTorch, with the numbers that eager would draw."""
     every = torch._decomp.global_decomposition_table["post_autograd"]
     return {op: f for op, f in every.items() if isinstance(op, torch._ops.OpOverload) and op not in table
-            and torch.Tag.nondeterministic_seeded not in op.tags} | own.table
+            and torch.Tag.nondeterministic_seeded not in op.tags and op.name().split(".")[0] not in own.kept} | own.table
 
 
 def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, **_: Any) -> Callable:

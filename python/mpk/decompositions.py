@@ -60,3 +60,6 @@ def self_attention(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, nu
 
 
 table = {aten._transformer_encoder_layer_fwd.default: encoder_layer, aten._native_multi_head_attention.default: self_attention}
+
+# PyTorch's own decompositions of these round in other places than its kernels.
+kept = {"aten::linspace", "aten::logspace"}

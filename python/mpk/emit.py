@@ -100,6 +100,7 @@ class Slot:
     index: int  # of the argument or the result
     data: torch.Tensor | None = None
     written: bool = False
+    constant: bool = False
 
 
 class Emitter:
@@ -116,8 +117,9 @@ class Emitter:
 
     # ---- tensors that come from outside ----
 
-    def argument(self, index: int, fake: torch.Tensor, written: bool = False) -> Val:
-        """Argument `index` of the compiled function; its memory is used as it lies, strided like `fake`."""
+    def argument(self, index: int, fake: torch.Tensor, written: bool = False, static: bool = False) -> Val:
+        """Argument `index` of the compiled function; its memory is used as it lies, strided like `fake`.  written: the
+        program changes it; static: it is a weight, the same in each call."""
         dtype_name(fake.dtype)
         if fake.device.type != "cpu":
             raise Unsupported(f"a tensor on {fake.device}")
@@ -127,9 +129,9 @@ class Emitter:
         if len(shape) > mg.MAX_RANK:
             raise Unsupported(f"rank {len(shape)}")
         name, order = f"a{index}", dense_order(shape, fake.stride())
-        add = self.graph.state if written else self.graph.input
+        add = self.graph.state if written else self.graph.constant if static else self.graph.input
         tensor = add(name, DTYPES[fake.dtype][0], [shape[axis] for axis in order])
-        self.slots.append(Slot(name, "argument", index, written=written))
+        self.slots.append(Slot(name, "argument", index, written=written, constant=static and not written))
         self.views.add(tensor.id)
         val = Val(tuple(shape[axis] for axis in order), fake.dtype, tensor)
         return self.permute(val, [order.index(axis) for axis in range(len(order))])
@@ -156,7 +158,7 @@ class Emitter:
         data = data.contiguous()
         name = f"c{len(self.slots)}"
         tensor = self.graph.constant(name, DTYPES[val.dtype][0], val.shape)
-        self.slots.append(Slot(name, "constant", len(self.slots), data))
+        self.slots.append(Slot(name, "constant", len(self.slots), data, constant=True))
         return tensor
 
     # ---- operators ----

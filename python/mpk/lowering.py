@@ -68,10 +68,10 @@ UNARY = {
     "special_entr": "where({0} > 0, -{0} * log({0}), where({0} == 0, 0.0, where(isnan({0}), {0}, (-inf))))",
     "relu6": "min(max({0}, 0), 6)", "hardsigmoid": "min(max({0} + 3, 0), 6) / 6",
     "hardswish": "{0} * min(max({0} + 3, 0), 6) / 6", "log_sigmoid_forward": "min({0}, 0) - log1p(exp(-abs({0})))",
-    "mish": "{0} * tanh(where({0} > 20, {0}, log1p(exp({0}))))", "silu": "{0} * sigmoid({0})",
+    "mish": "{0} * tanh(where({0} > 20, {0}, log1p(exp({0}))))",
 }
 BINARY = {
-    "mul": "{0} * {1}", "atan2": "atan2({0}, {1})", "fmod": "fmod({0}, {1})", "remainder": "remainder({0}, {1})",
+    "atan2": "atan2({0}, {1})", "fmod": "fmod({0}, {1})", "remainder": "remainder({0}, {1})",
     "maximum": "max({0}, {1})", "minimum": "min({0}, {1})", "fmax": "fmax({0}, {1})", "fmin": "fmin({0}, {1})",
     "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}",
     "ge": "{0} >= {1}", "bitwise_and": "and({0}, {1})", "bitwise_or": "or({0}, {1})", "bitwise_xor": "xor({0}, {1})",
@@ -86,7 +86,7 @@ BINARY = {
     "float_power": "pow({0}, {1})", "igamma": "igamma({0}, {1})", "igammac": "igammac({0}, {1})",
     "prims.igamma": "igamma({0}, {1})", "prims.igammac": "igammac({0}, {1})", "special_zeta": "zeta({0}, {1})",
     "prims.zeta": "zeta({0}, {1})",
-    "prims.mul": "{0} * {1}", "prims.add": "{0} + {1}", "prims.sub": "{0} - {1}",
+    "prims.add": "{0} + {1}", "prims.sub": "{0} - {1}",
 }
 
 
@@ -119,8 +119,30 @@ def log_sigmoid_forward(e: Emitter, x: Val) -> list[Any]:
     return [e.map(UNARY["log_sigmoid_forward"], x, dtype=x.dtype), e.folded(torch.empty(0, dtype=x.dtype))]
 
 
+def plain(e: Emitter, kind: str, a: Any, b: Any) -> Val | None:
+    """The operator add or mul, which the compiler's rules look for, if it is just that."""
+    dtype = result_dtype(e)
+    if not all(isinstance(v, Val) and v.dtype == dtype and v.literal() is None for v in (a, b)) or dtype is torch.bool:
+        return None
+    return e.op(kind, a, b)
+
+
+@lower(aten.mul, prims.mul)
+def mul(e: Emitter, a: Any, b: Any) -> Val:
+    return plain(e, "mul", a, b) or e.map("{0} * {1}", a, b, dtype=result_dtype(e), shape=result_shape(e))
+
+
+@lower(aten.silu)
+def silu(e: Emitter, x: Val) -> Val:
+    if x.dtype is torch.float64:
+        return e.map("{0} * sigmoid({0})", x, dtype=x.dtype)
+    return e.op("silu", x)
+
+
 @lower(aten.add)
 def add(e: Emitter, a: Any, b: Any, alpha: Any = 1) -> Val:
+    if alpha == 1 and (sum_ := plain(e, "add", a, b)) is not None:
+        return sum_
     expression = "{0} + {1}" if alpha == 1 else "{0} + {1} * {2}"
     return e.map(expression, a, b, alpha, dtype=result_dtype(e), shape=result_shape(e))
 
@@ -220,6 +242,18 @@ def polygamma(e: Emitter, n: int, x: Val) -> Val:
         return e.map("digamma({0})", x, dtype=result_dtype(e))
     factor = float((-1) ** (n + 1) * math.factorial(n))
     return e.map("{1} * zeta({2}, {0})", x, factor, float(n + 1), dtype=result_dtype(e))
+
+
+@lower(aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor)
+def linspace(e: Emitter, start: Any, end: Any, steps: int, *_: Any) -> Val:
+    """From both ends to the middle, integers in double, as PyTorch does."""
+    dtype = result_dtype(e)
+    wide = torch.float64 if not dtype.is_floating_point else torch.float32 if dtype.itemsize < 4 else dtype
+    start, end = (e.cast(v, wide) if isinstance(v, Val) else float(v) for v in (start, end))
+    i = e.folded(torch.arange(steps).to(wide))
+    step = e.map("({1} - {0}) / {2}", start, end, float(max(1, steps - 1)), dtype=wide)
+    return e.map("where({0} < {1}, {2} + {4} * {0}, {3} - {4} * ({5} - {0}))", i, float(max(1, steps // 2)), start, end, step,
+                 float(steps - 1), dtype=dtype, shape=(steps,))
 
 
 # ---- made of shapes ----

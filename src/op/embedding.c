@@ -91,6 +91,7 @@ static const op_case cases[] = {
     CASE("3", "q5_k", "17, 768"),
     CASE("7", "q6_k", "17, 768"),
     {"input %t : i32[5] live=tokens\nconst %w : q8_0[11, 64]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
+    {"input %t : i32[40] live=tokens\nconst %w : bf16[1003, 328]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
 };
 
 const op_def op_embedding = {

@@ -1,0 +1,57 @@
+/* embedding_rows.cuh - rows of a table by token id, 16 bytes at a time: table and result of one 16-bit dtype.
+ *
+ * A thread has four pieces under way, ids first.  Cost: the bytes of the rows, read and written.
+ */
+#ifndef TASK_EMBEDDING_ROWS_CUH
+#define TASK_EMBEDDING_ROWS_CUH
+
+#include "ptx/ptx.cuh"
+
+enum { EMBED_TOKENS, EMBED_TABLE, EMBED_X, EMBED_AT_ONCE = 4 };
+
+/* Piece `piece` of 8 columns, or of it what lies in lo .. hi - 1. */
+MPK_FN void embed_store(rt_u16 *row, int piece, int lo, int hi, const mpk_words &w)
+{
+    if (piece * 8 >= lo && piece * 8 + 8 <= hi) {
+        *(mpk_words *)(row + piece * 8) = w;
+        return;
+    }
+    const rt_u32 words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (piece * 8 + i >= lo && piece * 8 + i < hi)
+            row[piece * 8 + i] = (rt_u16)(words[i / 2] >> (i % 2 * 16));
+}
+
+static __device__ __noinline__ void embedding_rows(const mpk_task &t, int columns, rt_u32 n_rows)
+{
+    const int lo = (int)mpk_lo(t, 1), hi = (int)mpk_hi(t, 1), first = lo / 8, pieces = (hi + 7) / 8 - first;
+    const int token0 = (int)mpk_lo(t, 0), n = ((int)mpk_hi(t, 0) - token0) * pieces;
+    const mpk_words none = {0, 0, 0, 0};
+    for (int base = mpk_thread(); base < n; base += MPK_THREADS * EMBED_AT_ONCE) {
+        rt_u32 id[EMBED_AT_ONCE];
+        mpk_words w[EMBED_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < EMBED_AT_ONCE; i++) {
+            const int item = base + i * MPK_THREADS;
+            id[i] =
+                item < n ? ptx_load_word(mpk_at<const char>(t, EMBED_TOKENS) + (token0 + item / pieces) * 4) : n_rows;
+        }
+#pragma unroll
+        for (int i = 0; i < EMBED_AT_ONCE; i++) {
+            const int piece = first + (base + i * MPK_THREADS) % pieces;
+            w[i] = id[i] < n_rows
+                       ? ptx_load_words(mpk_at<const rt_u16>(t, EMBED_TABLE) + (rt_u64)id[i] * columns + piece * 8)
+                       : none;
+        }
+#pragma unroll
+        for (int i = 0; i < EMBED_AT_ONCE; i++) {
+            const int item = base + i * MPK_THREADS;
+            if (item < n)
+                embed_store(mpk_at<rt_u16>(t, EMBED_X) + (rt_u64)(token0 + item / pieces) * columns,
+                            first + item % pieces, lo, hi, w[i]);
+        }
+    }
+}
+
+#endif

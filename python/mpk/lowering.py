@@ -249,7 +249,8 @@ def linspace(e: Emitter, start: Any, end: Any, steps: int, *_: Any) -> Val:
     """From both ends to the middle, integers in double, as PyTorch does."""
     dtype = result_dtype(e)
     wide = torch.float64 if not dtype.is_floating_point else torch.float32 if dtype.itemsize < 4 else dtype
-    start, end = (e.cast(v, wide) if isinstance(v, Val) else float(v) for v in (start, end))
+    number = float if dtype.is_floating_point else int
+    start, end = (e.cast(e.cast(v, dtype), wide) if isinstance(v, Val) else float(number(v)) for v in (start, end))
     i = e.folded(torch.arange(steps).to(wide))
     step = e.map("({1} - {0}) / {2}", start, end, float(max(1, steps - 1)), dtype=wide)
     return e.map("where({0} < {1}, {2} + {4} * {0}, {3} - {4} * ({5} - {0}))", i, float(max(1, steps // 2)), start, end, step,

@@ -15,6 +15,7 @@ BENCH = support.ROOT / "bench"
 sys.path.insert(0, str(BENCH))
 import paper  # noqa: E402  the folder of bench/ is no package
 import paper_figures  # noqa: E402
+import rivals  # noqa: E402
 
 TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_attention_heads": 4,
         "num_key_value_heads": 2, "num_hidden_layers": 4, "intermediate_size": 512, "vocab_size": 2048,
@@ -127,6 +128,27 @@ def test_a_measurement_that_hangs_is_a_row(tiny, tmp_path):
         "--out", tmp_path, mpk=slow)
     row, = json.loads((tmp_path / "paper.json").read_text())["rows"]
     assert "not done in" in row["result"]["failed"]
+
+
+def test_pytorch_beside(tiny, tmp_path):
+    """Decode, prompt and product give times; saved weights give the logits of fp32 back, and bf16's are not far."""
+    import numpy
+    import torch
+    model = dict(model=str(tiny), device="cpu")
+    for result in (rivals.eager(**model, batch=2, prompt=4, generate=3, runs=2),
+                   rivals.linear(device="cpu", rows=64, columns=32, batch=2, runs=2)):
+        assert 0 < result["step_ms"]["least"] <= result["step_ms"]["median"] <= result["step_ms"]["most"]
+    assert rivals.prompt(**model, tokens=5, runs=1)["first_token_ms"]["median"] > 0
+    folder, ids = rivals.weights(**model, folder=str(tmp_path / "w"), seed=support.seed().randrange(99))["folder"], [5, 9, 2]
+    numpy.save(tmp_path / "same.npy", rivals.true_logits(folder, "cpu", "float32", ids).numpy())
+    numpy.save(tmp_path / "none.npy", numpy.zeros((3, TINY["vocab_size"]), numpy.float32))
+    files = {name: str(tmp_path / f"{name}.npy") for name in ("same", "none")}
+    results = rivals.logits(folder, "cpu", ids, files)["against_fp32"]
+    assert results["same"]["kl"] == 0 and results["same"]["argmax"] == 1 and results["same"]["nll_distance"] == 0
+    assert 0 < results["eager bf16"]["kl"] < 0.01 * results["none"]["kl"]
+    assert math.isclose(results["none"]["nll"], math.log(TINY["vocab_size"]), rel_tol=1e-6)
+    p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
+    assert math.isclose(rivals.compare(p, q, [0])["kl"], 0.5 * math.log(2) + 0.5 * math.log(2 / 3), rel_tol=1e-6)
 
 
 def test_figures(tmp_path):

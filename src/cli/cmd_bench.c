@@ -227,7 +227,7 @@ static int print_profile(const bench *b)
     }
     printf("\nlast step of the graph for %.0f tokens; scheduling %.2f %% of the workers' time\n"
            "%-18s %-22s %5s %7s %10s %9s %9s %11s %10s\n",
-           number(root, "tokens"), 100 * number(root, "scheduling"), "operators", "code", "", "tasks", "us a step",
+           number(root, "tokens"), 100 * number(root, "scheduling"), "operators", "code", "count", "tasks", "us a step",
            "wait, us", "body, us", "trigger, us", "slowest");
     const json_value *kinds = json_get(root, "kinds");
     for (size_t i = 0; kinds && i < kinds->n; i++) {

@@ -3,12 +3,24 @@
  * same pages and tell the host the same.
  */
 #include <string.h>
+#include <ucontext.h>
 
 #include "base/rng.h"
 #include "check.h"
 #include "rt/rt_step.h"
 
-enum { SLOTS = 40, P = 4, PER_SLOT = 16, PAGES = 300, T = 48, V = 50, RING = 128, ASKED = 8, GRAPHS = 4, POLLS = 4000 };
+enum {
+    SLOTS = 40,
+    P = 4,
+    PER_SLOT = 16,
+    PAGES = 300,
+    T = 48,
+    V = 50,
+    RING = 128,
+    ASKED = 8,
+    GRAPHS = 4,
+    POLLS = RT_LANES > 1 ? 250 : 3000
+};
 
 /* The step area of the largest graph. */
 typedef struct area {
@@ -225,12 +237,80 @@ static void check_same(const bed *a, const bed *b)
     assert_memory_equal(&a->area, &b->area, sizeof a->area);
 }
 
+/* ---- the lanes ---- */
+
+#ifdef RT_LANES_HEADER
+
+static struct lanes {
+    ucontext_t main, at[RT_LANES];
+    char stacks[RT_LANES][64 * 1024];
+    bed *bed;
+    int kind[RT_LANES], result[RT_LANES]; /* kind of the meeting that each waits for; -1: it has ended */
+    rt_u32 current, said, heard;
+    uint64_t draws;
+} lanes;
+
+rt_u32 lanes_current(void)
+{
+    return lanes.current;
+}
+
+rt_u32 lanes_meet(int kind, int says)
+{
+    rt_u32 self = lanes.current;
+    lanes.kind[self] = kind;
+    lanes.said |= says ? 1u << self : 0;
+    swapcontext(&lanes.at[self], &lanes.main);
+    return lanes.heard;
+}
+
+static void lane_main(void)
+{
+    lanes.result[lanes.current] = rt_step_poll(&lanes.bed->m, &lanes.bed->worker);
+    lanes.kind[lanes.current] = -1;
+}
+
+static int step(bed *b)
+{
+    lanes.bed = b;
+    for (rt_u32 i = 0; i < RT_LANES; i++) {
+        getcontext(&lanes.at[i]);
+        lanes.at[i].uc_stack = (stack_t){.ss_sp = lanes.stacks[i], .ss_size = sizeof lanes.stacks[i]};
+        lanes.at[i].uc_link = &lanes.main;
+        makecontext(&lanes.at[i], lane_main, 0);
+    }
+    do {
+        rt_u32 order = (rt_u32)rng_u64(1, lanes.draws++);
+        lanes.heard = lanes.said;
+        lanes.said = 0;
+        for (rt_u32 i = 0; i < RT_LANES; i++) {
+            lanes.current = (i * (order | 1) + (order >> 8)) % RT_LANES;
+            swapcontext(&lanes.main, &lanes.at[lanes.current]);
+        }
+        for (rt_u32 i = 1; i < RT_LANES; i++)
+            if (lanes.kind[i] != lanes.kind[0])
+                fail_msg("lane %u waits for another meeting than lane 0", i);
+    } while (lanes.kind[0] >= 0);
+    for (rt_u32 i = 1; i < RT_LANES; i++)
+        assert_int_equal(lanes.result[i], lanes.result[0]);
+    return lanes.result[0];
+}
+
+#else
+
+static int step(bed *b)
+{
+    return rt_step_poll(&b->m, &b->worker);
+}
+
+#endif
+
 /* The step task; 2: it took the usual step, which has no need to read the doorbell. */
 static int poll(bed *b)
 {
     enum { UNREAD = 0x5eed };
     b->worker.doorbell = UNREAD;
-    int published = rt_step_poll(&b->m, &b->worker);
+    int published = step(b);
     return published + (b->worker.doorbell == UNREAD);
 }
 
@@ -238,7 +318,7 @@ static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint
 {
     bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring), make(n_slots, T, max_rows, n_pages, ring)};
     host h = {.seed = seed};
-    uint32_t usual = 0, busy = 1 + (uint32_t)(seed % 40);
+    uint32_t usual = 0, busy = 1 + (uint32_t)(seed % 20);
     make_graphs(T, max_rows);
     for (uint32_t i = 0; i < POLLS; i++) {
         act(&h, beds, busy);

@@ -130,7 +130,9 @@ RT_FN void rt_pause(void)
 
 #endif
 
-#if !defined(__CUDACC_RTC__) && !defined(__CUDACC__)
+#if defined(RT_LANES_HEADER) /* a test's own lanes */
+#include RT_LANES_HEADER
+#elif !defined(__CUDACC_RTC__) && !defined(__CUDACC__)
 enum { RT_LANES = 1, RT_STEP_MOVES = 1 };
 RT_FN rt_u32 rt_lane(void)
 {

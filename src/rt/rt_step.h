@@ -643,6 +643,7 @@ RT_LARGE_FN int rt_step_poll(rt_machine *m, rt_worker *w)
 {
     rt_meet();
     int published = rt_step_advance(m, w);
+    rt_meet(); /* no lane still asks what the general way changes */
     if (!published && rt_lane() == 0)
         published = rt_step_look(m, w);
     rt_meet();

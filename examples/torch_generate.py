@@ -2,6 +2,7 @@
 
 The cache lies in PyTorch's memory and the compiled step writes it in place: each token is one launch.
 """
+
 import torch
 import transformers
 
@@ -10,8 +11,15 @@ import mpk
 
 def main():
     torch.manual_seed(1)
-    config = transformers.Qwen3Config(hidden_size=128, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
-                                      num_hidden_layers=2, intermediate_size=256, vocab_size=500)
+    config = transformers.Qwen3Config(
+        hidden_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_hidden_layers=2,
+        intermediate_size=256,
+        vocab_size=500,
+    )
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     step = torch.compile(model, backend="mpk")
     prompt = torch.randint(0, 500, (1, 8))

@@ -1,4 +1,5 @@
 """A module written by hand, shapes that change, an operator that mpk does not have: torch_module.py"""
+
 import torch
 from torch import nn
 

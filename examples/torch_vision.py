@@ -1,4 +1,5 @@
 """A vision transformer, compiled: torch_vision.py"""
+
 import time
 
 import torch
@@ -9,8 +10,15 @@ import mpk
 
 def main():
     torch.manual_seed(1)
-    config = transformers.ViTConfig(hidden_size=96, num_attention_heads=4, num_hidden_layers=4, intermediate_size=192,
-                                    image_size=64, patch_size=8, num_labels=10)
+    config = transformers.ViTConfig(
+        hidden_size=96,
+        num_attention_heads=4,
+        num_hidden_layers=4,
+        intermediate_size=192,
+        image_size=64,
+        patch_size=8,
+        num_labels=10,
+    )
     model = transformers.ViTForImageClassification(config).eval()
     image = torch.randn(1, 3, 64, 64)
     compiled = torch.compile(model, backend="mpk")

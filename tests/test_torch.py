@@ -41,8 +41,11 @@ def compiled(fn, **more):
 
 
 def tensors(value):
-    return [v for v in torch.utils._pytree.tree_leaves(dict(value) if hasattr(value, "keys") else value)
-            if isinstance(v, torch.Tensor)]
+    return [
+        v
+        for v in torch.utils._pytree.tree_leaves(dict(value) if hasattr(value, "keys") else value)
+        if isinstance(v, torch.Tensor)
+    ]
 
 
 def is_whole(reports, graphs=1):
@@ -58,6 +61,7 @@ def assert_near(got, expected, relative=1e-4):
 
 
 # ---- models ----
+
 
 @pytest.mark.parametrize("name", [*torch_models.DECODERS, *torch_models.OTHERS])
 def test_model_is_one_program(name):
@@ -102,6 +106,7 @@ def test_module_is_one_program(name):
 
 # ---- mutation and aliases ----
 
+
 def adds_in_place(x):
     x.add_(1)
     return x * 2
@@ -139,15 +144,30 @@ def copies_into_a_cache(x, y):
     return x.sum(-1)
 
 
-@pytest.mark.parametrize("fn", [adds_in_place, returns_the_old_value, swaps, writes_a_slice, writes_through_a_view,
-                                returns_its_argument, copies_into_a_cache])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        adds_in_place,
+        returns_the_old_value,
+        swaps,
+        writes_a_slice,
+        writes_through_a_view,
+        returns_its_argument,
+        copies_into_a_cache,
+    ],
+)
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "sliced"])
 def test_changed_arguments(fn, layout):
     def make():
         x = torch.arange(24.0).reshape(4, 6)
-        return {"contiguous": x[:, :4].contiguous(), "transposed": x[:, :4].contiguous().t(), "sliced": x[:, 1:5]}[layout]
+        return {"contiguous": x[:, :4].contiguous(), "transposed": x[:, :4].contiguous().t(), "sliced": x[:, 1:5]}[
+            layout
+        ]
+
     count = fn.__code__.co_argcount
-    ours, theirs = [make() * (i + 1) if i else make() for i in range(count)], [make() * (i + 1) if i else make() for i in range(count)]
+    ours, theirs = [make() * (i + 1) if i else make() for i in range(count)], [
+        make() * (i + 1) if i else make() for i in range(count)
+    ]
     fast, reports = compiled(fn)
     for _ in range(2):
         got, expected = fast(*ours), fn(*theirs)
@@ -167,6 +187,7 @@ def test_a_cache_is_written_in_place():
 def test_results_have_the_strides_of_eager():
     def fn(x):
         return x.t() * 2, (x + 1).transpose(0, 1), x.unsqueeze(0).expand(3, -1, -1) + 0
+
     x = torch.randn(4, 5)
     fast, _ = compiled(fn)
     assert [t.stride() for t in fast(x)] == [t.stride() for t in fn(x)]
@@ -174,9 +195,11 @@ def test_results_have_the_strides_of_eager():
 
 # ---- shapes and dtypes ----
 
+
 def test_shapes_that_change():
     def fn(x, n):
         return (x @ x.t()).softmax(-1)[:, :n], x.shape[0] + 1
+
     fast, reports = compiled(fn, dynamic=True)
     for rows in (3, 5, 7, 3, 5):
         x = torch.randn(rows, 4)
@@ -197,11 +220,13 @@ def test_the_cache_of_shapes_is_bounded(monkeypatch):
     assert len(os.listdir("/proc/self/task")) <= threads + 2 * 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32,
-                                   torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.bool]
+)
 def test_dtypes(dtype):
     def fn(x, y):
         return x + y, (x * y).sum(-1), torch.where(x > y, x, y), x.to(torch.float32).mean()
+
     x, y = (torch.randint(0, 2 if dtype is torch.bool else 9, (3, 5)).to(dtype) for _ in range(2))
     fast, reports = compiled(fn)
     torch.testing.assert_close(fast(x, y), fn(x, y))
@@ -211,6 +236,7 @@ def test_dtypes(dtype):
 def test_no_elements():
     def fn(x):
         return torch.cat([x, x[:0]]), x[:0].sum(), x[:0] * 2
+
     x = torch.randn(3, 2)
     fast, _ = compiled(fn)
     torch.testing.assert_close(fast(x), fn(x))
@@ -218,9 +244,11 @@ def test_no_elements():
 
 # ---- what is not supported, and wrong use ----
 
+
 def test_the_rest_runs_in_eager_with_one_warning():
     def fn(x):
         return torch.linalg.det(x @ x.t()) + x.sin().sum()
+
     x = torch.randn(4, 4)
     fast, reports = compiled(fn)
     backend._warned.clear()
@@ -236,6 +264,7 @@ def test_the_rest_runs_in_eager_with_one_warning():
 def test_random_numbers_are_those_of_eager():
     def fn(x):
         return torch.nn.functional.dropout(x, 0.5) * 2
+
     fast, _ = compiled(fn)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -243,6 +272,17 @@ def test_random_numbers_are_those_of_eager():
         got = fast(torch.ones(100))
     torch.manual_seed(3)
     assert torch.equal(got, fn(torch.ones(100)))
+
+
+def test_a_program_that_the_compiler_refuses_runs_in_eager(monkeypatch):
+    def refuse(*_):
+        raise mpk.LimitError("too many tasks")
+
+    monkeypatch.setattr("mpk.graph.Graph.compile", refuse)
+    fast, reports = compiled(lambda x: x * 2)
+    with pytest.warns(UserWarning, match="the whole graph"):
+        assert torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0))
+    assert torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0)) and not reports[0].programs
 
 
 def test_training_is_refused():
@@ -294,6 +334,7 @@ def test_many_threads_call_one_function():
             for _ in range(50):
                 if not torch.equal(fast(torch.full((4, 5), float(i))), torch.full((4,), 10.0 * i)):
                     wrong.append(i)
+
     threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
@@ -309,6 +350,7 @@ def test_explain():
 
 
 # ---- the engine ----
+
 
 def test_generate_and_stream(tmp_path):
     with mpk.LLM(tiny.model(tmp_path / "m"), threads=2, context_tokens=64) as llm:
@@ -328,9 +370,14 @@ def test_wrong_use_of_the_engine(tmp_path):
     with pytest.raises(mpk.ArgumentError, match="kv_dtype"):
         mpk.LLM("/no_such_model", kv_dtype="f8")
     llm = mpk.LLM(tiny.model(tmp_path / "m"), threads=2, context_tokens=64)
-    for prompt, params, error in (([10**6], {}, mpk.ArgumentError), ("", {"raw_prompt": True}, mpk.ArgumentError),
-                                  ("x", {"temperature": -1}, mpk.ArgumentError), ("x", {"max_tokens": -1}, mpk.ArgumentError),
-                                  ([1.5], {}, TypeError), ([5] * 100, {}, mpk.LimitError)):
+    for prompt, params, error in (
+        ([10**6], {}, mpk.ArgumentError),
+        ("", {"raw_prompt": True}, mpk.ArgumentError),
+        ("x", {"temperature": -1}, mpk.ArgumentError),
+        ("x", {"max_tokens": -1}, mpk.ArgumentError),
+        ([1.5], {}, TypeError),
+        ([5] * 100, {}, mpk.LimitError),
+    ):
         with pytest.raises(error):
             llm.generate([prompt], mpk.SamplingParams(**params))
     stream = llm.stream("the", mpk.SamplingParams(ignore_eos=True))

@@ -4,11 +4,19 @@ import torch
 import transformers as t
 from torch import nn
 
-SMALL = dict(hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=96, vocab_size=100,
-             max_position_embeddings=64)
+SMALL = dict(
+    hidden_size=64,
+    num_attention_heads=4,
+    num_hidden_layers=2,
+    intermediate_size=96,
+    vocab_size=100,
+    max_position_embeddings=64,
+)
 GROUPED = dict(**SMALL, num_key_value_heads=2)
 HEADS = dict(**GROUPED, head_dim=16)
-VISION = dict(hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=96, image_size=32, patch_size=8)
+VISION = dict(
+    hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=96, image_size=32, patch_size=8
+)
 TOKENS = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
 
 
@@ -28,28 +36,64 @@ DECODERS = {
     "gemma2": lambda: t.Gemma2ForCausalLM(t.Gemma2Config(**HEADS, sliding_window=8)),
     "gemma3": lambda: t.Gemma3ForCausalLM(t.Gemma3TextConfig(**HEADS, sliding_window=8)),
     "phi3": lambda: t.Phi3ForCausalLM(t.Phi3Config(**GROUPED, pad_token_id=0)),
-    "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(n_embd=64, n_head=4, n_layer=2, vocab_size=100, n_positions=64, **TOKENS)),
+    "gpt2": lambda: t.GPT2LMHeadModel(
+        t.GPT2Config(n_embd=64, n_head=4, n_layer=2, vocab_size=100, n_positions=64, **TOKENS)
+    ),
     "gpt_neox": lambda: t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**SMALL)),
-    "opt": lambda: t.OPTForCausalLM(t.OPTConfig(hidden_size=64, num_attention_heads=4, num_hidden_layers=2, ffn_dim=96,
-                                                vocab_size=100, max_position_embeddings=64, word_embed_proj_dim=64)),
-    "falcon": lambda: t.FalconForCausalLM(t.FalconConfig(hidden_size=64, num_attention_heads=4, num_hidden_layers=2,
-                                                         vocab_size=100)),
+    "opt": lambda: t.OPTForCausalLM(
+        t.OPTConfig(
+            hidden_size=64,
+            num_attention_heads=4,
+            num_hidden_layers=2,
+            ffn_dim=96,
+            vocab_size=100,
+            max_position_embeddings=64,
+            word_embed_proj_dim=64,
+        )
+    ),
+    "falcon": lambda: t.FalconForCausalLM(
+        t.FalconConfig(hidden_size=64, num_attention_heads=4, num_hidden_layers=2, vocab_size=100)
+    ),
     "mixtral": lambda: t.MixtralForCausalLM(t.MixtralConfig(**GROUPED, num_local_experts=4, num_experts_per_tok=2)),
-    "qwen3_moe": lambda: t.Qwen3MoeForCausalLM(t.Qwen3MoeConfig(**HEADS, num_experts=4, num_experts_per_tok=2,
-                                                                moe_intermediate_size=32)),
+    "qwen3_moe": lambda: t.Qwen3MoeForCausalLM(
+        t.Qwen3MoeConfig(**HEADS, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
+    ),
 }
 OTHERS = {
     "bert": lambda: (t.BertModel(t.BertConfig(**SMALL)), token_ids()),
     "roberta": lambda: (t.RobertaModel(t.RobertaConfig(**SMALL)), token_ids()),
-    "t5_encoder": lambda: (t.T5EncoderModel(t.T5Config(d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4,
-                                                       vocab_size=100)), token_ids()),
+    "t5_encoder": lambda: (
+        t.T5EncoderModel(t.T5Config(d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, vocab_size=100)),
+        token_ids(),
+    ),
     "vit": lambda: (t.ViTModel(t.ViTConfig(**VISION)), image()),
-    "clip": lambda: (t.CLIPModel(t.CLIPConfig(text_config=dict(**SMALL, **TOKENS | {"eos_token_id": 99}), vision_config=VISION,
-                                              projection_dim=32)), {**token_ids(), **image()}),
-    "whisper_encoder": lambda: (t.WhisperModel(t.WhisperConfig(
-        d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
-        encoder_ffn_dim=96, decoder_ffn_dim=96, vocab_size=100, max_source_positions=20, num_mel_bins=16,
-        decoder_start_token_id=1, **TOKENS)).get_encoder(), {"input_features": torch.randn(2, 16, 40)}),
+    "clip": lambda: (
+        t.CLIPModel(
+            t.CLIPConfig(
+                text_config=dict(**SMALL, **TOKENS | {"eos_token_id": 99}), vision_config=VISION, projection_dim=32
+            )
+        ),
+        {**token_ids(), **image()},
+    ),
+    "whisper_encoder": lambda: (
+        t.WhisperModel(
+            t.WhisperConfig(
+                d_model=64,
+                encoder_layers=2,
+                decoder_layers=2,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=96,
+                decoder_ffn_dim=96,
+                vocab_size=100,
+                max_source_positions=20,
+                num_mel_bins=16,
+                decoder_start_token_id=1,
+                **TOKENS,
+            )
+        ).get_encoder(),
+        {"input_features": torch.randn(2, 16, 40)},
+    ),
 }
 
 
@@ -66,8 +110,13 @@ class Block(nn.Module):
 
     def __init__(self, n_in, n_out, stride):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU(),
-                                  nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False), nn.BatchNorm2d(n_out))
+        self.body = nn.Sequential(
+            nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(n_out),
+            nn.ReLU(),
+            nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(n_out),
+        )
         self.shortcut = nn.Sequential(nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out))
 
     def forward(self, x):
@@ -91,12 +140,27 @@ class Unrolled(nn.Module):
 
 
 MODULES = {
-    "mlp": lambda: (nn.Sequential(nn.Linear(16, 48), nn.GELU(), nn.Dropout(0.1), nn.Linear(48, 16), nn.LayerNorm(16)),
-                    torch.randn(3, 16)),
-    "transformer_encoder": lambda: (nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2),
-                                    torch.randn(2, 7, 32)),
+    "mlp": lambda: (
+        nn.Sequential(nn.Linear(16, 48), nn.GELU(), nn.Dropout(0.1), nn.Linear(48, 16), nn.LayerNorm(16)),
+        torch.randn(3, 16),
+    ),
+    "transformer_encoder": lambda: (
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2),
+        torch.randn(2, 7, 32),
+    ),
     "lstm": lambda: (Unrolled(), torch.randn(2, 6, 12)),
-    "resnet": lambda: (nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
-                                     Block(8, 8, 1), Block(8, 16, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                                     nn.Linear(16, 10)), torch.randn(2, 3, 32, 32)),
+    "resnet": lambda: (
+        nn.Sequential(
+            nn.Conv2d(3, 8, 7, 2, 3),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+            Block(8, 8, 1),
+            Block(8, 16, 2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(16, 10),
+        ),
+        torch.randn(2, 3, 32, 32),
+    ),
 }

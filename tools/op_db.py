@@ -5,8 +5,8 @@ usage: op_db.py [--write FILE] [--json FILE] [--jobs N] [--samples N] [NAME...]
 
 Each entry of torch.testing._internal.common_methods_invocations.op_db, forward, on the CPU, for fp32, bf16, int64 and
 bool where the entry has them, with all of its sample inputs, within the tolerances of torch.testing.assert_close.  An
-operator is captured with make_fx over fake tensors in place of Dynamo, which is the same for a single call, and handed to
-the backend's own entry point.  Exit code 1 if anything is wrong.
+operator is captured with make_fx over fake tensors in place of Dynamo, which is the same for a single call, and handed
+to the backend's own entry point.  Exit code 1 if anything is wrong.
 """
 
 import argparse
@@ -33,8 +33,10 @@ UNDEFINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empt
 
 # ---- one entry ----
 
+
 def entries():
     from torch.testing._internal.common_methods_invocations import op_db
+
     return op_db
 
 
@@ -53,9 +55,14 @@ def stop_it(*_):
 def tolerances(op, dtype):
     """Those that PyTorch's own tests of the entry override."""
     from torch.testing._internal.common_device_type import toleranceOverride
+
     for decorator in op.decorators or []:
         for d in getattr(decorator, "decorators", [decorator]):
-            if isinstance(d, toleranceOverride) and dtype in d.d and getattr(decorator, "device_type", None) in (None, "cpu"):
+            if (
+                isinstance(d, toleranceOverride)
+                and dtype in d.d
+                and getattr(decorator, "device_type", None) in (None, "cpu")
+            ):
                 return {"atol": d.d[dtype].atol, "rtol": d.d[dtype].rtol}
     return {}
 
@@ -63,6 +70,7 @@ def tolerances(op, dtype):
 def differs(got, expected, tolerance):
     """What is different, or None."""
     import torch
+
     try:
         torch.testing.assert_close(got, expected, equal_nan=True, **tolerance)
     except AssertionError as problem:
@@ -73,12 +81,18 @@ def differs(got, expected, tolerance):
 def copy_of(t):
     """A copy, unless the tensor looks at a part of a larger storage, which as_strided may see."""
     import torch
-    return t.clone() if t.layout is not torch.strided or t.untyped_storage().nbytes() == t.numel() * t.element_size() else t
+
+    return (
+        t.clone()
+        if t.layout is not torch.strided or t.untyped_storage().nbytes() == t.numel() * t.element_size()
+        else t
+    )
 
 
 def same_places(op, sample, got, expected):
     """Do other indices name equal elements?  Of equal ones PyTorch promises none."""
     import torch
+
     x, at = sample.input, AMBIGUOUS[op.name]
     dim = sample.kwargs.get("dim", sample.args[at] if len(sample.args) > at else -1)
     if x.dim() == 0:
@@ -90,13 +104,13 @@ def same_places(op, sample, got, expected):
 
 def wide(call, tensors):
     """The results of eager in fp64."""
-    import torch
     return call(*(t.double() if t.is_floating_point() else t for t in tensors))
 
 
 def as_near(got, expected, exact):
     """Is a float result at least as near to that of fp64 as eager's?  bf16: by PyTorch's own rule for its compilers."""
     import torch
+
     try:
         exact = exact()
         if got.dtype is torch.bfloat16:
@@ -114,6 +128,7 @@ def run_sample(op, sample, dtype):
     from torch.utils import _pytree as pytree
 
     from mpk import backend
+
     flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     at = [i for i, v in enumerate(flat) if isinstance(v, torch.Tensor)]
 
@@ -124,6 +139,7 @@ def run_sample(op, sample, dtype):
         first, args, kwargs = pytree.tree_unflatten(values, spec)
         out, _ = pytree.tree_flatten(op.op(first, *args, **kwargs))
         return out
+
     tensors = [flat[i] for i in at]
     torch.manual_seed(SEED)
     try:
@@ -134,8 +150,15 @@ def run_sample(op, sample, dtype):
     try:
         gm = make_fx(call, tracing_mode="fake")(*tensors)
         compiled = backend.mpk(gm, tensors, options=backend.Options(threads=1, reports=reports))
-    except (torch._subclasses.fake_tensor.DataDependentOutputException, AssertionError, RuntimeError, NotImplementedError, TypeError,
-            torch._subclasses.fake_tensor.DynamicOutputShapeException, torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode) as problem:
+    except (
+        torch._subclasses.fake_tensor.DataDependentOutputException,
+        AssertionError,
+        RuntimeError,
+        NotImplementedError,
+        TypeError,
+        torch._subclasses.fake_tensor.DynamicOutputShapeException,
+        torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode,
+    ) as problem:
         if "mpk" in "".join(traceback.format_tb(problem.__traceback__)[-1:]):
             raise
         return "capture", f"{type(problem).__name__}: {problem}".splitlines()[0][:150]
@@ -148,7 +171,9 @@ def run_sample(op, sample, dtype):
         problem = differs(g, x, tolerances(op, dtype))
         if problem and op.name in AMBIGUOUS and x.dtype is torch.int64 and same_places(op, sample, g, x):
             problem = None
-        if problem and not (g.is_floating_point() and g.dtype == x.dtype and as_near(g, x, lambda: wide(call, tensors)[i])):
+        if problem and not (
+            g.is_floating_point() and g.dtype == x.dtype and as_near(g, x, lambda: wide(call, tensors)[i])
+        ):
             return "wrong", problem
     why = "; ".join(f"{n}: {reason}" for r in reports for n, reason in r.fallbacks.items())[:300]
     n_programs = sum(len(r.programs) for r in reports)
@@ -157,6 +182,7 @@ def run_sample(op, sample, dtype):
 
 def run_entry(op, max_samples):
     import torch
+
     counts, notes, wrong = collections.Counter(), collections.Counter(), []
     for name in DTYPES:
         dtype = getattr(torch, name)
@@ -195,6 +221,7 @@ def work(first, step, names, max_samples):
     import logging
 
     import torch
+
     logging.getLogger("torch._dynamo").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     for i, op in enumerate(op for op in entries() if not names or op.name in names or full_name(op) in names):
@@ -208,13 +235,24 @@ def work(first, step, names, max_samples):
 
 # ---- all entries ----
 
+
 def run_lane(lane, jobs, options, results):
     """One process after the other, since an entry may end it."""
     first = lane
     while True:
-        command = [sys.executable, __file__, "--work", f"{first},{jobs}", "--samples", str(options.samples), *options.names]
+        command = [
+            sys.executable,
+            __file__,
+            "--work",
+            f"{first},{jobs}",
+            "--samples",
+            str(options.samples),
+            *options.names,
+        ]
         begun = None
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if jobs > 1 else None, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if jobs > 1 else None, text=True
+        ) as process:
             for line in process.stdout:
                 try:
                     record = json.loads(line)
@@ -230,15 +268,26 @@ def run_lane(lane, jobs, options, results):
             if process.returncode:
                 sys.exit(f"op_db: {' '.join(command)} ended with {process.returncode}")
             return
-        results.append({"name": begun["name"], "counts": {"wrong": 1}, "notes": {}, "wrong": [f"ended the process: {process.returncode}"],
-                        "index": begun["begin"], "seconds": 0})
+        results.append(
+            {
+                "name": begun["name"],
+                "counts": {"wrong": 1},
+                "notes": {},
+                "wrong": [f"ended the process: {process.returncode}"],
+                "index": begun["begin"],
+                "seconds": 0,
+            }
+        )
         tell(results[-1])
         first = begun["begin"] + jobs
 
 
 def tell(record):
-    print(f"{status_of(record):12} {record['name']} {record['counts']} {record.get('seconds')} s "
-          f"{'; '.join(record['wrong'])[:300]} {next(iter(record['notes']), '')}", flush=True)
+    print(
+        f"{status_of(record):12} {record['name']} {record['counts']} {record.get('seconds')} s "
+        f"{'; '.join(record['wrong'])[:300]} {next(iter(record['notes']), '')}",
+        flush=True,
+    )
 
 
 def status_of(record):
@@ -254,31 +303,49 @@ def status_of(record):
     return "partly" if counts.get("whole") or counts.get("partly") else "fallen back"
 
 
-WORDS = {"whole": "compiled whole", "partly": "partly", "fallen back": "fallen back", "undefined": "undefined",
-         "no samples": "no samples", "wrong": "WRONG"}
+WORDS = {
+    "whole": "compiled whole",
+    "partly": "partly",
+    "fallen back": "fallen back",
+    "undefined": "undefined",
+    "no samples": "no samples",
+    "wrong": "WRONG",
+}
 
 
 def write(path, results):
     import torch
+
     results = sorted(results, key=lambda r: r["index"])
     totals = collections.Counter(status_of(r) for r in results)
-    lines = ["# PyTorch's operator test data", "",
-             f"Written by `./dev op-db` with PyTorch {torch.__version__}: every entry of `op_db`, forward, on the CPU, all samples",
-             "of fp32, bf16, int64 and bool, compared with eager PyTorch within its own tolerances. A float result that is outside of",
-             "them passes if it is at least as near to eager's result in fp64 as eager's is. Of equal elements, sort, topk, median",
-             "and kthvalue may name any.", "",
-             "| status | entries | meaning |", "|---|---|---|",
-             f"| compiled whole | {totals['whole']} | every sample is one program, nothing stayed with PyTorch |",
-             f"| partly | {totals['partly']} | some operators or samples stayed with PyTorch |",
-             f"| fallen back | {totals['fallen back']} | PyTorch runs all of it |",
-             f"| undefined | {totals['undefined']} | nothing to compare: the result is uninitialised memory |",
-             f"| no samples | {totals['no samples']} | of none of the four dtypes, or eager on the CPU refuses them all |",
-             f"| wrong | {totals['wrong']} | disagrees with eager |", "",
-             "| entry | status | samples | why not whole |", "|---|---|---|---|"]
+    lines = [
+        "# PyTorch's operator test data",
+        "",
+        f"Written by `./dev op-db` with PyTorch {torch.__version__}: every entry of `op_db`, forward, on the CPU, all",
+        "samples of fp32, bf16, int64 and bool, compared with eager PyTorch within its own tolerances. A float result",
+        "that is outside of them passes if it is at least as near to eager's result in fp64 as eager's is. Of equal",
+        "elements, sort, topk, median and kthvalue may name any.",
+        "",
+        "| status | entries | meaning |",
+        "|---|---|---|",
+        f"| compiled whole | {totals['whole']} | every sample is one program, nothing stayed with PyTorch |",
+        f"| partly | {totals['partly']} | some operators or samples stayed with PyTorch |",
+        f"| fallen back | {totals['fallen back']} | PyTorch runs all of it |",
+        f"| undefined | {totals['undefined']} | nothing to compare: the result is uninitialised memory |",
+        f"| no samples | {totals['no samples']} | of none of the four dtypes, or eager on the CPU refuses them all |",
+        f"| wrong | {totals['wrong']} | disagrees with eager |",
+        "",
+        "| entry | status | samples | why not whole |",
+        "|---|---|---|---|",
+    ]
     for r in results:
         why = next(iter(r["notes"]), "") if status_of(r) not in ("whole",) else ""
         why = "; ".join(r["wrong"])[:160] if status_of(r) == "wrong" else why[:110]
-        lines.append(f"| `{r['name']}` | {WORDS[status_of(r)]} | {sum(r['counts'].values())} | {why.replace('|', ' ').replace('<', '(').replace('>', ')')} |")
+        lines.append(
+            f"| `{r['name']}` | {WORDS[status_of(r)]} | {sum(r['counts'].values())} | "
+            + why.translate(str.maketrans("|<>", " ()"))
+            + " |"
+        )
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -295,6 +362,7 @@ def main():
         first, step = map(int, options.work.split(","))
         return work(first, step, options.names, options.samples)
     from concurrent.futures import ThreadPoolExecutor
+
     results = []
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda lane: run_lane(lane, options.jobs, options, results), range(options.jobs)))

@@ -7,16 +7,40 @@
 PyTorch is needed for the last two only.
 """
 
-from mpk._library import (ArgumentError, CancelledError, Error, FileError, LimitError, OutOfMemoryError, ShapeError,
-                          UnsupportedError, version)
+from mpk._library import (
+    ArgumentError,
+    CancelledError,
+    Error,
+    FileError,
+    LimitError,
+    OutOfMemoryError,
+    ShapeError,
+    UnsupportedError,
+    version,
+)
 from mpk.llm import LLM, Answer, Piece, SamplingParams
 
 __version__ = version()
-__all__ = ["LLM", "Answer", "ArgumentError", "CancelledError", "Error", "FileError", "LimitError", "OutOfMemoryError",
-           "Piece", "SamplingParams", "ShapeError", "UnsupportedError", "explain", "version"]
+__all__ = [
+    "LLM",
+    "Answer",
+    "ArgumentError",
+    "CancelledError",
+    "Error",
+    "FileError",
+    "LimitError",
+    "OutOfMemoryError",
+    "Piece",
+    "SamplingParams",
+    "ShapeError",
+    "UnsupportedError",
+    "explain",
+    "version",
+]
 
 
 def explain(fn, *args, **kwargs):
     """Compile fn(*args, **kwargs) with the backend, run it, and tell what became tasks; see mpk.report.Explanation."""
     from mpk.report import explain as explain_fn
+
     return explain_fn(fn, *args, **kwargs)

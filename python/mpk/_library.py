@@ -9,8 +9,23 @@ import ctypes
 import os
 import pathlib
 import threading
-from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
-                    c_size_t, c_uint32, c_uint64, c_void_p)
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_bool,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 
 
 class Error(RuntimeError):
@@ -49,8 +64,14 @@ class CancelledError(Error):
 
 EARG, ENOMEM, EIO, EFORMAT, EUNSUPPORTED, ESHAPE, ELIMIT, EVERIFY, EDEVICE, ESTALLED, ECANCELLED = range(1, 12)
 _EXCEPTIONS: dict[int, type[Error]] = {
-    EARG: ArgumentError, ENOMEM: OutOfMemoryError, EIO: FileError, EFORMAT: FileError, EUNSUPPORTED: UnsupportedError,
-    ESHAPE: ShapeError, ELIMIT: LimitError, ECANCELLED: CancelledError,
+    EARG: ArgumentError,
+    ENOMEM: OutOfMemoryError,
+    EIO: FileError,
+    EFORMAT: FileError,
+    EUNSUPPORTED: UnsupportedError,
+    ESHAPE: ShapeError,
+    ELIMIT: LimitError,
+    ECANCELLED: CancelledError,
 }
 
 
@@ -59,32 +80,80 @@ class Degree(Structure):
 
 
 class EngineOptions(Structure):
-    _fields_ = [("size", c_size_t), ("threads", c_uint32), ("max_batch", c_uint32), ("step_tokens", c_uint32),
-                ("context_tokens", c_uint32), ("kv_tokens", c_uint64), ("kv_dtype", c_int), ("random_weights", c_bool),
-                ("random_seed", c_uint64), ("progress", c_void_p), ("progress_user", c_void_p), ("fusion", c_int),
-                ("launch", c_int), ("coarse_events", c_bool), ("verify", c_bool), ("degrees", POINTER(Degree)),
-                ("n_degrees", c_uint32), ("no_preload", c_uint32), ("device", c_char_p), ("target", c_char_p),
-                ("mode", c_int), ("no_descriptor_prefetch", c_uint32), ("keep", c_char_p),
-                ("profile", c_uint32)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("threads", c_uint32),
+        ("max_batch", c_uint32),
+        ("step_tokens", c_uint32),
+        ("context_tokens", c_uint32),
+        ("kv_tokens", c_uint64),
+        ("kv_dtype", c_int),
+        ("random_weights", c_bool),
+        ("random_seed", c_uint64),
+        ("progress", c_void_p),
+        ("progress_user", c_void_p),
+        ("fusion", c_int),
+        ("launch", c_int),
+        ("coarse_events", c_bool),
+        ("verify", c_bool),
+        ("degrees", POINTER(Degree)),
+        ("n_degrees", c_uint32),
+        ("no_preload", c_uint32),
+        ("device", c_char_p),
+        ("target", c_char_p),
+        ("mode", c_int),
+        ("no_descriptor_prefetch", c_uint32),
+        ("keep", c_char_p),
+        ("profile", c_uint32),
+    ]
 
 
 class EngineFacts(Structure):
-    _fields_ = [("size", c_size_t), ("vocab_size", c_uint32), ("context_tokens", c_uint32), ("max_batch", c_uint32),
-                ("step_tokens", c_uint32), ("threads", c_uint32), ("weight_bytes", c_uint64), ("kv_bytes", c_uint64),
-                ("other_bytes", c_uint64), ("load_ns", c_uint64), ("compile_ns", c_uint64), ("graphs", c_uint32),
-                ("tasks", c_uint32), ("events", c_uint32), ("device", c_char * 64),
-                ("kernel_cached", c_uint32)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("vocab_size", c_uint32),
+        ("context_tokens", c_uint32),
+        ("max_batch", c_uint32),
+        ("step_tokens", c_uint32),
+        ("threads", c_uint32),
+        ("weight_bytes", c_uint64),
+        ("kv_bytes", c_uint64),
+        ("other_bytes", c_uint64),
+        ("load_ns", c_uint64),
+        ("compile_ns", c_uint64),
+        ("graphs", c_uint32),
+        ("tasks", c_uint32),
+        ("events", c_uint32),
+        ("device", c_char * 64),
+        ("kernel_cached", c_uint32),
+    ]
 
 
 class RequestOptions(Structure):
-    _fields_ = [("size", c_size_t), ("max_tokens", c_uint32), ("temperature", c_float), ("top_k", c_uint32),
-                ("top_p", c_float), ("min_p", c_float), ("seed", c_uint64), ("stop", POINTER(c_char_p)),
-                ("n_stop", c_uint32), ("ignore_eos", c_bool), ("raw_prompt", c_bool), ("reserved", c_char * 2)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("max_tokens", c_uint32),
+        ("temperature", c_float),
+        ("top_k", c_uint32),
+        ("top_p", c_float),
+        ("min_p", c_float),
+        ("seed", c_uint64),
+        ("stop", POINTER(c_char_p)),
+        ("n_stop", c_uint32),
+        ("ignore_eos", c_bool),
+        ("raw_prompt", c_bool),
+        ("reserved", c_char * 2),
+    ]
 
 
 class Piece(Structure):
-    _fields_ = [("text", c_void_p), ("n_bytes", c_size_t), ("tokens", POINTER(c_int32)), ("n_tokens", c_size_t),
-                ("finish", c_int)]
+    _fields_ = [
+        ("text", c_void_p),
+        ("n_bytes", c_size_t),
+        ("tokens", POINTER(c_int32)),
+        ("n_tokens", c_size_t),
+        ("finish", c_int),
+    ]
 
 
 class TensorId(Structure):
@@ -92,8 +161,14 @@ class TensorId(Structure):
 
 
 class Attribute(Structure):
-    _fields_ = [("name", c_char_p), ("i", c_int64), ("f", c_double), ("s", c_char_p), ("ints", POINTER(c_int64)),
-                ("n_ints", c_uint32)]
+    _fields_ = [
+        ("name", c_char_p),
+        ("i", c_int64),
+        ("f", c_double),
+        ("s", c_char_p),
+        ("ints", POINTER(c_int64)),
+        ("n_ints", c_uint32),
+    ]
 
 
 class Binding(Structure):
@@ -109,8 +184,17 @@ _SIGNATURES: dict[str, list] = {
     "mpk_detokenize": [c_void_p, c_void_p, POINTER(c_int32), c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
     "mpk_graph_create": [c_void_p, c_char_p, POINTER(c_void_p)],
     "mpk_graph_tensor": [c_void_p, c_void_p, c_int, c_char_p, c_int, c_uint32, POINTER(c_int64), POINTER(TensorId)],
-    "mpk_graph_operator": [c_void_p, c_void_p, c_char_p, c_char_p, c_uint32, POINTER(TensorId), c_uint32,
-                           POINTER(Attribute), POINTER(TensorId)],
+    "mpk_graph_operator": [
+        c_void_p,
+        c_void_p,
+        c_char_p,
+        c_char_p,
+        c_uint32,
+        POINTER(TensorId),
+        c_uint32,
+        POINTER(Attribute),
+        POINTER(TensorId),
+    ],
     "mpk_graph_output": [c_void_p, c_void_p, TensorId],
     "mpk_graph_describe": [c_void_p, c_void_p, TensorId, POINTER(c_int), POINTER(c_uint32), POINTER(c_int64)],
     "mpk_graph_print": [c_void_p, c_void_p, POINTER(c_void_p)],
@@ -120,8 +204,15 @@ _SIGNATURES: dict[str, list] = {
     "mpk_program_call": [c_void_p, c_void_p, c_uint32, c_void_p],
     "mpk_program_describe": [c_void_p, c_void_p, POINTER(c_void_p)],
 }
-_RELEASES = ["mpk_context_free", "mpk_free", "mpk_engine_close", "mpk_request_free", "mpk_request_cancel",
-             "mpk_graph_free", "mpk_program_close"]
+_RELEASES = [
+    "mpk_context_free",
+    "mpk_free",
+    "mpk_engine_close",
+    "mpk_request_free",
+    "mpk_request_cancel",
+    "mpk_graph_free",
+    "mpk_program_close",
+]
 
 
 def _load() -> ctypes.CDLL:

@@ -1,8 +1,8 @@
 """torch.compile(backend="mpk"): PyTorch programs as tensor programs.
 
-Dynamo captures, AOTAutograd makes the graph functional and decomposes what no lowering does whole.  Here each graph, once
-its shapes are numbers, becomes one tensor program, or several with operators of PyTorch between them where some are
-not supported.  Graphs with symbolic shapes are made for each shape that comes, the last CACHED_SHAPES of which are kept.
+Dynamo captures, AOTAutograd makes the graph functional and decomposes what no lowering does whole.  Here each graph,
+once its shapes are numbers, becomes one tensor program, or several with operators of PyTorch between them where some
+are not supported.  Graphs with symbolic shapes are made for each shape that comes; the last CACHED_SHAPES are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from mpk import decompositions as own
 from mpk import lowering, lowering_index, lowering_math  # noqa: F401  (they fill the table)
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
-from mpk.graph import Program
 
 CACHED_SHAPES = 32
 STATIC = "mpk_static"  # of a placeholder: a parameter or a buffer
@@ -57,8 +56,9 @@ class Report:
 
 # ---- running ----
 
+
 class Runner:
-    """A program and how to call it with PyTorch's tensors.  It is compiled by the first call, which brings the weights."""
+    """A program and how to call it with PyTorch's tensors.  The first call, which brings the weights, compiles it."""
 
     def __init__(self, gm: torch.fx.GraphModule, options: Options, report: Report) -> None:
         self.gm, self.options, self.report = gm, options, report
@@ -68,7 +68,7 @@ class Runner:
         self.outputs = [_place_output(e, values, node, i) for i, node in enumerate(returned)]
         assign_mutations(gm, e, values)
         self.emitter, self.slots = e, e.slots
-        self.lock, self.program = threading.Lock(), None
+        self.lock, self.program, self.refused = threading.Lock(), None, False
         self.addresses = [s.data.data_ptr() if s.data is not None else 0 for s in self.slots]
         self.inputs = [(at, s.index) for at, s in enumerate(self.slots) if s.kind == "argument"]
         self.written = {s.index for s in self.slots if s.written}
@@ -83,16 +83,27 @@ class Runner:
 
     def start(self) -> None:
         """Compile for the addresses of the first call."""
-        constants = {s.name: (self.addresses[at], _dense_bytes(s, self.expected)) for at, s in enumerate(self.slots)
-                     if s.constant}
+        constants = {
+            s.name: (self.addresses[at], _dense_bytes(s, self.expected))
+            for at, s in enumerate(self.slots)
+            if s.constant
+        }
         program = self.emitter.graph.compile(constants, self.options.threads or torch.get_num_threads())
         program.name_slots([s.name for s in self.slots])
         self.emitter, self.program = None, program
         self.report.programs.append(program)
 
+    def give_up(self, problem: Error) -> None:
+        """The compiler refuses the program as a whole: PyTorch runs it."""
+        self.refused = True
+        self.report.fallbacks["the whole graph"] = str(problem).splitlines()[0]
+        tell(self.report)
+
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         if self.idle:
             return [arguments[o[1]] if o[0] == "argument" else o[1] for o in self.outputs]
+        if self.refused:
+            return list(self.gm(*arguments))
         with self.lock:
             addresses, seen = self.addresses, self.seen
             for at, i in self.inputs:
@@ -101,13 +112,19 @@ class Runner:
                     self.check(i, arguments[i])
                     seen[i] = address
                 addresses[at] = address
-            copies = [self.copy_in(at, i, arguments[i]) for at, i in self.inputs if i in self.copied] if self.copied else ()
+            copies = (
+                [self.copy_in(at, i, arguments[i]) for at, i in self.inputs if i in self.copied] if self.copied else ()
+            )
             made = []
             for at, shape, stride, dtype in self.results:
                 made.append(torch.empty_strided(shape, stride, dtype=dtype))
                 addresses[at] = made[-1].data_ptr()
             if self.program is None:
-                self.start()
+                try:
+                    self.start()
+                except Error as problem:
+                    self.give_up(problem)
+                    return list(self.gm(*arguments))
             self.program.call(addresses)
         for tensor, copy in copies:
             if tensor is not None:
@@ -115,7 +132,9 @@ class Runner:
         if self.plain:
             return made
         results = iter(made)
-        return [next(results) if o[0] == "slot" else arguments[o[1]] if o[0] == "argument" else o[1] for o in self.outputs]
+        return [
+            next(results) if o[0] == "slot" else arguments[o[1]] if o[0] == "argument" else o[1] for o in self.outputs
+        ]
 
     def copy_in(self, at: int, i: int, tensor: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
         """A copy of an argument as the program wants it, and the argument if the copy is to be copied back."""
@@ -130,8 +149,10 @@ class Runner:
         """Is this tensor what the program was compiled for?  Asked when its address is new."""
         shape, stride, dtype = self.expected[i]
         if tensor.device.type != "cpu" or tensor.dtype != dtype or tuple(tensor.shape) != shape:
-            raise ArgumentError(f"argument {i} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}; "
-                                f"compiled for {dtype} {list(shape)} on cpu")
+            raise ArgumentError(
+                f"argument {i} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}; "
+                f"compiled for {dtype} {list(shape)} on cpu"
+            )
         if any(n > 1 and a != b for n, a, b in zip(shape, stride, tensor.stride())):
             self.copied.add(i)
         if tensor.untyped_storage().nbytes() < tensor.storage_offset() * tensor.element_size() + _span(tensor):
@@ -145,10 +166,15 @@ def _dense_bytes(slot: Slot, expected: dict[int, tuple]) -> int:
 
 def _span(tensor: torch.Tensor) -> int:
     """Bytes from the first element to the last."""
-    return (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))) * tensor.element_size() if tensor.numel() else 0
+    return (
+        (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))) * tensor.element_size()
+        if tensor.numel()
+        else 0
+    )
 
 
 # ---- compiling ----
+
 
 def placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -160,18 +186,28 @@ def mutations(gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.No
     return [(n, n.args[0], n.args[1]) for n in copies if n.args[0].op == "placeholder"]
 
 
-OVERWRITING = {aten.index_put.default, aten.slice_scatter.default, aten.select_scatter.default, aten.scatter.src,
-               aten.scatter.value, aten.scatter_add.default}
+OVERWRITING = {
+    aten.index_put.default,
+    aten.slice_scatter.default,
+    aten.select_scatter.default,
+    aten.scatter.src,
+    aten.scatter.value,
+    aten.scatter_add.default,
+}
 
 
 def in_place_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
     """Nodes that may write their first argument: it is to become their result, and nobody else reads it."""
-    return {value for copy, argument, value in mutations(gm)
-            if value.target in OVERWRITING and value.args[0] is argument and set(argument.users) == {copy, value}}
+    return {
+        value
+        for copy, argument, value in mutations(gm)
+        if value.target in OVERWRITING and value.args[0] is argument and set(argument.users) == {copy, value}
+    }
 
 
-def lower_graph(gm: torch.fx.GraphModule, name: str, on_unsupported: Callable[[torch.fx.Node, str], None] | None
-                ) -> tuple[Emitter, dict]:
+def lower_graph(
+    gm: torch.fx.GraphModule, name: str, on_unsupported: Callable[[torch.fx.Node, str], None] | None
+) -> tuple[Emitter, dict]:
     """Lower all nodes but the mutations.  on_unsupported: told of each node that is not lowered, and why; the others go
     on as if its results were inputs."""
     e, values, changes = Emitter(name), {}, mutations(gm)
@@ -217,14 +253,18 @@ def _argument(e: Emitter, node: torch.fx.Node, index: int, written: bool) -> Any
 
 def _stand_in(e: Emitter, node: torch.fx.Node) -> Any:
     """What lowering goes on with after a node that PyTorch runs."""
+
     def one(fake: Any) -> Any:
         if not isinstance(fake, torch.Tensor):
             return fake
         try:
             e.n_stand_ins += 1
-            return e.argument(STAND_IN + e.n_stand_ins, torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype))
+            return e.argument(
+                STAND_IN + e.n_stand_ins, torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype)
+            )
         except Unsupported:
             return Foreign()
+
     return torch.utils._pytree.tree_map(one, node.meta.get("val"))
 
 
@@ -260,6 +300,7 @@ def _place_output(e: Emitter, values: dict, node: Any, index: int) -> tuple:
 
 # ---- what stays with PyTorch ----
 
+
 class _Supported(OperatorSupportBase):
     def __init__(self, unsupported: dict[torch.fx.Node, str]) -> None:
         self.unsupported = unsupported
@@ -268,7 +309,9 @@ class _Supported(OperatorSupportBase):
         return node.op == "call_function" and node not in self.unsupported
 
 
-def compile_parts(gm: torch.fx.GraphModule, unsupported: dict[torch.fx.Node, str], options: Options, report: Report) -> Callable:
+def compile_parts(
+    gm: torch.fx.GraphModule, unsupported: dict[torch.fx.Node, str], options: Options, report: Report
+) -> Callable:
     """Partition; every part is a program, PyTorch runs the rest."""
     partitioner = CapabilityBasedPartitioner(gm, _Supported(unsupported), allows_single_node_partition=True)
     fused = partitioner.fuse_partitions(partitioner.propose_partitions())
@@ -339,13 +382,15 @@ def copying_back(function: Callable, changes: list, gm: torch.fx.GraphModule) ->
 
     def run(arguments: Sequence[Any]) -> list[Any]:
         results = function(arguments)
-        for i, value in zip(changed, results[len(results) - len(changed):]):
+        for i, value in zip(changed, results[len(results) - len(changed) :]):
             arguments[i].copy_(value)
-        return results[:len(results) - len(changed)]
+        return results[: len(results) - len(changed)]
+
     return run
 
 
 # ---- shapes ----
+
 
 def is_symbolic(gm: torch.fx.GraphModule) -> bool:
     """Does any value have a shape, or is any a number, that differs from call to call?"""
@@ -365,6 +410,7 @@ def at_shapes(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> torch.fx.Gr
 
     def run(*values: Any) -> Any:
         return torch.fx.Interpreter(gm).run(*values)
+
     with mode, torch.no_grad():
         out = make_fx(run, tracing_mode="real")(*fakes)
     out.graph.eliminate_dead_code()
@@ -403,12 +449,17 @@ def compile_and_tell(gm: torch.fx.GraphModule, options: Options) -> Callable:
     function = compile_static(gm, options, report)
     if options.reports is not None:
         options.reports.append(report)
+    tell(report)
+    return function
+
+
+def tell(report: Report) -> None:
+    """Warn of what stays with PyTorch, once for each set of operators."""
     names = frozenset(report.fallbacks)
     if names and names not in _warned:
         _warned.add(names)
         told = "PyTorch runs " + ", ".join(sorted(names)) + "; mpk.explain tells why"
         warnings.warn_explicit(told, UserWarning, "mpk", 0)  # no line of ours would help
-    return function
 
 
 def mark_static(gm: torch.fx.GraphModule) -> None:
@@ -428,28 +479,42 @@ def compiler(options: Options) -> Callable:
 
         def run(arguments: list[Any]) -> list[Any]:
             return function(arguments)
+
         run._boxed_call = True
         return run
+
     return compile_fx
 
 
 def refuse_training(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
-    raise TrainingError("mpk compiles inference only, and this call would record gradients: "
-                        "put it under torch.no_grad() or torch.inference_mode(), or freeze the parameters")
+    raise TrainingError(
+        "mpk compiles inference only, and this call would record gradients: "
+        "put it under torch.no_grad() or torch.inference_mode(), or freeze the parameters"
+    )
 
 
 def decompositions() -> dict:
     """Every decomposition of PyTorch but those of what a lowering does whole, and of what draws random numbers: that
     stays with PyTorch, with the numbers that eager would draw."""
     every = torch._decomp.global_decomposition_table["post_autograd"]
-    return {op: f for op, f in every.items() if isinstance(op, torch._ops.OpOverload) and op not in table
-            and torch.Tag.nondeterministic_seeded not in op.tags and op.name().split(".")[0] not in own.kept} | own.table
+    return {
+        op: f
+        for op, f in every.items()
+        if isinstance(op, torch._ops.OpOverload)
+        and op not in table
+        and torch.Tag.nondeterministic_seeded not in op.tags
+        and op.name().split(".")[0] not in own.kept
+    } | own.table
 
 
 def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, **_: Any) -> Callable:
     """The backend that torch.compile finds under the name "mpk".  options={"threads": 4} sets the workers."""
     lowering_index.lower_foreign()
     options = options if isinstance(options, Options) else Options(**(options or {}))
-    backend = aot_autograd(fw_compiler=refuse_training, inference_compiler=compiler(options), decompositions=decompositions(),
-                           keep_inference_input_mutations=True)
+    backend = aot_autograd(
+        fw_compiler=refuse_training,
+        inference_compiler=compiler(options),
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
     return backend(gm, example_inputs)

@@ -19,10 +19,18 @@ import torch
 from mpk import graph as mg
 from mpk._library import Error
 
-DTYPES = {torch.float32: (mg.F32, "f32"), torch.float16: (mg.F16, "f16"), torch.bfloat16: (mg.BF16, "bf16"),
-          torch.float64: (mg.F64, "f64"), torch.int32: (mg.I32, "i32"), torch.int64: (mg.I64, "i64"),
-          torch.bool: (mg.BOOL, "bool"), torch.uint8: (mg.U8, "u8"), torch.int8: (mg.I8, "i8"),
-          torch.int16: (mg.I16, "i16")}
+DTYPES = {
+    torch.float32: (mg.F32, "f32"),
+    torch.float16: (mg.F16, "f16"),
+    torch.bfloat16: (mg.BF16, "bf16"),
+    torch.float64: (mg.F64, "f64"),
+    torch.int32: (mg.I32, "i32"),
+    torch.int64: (mg.I64, "i64"),
+    torch.bool: (mg.BOOL, "bool"),
+    torch.uint8: (mg.U8, "u8"),
+    torch.int8: (mg.I8, "i8"),
+    torch.int16: (mg.I16, "i16"),
+}
 FROM_IR = {number: dtype for dtype, (number, _) in DTYPES.items()}
 VIEWS = {"reshape", "transpose", "expand", "slice", "strided"}
 FOLD_LIMIT = 1 << 24  # elements of a value that is worked out at compile time
@@ -65,7 +73,11 @@ class Val:
 
     def literal(self) -> str | None:
         """Its text in an expression, if all of its elements are known to be one number."""
-        if self.data is None or self.numel == 0 or (self.numel > 1 and any(s for s, n in zip(self.data.stride(), self.shape) if n > 1)):
+        if (
+            self.data is None
+            or self.numel == 0
+            or (self.numel > 1 and any(s for s, n in zip(self.data.stride(), self.shape) if n > 1))
+        ):
             return None
         return literal(self.data[(0,) * self.rank].item() if self.rank else self.data.item())
 
@@ -205,8 +217,12 @@ class Emitter:
         if math.prod(shape) == 0:
             return self.folded(torch.empty(shape, dtype=dtype))
         if not tensors:
-            val = self.op("map", self.folded(torch.zeros((1,) * max(1, len(shape)), dtype=dtype)),
-                          expr=f"{expression.format(*words)}", dtype=dtype_name(dtype))
+            val = self.op(
+                "map",
+                self.folded(torch.zeros((1,) * max(1, len(shape)), dtype=dtype)),
+                expr=f"{expression.format(*words)}",
+                dtype=dtype_name(dtype),
+            )
         else:
             val = self.op("map", *tensors, expr=expression.format(*words), dtype=dtype_name(dtype))
         return self.expand(self.reshape(val, (1,) * (len(shape) - val.rank) + val.shape), shape)
@@ -272,12 +288,12 @@ class Emitter:
         axis %= val.rank
         index += val.shape[axis] if index < 0 else 0
         one = self.slice(val, axis, index, index + 1)
-        return self.reshape(one, val.shape[:axis] + val.shape[axis + 1:])
+        return self.reshape(one, val.shape[:axis] + val.shape[axis + 1 :])
 
     def concat(self, vals: Sequence[Val], axis: int) -> Val:
         vals = [v for v in vals if v.numel]
         while len(vals) > mg.MAX_INPUTS:
-            vals = [self.concat(vals[i:i + mg.MAX_INPUTS], axis) for i in range(0, len(vals), mg.MAX_INPUTS)]
+            vals = [self.concat(vals[i : i + mg.MAX_INPUTS], axis) for i in range(0, len(vals), mg.MAX_INPUTS)]
         return vals[0] if len(vals) == 1 else self.op("concat", *vals, axis=axis % vals[0].rank)
 
     def reduce(self, val: Val, kind: str, axes: Sequence[int], keep: bool, dtype: torch.dtype) -> Val:
@@ -364,7 +380,7 @@ def bind(node: torch.fx.Node) -> list[Any]:
         raise Unsupported("not an operator")
     parameters = node.target._schema.arguments
     arguments = list(node.args)
-    for parameter in parameters[len(arguments):]:
+    for parameter in parameters[len(arguments) :]:
         arguments.append(node.kwargs[parameter.name] if parameter.name in node.kwargs else parameter.default_value)
     return arguments
 

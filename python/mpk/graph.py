@@ -51,8 +51,16 @@ class Graph:
 
     def _add(self, kind: int, name: str, dtype: int, shape: Sequence[int]) -> Tensor:
         out = c.TensorId()
-        c.call(c.lib.mpk_graph_tensor, self._handle, kind, name.encode(), dtype, len(shape), _ints(shape),
-               ctypes.byref(out))
+        c.call(
+            c.lib.mpk_graph_tensor,
+            self._handle,
+            kind,
+            name.encode(),
+            dtype,
+            len(shape),
+            _ints(shape),
+            ctypes.byref(out),
+        )
         return Tensor(out.id, tuple(shape), dtype)
 
     def input(self, name: str, dtype: int, shape: Sequence[int]) -> Tensor:
@@ -67,8 +75,9 @@ class Graph:
         """Kept from run to run; operators write it in place."""
         return self._add(STATE, name, dtype, shape)
 
-    def operator(self, kind: str, operands: Sequence[Tensor | None], name: str | None = None, /,
-                 **attributes: AttributeValue) -> list[Tensor]:
+    def operator(
+        self, kind: str, operands: Sequence[Tensor | None], name: str | None = None, /, **attributes: AttributeValue
+    ) -> list[Tensor]:
         """Add an operator; None is an absent operand.  Its results, described."""
         if len(operands) > MAX_INPUTS:
             raise c.LimitError(f"{kind} has {len(operands)} operands, at most {MAX_INPUTS} are possible")
@@ -77,8 +86,17 @@ class Graph:
         for record, (key, value) in zip(records, attributes.items()):
             _set_attribute(record, key, value, kept)
         out = (c.TensorId * 4)(*((ABSENT,),) * 4)
-        c.call(c.lib.mpk_graph_operator, self._handle, kind.encode(), name.encode() if name else None, len(operands),
-               operand_ids, len(attributes), records, out)
+        c.call(
+            c.lib.mpk_graph_operator,
+            self._handle,
+            kind.encode(),
+            name.encode() if name else None,
+            len(operands),
+            operand_ids,
+            len(attributes),
+            records,
+            out,
+        )
         self.n_operators += 1
         return [self.describe(t.id) for t in out if t.id != ABSENT]
 
@@ -88,8 +106,10 @@ class Graph:
 
     def describe(self, tensor: int) -> Tensor:
         dtype, rank, dims = ctypes.c_int(), ctypes.c_uint32(), (ctypes.c_int64 * MAX_RANK)()
-        c.call(c.lib.mpk_graph_describe, self._handle, c.TensorId(tensor), ctypes.byref(dtype), ctypes.byref(rank), dims)
-        return Tensor(tensor, tuple(dims[:rank.value]), dtype.value)
+        c.call(
+            c.lib.mpk_graph_describe, self._handle, c.TensorId(tensor), ctypes.byref(dtype), ctypes.byref(rank), dims
+        )
+        return Tensor(tensor, tuple(dims[: rank.value]), dtype.value)
 
     def text(self) -> str:
         """The text form (docs/text-form.md)."""
@@ -108,8 +128,14 @@ class Program:
         options = c.EngineOptions(size=ctypes.sizeof(c.EngineOptions), threads=threads)
         self._handle = ctypes.c_void_p()
         self._close = c.lib.mpk_program_close
-        c.call(c.lib.mpk_program_compile, graph, len(constants), bindings, ctypes.byref(options),
-               ctypes.byref(self._handle))
+        c.call(
+            c.lib.mpk_program_compile,
+            graph,
+            len(constants),
+            bindings,
+            ctypes.byref(options),
+            ctypes.byref(self._handle),
+        )
         self._data = (ctypes.c_void_p * 0)()
 
     def name_slots(self, names: Sequence[str]) -> None:

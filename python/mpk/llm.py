@@ -1,11 +1,11 @@
 """The engine's Python face: open a model, generate, stream.
 
-    import mpk
-    llm = mpk.LLM("model.gguf")
-    for answer in llm.generate(["Once upon a time"], mpk.SamplingParams(max_tokens=30)):
-        print(answer.text)
-    for piece in llm.stream("Once upon a time"):
-        print(piece.text, end="")
+import mpk
+llm = mpk.LLM("model.gguf")
+for answer in llm.generate(["Once upon a time"], mpk.SamplingParams(max_tokens=30)):
+    print(answer.text)
+for piece in llm.stream("Once upon a time"):
+    print(piece.text, end="")
 """
 
 from __future__ import annotations
@@ -45,9 +45,17 @@ class SamplingParams:
                 raise c.ArgumentError(f"{name} is {getattr(self, name)}: expected 0 to {(1 << bits) - 1}")
         stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
         options = c.RequestOptions(
-            size=ctypes.sizeof(c.RequestOptions), max_tokens=int(self.max_tokens), temperature=self.temperature,
-            top_k=int(self.top_k), top_p=self.top_p, min_p=self.min_p, seed=int(self.seed), n_stop=len(stop),
-            ignore_eos=self.ignore_eos, raw_prompt=self.raw_prompt)
+            size=ctypes.sizeof(c.RequestOptions),
+            max_tokens=int(self.max_tokens),
+            temperature=self.temperature,
+            top_k=int(self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            seed=int(self.seed),
+            n_stop=len(stop),
+            ignore_eos=self.ignore_eos,
+            raw_prompt=self.raw_prompt,
+        )
         options.stop = (ctypes.c_char_p * len(stop))(*(text.encode() for text in stop))
         return options
 
@@ -104,7 +112,7 @@ class _Request:
                 raise c.ArgumentError("the engine of this request has been closed")
             c.call(c.lib.mpk_request_read, self.handle, _READ_MS, ctypes.byref(piece))
             text = ctypes.string_at(piece.text, piece.n_bytes).decode() if piece.n_bytes else ""
-            return Piece(text, piece.tokens[:piece.n_tokens], c.lib.mpk_finish_name(piece.finish).decode())
+            return Piece(text, piece.tokens[: piece.n_tokens], c.lib.mpk_finish_name(piece.finish).decode())
 
     def free(self) -> None:
         """Cancel it if it runs; another thread's read ends first."""
@@ -124,29 +132,53 @@ class LLM:
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, threads: int = 0, max_batch: int = 0, step_tokens: int = 0,
-                 context_tokens: int = 0, kv_tokens: int = 0, kv_dtype: str = "f32", random_weights: bool = False,
-                 random_seed: int = 0, device: str = "auto") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        threads: int = 0,
+        max_batch: int = 0,
+        step_tokens: int = 0,
+        context_tokens: int = 0,
+        kv_tokens: int = 0,
+        kv_dtype: str = "f32",
+        random_weights: bool = False,
+        random_seed: int = 0,
+        device: str = "auto",
+    ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._requests: set[_Request] = set()
         self._lock = threading.RLock()
         if kv_dtype not in _DTYPES:
             raise c.ArgumentError(f"kv_dtype is {kv_dtype!r}: expected one of {', '.join(_DTYPES)}")
-        for name, value in (("threads", threads), ("max_batch", max_batch), ("step_tokens", step_tokens),
-                            ("context_tokens", context_tokens), ("kv_tokens", kv_tokens)):
+        for name, value in (
+            ("threads", threads),
+            ("max_batch", max_batch),
+            ("step_tokens", step_tokens),
+            ("context_tokens", context_tokens),
+            ("kv_tokens", kv_tokens),
+        ):
             if not 0 <= value < 1 << 32:
                 raise c.ArgumentError(f"{name} is {value}: expected 0 to {2**32 - 1}")
         options = c.EngineOptions(
-            size=ctypes.sizeof(c.EngineOptions), threads=threads, max_batch=max_batch, step_tokens=step_tokens,
-            context_tokens=context_tokens, kv_tokens=kv_tokens, kv_dtype=_DTYPES[kv_dtype],
-            random_weights=random_weights, random_seed=random_seed & (1 << 64) - 1,
-            device=device.encode())
+            size=ctypes.sizeof(c.EngineOptions),
+            threads=threads,
+            max_batch=max_batch,
+            step_tokens=step_tokens,
+            context_tokens=context_tokens,
+            kv_tokens=kv_tokens,
+            kv_dtype=_DTYPES[kv_dtype],
+            random_weights=random_weights,
+            random_seed=random_seed & (1 << 64) - 1,
+            device=device.encode(),
+        )
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))
         self._handle = handle
 
-    def generate(self, prompts: Prompt | Sequence[Prompt],
-                 params: SamplingParams | Sequence[SamplingParams] | None = None) -> list[Answer]:
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Answer]:
         """Answers to one prompt or several, which run together; a prompt is a text or a list of token ids."""
         prompts = [prompts] if _is_one_prompt(prompts) else list(prompts)
         one = params is None or isinstance(params, SamplingParams)
@@ -171,10 +203,11 @@ class LLM:
         """Token ids of a text; add_special: with those before and after it that the model asks for."""
         ids, n, data = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t(), text.encode()
         with self._lock:
-            c.call(c.lib.mpk_tokenize, self._tokenizer(), data, len(data), add_special, ctypes.byref(ids),
-                   ctypes.byref(n))
+            c.call(
+                c.lib.mpk_tokenize, self._tokenizer(), data, len(data), add_special, ctypes.byref(ids), ctypes.byref(n)
+            )
         try:
-            return ids[:n.value]
+            return ids[: n.value]
         finally:
             c.lib.mpk_free(ctypes.cast(ids, ctypes.c_void_p))
 
@@ -230,7 +263,7 @@ class LLM:
 def _token_ids(ids: Sequence[int]):
     """As the library takes them."""
     whole = [operator.index(i) for i in ids]
-    if any(not -2**31 <= i < 2**31 for i in whole):
+    if any(not -(2**31) <= i < 2**31 for i in whole):
         raise c.ArgumentError("a token id does not fit into 32 bits")
     return (ctypes.c_int32 * len(whole))(*whole)
 

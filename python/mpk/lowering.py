@@ -1,7 +1,7 @@
 """Lowerings: one function for each ATen overload; here what works on elements, and views.
 
-An element-wise operator is a row of a table: the expression of the operator map that it is.  The C compiler fuses chains
-of them.  Rounding is that of the result's dtype.
+An element-wise operator is a row of a table: the expression of the operator map that it is.  The C compiler fuses
+chains of them.  Rounding is that of the result's dtype; operands are promoted by the map, as PyTorch does.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from typing import Any
 
 import torch
 
-from mpk.emit import Emitter, Unsupported, Val, dtype_name, literal, shape_only, table
+from mpk.emit import Emitter, Unsupported, Val, shape_only, table
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
 
 def lower(*targets: Any) -> Callable:
     """Put a function into the table, for overloads or for all functional overloads of packets."""
+
     def put(function: Callable) -> Callable:
         for target in targets:
             for overload in overloads(target):
                 table[overload] = function
         return function
+
     return put
 
 
@@ -49,19 +51,17 @@ def result_shape(e: Emitter) -> tuple[int, ...]:
 
 # ---- element-wise ----
 
-UNARY = {
-    "abs": "abs({0})", "neg": "-{0}", "exp": "exp({0})", "exp2": "exp2({0})", "expm1": "expm1({0})", "log": "log({0})",
-    "log2": "log2({0})", "log10": "log10({0})", "log1p": "log1p({0})", "sqrt": "sqrt({0})", "rsqrt": "rsqrt({0})",
-    "sin": "sin({0})", "cos": "cos({0})", "tan": "tan({0})", "asin": "asin({0})", "acos": "acos({0})",
-    "atan": "atan({0})", "sinh": "sinh({0})", "cosh": "cosh({0})", "tanh": "tanh({0})", "asinh": "asinh({0})",
-    "acosh": "acosh({0})", "atanh": "atanh({0})", "sigmoid": "sigmoid({0})", "erf": "erf({0})", "erfc": "erfc({0})",
-    "erfinv": "erfinv({0})", "lgamma": "lgamma({0})", "digamma": "digamma({0})", "i0": "i0({0})",
-    "special_i0e": "i0e({0})", "special_i1": "i1({0})", "special_i1e": "i1e({0})", "special_bessel_j0": "j0({0})",
-    "special_bessel_j1": "j1({0})", "special_bessel_y0": "y0({0})", "special_bessel_y1": "y1({0})",
-    "special_ndtri": "ndtri({0})", "special_log_ndtr": "log_ndtr({0})", "special_erfcx": "erfcx({0})",
-    "sign": "sign({0})", "sgn": "sign({0})", "ceil": "ceil({0})", "floor": "floor({0})", "trunc": "trunc({0})",
-    "square": "square({0})", "relu": "max({0}, 0)", "isnan": "isnan({0})", "isinf": "isinf({0})",
-    "isfinite": "isfinite({0})", "signbit": "signbit({0})", "logical_not": "lnot({0})", "reciprocal": "reciprocal({0})",
+# fmt: off
+# Functions of the map that have the operator's name, then the others.
+UNARY = {name: f"{name}({{0}})" for name in """
+    abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
+    atanh sigmoid erf erfc erfinv lgamma digamma i0 sign ceil floor trunc square isnan isinf isfinite signbit
+    reciprocal
+""".split()} | {
+    "neg": "-{0}", "special_i0e": "i0e({0})", "special_i1": "i1({0})", "special_i1e": "i1e({0})",
+    "special_bessel_j0": "j0({0})", "special_bessel_j1": "j1({0})", "special_bessel_y0": "y0({0})",
+    "special_bessel_y1": "y1({0})", "special_ndtri": "ndtri({0})", "special_log_ndtr": "log_ndtr({0})",
+    "special_erfcx": "erfcx({0})", "sgn": "sign({0})", "relu": "max({0}, 0)", "logical_not": "lnot({0})",
     "isposinf": "{0} == inf", "isneginf": "{0} == (-inf)", "frac": "{0} - trunc({0})", "positive": "{0}",
     "angle": "where({0} < 0, 3.141592653589793, where(isnan({0}), nan, 0.0))",
     "deg2rad": "{0} * 0.017453292519943295", "rad2deg": "{0} * 57.29577951308232",
@@ -70,38 +70,32 @@ UNARY = {
     "hardswish": "{0} * min(max({0} + 3, 0), 6) / 6", "log_sigmoid_forward": "min({0}, 0) - log1p(exp(-abs({0})))",
     "mish": "{0} * tanh(where({0} > 20, {0}, log1p(exp({0}))))",
 }
-BINARY = {
-    "atan2": "atan2({0}, {1})", "fmod": "fmod({0}, {1})", "remainder": "remainder({0}, {1})",
-    "maximum": "max({0}, {1})", "minimum": "min({0}, {1})", "fmax": "fmax({0}, {1})", "fmin": "fmin({0}, {1})",
-    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}",
-    "ge": "{0} >= {1}", "bitwise_and": "and({0}, {1})", "bitwise_or": "or({0}, {1})", "bitwise_xor": "xor({0}, {1})",
-    "logical_and": "land({0}, {1})", "logical_or": "lor({0}, {1})", "logical_xor": "lxor({0}, {1})",
-    "bitwise_left_shift": "shl({0}, {1})", "bitwise_right_shift": "shr({0}, {1})", "__lshift__": "shl({0}, {1})",
-    "__rshift__": "shr({0}, {1})", "__and__": "and({0}, {1})", "__or__": "or({0}, {1})", "__xor__": "xor({0}, {1})",
-    "copysign": "copysign({0}, {1})", "nextafter": "nextafter({0}, {1})", "hypot": "hypot({0}, {1})",
-    "logaddexp": "logaddexp({0}, {1})", "logaddexp2": "logaddexp2({0}, {1})", "xlogy": "xlogy({0}, {1})",
-    "special_xlog1py": "where(isnan({1}), nan, where({0} == 0, 0.0, {0} * log1p({1})))", "gcd": "gcd({0}, {1})",
-    "lcm": "lcm({0}, {1})", "ldexp": "{0} * exp2({1})", "floor_divide": "floordiv({0}, {1})",
-    "true_divide": "{0} / {1}", "heaviside": "where({0} == 0, {1}, where({0} > 0, 1, 0))", "pow": "pow({0}, {1})",
-    "float_power": "pow({0}, {1})", "igamma": "igamma({0}, {1})", "igammac": "igammac({0}, {1})",
+BINARY = {name: f"{name}({{0}}, {{1}})" for name in """
+    atan2 fmod remainder fmax fmin copysign nextafter hypot logaddexp logaddexp2 xlogy gcd lcm pow igamma
+    igammac
+""".split()} | {
+    "maximum": "max({0}, {1})", "minimum": "min({0}, {1})", "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}",
+    "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}", "bitwise_and": "and({0}, {1})",
+    "bitwise_or": "or({0}, {1})", "bitwise_xor": "xor({0}, {1})", "logical_and": "land({0}, {1})",
+    "logical_or": "lor({0}, {1})", "logical_xor": "lxor({0}, {1})", "bitwise_left_shift": "shl({0}, {1})",
+    "bitwise_right_shift": "shr({0}, {1})", "__lshift__": "shl({0}, {1})", "__rshift__": "shr({0}, {1})",
+    "__and__": "and({0}, {1})", "__or__": "or({0}, {1})", "__xor__": "xor({0}, {1})",
+    "special_xlog1py": "where(isnan({1}), nan, where({0} == 0, 0.0, {0} * log1p({1})))", "ldexp": "{0} * exp2({1})",
+    "floor_divide": "floordiv({0}, {1})", "true_divide": "{0} / {1}",
+    "heaviside": "where({0} == 0, {1}, where({0} > 0, 1, 0))", "float_power": "pow({0}, {1})",
     "prims.igamma": "igamma({0}, {1})", "prims.igammac": "igammac({0}, {1})", "special_zeta": "zeta({0}, {1})",
-    "prims.zeta": "zeta({0}, {1})",
-    "prims.add": "{0} + {1}", "prims.sub": "{0} - {1}",
+    "prims.zeta": "zeta({0}, {1})", "prims.add": "{0} + {1}", "prims.sub": "{0} - {1}",
 }
+# fmt: on
 
 
 def elementwise(expression: str) -> Callable:
-    count = expression.count("{1}") and 2 or 1
+    count = 2 if "{1}" in expression else 1
 
     def function(e: Emitter, *operands: Any) -> Val:
-        dtype = result_dtype(e)
-        return e.map(expression, *(promoted(e, operands[:count])), dtype=dtype, shape=result_shape(e))
+        return e.map(expression, *operands[:count], dtype=result_dtype(e), shape=result_shape(e))
+
     return function
-
-
-def promoted(e: Emitter, operands: Sequence[Any]) -> list[Any]:
-    """Operands as the map takes them: it promotes as PyTorch does, but for bool in arithmetic and 0-dim tensors."""
-    return list(operands)
 
 
 for _name, _expression in {**UNARY, **BINARY}.items():
@@ -172,7 +166,9 @@ def div_mode(e: Emitter, a: Any, b: Any, mode: str | None) -> Val:
 @lower(aten.round.default, aten.round.decimals)
 def round_(e: Emitter, x: Val, decimals: int = 0) -> Val:
     scale = 10.0 ** abs(decimals)
-    expression = "round({0})" if decimals == 0 else "round({0} * {1}) / {1}" if decimals > 0 else "round({0} / {1}) * {1}"
+    expression = (
+        "round({0})" if decimals == 0 else "round({0} * {1}) / {1}" if decimals > 0 else "round({0} / {1}) * {1}"
+    )
     return e.map(expression, x, scale, dtype=x.dtype)
 
 
@@ -209,7 +205,14 @@ def clamp(e: Emitter, x: Val, low: Any = None, high: Any = None) -> Val:
         low, high = None, low
     expression = "{0}" if low is None else "max({0}, {1})"
     expression = expression if high is None else f"min({expression}, {{2}})"
-    return e.map(expression, x, 0 if low is None else low, 0 if high is None else high, dtype=result_dtype(e), shape=result_shape(e))
+    return e.map(
+        expression,
+        x,
+        0 if low is None else low,
+        0 if high is None else high,
+        dtype=result_dtype(e),
+        shape=result_shape(e),
+    )
 
 
 @lower(aten._to_copy, prims.convert_element_type)
@@ -217,9 +220,25 @@ def to_copy(e: Emitter, x: Val, *_: Any) -> Val:
     return e.cast(x, result_dtype(e))
 
 
-@lower(aten.clone, aten.alias, aten.detach, aten.lift_fresh, aten.lift_fresh_copy, aten.contiguous, aten.alias_copy,
-       aten.detach_copy, aten.resolve_conj, aten.resolve_neg, aten.positive, aten.real, aten.conj, aten._conj,
-       aten.conj_physical, prims.view_of, prims.clone)
+@lower(
+    aten.clone,
+    aten.alias,
+    aten.detach,
+    aten.lift_fresh,
+    aten.lift_fresh_copy,
+    aten.contiguous,
+    aten.alias_copy,
+    aten.detach_copy,
+    aten.resolve_conj,
+    aten.resolve_neg,
+    aten.positive,
+    aten.real,
+    aten.conj,
+    aten._conj,
+    aten.conj_physical,
+    prims.view_of,
+    prims.clone,
+)
 def same(e: Emitter, x: Val, *_: Any) -> Val:
     return x
 
@@ -253,22 +272,63 @@ def linspace(e: Emitter, start: Any, end: Any, steps: int, *_: Any) -> Val:
     start, end = (e.cast(e.cast(v, dtype), wide) if isinstance(v, Val) else float(number(v)) for v in (start, end))
     i = e.folded(torch.arange(steps).to(wide))
     step = e.map("({1} - {0}) / {2}", start, end, float(max(1, steps - 1)), dtype=wide)
-    return e.map("where({0} < {1}, {2} + {4} * {0}, {3} - {4} * ({5} - {0}))", i, float(max(1, steps // 2)), start, end, step,
-                 float(steps - 1), dtype=dtype, shape=(steps,))
+    return e.map(
+        "where({0} < {1}, {2} + {4} * {0}, {3} - {4} * ({5} - {0}))",
+        i,
+        float(max(1, steps // 2)),
+        start,
+        end,
+        step,
+        float(steps - 1),
+        dtype=dtype,
+        shape=(steps,),
+    )
 
 
 # ---- made of shapes ----
 
-for _name in ("full_like", "zeros_like", "ones_like", "empty_like", "new_full", "new_zeros", "new_ones", "new_empty",
-              "new_empty_strided", "full", "zeros", "ones", "empty", "empty_strided", "empty_permuted"):
+for _name in (
+    "full_like",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "new_full",
+    "new_zeros",
+    "new_ones",
+    "new_empty",
+    "new_empty_strided",
+    "full",
+    "zeros",
+    "ones",
+    "empty",
+    "empty_strided",
+    "empty_permuted",
+):
     shape_only.update(overloads(packet(_name)))
 
 
 # ---- views ----
 
-@lower(aten.view.default, aten._unsafe_view, aten.reshape, aten.view_copy.default, aten._reshape_alias, aten.squeeze,
-       aten.squeeze_copy, aten.unsqueeze, aten.unsqueeze_copy, aten.flatten, prims.reshape, prims.squeeze, prims.collapse_view,
-       prims.split_dim, aten.reshape.default, aten.unflatten, aten.ravel)
+
+@lower(
+    aten.view.default,
+    aten._unsafe_view,
+    aten.reshape,
+    aten.view_copy.default,
+    aten._reshape_alias,
+    aten.squeeze,
+    aten.squeeze_copy,
+    aten.unsqueeze,
+    aten.unsqueeze_copy,
+    aten.flatten,
+    prims.reshape,
+    prims.squeeze,
+    prims.collapse_view,
+    prims.split_dim,
+    aten.reshape.default,
+    aten.unflatten,
+    aten.ravel,
+)
 def to_shape(e: Emitter, x: Val, *_: Any) -> Val:
     return e.reshape(x, result_shape(e))
 
@@ -330,7 +390,7 @@ def split(e: Emitter, x: Val, size: int, axis: int = 0) -> list[Val]:
 
 @lower(aten.split_with_sizes, aten.split_with_sizes_copy, aten.split.sizes)
 def split_with_sizes(e: Emitter, x: Val, sizes: Sequence[int], axis: int = 0) -> list[Val]:
-    ends = [sum(sizes[:i + 1]) for i in range(len(sizes))]
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return [e.slice(x, axis, end - size, end) for size, end in zip(sizes, ends)]
 
 
@@ -362,7 +422,7 @@ def repeat(e: Emitter, x: Val, repeats: Sequence[int]) -> Val:
     x = e.reshape(x, (1,) * (len(repeats) - x.rank) + x.shape)
     for axis, n in enumerate(repeats):
         if n > 1 and x.shape[axis] == 1:
-            x = e.expand(x, x.shape[:axis] + (n,) + x.shape[axis + 1:])
+            x = e.expand(x, x.shape[:axis] + (n,) + x.shape[axis + 1 :])
         elif n > 1:
             x = e.concat([x] * n, axis)
     return x
@@ -387,7 +447,7 @@ def roll(e: Emitter, x: Val, shifts: Sequence[int], axes: Sequence[int] = ()) ->
 
 
 def contiguous_strides(shape: Sequence[int]) -> list[int]:
-    return [math.prod(shape[i + 1:]) for i in range(len(shape))]
+    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
 @lower(aten.as_strided, aten.as_strided_copy)
@@ -454,6 +514,7 @@ def padding(mode: str) -> Callable:
             axis, low, high = x.rank - 1 - i, max(0, -pad[2 * i]), max(0, -pad[2 * i + 1])
             y = e.slice(y, axis, low, y.shape[axis] - high)
         return y
+
     return function
 
 

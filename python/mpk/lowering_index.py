@@ -64,7 +64,14 @@ def index_put(e: Emitter, x: Val, indices: Sequence[Val | None], values: Val, ac
     shape = tuple(x.shape[i] for i in rest)
     placed = e.expand(values, shape[:at] + tuple(many) + shape[at:])
     order = [*range(at, at + len(many)), *range(at), *range(at + len(many), len(many) + len(rest))]
-    y = e.op("index_put", e.permute(x, axes + rest), e.permute(placed, order), *given, accumulate=int(accumulate), **e.overwrite())
+    y = e.op(
+        "index_put",
+        e.permute(x, axes + rest),
+        e.permute(placed, order),
+        *given,
+        accumulate=int(accumulate),
+        **e.overwrite(),
+    )
     back = axes + rest
     return e.permute(y, [back.index(i) for i in range(x.rank)])
 
@@ -77,11 +84,18 @@ def counted(e: Emitter, mask: Val) -> Val:
 
 def put_masked(e: Emitter, x: Val, mask: Val, values: Val, accumulate: bool) -> Val:
     """Entry by entry of x, where the mask is set, the next row of values."""
-    rest = x.shape[mask.rank:]
+    rest = x.shape[mask.rank :]
     if values.rank <= len(rest) or values.shape[0] == 1:
         taken = values if values.rank <= len(rest) else e.reshape(values, values.shape[1:])
         mask = e.reshape(mask, mask.shape + (1,) * len(rest))
-        return e.map("{2} + where({0}, {1}, 0)" if accumulate else "where({0}, {1}, {2})", mask, taken, x, dtype=x.dtype, shape=x.shape)
+        return e.map(
+            "{2} + where({0}, {1}, 0)" if accumulate else "where({0}, {1}, {2})",
+            mask,
+            taken,
+            x,
+            dtype=x.dtype,
+            shape=x.shape,
+        )
     rows = e.expand(values, (values.shape[0], *rest))
     taken = e.reshape(e.op("index", rows, counted(e, mask)), x.shape)
     mask = e.reshape(mask, mask.shape + (1,) * len(rest))
@@ -93,8 +107,13 @@ def put_masked(e: Emitter, x: Val, mask: Val, values: Val, accumulate: bool) -> 
 def put(e: Emitter, x: Val, i: Val, source: Val, accumulate: bool = False) -> Val:
     if i.numel == 0:
         return x
-    flat = e.op("index_put", e.reshape(x, (x.numel,)), e.reshape(source, (source.numel,)),
-                e.reshape(as_index(e, i), (i.numel,)), accumulate=int(accumulate))
+    flat = e.op(
+        "index_put",
+        e.reshape(x, (x.numel,)),
+        e.reshape(source, (source.numel,)),
+        e.reshape(as_index(e, i), (i.numel,)),
+        accumulate=int(accumulate),
+    )
     return e.reshape(flat, x.shape)
 
 
@@ -130,7 +149,16 @@ def gather(e: Emitter, x: Val, axis: int, i: Val, *_: Any) -> Val:
     return e.reshape(e.op("take_along", x, as_index(e, i), axis=axis % x.rank), result_shape(e))
 
 
-REDUCE = {"": "set", "add": "sum", "sum": "sum", "multiply": "prod", "prod": "prod", "mean": "mean", "amax": "max", "amin": "min"}
+REDUCE = {
+    "": "set",
+    "add": "sum",
+    "sum": "sum",
+    "multiply": "prod",
+    "prod": "prod",
+    "mean": "mean",
+    "amax": "max",
+    "amin": "min",
+}
 
 
 def scatter_into(e: Emitter, x: Val, axis: int, i: Val, source: Val, kind: str, include_self: bool = True) -> Val:
@@ -142,7 +170,16 @@ def scatter_into(e: Emitter, x: Val, axis: int, i: Val, source: Val, kind: str, 
     for a in range(i.rank):
         if source.shape[a] > i.shape[a]:
             source = e.slice(source, a, 0, i.shape[a])
-    y = e.op("scatter", x, as_index(e, i), e.cast(source, x.dtype), axis=axis % x.rank, kind=kind, include_self=int(include_self), **e.overwrite())
+    y = e.op(
+        "scatter",
+        x,
+        as_index(e, i),
+        e.cast(source, x.dtype),
+        axis=axis % x.rank,
+        kind=kind,
+        include_self=int(include_self),
+        **e.overwrite(),
+    )
     return e.reshape(y, shape)
 
 
@@ -164,7 +201,9 @@ def scatter_reduce(e: Emitter, x: Val, axis: int, i: Val, source: Val, reduce: s
 
 
 @lower(aten.slice_scatter)
-def slice_scatter(e: Emitter, x: Val, source: Val, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1) -> Val:
+def slice_scatter(
+    e: Emitter, x: Val, source: Val, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
+) -> Val:
     n, axis = x.shape[axis], axis % x.rank
     start, stop = in_range(start, n, 0), in_range(stop, n, n)
     if stop <= start:
@@ -182,7 +221,9 @@ def put_box(e: Emitter, x: Val, source: Val, axis: int, start: int, stop: int, s
 def select_scatter(e: Emitter, x: Val, source: Val, axis: int, at: int) -> Val:
     axis %= x.rank
     at += x.shape[axis] if at < 0 else 0
-    source = e.reshape(e.expand(source, x.shape[:axis] + x.shape[axis + 1:]), x.shape[:axis] + (1,) + x.shape[axis + 1:])
+    source = e.reshape(
+        e.expand(source, x.shape[:axis] + x.shape[axis + 1 :]), x.shape[:axis] + (1,) + x.shape[axis + 1 :]
+    )
     return put_box(e, x, source, axis, at, at + 1)
 
 
@@ -198,8 +239,12 @@ def strided_scatter(e: Emitter, x: Val, source: Val, *arguments: Any) -> Val:
     else:
         size, stride, offset = arguments
         places = places.as_strided(size, stride, offset or 0)
-    flat = e.op("index_put", e.reshape(x, (x.numel,)), e.reshape(e.expand(source, places.shape), (places.numel(),)),
-                e.folded(places.reshape(-1)))
+    flat = e.op(
+        "index_put",
+        e.reshape(x, (x.numel,)),
+        e.reshape(e.expand(source, places.shape), (places.numel(),)),
+        e.folded(places.reshape(-1)),
+    )
     return e.reshape(flat, x.shape)
 
 
@@ -222,7 +267,11 @@ def sort(e: Emitter, x: Val, *arguments: Any) -> list[Val]:
 @lower(aten.argsort.default, aten.argsort.stable)
 def argsort(e: Emitter, x: Val, *arguments: Any) -> Val:
     axis, descending = arguments[1:3] if e.node.target is aten.argsort.stable else (arguments + (-1, False))[:2]
-    return e.ops("sort", x, axis=axis % x.rank, descending=int(descending))[1] if x.rank else e.folded(torch.zeros((), dtype=torch.int64))
+    return (
+        e.ops("sort", x, axis=axis % x.rank, descending=int(descending))[1]
+        if x.rank
+        else e.folded(torch.zeros((), dtype=torch.int64))
+    )
 
 
 @lower(aten.topk)
@@ -238,7 +287,7 @@ def kthvalue(e: Emitter, x: Val, k: int, axis: int = -1, keep: bool = False) -> 
         return [x, e.folded(torch.zeros((), dtype=torch.int64))]
     axis %= x.rank
     parts = [e.slice(v, axis, k - 1, k) for v in e.ops("sort", x, axis=axis)]
-    return parts if keep else [e.reshape(v, v.shape[:axis] + v.shape[axis + 1:]) for v in parts]
+    return parts if keep else [e.reshape(v, v.shape[:axis] + v.shape[axis + 1 :]) for v in parts]
 
 
 @lower(aten.median.dim, aten.nanmedian.dim)
@@ -254,7 +303,7 @@ def median(e: Emitter, x: Val, axis: int, keep: bool = False) -> list[Val]:
     middle = e.map(expression, nans, n if skips else n, n * 2 - 1, dtype=torch.int64)
     middle = e.map("truncdiv({0}, 2)", middle, dtype=torch.int64)
     parts = [e.op("take_along", v, middle, axis=axis) for v in (values, places)]
-    return parts if keep else [e.reshape(v, v.shape[:axis] + v.shape[axis + 1:]) for v in parts]
+    return parts if keep else [e.reshape(v, v.shape[:axis] + v.shape[axis + 1 :]) for v in parts]
 
 
 @lower(aten.median.default, aten.nanmedian.default)
@@ -263,7 +312,15 @@ def median_whole(e: Emitter, x: Val) -> Val:
 
 
 @lower(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
-def searchsorted(e: Emitter, boundaries: Val, x: Any, int32: bool = False, right: bool = False, side: str | None = None, sorter: Val | None = None) -> Val:
+def searchsorted(
+    e: Emitter,
+    boundaries: Val,
+    x: Any,
+    int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Val | None = None,
+) -> Val:
     if sorter is not None:
         boundaries = e.op("take_along", boundaries, as_index(e, sorter), axis=boundaries.rank - 1)
     x = x if isinstance(x, Val) else e.folded(torch.tensor(x, dtype=boundaries.dtype))
@@ -288,10 +345,18 @@ def histc(e: Emitter, x: Val, bins: int = 100, low: Any = 0, high: Any = 0) -> V
     else:
         every = list(range(x.rank))
         least, most = (e.reduce(x, kind, every, False, x.dtype) for kind in ("min", "max"))
-        bounds = [e.map("where({0} == {1}, {0} - 1, {0})", least, most, dtype=x.dtype),
-                  e.map("where({0} == {1}, {1} + 1, {1})", least, most, dtype=x.dtype)]
-    place = e.map("where(lor({0} < {1}, {0} > {2}), {3}, min(i64(({0} - {1}) * {3} / ({2} - {1})), {4}))",
-                  e.reshape(x, (x.numel,)), *bounds, bins, bins - 1, dtype=torch.int64)
+        bounds = [
+            e.map("where({0} == {1}, {0} - 1, {0})", least, most, dtype=x.dtype),
+            e.map("where({0} == {1}, {1} + 1, {1})", least, most, dtype=x.dtype),
+        ]
+    place = e.map(
+        "where(lor({0} < {1}, {0} > {2}), {3}, min(i64(({0} - {1}) * {3} / ({2} - {1})), {4}))",
+        e.reshape(x, (x.numel,)),
+        *bounds,
+        bins,
+        bins - 1,
+        dtype=torch.int64,
+    )
     ones, zeros = (torch.full((1,), v, dtype=x.dtype) for v in (1, 0))
     return e.op("index_put", e.folded(zeros.expand(bins)), e.folded(ones.expand(x.numel)), place, accumulate=1)
 
@@ -316,21 +381,29 @@ def lower_foreign() -> None:
 
 # ---- resizing ----
 
+
 def resize(mode: str, spatial: int, aligned: bool) -> Callable:
     def function(e: Emitter, x: Val, size: Sequence[int], *arguments: Any) -> Val:
         align = bool(arguments[0]) if aligned else False
-        scales = list(arguments[1 if aligned else 0:])
+        scales = list(arguments[1 if aligned else 0 :])
         if len(scales) == 1 and isinstance(scales[0], (list, tuple)):
             scales = list(scales[0])
         given = {f"scale_{i}": float(s) for i, s in enumerate(scales[:spatial]) if s}
         return e.op("upsample", x, size=list(result_shape(e)[2:]), mode=mode, align_corners=int(align), **given)
+
     return function
 
 
 for _name, _mode, _spatial, _aligned in (
-        ("upsample_nearest1d", "nearest", 1, False), ("upsample_nearest2d", "nearest", 2, False),
-        ("upsample_nearest3d", "nearest", 3, False), ("_upsample_nearest_exact1d", "nearest_exact", 1, False),
-        ("_upsample_nearest_exact2d", "nearest_exact", 2, False), ("_upsample_nearest_exact3d", "nearest_exact", 3, False),
-        ("upsample_linear1d", "linear", 1, True), ("upsample_bilinear2d", "linear", 2, True),
-        ("upsample_trilinear3d", "linear", 3, True), ("upsample_bicubic2d", "cubic", 2, True)):
+    ("upsample_nearest1d", "nearest", 1, False),
+    ("upsample_nearest2d", "nearest", 2, False),
+    ("upsample_nearest3d", "nearest", 3, False),
+    ("_upsample_nearest_exact1d", "nearest_exact", 1, False),
+    ("_upsample_nearest_exact2d", "nearest_exact", 2, False),
+    ("_upsample_nearest_exact3d", "nearest_exact", 3, False),
+    ("upsample_linear1d", "linear", 1, True),
+    ("upsample_bilinear2d", "linear", 2, True),
+    ("upsample_trilinear3d", "linear", 3, True),
+    ("upsample_bicubic2d", "cubic", 2, True),
+):
     lower(packet(_name))(resize(_mode, _spatial, _aligned))

@@ -117,7 +117,11 @@ def variance(e: Emitter, x: Val, axes: list[int], correction: Any, keep: bool) -
     squares = e.map("square({0} - {1})", x, mean, dtype=wide)
     total = reduce(e, squares, "sum", axes, keep, wide)
     left = max(0.0, n - (1 if correction is None else correction))
-    var = e.map("{0} / {1}", total, float(left), dtype=x.dtype) if left else e.map("where({0} == 0, nan, {0} / 0.0)", total, dtype=x.dtype)
+    var = (
+        e.map("{0} / {1}", total, float(left), dtype=x.dtype)
+        if left
+        else e.map("where({0} == 0, nan, {0} / 0.0)", total, dtype=x.dtype)
+    )
     mean = e.cast(mean, x.dtype)
     return var, mean if keep else e.reshape(mean, var.shape)
 
@@ -146,6 +150,7 @@ def softmax(e: Emitter, x: Val, axis: int, half_to_float: bool = False) -> Val:
 
 # ---- products ----
 
+
 def product(e: Emitter, a: Val, b: Val) -> Val:
     """a [.., M, N] b [.., N, Q].  Projections by weights that lie as [Q, N] are the operator linear."""
     if a.numel == 0:
@@ -164,7 +169,15 @@ def mm(e: Emitter, a: Val, b: Val, out_dtype: Any = None) -> Val:
 
 @lower(aten.addmm, aten.baddbmm)
 def addmm(e: Emitter, bias: Val, a: Val, b: Val, beta: Any = 1, alpha: Any = 1) -> Val:
-    if beta == alpha == 1 and bias.rank == 1 and bias.shape[0] == b.shape[-1] and b.transposed is not None and a.is_float and a.dtype is not torch.float64 and a.numel:
+    if (
+        beta == alpha == 1
+        and bias.rank == 1
+        and bias.shape[0] == b.shape[-1]
+        and b.transposed is not None
+        and a.is_float
+        and a.dtype is not torch.float64
+        and a.numel
+    ):
         return e.op("linear", a, b.transposed, None, None, bias)
     dtype, wide = result_dtype(e), torch.float32
     if not dtype.is_floating_point:
@@ -172,7 +185,15 @@ def addmm(e: Emitter, bias: Val, a: Val, b: Val, beta: Any = 1, alpha: Any = 1) 
     y = product(e, e.cast(a, wide), e.cast(b, wide)) if dtype in LOW else product(e, a, b)
     if beta == 0:
         return e.map("{0} * {1}", y, alpha, dtype=dtype) if alpha != 1 else e.cast(y, dtype)
-    return e.map("{0} * {1} + {2} * {3}" if (alpha, beta) != (1, 1) else "{0} + {2}", y, alpha, bias, beta, dtype=dtype, shape=result_shape(e))
+    return e.map(
+        "{0} * {1} + {2} * {3}" if (alpha, beta) != (1, 1) else "{0} + {2}",
+        y,
+        alpha,
+        bias,
+        beta,
+        dtype=dtype,
+        shape=result_shape(e),
+    )
 
 
 @lower(aten.addbmm)
@@ -192,37 +213,79 @@ def dot(e: Emitter, a: Val, b: Val) -> Val:
 
 
 @lower(aten._trilinear)
-def trilinear(e: Emitter, a: Val, b: Val, c: Val, expand_a: Sequence[int], expand_b: Sequence[int], expand_c: Sequence[int],
-              sum_axes: Sequence[int], unroll: int = 1) -> Val:
+def trilinear(
+    e: Emitter,
+    a: Val,
+    b: Val,
+    c: Val,
+    expand_a: Sequence[int],
+    expand_b: Sequence[int],
+    expand_c: Sequence[int],
+    sum_axes: Sequence[int],
+    unroll: int = 1,
+) -> Val:
     """The sum over some axes of a * b * c, each with axes of one entry put in."""
+
     def widened_by(x: Val, axes: Sequence[int]) -> Val:
         shape, rest = [], list(x.shape)
         for axis in range(x.rank + len(axes)):
             shape.append(1 if axis in axes else rest.pop(0))
         return e.reshape(x, shape)
-    every = e.map("{0} * {1} * {2}", widened_by(a, expand_a), widened_by(b, expand_b), widened_by(c, expand_c), dtype=a.dtype)
+
+    every = e.map(
+        "{0} * {1} * {2}", widened_by(a, expand_a), widened_by(b, expand_b), widened_by(c, expand_c), dtype=a.dtype
+    )
     return reduce(e, every, "sum", list(sum_axes), False, a.dtype)
 
 
 @lower(aten._scaled_dot_product_flash_attention_for_cpu)
-def flash_for_cpu(e: Emitter, q: Val, k: Val, v: Val, dropout: float = 0.0, causal: bool = False, mask: Val | None = None,
-                  scale: float | None = None) -> list[Any]:
+def flash_for_cpu(
+    e: Emitter,
+    q: Val,
+    k: Val,
+    v: Val,
+    dropout: float = 0.0,
+    causal: bool = False,
+    mask: Val | None = None,
+    scale: float | None = None,
+) -> list[Any]:
     return [attend(e, q, k, v, mask, dropout, causal, scale), lambda: no_extra("log-sum-exp of attention")]
 
 
 @lower(aten._scaled_dot_product_attention_math)
-def attention_math(e: Emitter, q: Val, k: Val, v: Val, mask: Val | None = None, dropout: float = 0.0, causal: bool = False,
-                   dropout_mask: Any = None, scale: float | None = None, enable_gqa: bool = False) -> list[Any]:
+def attention_math(
+    e: Emitter,
+    q: Val,
+    k: Val,
+    v: Val,
+    mask: Val | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    dropout_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> list[Any]:
     return [attend(e, q, k, v, mask, dropout, causal, scale), lambda: no_extra("weights of attention")]
 
 
 @lower(aten._scaled_dot_product_fused_attention_overrideable, aten.scaled_dot_product_attention)
-def attention(e: Emitter, q: Val, k: Val, v: Val, mask: Val | None = None, dropout: float = 0.0, causal: bool = False,
-              scale: float | None = None, enable_gqa: bool = False) -> Val:
+def attention(
+    e: Emitter,
+    q: Val,
+    k: Val,
+    v: Val,
+    mask: Val | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Val:
     return attend(e, q, k, v, mask, dropout, causal, scale)
 
 
-def attend(e: Emitter, q: Val, k: Val, v: Val, mask: Val | None, dropout: float, causal: bool, scale: float | None) -> Val:
+def attend(
+    e: Emitter, q: Val, k: Val, v: Val, mask: Val | None, dropout: float, causal: bool, scale: float | None
+) -> Val:
     if dropout:
         raise Unsupported("attention with dropout")
     if q.rank != 4 or k.rank != 4:
@@ -249,7 +312,12 @@ def pdist(e: Emitter, x: Val, p: float = 2) -> Val:
 
 def norm_of_difference(e: Emitter, a: Val, b: Val, p: float) -> Val:
     """The p-norm of a - b over the last axis."""
-    power = {0.0: "where({0} == {1}, 0, 1)", 1.0: "abs({0} - {1})", 2.0: "square({0} - {1})", math.inf: "abs({0} - {1})"}
+    power = {
+        0.0: "where({0} == {1}, 0, 1)",
+        1.0: "abs({0} - {1})",
+        2.0: "square({0} - {1})",
+        math.inf: "abs({0} - {1})",
+    }
     each = e.map(power.get(p, "pow(abs({0} - {1}), {2})"), a, b, float(p), dtype=a.dtype)
     total = e.reduce(each, "max" if p == math.inf else "sum", [each.rank - 1], False, a.dtype)
     if p in (0.0, 1.0, math.inf):
@@ -259,10 +327,15 @@ def norm_of_difference(e: Emitter, a: Val, b: Val, p: float) -> Val:
 
 # ---- normalisation ----
 
-def scaled(e: Emitter, x: Val, weight: Val | None, bias: Val | None, axis_shape: Sequence[int], dtype: torch.dtype) -> Val:
+
+def scaled(
+    e: Emitter, x: Val, weight: Val | None, bias: Val | None, axis_shape: Sequence[int], dtype: torch.dtype
+) -> Val:
     """x * weight + bias, both seen under axis_shape."""
     parts = [x, *(e.reshape(v, axis_shape) for v in (weight, bias) if v is not None)]
-    expression = "{0}" + (" * {1}" if weight is not None else "") + (f" + {{{len(parts) - 1}}}" if bias is not None else "")
+    expression = (
+        "{0}" + (" * {1}" if weight is not None else "") + (f" + {{{len(parts) - 1}}}" if bias is not None else "")
+    )
     return e.map(expression, *parts, dtype=dtype)
 
 
@@ -280,24 +353,31 @@ def layer_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, bia
 
     def rstd() -> Val:
         return e.map("rsqrt({0} + {1})", variance(e, e.cast(x, wide), axes, 0, True)[0], eps, dtype=wide)
+
     if eps < 0 or x.dtype is torch.float64:
         var, mean = variance(e, x, axes, 0, True)
         y = e.map("({0} - {1}) * rsqrt({2} + {3})", x, mean, var, eps, dtype=x.dtype)
         return [scaled(e, y, weight, bias, shape, x.dtype), lambda: mean, rstd]
-    rows = e.reshape(x, (*x.shape[:axes[0]], math.prod(shape)))
+    rows = e.reshape(x, (*x.shape[: axes[0]], math.prod(shape)))
     y = e.reshape(e.op("layer_norm", rows, flat(weight), flat(bias), eps=float(eps)), x.shape)
     return [y, lambda: e.reshape(reduce(e, x, "mean", axes, True, wide), stats_shape), rstd]
 
 
 @lower(aten.native_group_norm)
-def group_norm(e: Emitter, x: Val, weight: Val | None, bias: Val | None, n: int, c: int, hw: int, groups: int, eps: float) -> list[Any]:
+def group_norm(
+    e: Emitter, x: Val, weight: Val | None, bias: Val | None, n: int, c: int, hw: int, groups: int, eps: float
+) -> list[Any]:
     if x.numel == 0:
-        return [e.folded(v) for v in torch.native_group_norm(torch.empty(x.shape, dtype=x.dtype), None, None, n, c, hw, groups, eps)]
+        return [
+            e.folded(v)
+            for v in torch.native_group_norm(torch.empty(x.shape, dtype=x.dtype), None, None, n, c, hw, groups, eps)
+        ]
     grouped = e.reshape(x, (n, groups, x.numel // (n * groups)))
     y = e.op("group_norm", x, weight, bias, groups=groups, eps=float(eps))
 
     def stats() -> tuple[Val, Val]:
         return variance(e, grouped, [2], 0, False)
+
     return [y, lambda: stats()[1], lambda: e.map("rsqrt({0} + {1})", stats()[0], eps, dtype=x.dtype)]
 
 
@@ -310,7 +390,9 @@ def rms_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, eps: 
 
 
 @lower(aten._native_batch_norm_legit_no_training)
-def batch_norm(e: Emitter, x: Val, weight: Val | None, bias: Val | None, mean: Val, var: Val, momentum: float, eps: float) -> list[Any]:
+def batch_norm(
+    e: Emitter, x: Val, weight: Val | None, bias: Val | None, mean: Val, var: Val, momentum: float, eps: float
+) -> list[Any]:
     shape = (1, x.shape[1]) + (1,) * (x.rank - 2)
     wide = torch.float32 if x.dtype in LOW else x.dtype
     rstd = e.map("rsqrt({0} + {1})", var, eps, dtype=wide)
@@ -321,19 +403,40 @@ def batch_norm(e: Emitter, x: Val, weight: Val | None, bias: Val | None, mean: V
 
 # ---- convolutions and pools ----
 
+
 def per_axis(values: Sequence[int] | int, n: int) -> list[int]:
     values = [values] if isinstance(values, int) else list(values)
     return values * n if len(values) == 1 else values
 
 
 @lower(aten.convolution)
-def convolution(e: Emitter, x: Val, w: Val, bias: Val | None, stride: Sequence[int], pad: Sequence[int], dilation: Sequence[int],
-                transposed: bool, output_padding: Sequence[int], groups: int) -> Val:
+def convolution(
+    e: Emitter,
+    x: Val,
+    w: Val,
+    bias: Val | None,
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Val:
     n = w.rank - 2
     batched = x.rank == w.rank
     x = x if batched else e.reshape(x, (1, *x.shape))
-    y = e.op("conv", x, w, bias, stride=per_axis(stride, n), padding=per_axis(pad, n), dilation=per_axis(dilation, n),
-             groups=groups, transposed=int(transposed), output_padding=per_axis(output_padding, n))
+    y = e.op(
+        "conv",
+        x,
+        w,
+        bias,
+        stride=per_axis(stride, n),
+        padding=per_axis(pad, n),
+        dilation=per_axis(dilation, n),
+        groups=groups,
+        transposed=int(transposed),
+        output_padding=per_axis(output_padding, n),
+    )
     return y if batched else e.reshape(y, y.shape[1:])
 
 
@@ -345,17 +448,48 @@ def pooled(e: Emitter, x: Val, spatial: int, kind: str, **attributes: Any) -> li
 
 
 def max_pool(spatial: int) -> Callable:
-    def function(e: Emitter, x: Val, kernel: Any, stride: Any = (), pad: Any = 0, dilation: Any = 1, ceil: bool = False) -> list[Val]:
-        return pooled(e, x, spatial, "max_pool", kernel=per_axis(kernel, spatial), stride=per_axis(stride or kernel, spatial),
-                      padding=per_axis(pad, spatial), dilation=per_axis(dilation, spatial), ceil=int(ceil))
+    def function(
+        e: Emitter, x: Val, kernel: Any, stride: Any = (), pad: Any = 0, dilation: Any = 1, ceil: bool = False
+    ) -> list[Val]:
+        return pooled(
+            e,
+            x,
+            spatial,
+            "max_pool",
+            kernel=per_axis(kernel, spatial),
+            stride=per_axis(stride or kernel, spatial),
+            padding=per_axis(pad, spatial),
+            dilation=per_axis(dilation, spatial),
+            ceil=int(ceil),
+        )
+
     return function
 
 
 def avg_pool(spatial: int) -> Callable:
-    def function(e: Emitter, x: Val, kernel: Any, stride: Any = (), pad: Any = 0, ceil: bool = False, count: bool = True,
-                 divisor: int | None = None) -> Val:
-        return pooled(e, x, spatial, "avg_pool", kernel=per_axis(kernel, spatial), stride=per_axis(stride or kernel, spatial),
-                      padding=per_axis(pad, spatial), ceil=int(ceil), count_include_pad=int(count), divisor=divisor or 0)[0]
+    def function(
+        e: Emitter,
+        x: Val,
+        kernel: Any,
+        stride: Any = (),
+        pad: Any = 0,
+        ceil: bool = False,
+        count: bool = True,
+        divisor: int | None = None,
+    ) -> Val:
+        return pooled(
+            e,
+            x,
+            spatial,
+            "avg_pool",
+            kernel=per_axis(kernel, spatial),
+            stride=per_axis(stride or kernel, spatial),
+            padding=per_axis(pad, spatial),
+            ceil=int(ceil),
+            count_include_pad=int(count),
+            divisor=divisor or 0,
+        )[0]
+
     return function
 
 
@@ -364,6 +498,7 @@ def adaptive(spatial: int, kind: str) -> Callable:
         output = [x.shape[x.rank - spatial + i] if n is None else n for i, n in enumerate(per_axis(output, spatial))]
         outs = pooled(e, x, spatial, kind, kernel=output, output=output)
         return outs if kind == "max_pool" else outs[0]
+
     return function
 
 

@@ -15,8 +15,8 @@ from mpk import backend
 class Explanation:
     """What the backend made of one call.
 
-    graphs: pieces in which Dynamo captured it, one if nothing broke; launches: programs that a call runs; tasks, events,
-    operators: of all programs; kinds: operators by name; fallbacks: operators that PyTorch runs, with the reason.
+    graphs: pieces in which Dynamo captured it, one if nothing broke; launches: programs that a call runs; tasks,
+    events, operators: of all programs; kinds: operators by name; fallbacks: operators that PyTorch runs, and why.
     """
 
     graphs: int
@@ -31,8 +31,10 @@ class Explanation:
     result: Any = dataclasses.field(repr=False)
 
     def __str__(self) -> str:
-        lines = [f"{self.graphs} graphs, {self.launches} launches a call, {self.operators} operators, {self.tasks} tasks, "
-                 f"{self.events} events, compiled in {self.compile_ms:.1f} ms"]
+        lines = [
+            f"{self.graphs} graphs, {self.launches} launches a call, {self.operators} operators, {self.tasks} tasks, "
+            f"{self.events} events, compiled in {self.compile_ms:.1f} ms"
+        ]
         lines += ["  " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.kinds.items(), key=lambda kn: -kn[1]))]
         lines += [f"  PyTorch runs {name}: {reason}" for name, reason in self.fallbacks.items()]
         lines += [f"  the capture broke: {reason}" for reason in self.breaks]
@@ -53,10 +55,20 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> Explanation:
 
     def total(name: str) -> Any:
         return sum(f[name] for f in facts)
+
     kinds: dict[str, int] = {}
     for f in facts:
         for kind, n in f["kinds"].items():
             kinds[kind] = kinds.get(kind, 0) + n
-    return Explanation(len(reports), len(facts), total("operators"), total("tasks"), total("events"), kinds,
-                       {name: reason for r in reports for name, reason in r.fallbacks.items()}, breaks,
-                       float(total("compile_ms")), result)
+    return Explanation(
+        len(reports),
+        len(facts),
+        total("operators"),
+        total("tasks"),
+        total("events"),
+        kinds,
+        {name: reason for r in reports for name, reason in r.fallbacks.items()},
+        breaks,
+        float(total("compile_ms")),
+        result,
+    )

@@ -43,13 +43,15 @@ MPK_FN void ptx_load_matrices(rt_u32 *r, const void *row)
                  : "memory");
 }
 
-#if MPK_WGMMA
-
+#if MPK_BULK
 /* What this thread has written to shared memory is seen by products of warpgroups after this and a meeting. */
 MPK_FN void ptx_fence_shared(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+#endif
+
+#if MPK_WGMMA
 
 /* ---- products of a warpgroup ---- */
 

@@ -196,6 +196,7 @@ MPK_FN void tile_meet(void)
     ptx_meet(2 + (int)threadIdx.x / 128, 128);
 }
 
+#if MPK_WGMMA
 /* Where columns 16 k ... of a stage begin, in units of a matrix's address, which are 16 bytes. */
 MPK_FN rt_u64 tile_in_x(int k)
 {
@@ -232,6 +233,39 @@ MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second
     ptx_group_commit();
     ptx_group_wait<0>();
 }
+#else
+/* Without warpgroups' products: the same sums in the same registers by those of warps, 16 tokens each.  a: of the
+ * warp's tokens, columns 16 k ... of a block; s_w: that block of the first group. */
+template <int N>
+MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int k, rt_u32 group_bytes, float *sum)
+{
+    const int lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
+    s_w += matrix / 2 * group_bytes + row * 64 + ((2 * k + matrix % 2) ^ row / 2) * 16;
+#pragma unroll
+    for (int n = 0; n < N / 8; n += 2) {
+        rt_u32 b[4];
+        ptx_load_matrices(b, s_w + n * group_bytes);
+        ptx_multiply_bf16(sum + 4 * n, a[0], a[1], a[2], a[3], b[0], b[1]);
+        ptx_multiply_bf16(sum + 4 * n + 4, a[0], a[1], a[2], a[3], b[2], b[3]);
+    }
+}
+
+template <int FIRST, int SECOND>
+MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second, rt_u32 group_bytes, float *sum)
+{
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
+    s_x += (2 * warp + matrix % 2) * 512 + row * 64;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int block = i / 2, k = i % 2;
+        rt_u32 a[4];
+        ptx_load_matrices(a, s_x + block * TILE_HALF + ((2 * k + matrix / 2) ^ row / 2) * 16);
+        tile_multiply_by_warps<FIRST>(a, first + block * 512, k, group_bytes, sum);
+        if (SECOND)
+            tile_multiply_by_warps<SECOND>(a, second + block * 512, k, group_bytes, sum + FIRST / 2);
+    }
+}
+#endif
 
 /* Columns of a pass for this warpgroup's tokens, stages turn, turn + turns ...: FIRST rows of w from the first page of
  * a step, SECOND from the second, each page's from byte `skip` on.  sum[(FIRST + SECOND) / 2] per lane, as

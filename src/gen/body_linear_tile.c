@@ -111,7 +111,7 @@ static uint32_t scratch_bytes(const gen_call *c)
 
 const gen_body gen_body_linear_tile = {.op = "linear",
                                        .name = "linear_tile",
-                                       .needs = GEN_BULK | GEN_WGMMA,
+                                       .needs = GEN_BULK,
                                        .rank = 10,
                                        .loads = true,
                                        .accepts = accepts,
@@ -121,7 +121,7 @@ const gen_body gen_body_linear_tile = {.op = "linear",
                                        .scratch_bytes = scratch_bytes};
 const gen_body gen_body_logits_tile = {.op = "logits",
                                        .name = "linear_tile",
-                                       .needs = GEN_BULK | GEN_WGMMA,
+                                       .needs = GEN_BULK,
                                        .rank = 10,
                                        .loads = true,
                                        .accepts = accepts,

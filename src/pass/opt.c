@@ -172,7 +172,7 @@ static mpk_status run_one(pass_state *s, str name, subject *on, text *out)
     CHECK(s->cx, !on->printed, MPK_EARG, "nothing can follow plan_memory and plan_pages: they print");
     if (on->tg)
         NOTE(s->cx, tg_verify(s->cx, s->scratch, on->tg), "verifying what goes into %.*s", STR_ARG(name));
-    return i < 4 ? run_on_program(s, name, on) : run_on_graph(s, name, on, out);
+    return i < 5 ? run_on_program(s, name, on) : run_on_graph(s, name, on, out);
 }
 
 static mpk_status run_passes(pass_state *s, str passes, str source, text *out)

@@ -7,7 +7,9 @@
  *   warps 0 .. MPK_WARPS - 1  bodies: follow the step word, run the worker's AOT list in order, JIT tasks in between
  *   warp  MPK_WARPS           loader of AOT tasks: descriptors and constant operands, ahead of events, across tasks,
  *                             operators, layers and steps
- *   warp  MPK_WARPS + 1       loader of JIT tasks
+ *   warp  MPK_WARPS + 1       the clerk: polls the event of the task that comes, and triggers for the task that has been done,
+ *                             so that no body's warp waits for memory on their account; in steps with JIT tasks it loads
+ *                             for these instead, and the bodies' side looks after events itself
  *   warp  MPK_WARPS + 2       worker 0: the step task; workers 1 .. n_schedulers: a scheduler
  *   warp  MPK_WARPS + 3       worker 0: the courier between the machine's rings and the host's; others: the watcher,
  *                             which brings the machine's abort word to the worker
@@ -153,25 +155,44 @@ static __device__ void loader_loop(void)
     }
 }
 
-#if MPK_JIT_PAGES
-/* JIT tasks come one at a time: load what the bodies' side has put into the mail. */
-static __device__ void jit_loader_loop(void)
+/* ---- the clerk ---- */
+
+/* A step whose tasks are all AOT: task after task, in the order of the bodies' side. */
+MPK_FN void clerk_run_list(rt_range list, rt_u32 *turn)
 {
-    mpk_load l = {};
-    l.ring.first = l.tail.first = MPK_PAGES - MPK_JIT_PAGES;
-    l.ring.n = l.tail.n = MPK_JIT_PAGES;
-    l.in_flight = MPK_JIT_PAGES;
-    l.policy = ptx_policy_once();
-    l.e = &mpk_w.entries[MPK_JIT_ENTRY];
-    while (!ptx_load_flag(&mpk_w.abort)) {
+    rt_u32 slot = mpk_w.slot, parity = mpk_w.parity;
+    for (rt_u32 i = list.first; i < list.last && !ptx_load_flag(&mpk_w.abort); i++) {
+        mpk_barrier_wait(&mpk_w.entry_full[slot], parity);
+        const rt_entry *e = &mpk_w.entries[slot];
+        rt_u32 triggers = e->triggers, kind = e->trigger_kind; /* read before the bodies' side can release the entry */
+        mpk_poll(e->depends, e->needed);
+        ptx_barrier_arrive(&mpk_w.ready); /* hands on what the poll has acquired */
+        mpk_barrier_wait(&mpk_w.done, *turn);
+        mpk_count(triggers, kind); /* releases what the bodies' warps have written: they arrived at `done` */
+        if (mpk_w.all_times)
+            mpk_w.all_times[i].end = ptx_cycles();
+        *turn ^= 1;
+        if (++slot == MPK_ENTRIES) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+}
+
+#if MPK_JIT_PAGES
+/* A step with JIT tasks: they come one at a time; load what the bodies' side has put into the mail. */
+MPK_FN void clerk_load(mpk_load *l, rt_u32 step)
+{
+    while (!ptx_load_flag(&mpk_w.abort) && ptx_load_flag(&mpk_w.begun) == step + 1) {
         if (!ptx_load_flag(&mpk_w.jit_mail)) {
             __nanosleep(50);
             continue;
         }
         ptx_acquire_flag(&mpk_w.jit_mail); /* partner: take_jit */
-        l.step = mpk_w.begun - 1;
+        l->step = step;
+        l->cancelled = 0;
         ptx_fence_bulk();
-        mpk_dispatch_load(l.e->body, l);
+        mpk_dispatch_load(l->e->body, *l);
         __syncwarp();
         if (threadIdx.x % 32 == 0)
             ptx_store_flag(&mpk_w.jit_mail, 0);
@@ -180,21 +201,56 @@ static __device__ void jit_loader_loop(void)
 }
 #endif
 
+static __device__ void clerk_loop(void)
+{
+    rt_u32 turn = 0;
+#if MPK_JIT_PAGES
+    mpk_load l = {};
+    l.ring.first = l.tail.first = MPK_PAGES - MPK_JIT_PAGES;
+    l.ring.n = l.tail.n = MPK_JIT_PAGES;
+    l.in_flight = MPK_JIT_PAGES;
+    l.policy = ptx_policy_once();
+    l.e = &mpk_w.entries[MPK_JIT_ENTRY];
+#endif
+    for (rt_u32 step = 0;; step++) {
+        while (ptx_load_flag(&mpk_w.begun) == step)
+            if (ptx_load_flag(&mpk_w.abort))
+                return;
+        ptx_acquire_flag(&mpk_w.begun);
+        if (!mpk_w.direct) {
+            if (threadIdx.x % 32 == 0)
+                clerk_run_list(mpk_list(mpk_w.graph), &turn);
+            __syncwarp();
+        }
+#if MPK_JIT_PAGES
+        else
+            clerk_load(&l, step);
+#endif
+    }
+}
+
 #endif
 
 /* ---- bodies ---- */
 
-/* The bodies' side of the rings; the same in every thread. */
-struct mpk_side {
-    mpk_ring ring, jit_ring;
-    rt_u32 slot, parity; /* of the descriptor ring */
-    rt_u64 step;         /* the last step word seen */
-};
+/* This warp's place; every lane reads it, lane 0 writes it. */
+MPK_FN mpk_side *side_of_warp(void)
+{
+    return &mpk_w.sides[threadIdx.x / 32];
+}
+MPK_FN void side_put(const mpk_side &s)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        *side_of_warp() = s;
+    __syncwarp();
+}
 
 /* Run the task of entry `slot`.  There is one place that calls bodies, so that their code is there once. */
-MPK_FN void run_entry(rt_u32 slot, mpk_ring *ring)
+MPK_FN void run_entry(rt_u32 slot, rt_u32 turn, mpk_ring *ring)
 {
     mpk_task t;
+    t.turn = turn;
     t.e = &mpk_w.entries[slot];
     t.live = mpk_w.live;
     t.s_scratch = mpk_s + MPK_PAGES * MPK_PAGE_BYTES;
@@ -215,15 +271,14 @@ MPK_FN void run_entry(rt_u32 slot, mpk_ring *ring)
 }
 
 /* The next entry of the list is in the slot. */
-MPK_FN void take_entry(const mpk_side *s, rt_u32 index)
+MPK_FN void take_entry(const mpk_side *s)
 {
 #if MPK_BULK
-    (void)index;
-    mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->parity);
+    mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->slot_parity);
 #else
     /* Without bulk copies the threads fetch it themselves. */
     mpk_sync();
-    const rt_u32 *from = (const rt_u32 *)(mpk_w.k->entries + index);
+    const rt_u32 *from = (const rt_u32 *)(mpk_w.k->entries + s->next);
     for (int i = mpk_thread(); i < (int)(sizeof(rt_entry) / 4); i += MPK_THREADS)
         ((rt_u32 *)&mpk_w.entries[s->slot])[i] = from[i];
     mpk_sync();
@@ -238,11 +293,10 @@ MPK_FN void end_entry(mpk_side *s)
         ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);
     if (++s->slot == MPK_ENTRIES) {
         s->slot = 0;
-        s->parity ^= 1;
+        s->slot_parity ^= 1;
     }
-#else
-    (void)s;
 #endif
+    s->next++;
 }
 
 /* ---- steps with JIT tasks ---- */
@@ -274,7 +328,7 @@ static __device__ __noinline__ rt_u32 choose(rt_u64 step, rt_u32 slot)
 MPK_FN rt_u32 agree(const mpk_side *s, bool more)
 {
     if (mpk_thread() == 0)
-        mpk_w.choice = choose(s->step, more ? s->slot : RT_NONE);
+        mpk_w.choice = choose(mpk_w.step, more ? s->slot : RT_NONE);
     mpk_sync();
     rt_u32 choice = mpk_w.choice;
     mpk_sync();
@@ -308,37 +362,41 @@ MPK_FN void end_jit(void)
     mpk_sync();
 }
 
-/* All tasks of one step, or of one operator. */
-MPK_FN void run_tasks(mpk_side *s, rt_range list, bool hybrid)
+/* The next task of the step.  0: there is none. */
+MPK_FN int run_task(bool hybrid)
 {
-    rt_u32 i = list.first;
-    while (!ptx_load_flag(&mpk_w.abort)) {
-        const bool more = i < list.last;
-        if (!hybrid && !more)
-            return;
-        if (more)
-            take_entry(s, i);
-        rt_u32 choice = hybrid ? agree(s, more) : CHOICE_AOT, at = i;
-        if (choice == CHOICE_END)
-            return;
-        const bool jit = choice == CHOICE_JIT;
-        if (jit)
-            at = take_jit();
-        if (mpk_thread() == 0 && mpk_w.k->times) {
-            mpk_w.times = mpk_w.k->times + at;
-            mpk_w.times->begin = ptx_cycles();
-        }
-        mpk_ring ring = jit ? s->jit_ring : s->ring;
-        run_entry(jit ? MPK_JIT_ENTRY : s->slot, &ring);
-        if (jit) {
-            s->jit_ring = ring;
-            end_jit();
-        } else {
-            s->ring = ring;
-            end_entry(s);
-            i++;
-        }
+    mpk_side s = *side_of_warp();
+    const bool more = s.next < s.last;
+    if (!hybrid && !more)
+        return 0;
+    if (more)
+        take_entry(&s);
+    const rt_u32 choice = hybrid ? agree(&s, more) : CHOICE_AOT;
+    if (choice == CHOICE_END)
+        return 0;
+    const bool jit = choice == CHOICE_JIT;
+    const rt_u32 at = jit ? take_jit() : s.next;
+    if (mpk_w.all_times && mpk_thread() == 0) {
+        mpk_w.times = mpk_w.all_times + at;
+        mpk_w.times->begin = ptx_cycles();
     }
+    mpk_ring ring = {jit ? (rt_u32)(MPK_PAGES - MPK_JIT_PAGES) : 0u,
+                     (rt_u32)(jit ? MPK_JIT_PAGES : MPK_PAGES - MPK_JIT_PAGES), jit ? s.jit_at : s.at,
+                     jit ? s.jit_parity : s.parity};
+    run_entry(jit ? MPK_JIT_ENTRY : s.slot, s.turn, &ring);
+    s = *side_of_warp();
+    s.turn ^= !hybrid; /* as the clerk's barriers, which rest in a hybrid step */
+    if (jit) {
+        s.jit_at = ring.at;
+        s.jit_parity = ring.parity;
+        end_jit();
+    } else {
+        s.at = ring.at;
+        s.parity = ring.parity;
+        end_entry(&s);
+    }
+    side_put(s);
+    return 1;
 }
 
 /* ---- following the step word ---- */
@@ -355,13 +413,16 @@ MPK_FN void drop_ahead(mpk_side *s)
     }
     mpk_sync();
     rt_u32 pages = mpk_w.ahead_pages, entries = mpk_w.ahead_entries;
+    mpk_ring ring = {0, MPK_PAGES - MPK_JIT_PAGES, s->at, s->parity};
     for (rt_u32 i = 0; i < pages && !ptx_load_flag(&mpk_w.abort); i++) {
         rt_u32 page;
-        ring_take(&s->ring, &page);
+        ring_take(&ring, &page);
         ring_release(page);
     }
+    s->at = ring.at;
+    s->parity = ring.parity;
     for (rt_u32 i = 0; i < entries && !ptx_load_flag(&mpk_w.abort); i++) {
-        mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->parity);
+        mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->slot_parity);
         end_entry(s);
     }
     mpk_sync();
@@ -370,11 +431,11 @@ MPK_FN void drop_ahead(mpk_side *s)
 }
 #endif
 
-/* Thread 0 waits for a step after `last` and writes down what it is; MPK_STOP: none comes. */
-static __device__ __noinline__ void await_step(rt_u64 last)
+/* Thread 0 waits for a step after the last and writes down what it is; MPK_STOP: none comes. */
+static __device__ __noinline__ void await_step(void)
 {
     rt_control *c = mpk_w.control;
-    rt_u64 step;
+    rt_u64 step, last = mpk_w.step;
     rt_u32 n = 0;
     while ((step = rt_load_wide_acquire_device(&c->step)) == last)
         if (++n % 64 == 0 && ptx_load_flag(&mpk_w.abort))
@@ -383,6 +444,7 @@ static __device__ __noinline__ void await_step(rt_u64 last)
         mpk_w.choice = MPK_STOP;
         return;
     }
+    mpk_w.step = step;
     mpk_w.choice = rt_word_graph(step) != mpk_w.graph;
     mpk_w.graph = rt_word_graph(step);
     mpk_w.epoch = rt_word_epoch(step);
@@ -392,34 +454,47 @@ static __device__ __noinline__ void await_step(rt_u64 last)
         mpk_w.live[i] = rt_word_live(step, i);
 }
 
+/* All threads: the next step, or (not serving) the one operator that this kernel runs.  0: none comes. */
+static __device__ __noinline__ int begin_step(bool serve)
+{
+    mpk_side s = *side_of_warp();
+    if (serve) {
+        if (mpk_thread() == 0)
+            await_step();
+        mpk_sync();
+        if (mpk_w.choice & MPK_STOP)
+            return 0;
+#if MPK_BULK
+        if (mpk_w.choice)
+            drop_ahead(&s);
+#endif
+        mpk_sync();
+    }
+    const rt_range list = mpk_list(mpk_w.graph);
+    s.next = list.first;
+    s.last = list.last;
+    side_put(s);
+    if (serve && mpk_thread() == 0) {
+        mpk_w.direct = mpk_w.hybrid;
+        mpk_w.slot = s.slot;
+        mpk_w.parity = s.slot_parity;
+        ptx_store_flag(&mpk_w.begun, mpk_w.begun + 1); /* partners: the loader, the clerk */
+    }
+    mpk_sync();
+    return 1;
+}
+
 static __device__ void body_loop(void)
 {
-    const rt_kernel *k = mpk_w.k;
-    const bool serve = k->mode == RT_SERVE;
-    mpk_side s = {};
-    s.ring.n = MPK_PAGES - MPK_JIT_PAGES;
-    s.jit_ring.first = MPK_PAGES - MPK_JIT_PAGES;
-    s.jit_ring.n = MPK_JIT_PAGES;
-    s.step = k->start_step;
-    do {
-        if (serve) {
-            if (mpk_thread() == 0)
-                await_step(s.step);
-            mpk_sync();
-            if (mpk_w.choice & MPK_STOP)
-                return;
-#if MPK_BULK
-            if (mpk_w.choice)
-                drop_ahead(&s);
-#endif
-            s.step = rt_step_word(mpk_w.graph, mpk_w.epoch, mpk_w.live[RT_TOKENS], mpk_w.live[RT_ROWS]);
-            if (mpk_thread() == 0)
-                ptx_store_flag(&mpk_w.begun, mpk_w.begun + 1);
-            mpk_sync();
-        }
-        run_tasks(&s, mpk_list(mpk_w.graph), serve && mpk_w.hybrid);
+    const bool serve = mpk_w.mode == RT_SERVE;
+    while (begin_step(serve)) {
+        const bool hybrid = serve && mpk_w.hybrid;
+        while (!ptx_load_flag(&mpk_w.abort) && run_task(hybrid))
+            ;
         mpk_sync();
-    } while (serve);
+        if (!serve)
+            return;
+    }
 }
 
 /* ---- the step task ---- */
@@ -681,6 +756,11 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.index = blockIdx.x;
         mpk_w.mode = k->mode;
         mpk_w.times = 0;
+        mpk_w.step = k->start_step;
+        for (int i = 0; i < MPK_WARPS; i++)
+            mpk_w.sides[i] = {};
+        mpk_w.all_times = k->times;
+        mpk_w.direct = k->mode != RT_SERVE;
         mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);
         mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
         mpk_w.abort = mpk_w.begun = mpk_w.resync = mpk_w.jit_mail = 0;
@@ -697,6 +777,8 @@ MPK_FN void worker_begin(const rt_kernel *k)
             ptx_barrier_init(&mpk_w.entry_full[i], 1);
             ptx_barrier_init(&mpk_w.entry_empty[i], MPK_WARPS);
         }
+        ptx_barrier_init(&mpk_w.ready, 1);
+        ptx_barrier_init(&mpk_w.done, MPK_WARPS);
         ptx_fence_barrier_init();
 #endif
     }
@@ -719,10 +801,10 @@ extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt
 #if MPK_BULK
     else if (warp == MPK_WARPS)
         loader_loop();
-#if MPK_JIT_PAGES
-    else if (warp == MPK_WARPS + 1)
-        jit_loader_loop();
-#endif
+    else if (warp == MPK_WARPS + 1) {
+        if (k->mode == RT_SERVE)
+            clerk_loop();
+    }
 #endif
     else if (k->mode != RT_SERVE)
         return;

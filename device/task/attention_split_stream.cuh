@@ -168,105 +168,110 @@ template <int K, int GROUP> struct attention_scratch {
     };
 };
 
-MPK_FN float attention_norm_at(const attention_shape &s, const rt_entry *e, int operand, int dim)
-{
-    if (s.norm_type == 1)
-        return ((const float *)e->at[operand])[dim];
-    return __uint_as_float((rt_u32)((const rt_u16 *)e->at[operand])[dim] << 16);
-}
-
-/* The pairs of a head that this lane holds: dims 2 lane + 64 n, + 1, and those K / 2 higher. */
-template <int K> struct attention_row {
-    rt_u32 low[(K + 127) / 128], high[(K + 127) / 128];
+/* The pairs of a head that this lane holds: dims 2 lane, 2 lane + 1 and those K / 2 higher; K / 4 lanes hold any. */
+struct attention_row {
+    rt_u32 low, high;
 };
 
-/* Load, normalise and rotate a head of token t, rounding to bf16 after each as the single operators do. */
+/* What a head is turned with: the norm's weight and the angles at these dims.  Nothing of it comes from this layer, so
+ * it is asked for before the task's event. */
+struct attention_turn {
+    float2 low, high, cosine, sine;
+};
+
+MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int operand, int dim)
+{
+    if (s.norm_type == 1)
+        return *(const float2 *)((const float *)e->at[operand] + dim);
+    rt_u32 v = *(const rt_u32 *)((const rt_u16 *)e->at[operand] + dim);
+    return make_float2(ptx_low_bf16(v), ptx_high_bf16(v));
+}
+
 template <int K>
-MPK_FN void attention_turn(const rt_entry *e, const attention_shape &s, int t, int head, int norm,
-                           attention_row<K> *row)
+MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int t, int norm, attention_turn *turn)
 {
-    const int lane = threadIdx.x % 32, columns = (s.heads + 2 * s.kv_heads) * K;
-    const char *from = (const char *)e->at[AT_QKV] + ((rt_u64)t * columns + head * K) * 2;
-    const float *table = (const float *)e->at[AT_TABLE] + (rt_u64)t * K;
-    float square = 0, scale = 1;
-    float2 cosine[(K + 127) / 128], sine[(K + 127) / 128];
-#pragma unroll
-    for (int n = 0; n < (K + 127) / 128; n++) {
-        int i = 2 * lane + 64 * n;
-        row->low[n] = row->high[n] = 0;
-        if (i < K / 2) {
-            row->low[n] = ptx_load_word(from + i * 2);
-            row->high[n] = ptx_load_word(from + (i + K / 2) * 2);
-            cosine[n] = *(const float2 *)(table + i);
-            sine[n] = *(const float2 *)(table + K / 2 + i);
-        }
-        float a = ptx_low_bf16(row->low[n]), b = ptx_high_bf16(row->low[n]);
-        float c = ptx_low_bf16(row->high[n]), d = ptx_high_bf16(row->high[n]);
-        square += a * a + b * b + c * c + d * d;
-    }
+    const int i = 2 * (threadIdx.x % 32);
+    const float *table = (const float *)e->at[AT_TABLE] + t * K;
+    if (i >= K / 2)
+        return;
+    turn->cosine = *(const float2 *)(table + i);
+    turn->sine = *(const float2 *)(table + K / 2 + i);
     if (s.norm_type >= 0) {
-#pragma unroll
-        for (int d = 16; d; d /= 2)
-            square += __shfl_xor_sync(0xffffffffu, square, d);
-        scale = rsqrtf(square / K + s.eps);
-    }
-#pragma unroll
-    for (int n = 0; n < (K + 127) / 128; n++) {
-        int i = 2 * lane + 64 * n;
-        if (i >= K / 2)
-            continue;
-        if (s.norm_type >= 0) {
-            row->low[n] = ptx_pack_bf16(ptx_low_bf16(row->low[n]) * scale * attention_norm_at(s, e, norm, i),
-                                        ptx_high_bf16(row->low[n]) * scale * attention_norm_at(s, e, norm, i + 1));
-            row->high[n] =
-                ptx_pack_bf16(ptx_low_bf16(row->high[n]) * scale * attention_norm_at(s, e, norm, i + K / 2),
-                              ptx_high_bf16(row->high[n]) * scale * attention_norm_at(s, e, norm, i + K / 2 + 1));
-        }
-        float a = ptx_low_bf16(row->low[n]), b = ptx_high_bf16(row->low[n]);
-        float c = ptx_low_bf16(row->high[n]), d = ptx_high_bf16(row->high[n]);
-        row->low[n] = ptx_pack_bf16(a * cosine[n].x - c * sine[n].x, b * cosine[n].y - d * sine[n].y);
-        row->high[n] = ptx_pack_bf16(c * cosine[n].x + a * sine[n].x, d * cosine[n].y + b * sine[n].y);
+        turn->low = attention_norm_at(s, e, norm, i);
+        turn->high = attention_norm_at(s, e, norm, i + K / 2);
     }
 }
 
-template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row<K> *row)
+/* Part of a row of qkv: this lane's dims of head `head` (keys and values follow the queries). */
+template <int K> MPK_FN attention_row attention_ask_row(const rt_entry *e, const attention_shape &s, int t, int head)
 {
-    const int lane = threadIdx.x % 32;
+    const int i = 2 * (threadIdx.x % 32), columns = (s.heads + 2 * s.kv_heads) * K;
+    const char *from = (const char *)e->at[AT_QKV] + (t * columns + head * K + i) * 2;
+    attention_row row = {0, 0};
+    if (i < K / 2) {
+        row.low = ptx_load_word(from);
+        row.high = ptx_load_word(from + K);
+    }
+    return row;
+}
+
+/* Normalise and rotate, rounding to bf16 after each as the single operators do. */
+template <int K> MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn &turn, attention_row *row)
+{
+    float a = ptx_low_bf16(row->low), b = ptx_high_bf16(row->low);
+    float c = ptx_low_bf16(row->high), d = ptx_high_bf16(row->high);
+    if (s.norm_type >= 0) {
+        float square = a * a + b * b + c * c + d * d;
 #pragma unroll
-    for (int n = 0; n < (K + 127) / 128; n++) {
-        int i = 2 * lane + 64 * n;
-        if (i < K / 2) {
-            *(rt_u32 *)(s_row + i * 2) = row->low[n];
-            *(rt_u32 *)(s_row + (i + K / 2) * 2) = row->high[n];
-        }
+        for (int i = 16; i; i /= 2)
+            square += __shfl_xor_sync(0xffffffffu, square, i);
+        float scale = rsqrtf(square * (1.0f / K) + s.eps);
+        rt_u32 low = ptx_pack_bf16(a * scale * turn.low.x, b * scale * turn.low.y);
+        rt_u32 high = ptx_pack_bf16(c * scale * turn.high.x, d * scale * turn.high.y);
+        a = ptx_low_bf16(low);
+        b = ptx_high_bf16(low);
+        c = ptx_low_bf16(high);
+        d = ptx_high_bf16(high);
+    }
+    row->low = ptx_pack_bf16(a * turn.cosine.x - c * turn.sine.x, b * turn.cosine.y - d * turn.sine.y);
+    row->high = ptx_pack_bf16(c * turn.cosine.x + a * turn.sine.x, d * turn.cosine.y + b * turn.sine.y);
+}
+
+template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row &row)
+{
+    const int i = 2 * (threadIdx.x % 32);
+    if (i < K / 2) {
+        *(rt_u32 *)(s_row + i * 2) = row.low;
+        *(rt_u32 *)(s_row + i * 2 + K) = row.high;
     }
 }
 
-/* Queries of a KV head, and the keys and values of the step that it sees, into shared memory. */
+/* Row r of what a piece needs of the step: queries, then keys, then values, both of the newest token first. */
+MPK_FN bool attention_is_key(int r, int group, int n)
+{
+    return r >= group && r < group + n;
+}
+
+/* Into shared memory; the turn of row `warp` has been asked for.  n: tokens of the step that the piece sees. */
 template <int K, int GROUP>
-MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int token, int head,
-                              const attention_piece *k)
+MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int token, int head, int n,
+                              attention_turn *turn)
 {
     typedef attention_scratch<K, GROUP> at;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = (s.heads + 2 * s.kv_heads) * K;
-    const int n = k->hi == k->units ? token - k->first + 1 : 0;
-    attention_row<K> row;
+    const int warp = threadIdx.x / 32;
 #pragma unroll 1
-    for (int i = warp; i < ATTENTION_ROWS + n; i += MPK_WARPS) {
-        if (i >= GROUP && i < ATTENTION_ROWS)
-            continue;
-        bool is_key = i >= ATTENTION_ROWS; /* rows of keys follow those of queries */
-        int other = is_key ? k->first + i - ATTENTION_ROWS : token;
-        attention_turn<K>(t.e, s, other, is_key ? s.heads + head : head * GROUP + i, is_key ? AT_K_NORM : AT_Q_NORM,
-                          &row);
-        attention_put_row<K>(t.s_scratch + at::QUERY + i * at::ROW, &row);
-        if (is_key) {
-            const char *value = (const char *)t.e->at[AT_QKV] +
-                                ((rt_u64)other * columns + (s.heads + s.kv_heads + head) * K) * 2;
-            for (int c = lane; c < K / 8; c += 32)
-                *(mpk_words *)(t.s_scratch + at::VALUE + (i - ATTENTION_ROWS) * at::ROW + c * 16) =
-                    ptx_load_words(value + c * 16);
+    for (int r = warp; r < GROUP + 2 * n; r += MPK_WARPS) {
+        const bool is_key = attention_is_key(r, GROUP, n), is_query = r < GROUP;
+        const int back = is_query ? 0 : is_key ? r - GROUP : r - GROUP - n; /* tokens before `token` */
+        const int row_head = is_query ? head * GROUP + r : s.heads + (is_key ? 0 : s.kv_heads) + head;
+        attention_row row = attention_ask_row<K>(t.e, s, token - back, row_head);
+        if (is_query || is_key) {
+            if (r != warp || back)
+                attention_ask_turn<K>(t.e, s, token - back, is_key ? AT_K_NORM : AT_Q_NORM, turn);
+            attention_turn_row<K>(s, *turn, &row);
         }
+        const int to = is_query ? at::QUERY + r * at::ROW : (is_key ? at::KEY : at::VALUE) + back * at::ROW;
+        attention_put_row<K>(t.s_scratch + to, row);
     }
 }
 
@@ -274,7 +279,7 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int t
 
 template <int K> struct attention_state {
     float most, sum;         /* of row g, this warp's tokens; scores in powers of 2 */
-    float out[K / 8][4];     /* row g (0, 1), dims 8 n + 2c, + 1 */
+    float out[K / 16][4];    /* dims 16 n + g (0, 1) and + 8 (2, 3) of heads 2c (0, 2) and 2c + 1 (1, 3) */
 };
 
 /* 16 tokens of one page: s_key, s_value the page's first bytes, `base` the position of the page's first token. */
@@ -321,13 +326,18 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
             p[i][e] = ptx_exp2(p[i][e] - zero);
             a->sum += p[i][e];
         }
+    /* The scores of k^T are the operand of v^T p^T as they are; only what was summed before belongs to other lanes. */
     rt_u32 first = ptx_pack_bf16(p[0][0], p[0][1]), second = ptx_pack_bf16(p[1][0], p[1][1]);
+    float even = __shfl_sync(0xffffffffu, correction, 8 * c), odd = __shfl_sync(0xffffffffu, correction, 8 * c + 4);
 #pragma unroll
-    for (int n = 0; n < K / 8; n++) {
-        uint2 w = *(const uint2 *)(s_value + (quarter * (K / 8) + n) * 256 + lane * 8);
-        a->out[n][0] *= correction;
-        a->out[n][1] *= correction;
-        ptx_multiply_bf16(a->out[n], first, 0, second, 0, w.x, w.y);
+    for (int n = 0; n < K / 16; n++) {
+        const char *from = s_value + (quarter * (K / 8) + 2 * n) * 256 + lane * 8;
+        uint2 v = *(const uint2 *)from, w = *(const uint2 *)(from + 256);
+        a->out[n][0] *= even;
+        a->out[n][1] *= odd;
+        a->out[n][2] *= even;
+        a->out[n][3] *= odd;
+        ptx_multiply_bf16(a->out[n], v.x, w.x, v.y, w.y, first, second);
     }
 }
 
@@ -352,33 +362,42 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
     }
 #pragma unroll 1
     for (int p = k->first_page; p < k->last_page; p += 2) {
-        const int n = p + 1 < k->last_page ? 2 : 1;
-        const char *key = 0, *value = 0;
-        rt_u32 taken[4], pages = 0, there = 0;
-        for (int i = 0; i < n; i++) {
-            const char *first = ring_take(ring, &taken[pages]), *second = first + BYTES;
-            rt_u32 note = mpk_w.note[taken[pages]];
-            pages++;
-            if (2 * BYTES > MPK_PAGE_BYTES)
-                second = ring_take(ring, &taken[pages++]);
-            if (i == half) {
-                key = first;
-                value = second;
-                there = note;
-            }
+        constexpr int EACH = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2; /* pages of the ring for one of the cache */
+        const bool second = p + 1 < k->last_page;
+        const char *key, *value, *other_key, *other_value;
+        rt_u32 taken[4], there;
+        value = (key = ring_take(ring, &taken[0])) + BYTES;
+        there = mpk_w.note[taken[0]];
+        if (EACH == 2)
+            value = ring_take(ring, &taken[1]);
+        if (second) {
+            other_value = (other_key = ring_take(ring, &taken[2])) + BYTES;
+            if (EACH == 2)
+                other_value = ring_take(ring, &taken[3]);
+        }
+        if (half) {
+            there = second ? mpk_w.note[taken[2]] : 0;
+            key = other_key;
+            value = other_value;
         }
         if (there)
             attention_tokens<K>(query, key, value, (p + half) * ATTENTION_PAGE, k, s.scale, a);
         __syncwarp();
-        if (lane == 0)
-            for (rt_u32 i = 0; i < pages; i++)
-                ptx_barrier_arrive(&mpk_w.empty[taken[i]]);
+        if (lane == 0) {
+            ptx_barrier_arrive(&mpk_w.empty[taken[0]]);
+            if (EACH == 2)
+                ptx_barrier_arrive(&mpk_w.empty[taken[1]]);
+            if (second)
+                ptx_barrier_arrive(&mpk_w.empty[taken[2]]);
+            if (EACH == 2 && second)
+                ptx_barrier_arrive(&mpk_w.empty[taken[3]]);
+        }
     }
 }
 
-/* The tokens of the step for query head `warp`, in f32: partial 8. */
+/* The n tokens of the step for query head `warp`, in f32, newest first: partial 8. */
 template <int K, int GROUP>
-MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, const attention_piece *k)
+MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, int n, int from)
 {
     typedef attention_scratch<K, GROUP> at;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -387,21 +406,23 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
         return;
     float most = none, sum = 0, out[K / 32], query[K / 32];
 #pragma unroll
-    for (int n = 0; n < K / 32; n++) {
-        out[n] = 0;
-        query[n] = __uint_as_float((rt_u32)*(const rt_u16 *)(t.s_scratch + at::QUERY + warp * at::ROW + (lane + 32 * n) * 2)
-                                   << 16);
+    for (int i = 0; i < K / 64; i++) {
+        rt_u32 q = *(const rt_u32 *)(t.s_scratch + at::QUERY + warp * at::ROW + (lane + 32 * i) * 4);
+        query[2 * i] = ptx_low_bf16(q);
+        query[2 * i + 1] = ptx_high_bf16(q);
+        out[2 * i] = out[2 * i + 1] = 0;
     }
 #pragma unroll 1
-    for (int i = k->first; i <= token && k->hi == k->units; i++) {
-        const char *key = t.s_scratch + at::KEY + (i - k->first) * at::ROW;
-        const char *value = t.s_scratch + at::VALUE + (i - k->first) * at::ROW;
-        if (i < token && ((const int *)t.e->at[AT_POSITIONS])[i] < k->from)
+    for (int back = 0; back < n; back++) {
+        if (back && s.window && mpk_at<const int>(t, AT_POSITIONS)[token - back] < from)
             continue;
+        const char *key = t.s_scratch + at::KEY + back * at::ROW, *value = t.s_scratch + at::VALUE + back * at::ROW;
         float score = 0;
 #pragma unroll
-        for (int n = 0; n < K / 32; n++)
-            score = fmaf(query[n], __uint_as_float((rt_u32)*(const rt_u16 *)(key + (lane + 32 * n) * 2) << 16), score);
+        for (int i = 0; i < K / 64; i++) {
+            rt_u32 v = *(const rt_u32 *)(key + (lane + 32 * i) * 4);
+            score = fmaf(query[2 * i], ptx_low_bf16(v), fmaf(query[2 * i + 1], ptx_high_bf16(v), score));
+        }
 #pragma unroll
         for (int d = 16; d; d /= 2)
             score += __shfl_xor_sync(0xffffffffu, score, d);
@@ -410,17 +431,20 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
         sum = sum * correction + p;
         most = next;
 #pragma unroll
-        for (int n = 0; n < K / 32; n++)
-            out[n] = out[n] * correction +
-                     p * __uint_as_float((rt_u32)*(const rt_u16 *)(value + (lane + 32 * n) * 2) << 16);
+        for (int i = 0; i < K / 64; i++) {
+            rt_u32 v = *(const rt_u32 *)(value + (lane + 32 * i) * 4);
+            out[2 * i] = out[2 * i] * correction + p * ptx_low_bf16(v);
+            out[2 * i + 1] = out[2 * i + 1] * correction + p * ptx_high_bf16(v);
+        }
     }
     if (lane == 0) {
         ((float *)(t.s_scratch + at::MOST))[8 * 8 + warp] = most;
         ((float *)(t.s_scratch + at::SUM))[8 * 8 + warp] = sum;
     }
 #pragma unroll
-    for (int n = 0; n < K / 32; n++)
-        ((float *)(t.s_scratch + at::OUT))[(8 * GROUP + warp) * K + lane + 32 * n] = out[n];
+    for (int i = 0; i < K / 64; i++)
+        *(float2 *)(t.s_scratch + at::OUT + ((8 * GROUP + warp) * K + 2 * (lane + 32 * i)) * 4) =
+            make_float2(out[2 * i], out[2 * i + 1]);
 }
 
 template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attention_state<K> *a)
@@ -429,16 +453,20 @@ template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attenti
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 1);
     a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 2);
-    if (g >= GROUP)
-        return;
-    if (c == 0) {
+    if (c == 0 && g < GROUP) {
         ((float *)(t.s_scratch + at::MOST))[warp * 8 + g] = a->most;
         ((float *)(t.s_scratch + at::SUM))[warp * 8 + g] = a->sum;
     }
-    float *to = (float *)(t.s_scratch + at::OUT) + (warp * GROUP + g) * K + 2 * c;
 #pragma unroll
-    for (int n = 0; n < K / 8; n++)
-        *(float2 *)(to + 8 * n) = make_float2(a->out[n][0], a->out[n][1]);
+    for (int e = 0; e < 2; e++) {
+        float *to = (float *)(t.s_scratch + at::OUT) + (warp * GROUP + 2 * c + e) * K + g;
+        if (2 * c + e < GROUP)
+#pragma unroll
+            for (int n = 0; n < K / 16; n++) {
+                to[16 * n] = a->out[n][e];
+                to[16 * n + 8] = a->out[n][2 + e];
+            }
+    }
 }
 
 /* Fold the partials in order and store the piece. */
@@ -478,33 +506,30 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
 
 template <int K> MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s, int head, int live)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = (s.heads + 2 * s.kv_heads) * K;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int token = warp; token < live; token += MPK_WARPS) {
         int position = mpk_at<const int>(t, AT_POSITIONS)[token], slot = mpk_at<const int>(t, AT_SLOTS)[token];
         int page = position < 0 ? -1 : attention_page(t.e, s, slot, position / ATTENTION_PAGE);
-        attention_row<K> row;
-        attention_turn<K>(t.e, s, token, s.heads + head, AT_K_NORM, &row);
-        if (page < 0)
+        attention_row row = attention_ask_row<K>(t.e, s, token, s.heads + head);
+        attention_row from = attention_ask_row<K>(t.e, s, token, s.heads + s.kv_heads + head);
+        attention_turn turn;
+        attention_ask_turn<K>(t.e, s, token, AT_K_NORM, &turn);
+        attention_turn_row<K>(s, turn, &row);
+        const int i = 2 * lane;
+        if (page < 0 || i >= K / 2)
             continue;
         rt_u64 at = ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
         rt_u16 *key = mpk_at<rt_u16>(t, AT_K_CACHE) + at, *value = mpk_at<rt_u16>(t, AT_V_CACHE) + at;
-        const char *from = mpk_at<const char>(t, AT_QKV) +
-                           ((rt_u64)token * columns + (s.heads + s.kv_heads + head) * K) * 2;
         position %= ATTENTION_PAGE;
-#pragma unroll
-        for (int n = 0; n < (K + 127) / 128; n++) {
-            int i = 2 * lane + 64 * n;
-            if (i >= K / 2)
-                continue;
-            *(rt_u32 *)(key + kv_key_at(position, i, ATTENTION_PAGE, K, 2)) = row.low[n];
-            *(rt_u32 *)(key + kv_key_at(position, i + K / 2, ATTENTION_PAGE, K, 2)) = row.high[n];
-            rt_u32 low = ptx_load_word(from + i * 2), high = ptx_load_word(from + (i + K / 2) * 2);
-            value[kv_value_at(position, i, ATTENTION_PAGE, K, 2)] = (rt_u16)low;
-            value[kv_value_at(position, i + 1, ATTENTION_PAGE, K, 2)] = (rt_u16)(low >> 16);
-            value[kv_value_at(position, i + K / 2, ATTENTION_PAGE, K, 2)] = (rt_u16)high;
-            value[kv_value_at(position, i + K / 2 + 1, ATTENTION_PAGE, K, 2)] = (rt_u16)(high >> 16);
-        }
+        *(rt_u32 *)(key + kv_key_at(position, i, ATTENTION_PAGE, K, 2)) = row.low;
+        *(rt_u32 *)(key + kv_key_at(position, i + K / 2, ATTENTION_PAGE, K, 2)) = row.high;
+        value += kv_value_at(position, i, ATTENTION_PAGE, K, 2); /* dims are 16 elements apart, blocks of 8 dims 128 */
+        value[0] = (rt_u16)from.low;
+        value[16] = (rt_u16)(from.low >> 16);
+        value += K / 16 * 128;
+        value[0] = (rt_u16)from.high;
+        value[16] = (rt_u16)(from.high >> 16);
     }
 }
 
@@ -512,18 +537,19 @@ template <int K> MPK_FN void attention_fill_cache(const mpk_task &t, const atten
 
 template <int K, int GROUP>
 MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, int token, int split, int head,
-                                  const attention_piece *k, mpk_ring *ring)
+                                  const attention_piece *k, attention_turn *turn, mpk_ring *ring)
 {
+    const int n = k->hi == k->units ? token - k->first + 1 : 0;
     attention_state<K> a;
     a.most = -__int_as_float(0x7f800000);
     a.sum = 0;
 #pragma unroll
-    for (int n = 0; n < K / 8; n++)
+    for (int n = 0; n < K / 16; n++)
         a.out[n][0] = a.out[n][1] = a.out[n][2] = a.out[n][3] = 0;
-    attention_prepare<K, GROUP>(t, s, token, head, k);
+    attention_prepare<K, GROUP>(t, s, token, head, n, turn);
     mpk_sync();
     attention_pages<K, GROUP>(t, s, k, ring, &a);
-    attention_step<K, GROUP>(t, s, token, k);
+    attention_step<K, GROUP>(t, s, token, n, k->from);
     attention_put<K, GROUP>(t, &a);
     mpk_sync();
     attention_fold_partials<K, GROUP>(t, s, token, split, head);
@@ -544,7 +570,7 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
     mpk_ring ring = *t.ring;
     attention_plan plan;
     attention_plan_step(t.e, live, s, &plan);
-    mpk_wait(t);
+    bool waited = false;
 #pragma unroll 1
     for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
 #pragma unroll 1
@@ -552,13 +578,22 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
 #pragma unroll 1
             for (int token = 0; token < live; token++) {
                 attention_piece k;
+                attention_turn turn;
                 attention_find(&plan, s, split, token, &k);
-                if (k.lo < k.hi)
-                    attention_split_piece<K, GROUP>(t, s, token, split, head, &k, &ring);
+                const bool mine = k.lo < k.hi, is_query = threadIdx.x / 32 < GROUP;
+                if (mine) /* of row `warp`: a query, or the newest key */
+                    attention_ask_turn<K>(t.e, s, token, is_query ? AT_Q_NORM : AT_K_NORM, &turn);
+                if (!waited)
+                    mpk_wait(t);
+                waited = true;
+                if (mine)
+                    attention_split_piece<K, GROUP>(t, s, token, split, head, &k, &turn, &ring);
                 else if (mpk_thread() < GROUP)
-                    mpk_at<float>(t, s.part + 1)[(rt_u64)(token * s.splits + split) * s.heads + head * GROUP +
-                                                 mpk_thread()] = none;
+                    mpk_at<float>(t, s.part + 1)[(token * s.splits + split) * s.heads + head * GROUP + mpk_thread()] =
+                        none;
             }
+    if (!waited)
+        mpk_wait(t);
     *t.ring = ring;
     /* Nobody reads the caches in this step, and the worker's next trigger releases these writes too. */
     const bool last = t.e->is_last;

@@ -111,11 +111,17 @@ MPK_FN void stream_load_x(const mpk_task &t, const stream_shape &s, int pass, in
             if (i < n) {
                 const int page = pass + i, blocks = page + 1 == s.pages ? s.last : 4;
                 const int first = i * 1024 + warp * blocks * 32 + c * 8, end = columns - pass * 1024;
+                const char *from = base + first * 2;
+                if ((i + 1) * 1024 <= end) { /* a whole page: the usual case */
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    x.at[i][j][m] = token >= 0 && j < blocks && first + j * 32 < end
-                                        ? ptx_load_words(base + (first + j * 32) * 2)
-                                        : none;
+                    for (int j = 0; j < 4; j++)
+                        x.at[i][j][m] = token >= 0 ? ptx_load_words(from + j * 64) : none;
+                } else {
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        x.at[i][j][m] =
+                            token >= 0 && j < blocks && first + j * 32 < end ? ptx_load_words(from + j * 64) : none;
+                }
             }
     }
 }
@@ -148,6 +154,8 @@ MPK_FN void stream_split_weights(const mpk_task &t, const stream_shape &s, float
         }
 #pragma unroll
         for (int u = 0; u < 4; u++) {
+            if (first + u * stride >= items)
+                break;
             int item = first + u * stride + lane / width, token = stream_divide(item, s.heads_inverse);
             int head = item - token * s.heads;
             rt_u32 full = __ballot_sync(0xffffffffu, e[u] != none) >> (lane & ~(width - 1));
@@ -180,7 +188,8 @@ MPK_FN void stream_split_weights(const mpk_task &t, const stream_shape &s, float
 MPK_FN mpk_words stream_fold(const mpk_task &t, const stream_shape &s, int token, int column, const float *s_weight,
                              const int *s_range)
 {
-    const char *part = mpk_at<const char>(t, s.x) + ((rt_u64)token * s.splits * s.columns + column) * 2;
+    const rt_u32 row_bytes = s.columns * 2;
+    const char *part = mpk_at<const char>(t, s.x) + (rt_u32)(token * s.splits) * row_bytes + column * 2;
     const float *weight = s_weight + token * s.splits * s.heads + stream_divide(column, s.head_inverse);
     int lo = s_range[token * 2], hi = s_range[token * 2 + 1];
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -190,7 +199,7 @@ MPK_FN mpk_words stream_fold(const mpk_task &t, const stream_shape &s, int token
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (k + i < hi)
-                v[i] = ptx_load_words(part + (rt_u64)(k + i) * s.columns * 2);
+                v[i] = ptx_load_words(part + (rt_u32)(k + i) * row_bytes);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (k + i < hi) {

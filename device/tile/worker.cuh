@@ -1,7 +1,8 @@
 /* worker.cuh - a worker's shared memory, and waiting in it: every wait ends (abort word, clock).
  *
  * A worker is one block on one SM (paper §5.1): warps 0 ... MPK_WARPS - 1 run bodies, the next one is the loader of AOT
- * tasks, then the loader of JIT tasks, then a scheduler or (worker 0) the step task, then (worker 0) the courier.
+ * tasks, then the clerk, which polls and triggers events for the bodies' warps, then a scheduler or (worker 0) the step
+ * task, then the watcher or (worker 0) the courier.
  */
 #ifndef TILE_WORKER_CUH
 #define TILE_WORKER_CUH
@@ -11,13 +12,29 @@
 
 enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a worker holds: ahead and in use */
 
+/* Where a warp that runs bodies stands; the same in all of them.  It lies in shared memory while a body runs: there are
+ * no registers to spare, and what the compiler would put on the stack is lost to the L1 cache with every acquire. */
+struct __align__(16) mpk_side {
+    rt_u32 at, parity;         /* of the page ring */
+    rt_u32 slot, slot_parity;  /* of the descriptor ring */
+    rt_u32 turn;               /* parity of the next task */
+    rt_u32 next, last;         /* entries of the list */
+    rt_u32 jit_at, jit_parity; /* of the page ring for JIT tasks */
+    rt_u32 reserved[3];
+};
+
 struct mpk_worker {
     rt_u64 full[MPK_PAGES], empty[MPK_PAGES]; /* of each page: filled; released by all warps that run bodies */
     rt_u32 note[MPK_PAGES];                   /* a word that the load phase sends along with a page */
     rt_u64 entry_full[MPK_ENTRIES], entry_empty[MPK_ENTRIES];
     __align__(128) rt_entry entries[MPK_ENTRIES + 1]; /* the last one: the JIT task that runs */
+    mpk_side sides[MPK_WARPS];
+    rt_u64 step; /* the word of the step that runs */
     rt_u32 live[RT_LIVES];
     rt_u32 graph, epoch;     /* of the step that runs; written by thread 0 between barriers */
+    rt_u64 ready, done;      /* of the task that runs: its event is activated; all warps have written (clerk) */
+    rt_u32 direct;           /* 1: the bodies' side looks after events itself: steps with JIT tasks, RT_ONE_OP */
+    rt_u32 slot, parity;     /* of the step's first entry, for the clerk */
     rt_u32 hybrid;           /* 1: the step has JIT tasks */
     rt_u32 choice, taken;    /* of a hybrid step: what runs next, which JIT task */
     rt_u32 abort;            /* flag: 1 everyone leaves */
@@ -31,7 +48,7 @@ struct mpk_worker {
     rt_word *counters;
     rt_control *control;
     rt_u64 stall_ns;
-    rt_times *times; /* of the entry that runs, or NULL */
+    rt_times *all_times, *times; /* of all entries, of the one that runs; NULL: nobody asks */
 };
 
 enum { RESYNC_NONE, RESYNC_ASKED, RESYNC_ANSWERED };
@@ -66,15 +83,31 @@ MPK_FN void mpk_barrier_wait(rt_u64 *b, rt_u32 parity)
 
 /* ---- events, as bodies use them ---- */
 
-/* Thread 0 polls the task's event, the others wait for thread 0; then everything the task reads is there. */
+/* One thread: until the event is activated; 0: the machine aborts. */
+MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
+{
+    const rt_word *counter = mpk_w.counters + event;
+    rt_u32 wanted = needed * mpk_w.epoch, n = 0;
+    while ((rt_i32)(rt_load_acquire_device(counter) - wanted) < 0)
+        if (++n % 64 == 0 && ptx_load_flag(&mpk_w.abort))
+            return 0;
+    return 1;
+}
+
+/* Until the task's event is activated; then everything the task reads is there, and no warp works on the task before:
+ * its scratch is free.  The clerk has polled; where there is none, thread 0 does. */
 MPK_FN void mpk_wait(const mpk_task &t)
 {
+#if MPK_BULK
+    if (!mpk_w.direct) {
+        mpk_barrier_wait(&mpk_w.ready, t.turn);
+        if (mpk_w.times && mpk_thread() == 0)
+            mpk_w.times->ready = ptx_cycles();
+        return;
+    }
+#endif
     if (mpk_thread() == 0 && mpk_w.mode == RT_SERVE) {
-        const rt_word *counter = mpk_w.counters + t.e->depends;
-        rt_u32 wanted = t.e->needed * mpk_w.epoch, n = 0;
-        while ((rt_i32)(rt_load_acquire_device(counter) - wanted) < 0)
-            if (++n % 64 == 0 && ptx_load_flag(&mpk_w.abort))
-                break;
+        mpk_poll(t.e->depends, t.e->needed);
         if (mpk_w.times)
             mpk_w.times->ready = ptx_cycles();
     }
@@ -93,18 +126,35 @@ static __device__ __noinline__ void mpk_trigger_launch(rt_u32 triggers)
         mpk_raise(RT_OVERFLOW, RT_NONE, triggers - m->graphs[mpk_w.graph].first_event);
 }
 
-/* All threads have written their part: count the task. */
+/* One thread: count the task. */
+MPK_FN void mpk_count(rt_u32 event, rt_u32 kind)
+{
+    if (kind == RT_TRIGGER_COUNT)
+        ptx_add_release(mpk_w.counters + event, 1); /* partner: mpk_poll */
+    else
+        mpk_trigger_launch(event);
+}
+
+/* This thread has written its part.  The task counts when all have: the clerk sees to it, and no warp waits; where there
+ * is no clerk, thread 0 does. */
 MPK_FN void mpk_trigger(const mpk_task &t)
 {
+#if MPK_BULK
+    if (!mpk_w.direct) {
+        __syncwarp();
+        if (mpk_w.times && mpk_thread() == 0)
+            mpk_w.times->done = ptx_cycles();
+        if (threadIdx.x % 32 == 0)
+            ptx_barrier_arrive(&mpk_w.done);
+        return;
+    }
+#endif
     mpk_sync();
     if (mpk_thread() != 0 || mpk_w.mode != RT_SERVE)
         return;
     if (mpk_w.times)
         mpk_w.times->done = ptx_cycles();
-    if (t.e->trigger_kind == RT_TRIGGER_COUNT)
-        ptx_add_release(mpk_w.counters + t.e->triggers, 1); /* partner: mpk_wait */
-    else
-        mpk_trigger_launch(t.e->triggers);
+    mpk_count(t.e->triggers, t.e->trigger_kind);
     if (mpk_w.times)
         mpk_w.times->end = ptx_cycles();
 }

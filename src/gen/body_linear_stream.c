@@ -120,8 +120,9 @@ static void print_linear_shape(const gen_call *c, text *out)
     text_print(out, "}, {");
     for (uint32_t i = 0; i < 3; i++)
         text_print(out, "%s%d", i ? ", " : "", gen_input(c, B0 + i) && gen_input(c, B0 + i)->dtype == IR_F32);
-    text_print(out, "}, -1, %d, %lld, %lld, %lld, TO_BF16, -1", lse ? LSE : -1, lse ? (long long)lse->dims[1] : 0ll,
-               lse ? (long long)lse->dims[2] : 0ll, lse ? (long long)(columns_of(c) / lse->dims[2]) : 0ll);
+    text_print(out, "}, -1, %d, %lld, %lld, %lld, %lld, TO_BF16, -1", lse ? LSE : -1,
+               lse ? (long long)lse->dims[1] : 0ll, lse ? (long long)lse->dims[2] : 0ll,
+               lse ? inverse_of(lse->dims[2]) : 0ll, lse ? inverse_of(columns_of(c) / lse->dims[2]) : 0ll);
 }
 
 static void print_logits_shape(const gen_call *c, text *out)

@@ -44,6 +44,7 @@ typedef struct rt_wide {
 
 #define RT_FN static __device__ __forceinline__
 #define RT_LARGE_FN static __device__ __noinline__
+#define RT_UNROLL_4 _Pragma("unroll 4")
 enum { RT_SLEEPS = 0 }; /* a warp cannot sleep on a word: it polls */
 enum { RT_LANES = 32, RT_STEP_MOVES = 0 };
 #include "rt/rt_atomic_cuda.h"
@@ -103,6 +104,7 @@ RT_FN void rt_delay(rt_u64 seed, rt_u32 who)
 /* The model checker: atomics, clock and sleeping are the explorer's. */
 #define RT_FN static inline
 #define RT_LARGE_FN static inline
+#define RT_UNROLL_4
 enum { RT_SLEEPS = 1 };
 #include RT_ATOMIC_HEADER
 
@@ -110,6 +112,7 @@ enum { RT_SLEEPS = 1 };
 
 #define RT_FN static inline
 #define RT_LARGE_FN static inline
+#define RT_UNROLL_4
 enum { RT_SLEEPS = 1 };
 #include "rt/rt_atomic.h"
 

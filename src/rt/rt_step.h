@@ -157,6 +157,7 @@ RT_FN void rt_slot_deliver(rt_machine *m, rt_u32 index)
 RT_FN int rt_is_eos(const rt_request *r, rt_u32 n_eos, rt_i32 token)
 {
     int found = 0; /* no way out of the loop: the loads do not wait for each other */
+    RT_UNROLL_4
     for (rt_u32 i = 0; i < n_eos; i++)
         found |= r->eos[i] == token;
     return found;

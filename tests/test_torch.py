@@ -1,6 +1,7 @@
 """torch.compile(backend="mpk") and the Python face of the engine: against eager PyTorch, on the CPU."""
 
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
@@ -83,14 +84,13 @@ def greedy(net, step, prompt, n, window):
     return torch.cat(out, 1)
 
 
-# A cache of sliding windows counts its tokens in a number of Python, for each of which Dynamo asks for a program.
 @pytest.mark.parametrize("name", torch_models.DECODERS)
 def test_greedy_tokens_with_a_static_cache(name):
     net = torch_models.DECODERS[name]().eval()
-    prompt, n = torch_models.token_ids(1, 6)["input_ids"], 3 if "gemma" in name else 6
-    expected = greedy(net, net, prompt, n, 16)
+    prompt = torch_models.token_ids(1, 6)["input_ids"]
+    expected = greedy(net, net, prompt, 6, 16)
     fn, reports = compiled(net)
-    assert torch.equal(greedy(net, fn, prompt, n, 16), expected)
+    assert torch.equal(greedy(net, fn, prompt, 6, 16), expected)
     assert all(not r.fallbacks for r in reports), [r.fallbacks for r in reports]
 
 
@@ -206,6 +206,27 @@ def test_shapes_that_change():
         got, expected = fast(x, rows - 1), fn(x, rows - 1)
         torch.testing.assert_close(got, expected)
     assert is_whole(reports, 3)
+
+
+def test_numbers_that_change_need_no_program_each():
+    def fn(x, n, k):
+        return x * n + torch.arange(4) + k, n + 1, x[:, :k]
+
+    fast, reports = compiled(fn, dynamic=True)
+    for n in (3, 4, 5, 6):
+        x = torch.randn(3, 4)
+        got, expected = fast(x, n, 2), fn(x, n, 2)
+        torch.testing.assert_close(got, expected)
+        assert type(got[1]) is int
+    assert is_whole(reports)
+
+
+def test_results_that_are_views_share_memory():
+    fast, _ = compiled(lambda x: (x[1:].t(), x.view(-1), x + 1))
+    x = torch.zeros(4, 3)
+    rows, flat, _ = fast(x)
+    x.fill_(5)
+    assert torch.equal(rows, torch.full((3, 3), 5.0)) and torch.equal(flat, torch.full((12,), 5.0))
 
 
 def test_the_cache_of_shapes_is_bounded(monkeypatch):
@@ -347,6 +368,17 @@ def test_explain():
     told = mpk.explain(lambda x: torch.linalg.det(x) + x.sin().sum(), torch.randn(4, 4))
     assert told.graphs == 1 and told.launches >= 1 and told.tasks >= 1 and told.kinds.get("reduce") == 1
     assert "aten._linalg_det.default" in told.fallbacks and "aten._linalg_det.default" in str(told)
+
+
+@pytest.mark.parametrize("name", ["generate", "vision", "module"])
+def test_example(name):
+    if "mpk" not in torch._dynamo.list_backends():  # the package is not installed, only in the path
+        torch._dynamo.register_backend(backend.mpk, name="mpk")
+    path = support.ROOT / "examples" / f"torch_{name}.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.main()
 
 
 # ---- the engine ----

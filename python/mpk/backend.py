@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -64,7 +65,7 @@ class Runner:
         self.gm, self.options, self.report = gm, options, report
         e, values = lower_graph(gm, "torch", None)
         (returned,) = gm.graph.find_nodes(op="output")[0].args
-        # ("slot", slot, shape, stride, dtype), ("argument", index) or ("known", value)
+        # ("slot", slot, shape, stride, dtype), ("argument", index, views of it) or ("known", value)
         self.outputs = [_place_output(e, values, node, i) for i, node in enumerate(returned)]
         assign_mutations(gm, e, values)
         self.emitter, self.slots = e, e.slots
@@ -101,7 +102,7 @@ class Runner:
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         if self.idle:
-            return [arguments[o[1]] if o[0] == "argument" else o[1] for o in self.outputs]
+            return [_given(o, arguments) for o in self.outputs]
         if self.refused:
             return list(self.gm(*arguments))
         with self.lock:
@@ -132,9 +133,7 @@ class Runner:
         if self.plain:
             return made
         results = iter(made)
-        return [
-            next(results) if o[0] == "slot" else arguments[o[1]] if o[0] == "argument" else o[1] for o in self.outputs
-        ]
+        return [next(results) if o[0] == "slot" else _given(o, arguments) for o in self.outputs]
 
     def copy_in(self, at: int, i: int, tensor: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
         """A copy of an argument as the program wants it, and the argument if the copy is to be copied back."""
@@ -275,13 +274,41 @@ def find_unsupported(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
     return found
 
 
+def _view_of_argument(node: torch.fx.Node) -> tuple | None:
+    """("argument", index, chain) if a result is an argument, or a view of one that the program does not change."""
+    chain: list[tuple] = []
+    while node.op == "call_function" and _is_view(node):
+        chain.insert(0, (node.target, node.args[1:], node.kwargs))
+        node = node.args[0]
+    if node.op != "placeholder" or chain and any(user.target is aten.copy_.default for user in node.users):
+        return None
+    return ("argument", [n for n in node.graph.nodes if n.op == "placeholder"].index(node), chain)
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Is it a view by numbers alone?"""
+    is_view = node.target is operator.getitem or isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+    return is_view and len(node.all_input_nodes) == 1
+
+
+def _given(output: tuple, arguments: Sequence[Any]) -> Any:
+    """A result that no program makes; views share the memory of their argument, as in eager."""
+    if output[0] == "known":
+        return output[1]
+    value = arguments[output[1]]
+    for target, rest, named in output[2]:
+        value = target(value, *rest, **named)
+    return value
+
+
 def _place_output(e: Emitter, values: dict, node: Any, index: int) -> tuple:
     """Let a result be written where its tensor will lie, strided as PyTorch would stride it."""
     if not isinstance(node, torch.fx.Node):
         return ("known", node)
     val = values[node]
-    if node.op == "placeholder":
-        return ("argument", [n for n in node.graph.nodes if n.op == "placeholder"].index(node))
+    given = _view_of_argument(node)
+    if given is not None:
+        return given
     if not isinstance(val, Val):
         return ("known", val)
     fake = node.meta["val"]
@@ -421,22 +448,60 @@ def at_shapes(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> torch.fx.Gr
     return out
 
 
+def symbols_of_shapes(gm: torch.fx.GraphModule) -> set[Any]:
+    """Symbols that any shape, stride or offset depends on."""
+    tensors = [v for n in gm.graph.nodes for v in _flat([n.meta.get("val")]) if isinstance(v, torch.Tensor)]
+    sizes = [n for t in tensors for n in (*t.shape, *t.stride(), t.storage_offset()) if isinstance(n, torch.SymInt)]
+    return {symbol for n in sizes for symbol in n.node.expr.free_symbols}
+
+
+def loose_numbers(gm: torch.fx.GraphModule) -> frozenset[int]:
+    """Arguments that are whole numbers and no shape depends on: they can be tensors, and need no program each."""
+    used = symbols_of_shapes(gm)
+    fakes = [node.meta.get("val") for node in placeholders(gm)]
+    return frozenset(
+        i for i, v in enumerate(fakes) if isinstance(v, torch.SymInt) and not v.node.expr.free_symbols & used
+    )
+
+
 class ByShape:
     """One compiled function for each set of shapes, the last CACHED_SHAPES that were used."""
 
     def __init__(self, gm: torch.fx.GraphModule, options: Options) -> None:
-        self.gm, self.options = gm, options
+        self.gm, self.options, self.lock = gm, options, threading.Lock()
         self.compiled: collections.OrderedDict[tuple, Callable] = collections.OrderedDict()
+        self.loose = loose_numbers(gm)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        key = tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
-        function = self.compiled.get(key)
-        if function is None:
-            function = self.compiled[key] = compile_and_tell(at_shapes(self.gm, arguments), self.options)
-            if len(self.compiled) > CACHED_SHAPES:
-                self.compiled.popitem(last=False)
-        self.compiled.move_to_end(key)
-        return function(arguments)
+        function, arguments = self.find(arguments)
+        results = function(arguments)
+        if self.loose:
+            (returned,) = self.gm.graph.find_nodes(op="output")[0].args
+            for i, node in enumerate(returned):
+                if isinstance(node, torch.fx.Node) and isinstance(node.meta.get("val"), torch.SymInt):
+                    results[i] = int(results[i])
+        return results
+
+    def find(self, given: Sequence[Any]) -> tuple[Callable, Sequence[Any]]:
+        """The function for these arguments, and the arguments with loose numbers as tensors."""
+        with self.lock:
+            arguments = [torch.tensor(a) if i in self.loose else a for i, a in enumerate(given)]
+            key = tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
+            function = self.compiled.get(key)
+            if function is None:
+                try:
+                    gm = at_shapes(self.gm, arguments)
+                except Exception:  # whatever an operator says that wants a number after all
+                    if not self.loose:
+                        raise
+                    self.loose = frozenset()
+                    gm, arguments = at_shapes(self.gm, given), given
+                    key = tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
+                function = self.compiled[key] = compile_and_tell(gm, self.options)
+                if len(self.compiled) > CACHED_SHAPES:
+                    self.compiled.popitem(last=False)
+            self.compiled.move_to_end(key)
+            return function, arguments
 
 
 # ---- the backend ----

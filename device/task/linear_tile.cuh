@@ -214,21 +214,14 @@ MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second
     const rt_u64 a = ptx_matrix(s_x, 512), b = ptx_matrix(first, group_bytes);
     const rt_u64 b2 = SECOND ? ptx_matrix(second, group_bytes) : b;
     ptx_group_begin();
-    if (FIRST == 128 && SECOND == 64 && second == first + MPK_PAGE_BYTES) {
-        /* Two pages that lie one behind the other are one matrix: a product is the faster the wider. */
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            ptx_group_multiply_192(sum, a + tile_in_x(k), b + tile_in_w(k));
-    } else {
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if (FIRST == 128)
-                ptx_group_multiply_128(sum, a + tile_in_x(k), b + tile_in_w(k));
-            else
-                ptx_group_multiply_64(sum, a + tile_in_x(k), b + tile_in_w(k));
-            if (SECOND)
-                ptx_group_multiply_64(sum + FIRST / 2, a + tile_in_x(k), b2 + tile_in_w(k));
-        }
+    for (int k = 0; k < 4; k++) {
+        if (FIRST == 128)
+            ptx_group_multiply_128(sum, a + tile_in_x(k), b + tile_in_w(k));
+        else
+            ptx_group_multiply_64(sum, a + tile_in_x(k), b + tile_in_w(k));
+        if (SECOND)
+            ptx_group_multiply_64(sum + FIRST / 2, a + tile_in_x(k), b2 + tile_in_w(k));
     }
     ptx_group_commit();
     ptx_group_wait<0>();
@@ -271,8 +264,7 @@ MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second
  * a step, SECOND from the second, each page's from byte `skip` on.  sum[(FIRST + SECOND) / 2] per lane, as
  * ptx_group_multiply leaves it.
  *
- * Products are waited for at once: ptxas serialises them anyway in a function that the kernel calls, and it is the
- * other warpgroup that keeps the tensor cores busy meanwhile. */
+ * Products are waited for at the end of a stage: the other warpgroup keeps the tensor cores busy meanwhile. */
 template <int FIRST, int SECOND>
 MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int skip,
                          int turn, int turns, mpk_ring *ring, float *sum, float *square)
@@ -513,82 +505,89 @@ MPK_FN void tile_join(const mpk_task &t, float *sum)
     mpk_sync();
 }
 
-/* One pass for this warpgroup's tokens from `row` on. */
-MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int shared,
-                     mpk_ring *ring)
+/* A function of its own, so that its code is there once. */
+static __device__ __noinline__ void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group,
+                                                     const float *s_sum, const float *s_square)
 {
+    if (s.peaks >= 0)
+        tile_finish_logits(t, s, row, group, s_sum, s_square);
+    else if (s.activation != ACTIVATE_NONE)
+        tile_finish_pairs(t, s, row, group, s_sum, s_square);
+    else
+        tile_finish(t, s, row, group, s_sum, s_square);
+}
+
+/* One pass for this warpgroup's tokens from `row` on.  Sums are this function's own for each shape: were they one array
+ * for all, ptxas would wait after every product. */
+template <int FIRST, int SECOND>
+MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int shared,
+                        mpk_ring *ring)
+{
+    constexpr int UNITS = (FIRST + SECOND) / 64;
     const int half = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, part = shared == TILE_ROWS ? half : 0;
+    const bool joins = UNITS == 1 && shared == TILE_COLUMNS;
     char *s_x = t.s_scratch + half * TILE_X;
-    float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS;
-    float sum[96], square[2] = {0, 0};
+    float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS,
+          *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
+    float sum[UNITS * 32], square[2] = {0, 0};
     tile_copy c;
     tile_copy_begin(t, s, row, s_x, &c);
 #pragma unroll
-    for (int i = 0; i < 96; i++)
+    for (int i = 0; i < UNITS * 32; i++)
         sum[i] = 0;
     /* Groups of a page that belong to the other warpgroup. */
     const int skip = part * 8 * q.blocks_per_page * 512;
-    const int turn = shared == TILE_COLUMNS ? half : 0, turns = shared == TILE_COLUMNS ? 2 : 1;
-    const int units = shared == TILE_ROWS ? q.pages : (q.groups + 7) / 8;
-    if (units == 1)
-        tile_columns<64, 0>(s, q, c, s_x, skip, turn, turns, ring, sum, square);
-    else if (shared == TILE_ROWS)
-        tile_columns<64, 64>(s, q, c, s_x, skip, 0, 1, ring, sum, square);
-    else if (units == 2)
-        tile_columns<128, 0>(s, q, c, s_x, 0, 0, 1, ring, sum, square);
-    else
-        tile_columns<128, 64>(s, q, c, s_x, 0, 0, 1, ring, sum, square);
+    tile_columns<FIRST, SECOND>(s, q, c, s_x, skip, joins ? half : 0, joins ? 2 : 1, ring, sum, square);
     tile_put_squares(square, s_square);
     tile_meet(); /* stages of x give way to sums */
-    if (shared == TILE_COLUMNS)
+    if (joins)
         tile_join(t, sum);
-    float *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
-    for (int u = 0; u < units && !(shared == TILE_COLUMNS && half); u++) {
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
         const int in_pass = shared == TILE_ROWS ? 16 * u + 8 * part : 8 * u;
-        if (in_pass >= q.groups)
+        if (in_pass >= q.groups || (joins && half))
             break;
-        if (u == 0)
-            tile_put(sum, s_sum);
-        else if (u == 1)
-            tile_put(sum + 32, s_sum);
-        else
-            tile_put(sum + 64, s_sum);
+        tile_put(sum + 32 * u, s_sum);
         __syncwarp();
-        if (s.peaks >= 0)
-            tile_finish_logits(t, s, row + 16 * warp, first + in_pass, s_sum, s_square + 16 * warp);
-        else if (s.activation != ACTIVATE_NONE)
-            tile_finish_pairs(t, s, row + 16 * warp, first + in_pass, s_sum, s_square + 16 * warp);
-        else
-            tile_finish(t, s, row + 16 * warp, first + in_pass, s_sum, s_square + 16 * warp);
+        tile_finish_unit(mpk_apart(t), s, row + 16 * warp, first + in_pass, s_sum, s_square + 16 * warp);
         __syncwarp();
     }
     tile_meet(); /* and sums to stages */
 }
 
-/* A function of its own: its registers and those of the worker's loop together would not do. */
-static __device__ __noinline__ void tile_run_task(const mpk_task &t, const tile_shape &s, mpk_ring *ring)
+MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int shared,
+                     mpk_ring *ring)
+{
+    const int units = shared == TILE_ROWS ? q.pages : (q.groups + 7) / 8;
+    if (units == 1)
+        tile_run_as<64, 0>(t, s, q, first, row, shared, ring);
+    else if (shared == TILE_ROWS)
+        tile_run_as<64, 64>(t, s, q, first, row, shared, ring);
+    else if (units == 2)
+        tile_run_as<128, 0>(t, s, q, first, row, shared, ring);
+    else
+        tile_run_as<128, 64>(t, s, q, first, row, shared, ring);
+}
+
+/* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every product. */
+MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
 {
     const int half = threadIdx.x / 128;
+    mpk_ring ring = *t.ring;
     for (int i = 0;; i++) {
         /* Worked out again each time: the products want the registers. */
         const tile_plan p = tile_plan_of(t.e, s);
         const int at = i / p.turns * p.per_pass, row = (int)t.e->lo[0] + 2 * TILE_TOKENS * (i % p.turns);
         if (at >= p.groups)
-            return;
+            break;
         const tile_pass q = tile_pass_at(p, s, at);
         if (row >= (int)t.hi0)
-            tile_drop(q, ring);
+            tile_drop(q, &ring);
         else if (p.wide)
-            tile_run(t, s, q, p.first + at, row + half * TILE_TOKENS, TILE_ALONE, ring);
+            tile_run(t, s, q, p.first + at, row + half * TILE_TOKENS, TILE_ALONE, &ring);
         else
-            tile_run(t, s, q, p.first + at, row, q.groups <= 8 ? TILE_COLUMNS : TILE_ROWS, ring);
+            tile_run(t, s, q, p.first + at, row, q.groups <= 8 ? TILE_COLUMNS : TILE_ROWS, &ring);
     }
-}
-
-MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
-{
-    mpk_ring ring = *t.ring;
-    tile_run_task(mpk_apart(t), s, &ring);
     *t.ring = ring;
 }
 

@@ -430,13 +430,23 @@ def is_symbolic(gm: torch.fx.GraphModule) -> bool:
     return False
 
 
+class _Numbers(torch.fx.Interpreter):
+    """Runs a graph, in which numbers may be tensors of rank 0."""
+
+    def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
+        if target in (torch.sym_max, torch.sym_min) and any(isinstance(a, torch.Tensor) for a in args):
+            target = torch.maximum if target is torch.sym_max else torch.minimum
+            args = tuple(torch.as_tensor(a) for a in args)
+        return super().call_function(target, args, kwargs)
+
+
 def at_shapes(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> torch.fx.GraphModule:
     """The graph for arguments of these shapes, all of them numbers."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a for a in arguments]
 
     def run(*values: Any) -> Any:
-        return torch.fx.Interpreter(gm).run(*values)
+        return _Numbers(gm).run(*values)
 
     with mode, torch.no_grad():
         out = make_fx(run, tracing_mode="real")(*fakes)

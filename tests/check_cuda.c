@@ -113,6 +113,14 @@ static bool has_code(const ir_graph *g)
     return true;
 }
 
+static bool has_blocks(const ir_graph *g)
+{
+    for (uint32_t i = 0; i < g->tensors.n; i++)
+        if (ir_dtype_table[g->tensors.at[i].dtype].block_elements > 1)
+            return true;
+    return false;
+}
+
 static str named(arena *a, uint32_t number, str name)
 {
     char words[256];
@@ -156,6 +164,8 @@ static mpk_status add_case(mpk_context *cx, unit *u, const char *source, uint32_
     ir_graph *g;
     ir_tensor_id *ids;
     TRY(ir_parse(cx, &u->arena, str_from(source), &g));
+    if (has_blocks(g)) /* quantised weights are unpacked before they reach a GPU */
+        return MPK_OK;
     if (!has_code(g)) {
         u->n_without_code++;
         return MPK_OK;

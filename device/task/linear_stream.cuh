@@ -20,7 +20,6 @@
 
 enum {
     STREAM_TILE = 8,      /* groups of 8 rows whose partial sums meet at once */
-    STREAM_AT_ONCE = 4,   /* pages of x in registers */
     STREAM_PARTS = 0,     /* scratch: float[STREAM_TILE][8 warps][32 lanes][4] */
     STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16, /* float[8 warps][16 tokens] */
     STREAM_PEAKS = STREAM_SQUARES + 512,        /* float[2][STREAM_TILE][16 tokens][2] */
@@ -37,13 +36,14 @@ struct stream_shape {
     int columns;          /* of x */
     float columns_inverse; /* 1 / columns */
     int pages, last;      /* of a group; blocks a warp in the last one: 1 .. 4 */
+    int at_once;          /* pages of x in registers: the routine's */
     int rows;             /* of y: columns of the output, n */
     int norm;             /* 1: rms_norm of x */
     float eps;
     int glu;              /* GLU_*: groups hold pairs of rows */
     int x, y, residual;   /* operands; -1: absent */
     int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
-    int gathered;         /* operand rows i32[R]: row r of the product is token rows[r]; -1: r */
+    int gathered, tokens; /* operand rows i32[R]: row r of the product is token rows[r] below T, if alive; -1: r */
     int lse, splits, heads; /* x is [T, splits, columns], to be folded with lse f32[T, splits, heads] */
     int heads_inverse, head_inverse; /* of the number of heads, of a head's columns: see stream_divide */
     int output, peaks;    /* TO_*; operand of the peaks */
@@ -57,8 +57,8 @@ MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
     const rt_u32 per_group = s.glu != GLU_NONE ? 4 : 8, first = l.e->lo[1] / per_group;
     const rt_u32 n = (l.e->hi[1] + per_group - 1) / per_group - first;
     const rt_u32 pages = s.pages, last_bytes = s.last * 4096, group_bytes = (pages - 1) * 16384 + last_bytes;
-    const rt_u32 at_once = pages <= STREAM_AT_ONCE ? pages : STREAM_AT_ONCE;
-    const rt_u32 tile = pages <= STREAM_AT_ONCE ? n : STREAM_TILE; /* one pass: no need to go tile by tile */
+    const rt_u32 most = s.at_once, at_once = pages <= most ? pages : most;
+    const rt_u32 tile = pages <= most ? n : STREAM_TILE; /* one pass: no need to go tile by tile */
     const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
 #pragma unroll 1
     for (rt_u32 q = 0; q < n; q += tile)
@@ -88,7 +88,7 @@ MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row)
     if (s.gathered < 0)
         return row;
     rt_u32 token = mpk_at<const rt_u32>(t, s.gathered)[row];
-    return token < t.live[RT_TOKENS] ? (int)token : -1;
+    return token < (rt_u32)s.tokens && token < t.live[RT_TOKENS] ? (int)token : -1;
 }
 
 /* x[i][j][0] token g (and with WIDE [1] token g + 8) of 8 columns: 4 words, columns c * 8 ... of block j of page i. */
@@ -184,36 +184,54 @@ MPK_FN void stream_split_weights(const mpk_task &t, const stream_shape &s, float
     }
 }
 
-/* 8 columns from `column` on of a token, folded over its splits. */
-MPK_FN mpk_words stream_fold(const mpk_task &t, const stream_shape &s, int token, int column, const float *s_weight,
-                             const int *s_range)
+/* 8 columns of a token, being folded over its splits. */
+struct stream_piece {
+    const char *part;    /* of split 0 */
+    const float *weight; /* of split 0 */
+    int lo, hi;          /* splits to come */
+    float sum[8];
+};
+
+MPK_FN void stream_begin_piece(const mpk_task &t, const stream_shape &s, int token, int column, const float *s_weight,
+                               const int *s_range, stream_piece *p)
+{
+    p->part = mpk_at<const char>(t, s.x) + (rt_u32)(token * s.splits) * (rt_u32)(s.columns * 2) + column * 2;
+    p->weight = s_weight + token * s.splits * s.heads + stream_divide(column, s.head_inverse);
+    p->lo = s_range[token * 2];
+    p->hi = s_range[token * 2 + 1];
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        p->sum[e] = 0;
+}
+
+MPK_FN void stream_add_piece(float w, const mpk_words &v, float *sum)
+{
+    const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        sum[2 * e] = fmaf(w, ptx_low_bf16(words[e]), sum[2 * e]);
+        sum[2 * e + 1] = fmaf(w, ptx_high_bf16(words[e]), sum[2 * e + 1]);
+    }
+}
+
+/* The splits that are left, four loads in flight. */
+MPK_FN mpk_words stream_end_piece(const stream_shape &s, stream_piece *p)
 {
     const rt_u32 row_bytes = s.columns * 2;
-    const char *part = mpk_at<const char>(t, s.x) + (rt_u32)(token * s.splits) * row_bytes + column * 2;
-    const float *weight = s_weight + token * s.splits * s.heads + stream_divide(column, s.head_inverse);
-    int lo = s_range[token * 2], hi = s_range[token * 2 + 1];
-    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll 1
-    for (int k = lo; k < hi; k += 4) {
+    for (; p->lo < p->hi; p->lo += 4) {
         mpk_words v[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (k + i < hi)
-                v[i] = ptx_load_words(part + (rt_u32)(k + i) * row_bytes);
+            if (p->lo + i < p->hi)
+                v[i] = ptx_load_words(p->part + (rt_u32)(p->lo + i) * row_bytes);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (k + i < hi) {
-                float w = weight[(k + i) * s.heads];
-                const rt_u32 words[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    sum[2 * e] = fmaf(w, ptx_low_bf16(words[e]), sum[2 * e]);
-                    sum[2 * e + 1] = fmaf(w, ptx_high_bf16(words[e]), sum[2 * e + 1]);
-                }
-            }
+            if (p->lo + i < p->hi)
+                stream_add_piece(p->weight[(p->lo + i) * s.heads], v[i], p->sum);
     }
-    mpk_words y = {ptx_pack_bf16(sum[0], sum[1]), ptx_pack_bf16(sum[2], sum[3]), ptx_pack_bf16(sum[4], sum[5]),
-                   ptx_pack_bf16(sum[6], sum[7])};
+    mpk_words y = {ptx_pack_bf16(p->sum[0], p->sum[1]), ptx_pack_bf16(p->sum[2], p->sum[3]),
+                   ptx_pack_bf16(p->sum[4], p->sum[5]), ptx_pack_bf16(p->sum[6], p->sum[7])};
     return y;
 }
 
@@ -235,13 +253,51 @@ MPK_FN void stream_fold_x(const mpk_task &t, const stream_shape &s, stream_x<AT_
     for (int first = 0; first < blocks; first += at_once) {
         const int n = blocks - first < at_once ? blocks - first : at_once;
         __syncwarp();
+        const int items = n * tokens * 4;
+        if (WIDE) {
+            /* Many tokens have few splits each: ask for the first of four pieces before any is used. */
 #pragma unroll 1
-        for (int item = lane; item < n * tokens * 4; item += 32) {
-            const int of_chunk = stream_divide(item / 4, inverse), row = item / 4 - of_chunk * tokens;
-            const int block = first + of_chunk, page = block / 4, j = block % 4;
-            const int of_page = page + 1 == s.pages ? s.last : 4;
-            const int column = page * 1024 + (warp * of_page + j) * 32 + item % 4 * 8;
-            s_row[item] = j < of_page && column < s.columns ? stream_fold(t, s, row, column, s_weight, s_range) : none;
+            for (int from = lane; from < items; from += 128) {
+                stream_piece p[4];
+                mpk_words v[4];
+#pragma unroll
+                for (int u = 0; u < 4; u++) {
+                    const int item = from + 32 * u, of_chunk = stream_divide(item / 4, inverse);
+                    const int row = item / 4 - of_chunk * tokens, page = (first + of_chunk) / 4;
+                    const int j = (first + of_chunk) % 4, of_page = page + 1 == s.pages ? s.last : 4;
+                    const int column = page * 1024 + (warp * of_page + j) * 32 + item % 4 * 8;
+                    const bool there = item < items && j < of_page && column < s.columns;
+                    stream_begin_piece(t, s, there ? row : 0, there ? column : 0, s_weight, s_range, &p[u]);
+                    if (!there)
+                        p[u].hi = p[u].lo;
+                    if (p[u].lo < p[u].hi)
+                        v[u] = ptx_load_words(p[u].part + (rt_u32)p[u].lo * (rt_u32)(s.columns * 2));
+                }
+#pragma unroll
+                for (int u = 0; u < 4; u++) {
+                    if (p[u].lo < p[u].hi) {
+                        stream_add_piece(p[u].weight[p[u].lo * s.heads], v[u], p[u].sum);
+                        p[u].lo++;
+                    }
+                    const mpk_words y = stream_end_piece(s, &p[u]);
+                    if (from + 32 * u < items)
+                        s_row[from + 32 * u] = y;
+                }
+            }
+        } else {
+#pragma unroll 1
+            for (int item = lane; item < items; item += 32) {
+                const int of_chunk = stream_divide(item / 4, inverse), row = item / 4 - of_chunk * tokens;
+                const int page = (first + of_chunk) / 4, j = (first + of_chunk) % 4;
+                const int of_page = page + 1 == s.pages ? s.last : 4;
+                const int column = page * 1024 + (warp * of_page + j) * 32 + item % 4 * 8;
+                stream_piece p;
+                s_row[item] = none;
+                if (j < of_page && column < s.columns) {
+                    stream_begin_piece(t, s, row, column, s_weight, s_range, &p);
+                    s_row[item] = stream_end_piece(s, &p);
+                }
+            }
         }
         __syncwarp();
 #pragma unroll
@@ -344,8 +400,8 @@ template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, const float
 }
 
 /* One group: the n pages of this pass; `last`: blocks a warp in the last of them. */
-template <int WIDE>
-MPK_FN void stream_group(mpk_ring *ring, const stream_x<STREAM_AT_ONCE, WIDE> &x, int n, int last, int warp, int lane_at,
+template <int AT_ONCE, int WIDE>
+MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n, int last, int warp, int lane_at,
                          float *total)
 {
     float sums[2][4];
@@ -360,16 +416,16 @@ MPK_FN void stream_group(mpk_ring *ring, const stream_x<STREAM_AT_ONCE, WIDE> &x
 #pragma unroll
     for (int e = 0; e < (WIDE ? 4 : 2); e++)
         total[e] = sums[0][e] + sums[1][e];
-    if (n == 2)
+    if (AT_ONCE == 2 || n == 2)
         return;
     if (n == 3) {
-        stream_pages<1, 2, 1>(ring, x, 4, last, warp, lane_at, sums);
+        stream_pages<1, AT_ONCE - 2, 1>(ring, x, 4, last, warp, lane_at, sums);
 #pragma unroll
         for (int e = 0; e < (WIDE ? 4 : 2); e++)
             total[e] += sums[0][e];
         return;
     }
-    stream_pages<2, 2, 1>(ring, x, 4, last, warp, lane_at, sums);
+    stream_pages<2, AT_ONCE - 2, 1>(ring, x, 4, last, warp, lane_at, sums);
 #pragma unroll
     for (int e = 0; e < (WIDE ? 4 : 2); e++)
         total[e] = (total[e] + sums[0][e]) + sums[1][e];
@@ -561,7 +617,8 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, int first_gro
 
 /* ---- the body ---- */
 
-template <int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
+/* FOLDS: 1 only for shapes with lse, 0 only for those without, 2 for both. */
+template <int AT_ONCE, int WIDE, int FOLDS> MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     const int per_group = s.glu != GLU_NONE ? 4 : 8, first = (int)t.e->lo[1] / per_group;
@@ -569,7 +626,7 @@ template <int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_sh
     const int lane_at = g * 64 + (c ^ g / 2) * 16, pages = s.pages, last = s.last;
     char *s_parts = t.s_scratch + STREAM_PARTS;
     mpk_ring ring = *t.ring;
-    stream_x<STREAM_AT_ONCE, WIDE> x;
+    stream_x<AT_ONCE, WIDE> x;
     float square[2] = {0, 0};
     mpk_wait(t);
 #pragma unroll 1
@@ -583,16 +640,16 @@ template <int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_sh
             for (int m = 0; m <= WIDE; m++)
                 residual[m] = stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c);
 #pragma unroll 1
-        for (int pass = 0; pass < pages; pass += STREAM_AT_ONCE) {
-            const int of_pass = pages - pass < STREAM_AT_ONCE ? pages - pass : STREAM_AT_ONCE;
+        for (int pass = 0; pass < pages; pass += AT_ONCE) {
+            const int of_pass = pages - pass < AT_ONCE ? pages - pass : AT_ONCE;
             const int of_last = pass + of_pass == pages ? last : 4;
-            if (pages > STREAM_AT_ONCE || q == 0) {
-                if (s.lse >= 0)
-                    stream_fold_x<STREAM_AT_ONCE, WIDE>(t, s, x);
+            if (pages > AT_ONCE || q == 0) {
+                if (FOLDS == 1 || (FOLDS == 2 && s.lse >= 0))
+                    stream_fold_x<AT_ONCE, WIDE>(t, s, x);
                 else
-                    stream_load_x<STREAM_AT_ONCE, WIDE>(t, s, pass, of_pass, x);
+                    stream_load_x<AT_ONCE, WIDE>(t, s, pass, of_pass, x);
                 if (s.norm && q == 0)
-                    stream_add_squares<STREAM_AT_ONCE, WIDE>(x, of_pass, square);
+                    stream_add_squares<AT_ONCE, WIDE>(x, of_pass, square);
             }
             int i = 0;
             if (pages == 1) /* two groups at a time, so that there are pages in flight */
@@ -606,7 +663,7 @@ template <int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_sh
 #pragma unroll 1
             for (; i < here; i++) {
                 float total[4];
-                stream_group<WIDE>(&ring, x, of_pass, of_last, warp, lane_at, total);
+                stream_group<AT_ONCE, WIDE>(&ring, x, of_pass, of_last, warp, lane_at, total);
                 stream_put<WIDE>(s_parts, i, total, pass > 0);
             }
         }

@@ -97,6 +97,17 @@ static void pack(const gen_call *c, gen_pack *out)
     out->n_bytes = (uint64_t)out->padded_rows * (uint64_t)out->padded_columns * 2;
 }
 
+static bool has_lse(const gen_call *c)
+{
+    return !is_logits(c) && gen_input(c, LSE);
+}
+
+/* As in the routine's name. */
+static int at_once(const gen_call *c)
+{
+    return rows_of_step(c) <= 8 || has_lse(c) ? AT_ONCE : AT_ONCE / 2;
+}
+
 /* For stream_divide. */
 static long long inverse_of(int64_t n)
 {
@@ -120,7 +131,7 @@ static void print_linear_shape(const gen_call *c, text *out)
     text_print(out, "}, {");
     for (uint32_t i = 0; i < 3; i++)
         text_print(out, "%s%d", i ? ", " : "", gen_input(c, B0 + i) && gen_input(c, B0 + i)->dtype == IR_F32);
-    text_print(out, "}, -1, %d, %lld, %lld, %lld, %lld, TO_BF16, -1", lse ? LSE : -1,
+    text_print(out, "}, -1, 0, %d, %lld, %lld, %lld, %lld, TO_BF16, -1", lse ? LSE : -1,
                lse ? (long long)lse->dims[1] : 0ll, lse ? (long long)lse->dims[2] : 0ll,
                lse ? inverse_of(lse->dims[2]) : 0ll, lse ? inverse_of(columns_of(c) / lse->dims[2]) : 0ll);
 }
@@ -129,8 +140,9 @@ static void print_logits_shape(const gen_call *c, text *out)
 {
     text_print(out, "%d, ", gen_input(c, L_NORM) != NULL);
     gen_print_float((float)c->op->attributes[LOGITS_EPS].f, out);
-    text_print(out, ", GLU_NONE, %d, %u, -1, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, %d, -1, 0, 0, 0, 0, TO_LOGITS, %u", L_X,
-               gen_operand_of_output(c->op, 0), gen_input(c, L_ROWS) ? L_ROWS : -1, gen_operand_of_output(c->op, 1));
+    text_print(out, ", GLU_NONE, %d, %u, -1, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, %d, %lld, -1, 0, 0, 0, 0, TO_LOGITS, %u", L_X,
+               gen_operand_of_output(c->op, 0), gen_input(c, L_ROWS) ? L_ROWS : -1,
+               (long long)gen_input(c, L_X)->dims[0], gen_operand_of_output(c->op, 1));
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -142,8 +154,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     int64_t units = p.padded_columns / UNIT_COLUMNS, pages = (units + 3) / 4, last = units - 4 * (pages - 1);
     text_print(out, "{%lld, ", (long long)p.columns);
     gen_print_float(1 / (float)p.columns, out);
-    text_print(out, ", %lld, %lld, %lld, ", (long long)pages, (long long)last,
-               (long long)gen_output(c, 0)->dims[1]);
+    text_print(out, ", %lld, %lld, %d, %lld, ", (long long)pages, (long long)last,
+               at_once(c), (long long)gen_output(c, 0)->dims[1]);
     if (is_logits(c))
         print_logits_shape(c, out);
     else
@@ -152,12 +164,13 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
-/* Up to 8 tokens, up to 16. */
+/* Up to 8 tokens; up to 16, whose x takes twice the registers: fewer pages at once, unless it has to be folded. */
 static const gen_routine *routine(const gen_call *c)
 {
-    static const gen_routine narrow = {"stream_shape", "linear_stream<0>", "linear_stream_load"},
-                             wide = {"stream_shape", "linear_stream<1>", "linear_stream_load"};
-    return rows_of_step(c) > 8 ? &wide : &narrow;
+    static const gen_routine narrow = {"stream_shape", "linear_stream<4, 0, 2>", "linear_stream_load"},
+                             wide = {"stream_shape", "linear_stream<2, 1, 0>", "linear_stream_load"},
+                             folds = {"stream_shape", "linear_stream<4, 1, 1>", "linear_stream_load"};
+    return rows_of_step(c) <= 8 ? &narrow : has_lse(c) ? &folds : &wide;
 }
 
 static uint32_t scratch_bytes(const gen_call *c)

@@ -19,7 +19,7 @@
 
 enum {
     OWN_SHARED_BYTES = 8192, /* of the worker itself, at most */
-    IN_FLIGHT = 4,
+    IN_FLIGHT = 3,
     SPIN_NS = 20000,
     SHORT_SLEEP_NS = 10000,
     LOOK_NS = 2000000,  /* between looks at the stream */

@@ -364,6 +364,21 @@ def test_many_threads_call_one_function():
     assert not wrong
 
 
+def test_a_forked_child_is_told():
+    fast, _ = compiled(lambda x: x * 2)
+    fast(torch.ones(3))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            fast(torch.ones(3))
+        except mpk.Error as problem:
+            status = 0 if "forked" in str(problem) else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_explain():
     told = mpk.explain(lambda x: torch.linalg.det(x) + x.sin().sum(), torch.randn(4, 4))
     assert told.graphs == 1 and told.launches >= 1 and told.tasks >= 1 and told.kinds.get("reduce") == 1

@@ -258,6 +258,24 @@ class _Context(threading.local):
 context = _Context()
 
 
+class Process:
+    """How often the process has been forked: threads of the library do not follow into a child."""
+
+    forks = 0
+
+    @classmethod
+    def check(cls, forks: int) -> None:
+        if forks != cls.forks:
+            raise Error("this process was forked after mpk had started its threads: start it in the child again")
+
+
+def _count_fork() -> None:
+    Process.forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
 def fail(status: int) -> None:
     """Raise what the last call of this thread failed with."""
     message = lib.mpk_error_message(context.handle).decode(errors="replace")

@@ -27,6 +27,7 @@ from mpk import decompositions as own
 from mpk import lowering, lowering_index, lowering_math  # noqa: F401  (they fill the table)
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
+from mpk.graph import Program
 
 CACHED_SHAPES = 32
 STATIC = "mpk_static"  # of a placeholder: a parameter or a buffer
@@ -50,7 +51,7 @@ class Options:
 class Report:
     """What became of one graph: facts of each program, and reasons by operator of what stayed with PyTorch."""
 
-    programs: list[dict] = dataclasses.field(default_factory=list)
+    programs: list[Program] = dataclasses.field(default_factory=list)
     fallbacks: dict[str, str] = dataclasses.field(default_factory=dict)
     n_fallbacks: int = 0
 

@@ -126,8 +126,8 @@ class Program:
     def __init__(self, graph: ctypes.c_void_p, constants: Mapping[str, tuple[int, int]], threads: int) -> None:
         bindings = (c.Binding * len(constants))(*((n.encode(), at, size) for n, (at, size) in constants.items()))
         options = c.EngineOptions(size=ctypes.sizeof(c.EngineOptions), threads=threads)
-        self._handle = ctypes.c_void_p()
-        self._close = c.lib.mpk_program_close
+        self._handle: ctypes.c_void_p | None = ctypes.c_void_p()
+        self._close, self._forks = c.lib.mpk_program_close, c.Process.forks
         c.call(
             c.lib.mpk_program_compile,
             graph,
@@ -136,7 +136,7 @@ class Program:
             ctypes.byref(options),
             ctypes.byref(self._handle),
         )
-        self._data = (ctypes.c_void_p * 0)()
+        self._data = (ctypes.c_uint64 * 0)()
 
     def name_slots(self, names: Sequence[str]) -> None:
         """Name the tensors whose addresses `call` takes, in this order."""
@@ -146,6 +146,8 @@ class Program:
 
     def call(self, addresses: Sequence[int]) -> None:
         """Run once; each address is that of the bytes of its slot, dense and row-major, and of the right size."""
+        if self._forks != c.Process.forks:
+            c.Process.check(self._forks)
         data = self._data
         data[:] = addresses
         status = c.lib.mpk_program_call(c.context.handle, self._handle, len(data), data)
@@ -159,7 +161,7 @@ class Program:
     def close(self) -> None:
         """Stop the workers and free all memory."""
         handle, self._handle = getattr(self, "_handle", None), None
-        if handle:
+        if handle and self._forks == c.Process.forks:
             self._close(handle)
 
     def __del__(self) -> None:

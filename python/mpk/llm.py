@@ -16,7 +16,7 @@ import operator
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Union
+from typing import Union, cast
 
 from mpk import _library as c
 
@@ -110,6 +110,7 @@ class _Request:
         with self.lock:
             if not self.handle:
                 raise c.ArgumentError("the engine of this request has been closed")
+            c.Process.check(self.llm._forks)
             c.call(c.lib.mpk_request_read, self.handle, _READ_MS, ctypes.byref(piece))
             text = ctypes.string_at(piece.text, piece.n_bytes).decode() if piece.n_bytes else ""
             return Piece(text, piece.tokens[: piece.n_tokens], c.lib.mpk_finish_name(piece.finish).decode())
@@ -118,7 +119,7 @@ class _Request:
         """Cancel it if it runs; another thread's read ends first."""
         with self.lock:
             handle, self.handle = self.handle, None
-            if handle:
+            if handle and self.llm._forks == c.Process.forks:
                 c.lib.mpk_request_free(handle)
         self.llm._requests.discard(self)
 
@@ -147,6 +148,7 @@ class LLM:
         device: str = "auto",
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
+        self._forks = c.Process.forks
         self._requests: set[_Request] = set()
         self._lock = threading.RLock()
         if kv_dtype not in _DTYPES:
@@ -180,14 +182,16 @@ class LLM:
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> list[Answer]:
         """Answers to one prompt or several, which run together; a prompt is a text or a list of token ids."""
-        prompts = [prompts] if _is_one_prompt(prompts) else list(prompts)
-        one = params is None or isinstance(params, SamplingParams)
-        each = [params or SamplingParams()] * len(prompts) if one else list(params)
-        if len(each) != len(prompts):
-            raise c.ArgumentError(f"{len(prompts)} prompts and {len(each)} sampling parameters")
+        texts = cast(list[Prompt], [prompts] if _is_one_prompt(prompts) else list(prompts))
+        if params is None or isinstance(params, SamplingParams):
+            each = [params or SamplingParams()] * len(texts)
+        else:
+            each = list(params)
+        if len(each) != len(texts):
+            raise c.ArgumentError(f"{len(texts)} prompts and {len(each)} sampling parameters")
         requests: list[_Request] = []
         try:
-            for prompt, wanted in zip(prompts, each):
+            for prompt, wanted in zip(texts, each):
                 requests.append(_Request(self, prompt, wanted))
             return [_collect(request) for request in requests]
         finally:
@@ -233,6 +237,8 @@ class LLM:
         """Stop the engine and free its memory; requests that run are cancelled."""
         with self._lock:
             handle, self._handle = self._handle, None
+            if self._forks != c.Process.forks:
+                return
             for request in list(self._requests):
                 request.free()
             if handle:
@@ -241,6 +247,7 @@ class LLM:
     def _engine(self) -> ctypes.c_void_p:
         if not self._handle:
             raise c.ArgumentError("this LLM has been closed")
+        c.Process.check(self._forks)
         return self._handle
 
     def _tokenizer(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
 import operator
 import threading
@@ -62,9 +63,8 @@ class Report:
 class Runner:
     """A program and how to call it with PyTorch's tensors.  The first call, which brings the weights, compiles it."""
 
-    def __init__(self, gm: torch.fx.GraphModule, options: Options, report: Report) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, e: Emitter, values: dict, options: Options, report: Report) -> None:
         self.gm, self.options, self.report = gm, options, report
-        e, values = lower_graph(gm, "torch", None)
         (returned,) = gm.graph.find_nodes(op="output")[0].args
         # ("slot", slot, shape, stride, dtype), ("argument", index, views of it) or ("known", value)
         self.outputs = [_place_output(e, values, node, i) for i, node in enumerate(returned)]
@@ -205,12 +205,10 @@ def in_place_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
     }
 
 
-def lower_graph(
-    gm: torch.fx.GraphModule, name: str, on_unsupported: Callable[[torch.fx.Node, str], None] | None
-) -> tuple[Emitter, dict]:
-    """Lower all nodes but the mutations.  on_unsupported: told of each node that is not lowered, and why; the others go
-    on as if its results were inputs."""
-    e, values, changes = Emitter(name), {}, mutations(gm)
+def lower_graph(gm: torch.fx.GraphModule) -> tuple[Emitter, dict, dict[torch.fx.Node, str]]:
+    """Lower all nodes but the mutations: the program, the nodes' values, and the nodes that were not lowered with the
+    reason; the others go on as if the results of those were inputs."""
+    e, values, changes, unsupported = Emitter("torch"), {}, mutations(gm), {}
     written, late = {argument for _, argument, _ in changes}, {copy for copy, _, _ in changes}
     e.in_place = in_place_nodes(gm)
     numbers = {node: i for i, node in enumerate(placeholders(gm))}
@@ -226,11 +224,9 @@ def lower_graph(
             try:
                 values[node] = e.lower(node, values)
             except (Unsupported, IndexError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as problem:
-                if on_unsupported is None:
-                    raise
-                on_unsupported(node, str(problem) or type(problem).__name__)
+                unsupported[node] = str(problem) or type(problem).__name__
                 values[node] = _stand_in(e, node)
-    return e, values
+    return e, values, unsupported
 
 
 def assign_mutations(gm: torch.fx.GraphModule, e: Emitter, values: dict) -> None:
@@ -266,13 +262,6 @@ def _stand_in(e: Emitter, node: torch.fx.Node) -> Any:
             return Foreign()
 
     return torch.utils._pytree.tree_map(one, node.meta.get("val"))
-
-
-def find_unsupported(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
-    """Nodes that cannot be lowered, with the reason."""
-    found: dict[torch.fx.Node, str] = {}
-    lower_graph(gm, "probe", found.__setitem__)
-    return found
 
 
 def _view_of_argument(node: torch.fx.Node) -> tuple | None:
@@ -370,10 +359,10 @@ def compile_static(gm: torch.fx.GraphModule, options: Options, report: Report, n
     if not isinstance(returned.args[0], (list, tuple)):
         returned.args = ([returned.args[0]],)
         gm.recompile()
-    unsupported = find_unsupported(gm)
+    e, values, unsupported = lower_graph(gm)
     try:
         if not unsupported:
-            return Runner(gm, options, report)
+            return Runner(gm, e, values, options, report)
     except (Unsupported, Error) as problem:
         unsupported = {n: str(problem) for n in gm.graph.nodes if n.op == "call_function"}
     changes = mutations(gm)
@@ -569,6 +558,7 @@ def refuse_training(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
     )
 
 
+@functools.cache
 def decompositions() -> dict:
     """Every decomposition of PyTorch but those of what a lowering does whole, and of what draws random numbers: that
     stays with PyTorch, with the numbers that eager would draw."""

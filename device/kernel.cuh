@@ -7,12 +7,11 @@
  *   warps 0 .. MPK_WARPS - 1  bodies: follow the step word, run the worker's AOT list in order, JIT tasks in between
  *   warp  MPK_WARPS           loader of AOT tasks: descriptors and constant operands, ahead of events, across tasks,
  *                             operators, layers and steps
- *   warp  MPK_WARPS + 1       the clerk: polls the event of the task that comes, and triggers for the task that has been done,
- *                             so that no body's warp waits for memory on their account; in steps with JIT tasks it loads
- *                             for these instead, and the bodies' side looks after events itself
- *   warp  MPK_WARPS + 2       worker 0: the step task; workers 1 .. n_schedulers: a scheduler
- *   warp  MPK_WARPS + 3       worker 0: the courier between the machine's rings and the host's; others: the watcher,
- *                             which brings the machine's abort word to the worker
+ *   warp  MPK_WARPS + 1       the clerk: polls the event of the task that comes, and triggers for the task that has
+ * been done, so that no body's warp waits for memory on their account; in steps with JIT tasks it loads for these
+ * instead, and the bodies' side looks after events itself warp  MPK_WARPS + 2       worker 0: the step task; workers 1
+ * .. n_schedulers: a scheduler warp  MPK_WARPS + 3       worker 0: the courier between the machine's rings and the
+ * host's; others: the watcher, which brings the machine's abort word to the worker
  *
  * The loader assumes that the next step runs the same graph as the last and goes on with its first tasks.  If another
  * comes, the bodies' side asks it to stop (resync), throws away what it has loaded for the step that does not come, and
@@ -49,8 +48,8 @@ MPK_FN const rt_range mpk_list(rt_u32 graph)
 /* The descriptor ring, as the loader sees it. */
 struct mpk_descriptors {
     rt_range list;
-    rt_u32 asked;       /* entries of this list that have been asked for */
-    rt_u32 slot, parity;  /* where the next one goes */
+    rt_u32 asked;        /* entries of this list that have been asked for */
+    rt_u32 slot, parity; /* where the next one goes */
     rt_u32 ahead;
 };
 

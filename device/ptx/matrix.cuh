@@ -1,7 +1,7 @@
 /* matrix.cuh - PTX for products of many tokens: copies that a thread asks for, matrices in shared memory, warpgroups.
  *
  * A matrix in shared memory lies in blocks of 8 rows x 32 columns of 16 bits in the 64-byte swizzle, as packed weights
- * do (gen/body.h).  A warpgroup (128 threads) multiplies two such matrices straight from there.
+ * do (gen/device_body.h).  A warpgroup (128 threads) multiplies two such matrices straight from there.
  */
 #ifndef PTX_MATRIX_CUH
 #define PTX_MATRIX_CUH

@@ -9,7 +9,8 @@
 #include "tile/task.cuh"
 
 /* Four 32-bit words as they are loaded and stored. */
-struct __align__(16) mpk_words {
+struct __align__(16) mpk_words
+{
     rt_u32 x, y, z, w;
 };
 
@@ -122,10 +123,10 @@ MPK_FN void ptx_copy_bulk_once(void *to, const void *from, rt_u32 n_bytes, rt_u6
 }
 MPK_FN void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     ptx_shared(to)),
-                 "l"(from), "r"(n_bytes), "r"(ptx_shared(b))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(ptx_shared(to)),
+        "l"(from), "r"(n_bytes), "r"(ptx_shared(b))
+        : "memory");
 }
 MPK_FN rt_u64 ptx_policy_once(void)
 {
@@ -179,9 +180,9 @@ MPK_FN float ptx_high_bf16(rt_u32 v)
 MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 /* Cycles of this SM, modulo 2^32. */

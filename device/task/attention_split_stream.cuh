@@ -81,7 +81,8 @@ MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, in
     k->position = __shfl_sync(0xffffffffu, p->position, t);
     k->cached = __shfl_sync(0xffffffffu, p->cached, t);
     k->first = __shfl_sync(0xffffffffu, p->first, t);
-    int lo = (int)((long long)split * all / s.splits) - before, hi = (int)((long long)(split + 1) * all / s.splits) - before;
+    int lo = (int)((long long)split * all / s.splits) - before,
+        hi = (int)((long long)(split + 1) * all / s.splits) - before;
     k->lo = lo < 0 ? 0 : lo < k->units ? lo : k->units;
     k->hi = hi < 0 ? 0 : hi < k->units ? hi : k->units;
     int from = s.window ? k->position - s.window + 1 : 0, end = k->hi * s.unit < k->cached ? k->hi * s.unit : k->cached;
@@ -103,8 +104,7 @@ MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot,
 
 /* ---- the loader's part: pairs of pages, keys before values ---- */
 
-template <int K>
-MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
+template <int K> MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
 {
     constexpr int BYTES = ATTENTION_PAGE * K * 2;
     const rt_u64 at = ((rt_u64)(page < 0 ? 0 : page) * s.kv_heads + head) * BYTES;
@@ -157,13 +157,13 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
 /* Scratch of a task. */
 template <int K, int GROUP> struct attention_scratch {
     enum {
-        ROW = K * 2 + 16,                     /* bytes of a row of bf16, apart from the next in banks */
-        QUERY = 0,                            /* bf16[8][K] */
-        KEY = QUERY + ATTENTION_ROWS * ROW,   /* bf16[16][K]: keys of the step */
-        VALUE = KEY + ATTENTION_TOKENS * ROW, /* bf16[16][K] */
+        ROW = K * 2 + 16,                      /* bytes of a row of bf16, apart from the next in banks */
+        QUERY = 0,                             /* bf16[8][K] */
+        KEY = QUERY + ATTENTION_ROWS * ROW,    /* bf16[16][K]: keys of the step */
+        VALUE = KEY + ATTENTION_TOKENS * ROW,  /* bf16[16][K] */
         MOST = VALUE + ATTENTION_TOKENS * ROW, /* float[9][8]: largest score */
         SUM = MOST + ATTENTION_PARTIALS * 32,
-        OUT = SUM + ATTENTION_PARTIALS * 32,   /* float[9][GROUP][K] */
+        OUT = SUM + ATTENTION_PARTIALS * 32, /* float[9][GROUP][K] */
         BYTES = OUT + ATTENTION_PARTIALS * GROUP * K * 4,
     };
 };
@@ -216,7 +216,8 @@ template <int K> MPK_FN attention_row attention_ask_row(const rt_entry *e, const
 }
 
 /* Normalise and rotate, rounding to bf16 after each as the single operators do. */
-template <int K> MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn &turn, attention_row *row)
+template <int K>
+MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn &turn, attention_row *row)
 {
     float a = ptx_low_bf16(row->low), b = ptx_high_bf16(row->low);
     float c = ptx_low_bf16(row->high), d = ptx_high_bf16(row->high);
@@ -278,8 +279,8 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int t
 /* ---- the pages ---- */
 
 template <int K> struct attention_state {
-    float most, sum;         /* of row g, this warp's tokens; scores in powers of 2 */
-    float out[K / 16][4];    /* dims 16 n + g (0, 1) and + 8 (2, 3) of heads 2c (0, 2) and 2c + 1 (1, 3) */
+    float most, sum;      /* of row g, this warp's tokens; scores in powers of 2 */
+    float out[K / 16][4]; /* dims 16 n + g (0, 1) and + 8 (2, 3) of heads 2c (0, 2) and 2c + 1 (1, 3) */
 };
 
 /* 16 tokens of one page: s_key, s_value the page's first bytes, `base` the position of the page's first token. */

@@ -1,6 +1,6 @@
 /* linear_stream.cuh - products of at most 16 tokens with weights that stream through the page ring (paper §5.3).
  *
- * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/body.h), sums f32.
+ * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/device_body.h), sums f32.
  *
  * Idea: the warps split the columns (k); each keeps its slice of x in registers as the 16-row operand of
  * mma.m16n8k16 and multiplies it with every group of 8 rows of w as they arrive, so a weight is read from shared memory
@@ -19,10 +19,10 @@
 #include "tile/ring.cuh"
 
 enum {
-    STREAM_TILE = 8,      /* groups of 8 rows whose partial sums meet at once */
-    STREAM_PARTS = 0,     /* scratch: float[STREAM_TILE][8 warps][32 lanes][4] */
-    STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16, /* float[8 warps][16 tokens] */
-    STREAM_PEAKS = STREAM_SQUARES + 512,        /* float[2][STREAM_TILE][16 tokens][2] */
+    STREAM_TILE = 8,                                       /* groups of 8 rows whose partial sums meet at once */
+    STREAM_PARTS = 0,                                      /* scratch: float[STREAM_TILE][8 warps][32 lanes][4] */
+    STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16,            /* float[8 warps][16 tokens] */
+    STREAM_PEAKS = STREAM_SQUARES + 512,                   /* float[2][STREAM_TILE][16 tokens][2] */
     STREAM_ROWS = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* 16 bytes [8 warps][128]: rows on their way from folding */
     STREAM_SCRATCH = STREAM_ROWS + 8 * 128 * 16,
 };
@@ -33,20 +33,20 @@ enum { TO_BF16, TO_LOGITS };
 /* Where the operands stand in rt_entry.at, and what surrounds the product.  In constant memory: one body runs all
  * shapes, because code that is used by all operators of a layer stays in the instruction cache. */
 struct stream_shape {
-    int columns;          /* of x */
+    int columns;           /* of x */
     float columns_inverse; /* 1 / columns */
-    int pages, last;      /* of a group; blocks a warp in the last one: 1 .. 4 */
-    int at_once;          /* pages of x in registers: the routine's */
-    int rows;             /* of y: columns of the output, n */
-    int norm;             /* 1: rms_norm of x */
+    int pages, last;       /* of a group; blocks a warp in the last one: 1 .. 4 */
+    int at_once;           /* pages of x in registers: the routine's */
+    int rows;              /* of y: columns of the output, n */
+    int norm;              /* 1: rms_norm of x */
     float eps;
-    int glu;              /* GLU_*: groups hold pairs of rows */
-    int x, y, residual;   /* operands; -1: absent */
+    int glu;                                 /* GLU_*: groups hold pairs of rows */
+    int x, y, residual;                      /* operands; -1: absent */
     int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
-    int gathered, tokens; /* operand rows i32[R]: row r of the product is token rows[r] below T, if alive; -1: r */
+    int gathered, tokens;   /* operand rows i32[R]: row r of the product is token rows[r] below T, if alive; -1: r */
     int lse, splits, heads; /* x is [T, splits, columns], to be folded with lse f32[T, splits, heads] */
     int heads_inverse, head_inverse; /* of the number of heads, of a head's columns: see stream_divide */
-    int output, peaks;    /* TO_*; operand of the peaks */
+    int output, peaks;               /* TO_*; operand of the peaks */
 };
 
 /* ---- the loader's part ---- */
@@ -148,9 +148,9 @@ MPK_FN void stream_split_weights(const mpk_task &t, const stream_shape &s, float
         for (int u = 0; u < 4; u++) {
             int item = first + u * stride + lane / width, token = stream_divide(item, s.heads_inverse);
             bool there = item < items && k < s.splits;
-            e[u] = there ? __uint_as_float(ptx_load_word(lse + (token * s.splits + k) * s.heads + item -
-                                                         token * s.heads))
-                         : none;
+            e[u] = there
+                       ? __uint_as_float(ptx_load_word(lse + (token * s.splits + k) * s.heads + item - token * s.heads))
+                       : none;
         }
 #pragma unroll
         for (int u = 0; u < 4; u++) {
@@ -311,8 +311,7 @@ MPK_FN void stream_fold_x(const mpk_task &t, const stream_shape &s, stream_x<AT_
     mpk_sync(); /* the scratch is free for partial sums */
 }
 
-template <int AT_ONCE, int WIDE>
-MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, float *square)
+template <int AT_ONCE, int WIDE> MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, float *square)
 {
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++)
@@ -633,7 +632,7 @@ template <int AT_ONCE, int WIDE, int FOLDS> MPK_FN void linear_stream(const mpk_
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
         const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE;
         if (q)
-            mpk_sync(); /* the sums of the last tile have been read */
+            mpk_sync();              /* the sums of the last tile have been read */
         rt_u32 residual[2] = {0, 0}; /* asked for before the products, used after them */
         if (s.residual >= 0 && warp < here)
 #pragma unroll

@@ -1,6 +1,6 @@
 /* linear_tile.cuh - products of many tokens with streamed weights on warpgroups: linear, and logits (paper §6.1).
  *
- * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/body.h), sums f32.
+ * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/device_body.h), sums f32.
  *
  * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the page
  * ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the warpgroups
@@ -46,7 +46,7 @@ struct tile_shape {
     int activation;                          /* ACTIVATE_*: not NONE: groups hold pairs of rows */
     int x, y, residual;                      /* operands; -1: absent */
     int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
-    int gathered;                            /* operand rows i32[R]: row r of the product is token rows[r]; -1: r */
+    int gathered, tokens;                    /* operand rows i32[R]: row r is token rows[r] below T, if alive; -1: r */
     int peaks;                               /* operand of the peaks: y is f32; -1: y is bf16 */
 };
 
@@ -145,7 +145,7 @@ MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, c
         bool there = token < (int)t.hi0;
         if (there && s.gathered >= 0) {
             rt_u32 chosen = mpk_at<const rt_u32>(t, s.gathered)[token];
-            there = chosen < t.live[RT_TOKENS];
+            there = chosen < (rt_u32)s.tokens && chosen < t.live[RT_TOKENS];
             token = (int)chosen;
         }
         c->from[m] = there ? (rt_u32)token * (rt_u32)s.columns * 2 + (rt_u32)piece * 16 : TILE_NONE;

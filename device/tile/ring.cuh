@@ -51,16 +51,16 @@ MPK_FN void ring_release(rt_u32 page)
 /* ---- the loader's side; called by the whole warp, all lanes alike ---- */
 
 struct mpk_load {
-    const rt_entry *e;  /* the task, in shared memory */
+    const rt_entry *e; /* the task, in shared memory */
     mpk_ring ring;
-    mpk_ring tail;      /* the oldest page whose copy may be under way */
-    rt_u32 flying;      /* pages from tail on */
-    rt_u32 in_flight;   /* most that may */
-    rt_u32 step;        /* number of the step that it loads for, since the kernel began */
-    rt_u32 known;       /* number + 1 of the last step whose data it has seen */
-    rt_u32 pages;       /* asked for since that step's first */
-    rt_u32 cancelled;   /* 1: the rest of the task need not be loaded */
-    rt_u32 aot;         /* 1: the ring of AOT tasks: it may run into a step that does not come */
+    mpk_ring tail;    /* the oldest page whose copy may be under way */
+    rt_u32 flying;    /* pages from tail on */
+    rt_u32 in_flight; /* most that may */
+    rt_u32 step;      /* number of the step that it loads for, since the kernel began */
+    rt_u32 known;     /* number + 1 of the last step whose data it has seen */
+    rt_u32 pages;     /* asked for since that step's first */
+    rt_u32 cancelled; /* 1: the rest of the task need not be loaded */
+    rt_u32 aot;       /* 1: the ring of AOT tasks: it may run into a step that does not come */
     rt_u64 policy;
 };
 

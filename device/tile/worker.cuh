@@ -14,7 +14,8 @@ enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a wo
 
 /* Where a warp that runs bodies stands; the same in all of them.  It lies in shared memory while a body runs: there are
  * no registers to spare, and what the compiler would put on the stack is lost to the L1 cache with every acquire. */
-struct __align__(16) mpk_side {
+struct __align__(16) mpk_side
+{
     rt_u32 at, parity;         /* of the page ring */
     rt_u32 slot, slot_parity;  /* of the descriptor ring */
     rt_u32 turn;               /* parity of the next task */
@@ -31,20 +32,20 @@ struct mpk_worker {
     mpk_side sides[MPK_WARPS];
     rt_u64 step; /* the word of the step that runs */
     rt_u32 live[RT_LIVES];
-    rt_u32 graph, epoch;     /* of the step that runs; written by thread 0 between barriers */
-    rt_u64 ready, done;      /* of the task that runs: its event is activated; all warps have written (clerk) */
-    rt_u32 direct;           /* 1: the bodies' side looks after events itself: steps with JIT tasks, RT_ONE_OP */
-    rt_u32 slot, parity;     /* of the step's first entry, for the clerk */
-    rt_u32 hybrid;           /* 1: the step has JIT tasks */
-    rt_u32 choice, taken;    /* of a hybrid step: what runs next, which JIT task */
-    rt_u32 abort;            /* flag: 1 everyone leaves */
-    rt_u32 begun;            /* flag: steps that have begun since the kernel started */
-    rt_u32 resync;           /* flag: RESYNC_* */
+    rt_u32 graph, epoch;  /* of the step that runs; written by thread 0 between barriers */
+    rt_u64 ready, done;   /* of the task that runs: its event is activated; all warps have written (clerk) */
+    rt_u32 direct;        /* 1: the bodies' side looks after events itself: steps with JIT tasks, RT_ONE_OP */
+    rt_u32 slot, parity;  /* of the step's first entry, for the clerk */
+    rt_u32 hybrid;        /* 1: the step has JIT tasks */
+    rt_u32 choice, taken; /* of a hybrid step: what runs next, which JIT task */
+    rt_u32 abort;         /* flag: 1 everyone leaves */
+    rt_u32 begun;         /* flag: steps that have begun since the kernel started */
+    rt_u32 resync;        /* flag: RESYNC_* */
     rt_u32 ahead_pages, ahead_entries; /* loaded for a step that will not come */
-    rt_u32 jit_mail;         /* flag: 1 the JIT entry waits for its loader */
-    rt_u32 index;            /* of the worker */
+    rt_u32 jit_mail;                   /* flag: 1 the JIT entry waits for its loader */
+    rt_u32 index;                      /* of the worker */
     rt_u32 mode;
-    const rt_kernel *k;      /* in device memory */
+    const rt_kernel *k; /* in device memory */
     rt_word *counters;
     rt_control *control;
     rt_u64 stall_ns;
@@ -58,9 +59,9 @@ extern __shared__ __align__(1024) char mpk_s[]; /* pages, then scratch */
 
 /* ---- bounded waiting ----
  *
- * A wait looks at the worker's abort flag, in shared memory, and at nothing else: it calls no function, so that a body's
- * registers stay where they are.  The flag is raised by the worker's watcher (kernel.cuh) once the machine's abort word
- * says so; a step that takes too long is noticed by the step task.
+ * A wait looks at the worker's abort flag, in shared memory, and at nothing else: it calls no function, so that a
+ * body's registers stay where they are.  The flag is raised by the worker's watcher (kernel.cuh) once the machine's
+ * abort word says so; a step that takes too long is noticed by the step task.
  */
 
 /* Raise a fault and let this block leave; the others see the abort word. */
@@ -135,8 +136,8 @@ MPK_FN void mpk_count(rt_u32 event, rt_u32 kind)
         mpk_trigger_launch(event);
 }
 
-/* This thread has written its part.  The task counts when all have: the clerk sees to it, and no warp waits; where there
- * is no clerk, thread 0 does. */
+/* This thread has written its part.  The task counts when all have: the clerk sees to it, and no warp waits; where
+ * there is no clerk, thread 0 does. */
 MPK_FN void mpk_trigger(const mpk_task &t)
 {
 #if MPK_BULK

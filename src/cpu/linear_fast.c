@@ -13,8 +13,8 @@
 #include "ir/blocks.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL, LSE }; /* inputs */
-enum { EPS, GLU };                                  /* attributes */
-enum { X_BYTES = 512 * 1024 };                      /* of x in a block of tokens */
+enum { EPS, GLU };                                       /* attributes */
+enum { X_BYTES = 512 * 1024 };                           /* of x in a block of tokens */
 
 /* What one task works on. */
 typedef struct linear_task {

@@ -15,7 +15,10 @@
 #include "gen/source.h"
 #include "rt/rt_pack.h"
 
-enum { CUDA_ALIGN = 1024 }; /* of whatever bulk copies read */
+enum {
+    CUDA_ALIGN = 1024,      /* of whatever bulk copies read */
+    CUDA_ELEMENT_BYTES = 8, /* of the largest dtype */
+};
 
 /* ---- weights ---- */
 

@@ -362,7 +362,7 @@ static mpk_status run_all(mpk_context *cx, upload *u, lane *lanes, uint32_t n)
 static mpk_status cut_weight(mpk_context *cx, upload *u, uint32_t i)
 {
     const cuda_resident *r = &u->m->weights.weights[i];
-    uint64_t most = u->buffer_bytes / (r->columns * 4);
+    uint64_t most = u->buffer_bytes / (r->columns * CUDA_ELEMENT_BYTES);
     most = most ? most : 1;
     if ((!r->plain && !has_packed(&u->m->weights, i)) || (u->only != IR_NONE && u->only != i))
         return MPK_OK;
@@ -378,7 +378,7 @@ static mpk_status cut(mpk_context *cx, upload *u)
     for (uint32_t i = 0; i < u->m->machine.image.n_weights; i++) {
         if (u->only != IR_NONE && u->only != i)
             continue;
-        uint64_t bytes = plan->weights[i].n_rows * plan->weights[i].columns * 4;
+        uint64_t bytes = plan->weights[i].n_rows * plan->weights[i].columns * CUDA_ELEMENT_BYTES;
         largest = bytes > largest ? bytes : largest;
     }
     u->buffer_bytes = largest < PIECE_BYTES ? largest : PIECE_BYTES;

@@ -26,7 +26,7 @@ static void measure(cuda_machine *m)
         r->columns = w->rank ? (uint64_t)w->dims[w->rank - 1] : 1;
         for (uint32_t d = 0; d + 1 < w->rank; d++)
             r->n_rows *= (uint64_t)w->dims[d];
-        m->weights.largest_row = larger(m->weights.largest_row, r->columns * 4); /* of any dtype on its way */
+        m->weights.largest_row = larger(m->weights.largest_row, r->columns * CUDA_ELEMENT_BYTES);
     }
 }
 

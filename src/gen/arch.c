@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "gen/body.h"
+#include "gen/device_body.h"
 
 /* A block of 256 + 128 threads on each SM: 65536 registers / 384 are 168 for each, in steps of 8.  Where a warpgroup
  * can give registers away (setmaxnreg), the bodies' two get 232 and the control warps' one 40: 2 * 128 * 232 + 128 * 40

@@ -15,7 +15,7 @@ typedef struct gen_arch {
         *ptx_name;   /* "compute_90a": the same for PTX, which later GPUs translate; only sm_80's runs everywhere */
     const char *gpu; /* "H100", for people */
     uint32_t major, minor; /* compute capability */
-    uint32_t features;     /* GEN_* of gen/body.h */
+    uint32_t features;     /* GEN_* of gen/device_body.h */
     uint32_t n_sms;        /* of that GPU: workers, where none is there to ask */
     uint32_t shared_bytes; /* of shared memory that one block may have */
 

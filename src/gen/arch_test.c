@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "gen/arch.h"
-#include "gen/body.h"
+#include "gen/device_body.h"
 
 static void rows_hold_together(void **state)
 {

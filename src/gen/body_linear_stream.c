@@ -140,8 +140,9 @@ static void print_logits_shape(const gen_call *c, text *out)
 {
     text_print(out, "%d, ", gen_input(c, L_NORM) != NULL);
     gen_print_float((float)c->op->attributes[LOGITS_EPS].f, out);
-    text_print(out, ", GLU_NONE, %d, %u, -1, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, %d, %lld, -1, 0, 0, 0, 0, TO_LOGITS, %u", L_X,
-               gen_operand_of_output(c->op, 0), gen_input(c, L_ROWS) ? L_ROWS : -1,
+    text_print(out,
+               ", GLU_NONE, %d, %u, -1, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, %d, %lld, -1, 0, 0, 0, 0, TO_LOGITS, %u",
+               L_X, gen_operand_of_output(c->op, 0), gen_input(c, L_ROWS) ? L_ROWS : -1,
                (long long)gen_input(c, L_X)->dims[0], gen_operand_of_output(c->op, 1));
 }
 
@@ -154,8 +155,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     int64_t units = p.padded_columns / UNIT_COLUMNS, pages = (units + 3) / 4, last = units - 4 * (pages - 1);
     text_print(out, "{%lld, ", (long long)p.columns);
     gen_print_float(1 / (float)p.columns, out);
-    text_print(out, ", %lld, %lld, %d, %lld, ", (long long)pages, (long long)last,
-               at_once(c), (long long)gen_output(c, 0)->dims[1]);
+    text_print(out, ", %lld, %lld, %d, %lld, ", (long long)pages, (long long)last, at_once(c),
+               (long long)gen_output(c, 0)->dims[1]);
     if (is_logits(c))
         print_logits_shape(c, out);
     else

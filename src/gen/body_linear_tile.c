@@ -70,15 +70,16 @@ static void print_linear_shape(const gen_call *c, text *out)
     text_print(out, "}, {");
     for (uint32_t i = 0; i < 3; i++)
         text_print(out, "%s%d", i ? ", " : "", gen_input(c, B0 + i) && gen_input(c, B0 + i)->dtype == IR_F32);
-    text_print(out, "}, -1, -1");
+    text_print(out, "}, -1, 0, -1");
 }
 
 static void print_logits_shape(const gen_call *c, text *out)
 {
     text_print(out, "%d, ", gen_input(c, L_NORM) != NULL);
     gen_print_float((float)c->op->attributes[LOGITS_EPS].f, out);
-    text_print(out, ", ACTIVATE_NONE, %d, %u, -1, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, %d, %u", L_X,
-               gen_operand_of_output(c->op, 0), gen_input(c, L_ROWS) ? L_ROWS : -1, gen_operand_of_output(c->op, 1));
+    text_print(out, ", ACTIVATE_NONE, %d, %u, -1, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, %d, %lld, %u", L_X,
+               gen_operand_of_output(c->op, 0), gen_input(c, L_ROWS) ? L_ROWS : -1,
+               (long long)gen_input(c, L_X)->dims[0], gen_operand_of_output(c->op, 1));
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

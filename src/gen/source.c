@@ -249,7 +249,8 @@ static void print_use(emitter *e, uint32_t i)
 static bool is_first_of_shape(const emitter *e, uint32_t i)
 {
     for (uint32_t k = 0; k < i; k++)
-        if (e->instances.at[k].routine && strcmp(e->instances.at[k].routine->shape, e->instances.at[i].routine->shape) == 0)
+        if (e->instances.at[k].routine &&
+            strcmp(e->instances.at[k].routine->shape, e->instances.at[i].routine->shape) == 0)
             return false;
     return true;
 }

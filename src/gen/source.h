@@ -12,7 +12,7 @@
 #define GEN_SOURCE_H
 
 #include "gen/arch.h"
-#include "gen/body.h"
+#include "gen/device_body.h"
 #include "gen/image.h"
 
 /* A text that the library carries with it: a header of src/rt or a file of device/, under the name by which #include

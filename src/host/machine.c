@@ -115,8 +115,7 @@ mpk_status machine_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_t
 mpk_status machine_run_graph(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
 {
     CHECK(cx, graph < m->image.n_graphs, MPK_EARG, "graph %u of %u", graph, m->image.n_graphs);
-    CHECK(cx,
-          (n_tokens <= RT_MAX_TOKENS || n_tokens == UINT32_MAX) && (n_rows <= RT_MAX_ROWS || n_rows == UINT32_MAX),
+    CHECK(cx, (n_tokens <= RT_MAX_TOKENS || n_tokens == UINT32_MAX) && (n_rows <= RT_MAX_ROWS || n_rows == UINT32_MAX),
           MPK_ELIMIT, "a step of %u tokens with %u rows: at most %d and %d are possible", n_tokens, n_rows,
           RT_MAX_TOKENS, RT_MAX_ROWS);
     CHECK(cx, !host_books_are_busy(&m->books), MPK_EARG, "a graph cannot be run by hand while requests are under way");

@@ -15,11 +15,11 @@
 /* The text of a map of one operand, or empty. */
 static str expression_of(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
 {
-    const ir_op *map = rewrite_producer(w, t, "map");
-    if (!map || map->n_in != 1)
+    const ir_op *producer = rewrite_producer(w, t, "map");
+    if (!producer || producer->n_in != 1)
         return (str){0};
-    *x = rewrite_input(w, map, 0);
-    return rewrite_attribute(map, "expr")->s;
+    *x = rewrite_input(w, producer, 0);
+    return rewrite_attribute(producer, "expr")->s;
 }
 
 /* t = square of *x */

@@ -13,7 +13,7 @@
 
 #include "rt/rt.h"
 
-enum { RT_OPERANDS = 16, RT_PACKED = 15 }; /* operand RT_PACKED: the operator's packed weights (gen/body.h) */
+enum { RT_OPERANDS = 16, RT_PACKED = 15 }; /* operand RT_PACKED: the operator's packed weights (gen/device_body.h) */
 
 /* What triggering the entry's event takes. */
 enum {
@@ -23,13 +23,13 @@ enum {
 
 /* One task, resolved.  256 bytes: two cache lines. */
 typedef struct rt_entry {
-    rt_u32 body;                            /* number of its code in the kernel; RT_NONE: an empty task */
-    rt_u32 depends, needed;                 /* index into counters, and that event's `needed` */
-    rt_u32 triggers;                        /* index into counters */
-    rt_u32 trigger_kind;                    /* RT_TRIGGER_* */
-    rt_u32 task;                            /* number in its graph, for faults */
-    rt_u32 op;                              /* index into rt_machine.ops */
-    rt_u32 live;                            /* RT_ALL ...: what axis 0 of the box counts */
+    rt_u32 body;            /* number of its code in the kernel; RT_NONE: an empty task */
+    rt_u32 depends, needed; /* index into counters, and that event's `needed` */
+    rt_u32 triggers;        /* index into counters */
+    rt_u32 trigger_kind;    /* RT_TRIGGER_* */
+    rt_u32 task;            /* number in its graph, for faults */
+    rt_u32 op;              /* index into rt_machine.ops */
+    rt_u32 live;            /* RT_ALL ...: what axis 0 of the box counts */
     rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
     rt_u32 rank;
     rt_u32 is_last; /* 1: the last entry of its list; JIT: 1 */
@@ -40,17 +40,17 @@ typedef struct rt_entry {
 
 /* How the kernel was started. */
 enum {
-    RT_SERVE = 0,   /* persistent: until control.abort */
-    RT_ONE_OP = 1, /* one operator of one graph, as a kernel of its own: the CUDA-graph baseline; no events */
+    RT_SERVE = 0,    /* persistent: until control.abort */
+    RT_ONE_OP = 1,   /* one operator of one graph, as a kernel of its own: the CUDA-graph baseline; no events */
     RT_ONE_STEP = 2, /* the step task once, by one thread: beside RT_ONE_OP */
 };
 
 /* Tuned numbers; none changes a result. */
 typedef struct rt_tuning {
-    rt_u32 in_flight;         /* pages that a worker's loader asks for at a time */
-    rt_u32 preload;           /* 0: the loader waits for a task's event before its first load (ablation) */
-    rt_u32 descriptor_ahead;  /* entries fetched ahead; 1: none (ablation) */
-    rt_u32 hold_cycles;       /* before a waiting worker's first poll */
+    rt_u32 in_flight;        /* pages that a worker's loader asks for at a time */
+    rt_u32 preload;          /* 0: the loader waits for a task's event before its first load (ablation) */
+    rt_u32 descriptor_ahead; /* entries fetched ahead; 1: none (ablation) */
+    rt_u32 hold_cycles;      /* before a waiting worker's first poll */
 } rt_tuning;
 
 /* When a worker ran a task, in cycles of its SM (modulo 2^32): it turned to it, its event was activated, its results
@@ -70,8 +70,8 @@ typedef struct rt_kernel {
     const rt_range *one; /* [n_workers] RT_ONE_OP: entries of that operator */
     rt_u64 start_step;   /* control.step when the kernel begins: that step is over; RT_NO_STEP at first.  A kernel that
                             ends by itself leaves it right for the next */
-    rt_u32 idle_ns;          /* the machine has had nothing to do for so long: the kernel ends (control.abort becomes
-                                RT_STOPPING); the host starts it again when there is work.  0: never */
+    rt_u32 idle_ns;      /* the machine has had nothing to do for so long: the kernel ends (control.abort becomes
+                            RT_STOPPING); the host starts it again when there is work.  0: never */
 
     rt_times *times; /* one for each entry: of the last step that ran it; NULL: nobody asks */
 

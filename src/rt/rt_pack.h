@@ -1,7 +1,7 @@
 /* rt_pack.h - the wire format of loading: what the host asks the GPU's loading kernels (device/pack.cuh) to do.
  *
  * Weights go to the GPU in pieces of whole rows.  A piece is packed from a staging buffer into the layout that bodies
- * stream (gen/body.h), or made up on the spot; so there is never a second copy of the model.
+ * stream (gen/device_body.h), or made up on the spot; so there is never a second copy of the model.
  */
 #ifndef RT_PACK_H
 #define RT_PACK_H

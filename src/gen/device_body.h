@@ -1,9 +1,10 @@
-/* body.h - device code for operators: which there is, what it accepts, and how one use of it is written down.
+/* device_body.h - device code for operators: which there is, what it accepts, and how one use of it is written down.
  *
  * A record here is to the GPU what a cpu_body is to the CPU: it names code in device/task/NAME.cuh and says when that
  * code may run an operator.  gen_source asks every record, takes the accepting one of the highest rank whose needs the
  * architecture meets, and prints one *instance* for each distinct use: two operators that differ in addresses alone
- * share an instance.  A record is found by listing: any file src/gen/body_*.c may define `const gen_body gen_body_NAME`.
+ * share an instance.  A record is found by listing: any file src/gen/body_*.c may define `const gen_body
+ * gen_body_NAME`.
  *
  * Device side.  Instance N is a function, called by all MPK_THREADS threads of the worker with the task in shared
  * memory:
@@ -17,8 +18,8 @@
  * ahead, and mpk_trigger(t) as soon as its results are written; any other is called when everything it reads is there,
  * and the worker triggers the event when the body returns.
  */
-#ifndef GEN_BODY_H
-#define GEN_BODY_H
+#ifndef GEN_DEVICE_BODY_H
+#define GEN_DEVICE_BODY_H
 
 #include "ir/op.h"
 
@@ -32,28 +33,27 @@ enum {
 typedef struct gen_call {
     const ir_graph *ir;
     const ir_op *op;
-    uint32_t n_tokens;  /* T of the graph */
+    uint32_t n_tokens; /* T of the graph */
     uint32_t n_workers;
-    uint32_t needs;     /* what the architecture offers: GEN_* */
+    uint32_t needs; /* what the architecture offers: GEN_* */
 } gen_call;
 
-/* Weights that a body reads as one stream: rows of up to three matrices [rows_i, columns], padded to blocks.  The layout
- * (device/task/linear_stream.cuh): groups of 8 rows; a group is `padded_columns / 32` blocks of 512 bytes, one after the
- * other; a block is 8 rows x 32 columns x 16 bits: element (row r, column c) of a block lies at byte
- * r * 64 + ((c / 8) ^ (r / 2 % 4)) * 16 + (c % 8) * 2, which is both conflict-free for a warp that reads 16 bytes a
- * lane and the 64-byte swizzle that wgmma reads.  Missing rows and columns are zeros.
- *   order  GEN_ROWS:   the rows of w[0], then w[1], then w[2]
- *          GEN_PAIRED: group 2 i holds rows 8i .. 8i+3 of w[0] and w[1] in turn (w0[8i], w1[8i], w0[8i+1] ...), group
- *                      2 i + 1 rows 8i+4 .. 8i+7: a lane gets gate and up of the same column
- * scale: not IR_NONE: every column is multiplied by this vector [columns] before rounding (the weight of an rms_norm). */
+/* Weights that a body reads as one stream: rows of up to three matrices [rows_i, columns], padded to blocks.  The
+ * layout (device/task/linear_stream.cuh): groups of 8 rows; a group is `padded_columns / 32` blocks of 512 bytes, one
+ * after the other; a block is 8 rows x 32 columns x 16 bits: element (row r, column c) of a block lies at byte r * 64 +
+ * ((c / 8) ^ (r / 2 % 4)) * 16 + (c % 8) * 2, which is both conflict-free for a warp that reads 16 bytes a lane and the
+ * 64-byte swizzle that wgmma reads.  Missing rows and columns are zeros. order  GEN_ROWS:   the rows of w[0], then
+ * w[1], then w[2] GEN_PAIRED: group 2 i holds rows 8i .. 8i+3 of w[0] and w[1] in turn (w0[8i], w1[8i], w0[8i+1] ...),
+ * group 2 i + 1 rows 8i+4 .. 8i+7: a lane gets gate and up of the same column scale: not IR_NONE: every column is
+ * multiplied by this vector [columns] before rounding (the weight of an rms_norm). */
 typedef enum gen_order { GEN_ROWS, GEN_PAIRED } gen_order;
 typedef struct gen_pack {
     uint32_t n_weights; /* 0: nothing is packed */
     ir_tensor_id w[3], scale;
     gen_order order;
-    int64_t rows, columns;                 /* of the result, before padding */
-    int64_t padded_rows, padded_columns;   /* multiples of 8 (paired: 16) and of 256 */
-    uint64_t n_bytes;                      /* padded_rows * padded_columns * 2 */
+    int64_t rows, columns;               /* of the result, before padding */
+    int64_t padded_rows, padded_columns; /* multiples of 8 (paired: 16) and of 256 */
+    uint64_t n_bytes;                    /* padded_rows * padded_columns * 2 */
 } gen_pack;
 
 /* Code that all its uses share: device functions BODY(t, shape) and LOAD(l, shape), and the struct that says in what
@@ -66,7 +66,7 @@ typedef struct gen_body {
     const char *op;   /* name of the operator */
     const char *name; /* device/task/NAME.cuh; for messages and `mpk inspect` */
     uint32_t needs;
-    uint32_t rank;    /* the highest that accepts wins; the reference body of an operator has rank 0 and accepts all */
+    uint32_t rank; /* the highest that accepts wins; the reference body of an operator has rank 0 and accepts all */
     bool loads, waits;
     bool (*accepts)(const gen_call *c);
     /* Print the definition of instance `n`: function body_N, and load_N if it loads.  Equal text but for the number

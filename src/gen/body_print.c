@@ -74,33 +74,49 @@ static void print_numbers(uint32_t n, const int64_t *numbers, text *out)
     text_print(out, "}");
 }
 
-static void print_view(const ir_tensor *t, uint32_t operand, text *out)
+enum { MOST_ROWS = 1 << 20 }; /* more than any step has */
+
+static void print_view(const ir_tensor *t, uint32_t operand, bool any_rows, text *out)
 {
+    int64_t dims[IR_MAX_RANK];
     if (!t) {
         text_print(out, " = {-1};\n");
         return;
     }
+    memcpy(dims, t->dims, sizeof dims);
+    if (any_rows && t->live != IR_ALL)
+        dims[0] = MOST_ROWS;
     text_print(out, " = {%u, %s, %s, %u, ", operand, dtype_names[t->dtype], live_names[t->live], t->rank);
-    print_numbers(t->rank, t->dims, out);
+    print_numbers(t->rank, dims, out);
     text_print(out, ", ");
     print_numbers(t->rank, t->stride, out);
     text_print(out, "};\n");
 }
 
-void gen_print_head(const gen_call *c, uint32_t n, text *out)
+static void print_head(const gen_call *c, uint32_t n, bool any_rows, text *out)
 {
     const op_def *def = c->op->def;
     text_print(out, "__device__ __noinline__ void body_%u(const mpk_task &t)\n{\n", n);
     for (uint32_t i = 0; i < c->op->n_in; i++) {
         text_print(out, "    constexpr mpk_view ");
         print_name(def->in, def->n_in, i, "in", out);
-        print_view(gen_input(c, i), gen_operand_of_input(c->op, i), out);
+        print_view(gen_input(c, i), gen_operand_of_input(c->op, i), any_rows, out);
     }
     for (uint32_t i = 0; i < c->op->n_out; i++) {
         text_print(out, "    constexpr mpk_view ");
         print_name(def->out, def->n_out, i, "out", out);
-        print_view(gen_output(c, i), gen_operand_of_output(c->op, i), out);
+        print_view(gen_output(c, i), gen_operand_of_output(c->op, i), any_rows, out);
     }
+}
+
+void gen_print_head(const gen_call *c, uint32_t n, text *out)
+{
+    print_head(c, n, false, out);
+}
+
+void gen_print_head_of_rows(const gen_call *c, uint32_t n, text *out)
+{
+    print_head(c, n, true, out);
 }
 
 void gen_print_call(const gen_call *c, const char *function, text *out)

@@ -25,7 +25,7 @@ static mpk_status print_rope_table(mpk_context *cx, const gen_call *c, uint32_t 
 {
     (void)cx;
     gen_print_frequencies(c, n, out);
-    gen_print_head(c, n, out);
+    gen_print_head_of_rows(c, n, out);
     gen_print_call(c, "rope_table_run", out);
     text_print(out, ", frequency_%u, ", n);
     gen_print_amplitude(c, out);

@@ -108,7 +108,7 @@ def wide(call, tensors):
 
 
 def as_near(got, expected, exact):
-    """Is a float result about as near to that of fp64 as eager's?  By PyTorch's own rule for its compilers, or nearer."""
+    """Is a float result about as near to that of fp64 as eager's?  By PyTorch's rule for its compilers."""
     import torch
 
     try:
@@ -324,12 +324,12 @@ def write(path, results):
         "",
         f"Written by `./dev op-db` with PyTorch {torch.__version__}: every entry of `op_db`, forward, on the CPU, all",
         "samples of fp32, bf16, int64 and bool, compared with eager PyTorch within its own tolerances. A float result",
-        "that is outside of them passes if it is as near to eager's result in fp64 as PyTorch asks of its own compilers",
+        "that is outside of them passes if it is as near to eager's in fp64 as PyTorch asks of its own compilers",
         "(`torch._dynamo.utils.same`). Of equal elements, sort, topk, median and kthvalue may name any.",
         "",
         "| status | entries | meaning |",
         "|---|---|---|",
-        f"| compiled whole | {totals['whole']} | every sample is one program, nothing stayed with PyTorch |",
+        f"| compiled whole | {totals['whole']} | every sample is one program, a view or a constant |",
         f"| partly | {totals['partly']} | some operators or samples stayed with PyTorch |",
         f"| fallen back | {totals['fallen back']} | PyTorch runs all of it |",
         f"| undefined | {totals['undefined']} | nothing to compare: the result is uninitialised memory |",

@@ -270,15 +270,21 @@ static void lane_main(void)
     lanes.kind[lanes.current] = -1;
 }
 
+/* Lane lanes.current: getcontext may return twice, so what it needs is in memory. */
+static void begin_lane(void)
+{
+    getcontext(&lanes.at[lanes.current]);
+    lanes.at[lanes.current].uc_stack =
+        (stack_t){.ss_sp = lanes.stacks[lanes.current], .ss_size = sizeof lanes.stacks[lanes.current]};
+    lanes.at[lanes.current].uc_link = &lanes.main;
+    makecontext(&lanes.at[lanes.current], lane_main, 0);
+}
+
 static int step(bed *b)
 {
     lanes.bed = b;
-    for (rt_u32 i = 0; i < RT_LANES; i++) {
-        getcontext(&lanes.at[i]);
-        lanes.at[i].uc_stack = (stack_t){.ss_sp = lanes.stacks[i], .ss_size = sizeof lanes.stacks[i]};
-        lanes.at[i].uc_link = &lanes.main;
-        makecontext(&lanes.at[i], lane_main, 0);
-    }
+    for (lanes.current = 0; lanes.current < RT_LANES; lanes.current++)
+        begin_lane();
     do {
         rt_u32 order = (rt_u32)rng_u64(1, lanes.draws++);
         lanes.heard = lanes.said;

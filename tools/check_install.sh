@@ -17,7 +17,7 @@ check_exports() { # FILE NM_OPTION
     nm "$2" --defined-only "$1" | awk 'NF == 3 && $2 ~ /[A-Z]/ && $3 !~ /^mpk_/ { print $3 }' >"$prefix/strangers"
     strangers=$(sort -u "$prefix/strangers" | head -n 20 | tr '\n' ' ')
     [ -z "$strangers" ] || fail "$1 exports $strangers"
-    nm "$2" --defined-only "$1" | grep -q ' T mpk_' || fail "$1 exports no mpk_ function"
+    [ "$(nm "$2" --defined-only "$1" | grep -c ' T mpk_')" -gt 0 ] || fail "$1 exports no mpk_ function"
 }
 
 check_headers() {
@@ -46,8 +46,10 @@ check_examples() {
         # shellcheck disable=SC2086
         gcc -std=c17 -Wall -Wextra -Werror $flags -o "$prefix/$name-static" "$source" \
             ${libraries/-lmpk/-l:libmpk.a} -lm
-        ldd "$prefix/$name" | grep -q "$prefix.*libmpk" || fail "$name does not find libmpk.so"
-        ! ldd "$prefix/$name-static" | grep -q libmpk || fail "$name-static still wants libmpk.so"
+        ldd "$prefix/$name" >"$prefix/needs" # grep -q on a pipe would end ldd early, and pipefail the check
+        grep -q "$prefix.*libmpk" "$prefix/needs" || fail "$name does not find libmpk.so: $(cat "$prefix/needs")"
+        ldd "$prefix/$name-static" >"$prefix/needs"
+        ! grep -q libmpk "$prefix/needs" || fail "$name-static still wants libmpk.so"
         n=$((n + 1))
     done
     printf '%d examples built, shared and static\n' "$n"

@@ -6,15 +6,7 @@
  *   - two splits give the same bits;
  *   - nothing else is written.
  */
-#include "check.h"
-
-#include <dlfcn.h>
-#include <math.h>
-#include <unistd.h>
-
-#include "base/rng.h"
-#include "gen/body_print.h"
-#include "rt/rt_lane.h"
+#include "emulated_bed.h"
 
 typedef struct device {
     void *library;
@@ -22,15 +14,6 @@ typedef struct device {
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
 } device;
 
-/* One case: its graph and where its code is. */
-typedef struct subject {
-    const op_def *def;
-    uint32_t number;
-    ir_graph *g;
-    uint32_t instance;
-} subject;
-
-static mpk_context cx;
 static arena graphs_arena;
 static VEC(subject) subjects;
 static gen_source source;
@@ -115,175 +98,23 @@ static void write_source(void)
         subjects.at[i].instance = source.uses[i][subjects.at[i].g->ops.n - 1].instance;
 }
 
-/* The first compiler that turns the source into a shared object; false: none is there. */
-static bool compile(const char *folder)
-{
-    static const char *const compilers[] = {"c++", "g++", "clang++", "clang"};
-    char path[256], command[1024];
-    snprintf(path, sizeof path, "%s/bodies.cu", folder);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fprintf(f, "#include \"tests/emulated_before.cuh\"\n%s\n#include \"tests/emulated_behind.cuh\"\n", source.text.at);
-    assert_int_equal(fclose(f), 0);
-    for (size_t i = 0; i < sizeof compilers / sizeof *compilers; i++) {
-        snprintf(command, sizeof command, "command -v %s >/dev/null", compilers[i]);
-        if (system(command))
-            continue;
-        snprintf(
-            command, sizeof command,
-            "%s -x c++ -std=c++17 -O1 -w -fPIC -shared -ffp-contract=off -I. -Idevice -Isrc -o %s/bodies.so %s -lm "
-            "-lpthread",
-            compilers[i], folder, path);
-        if (system(command))
-            fail_msg("%s does not compile %s", compilers[i], path);
-        return true;
-    }
-    return false;
-}
-
 static int set_up_device(void **state)
 {
     (void)state;
-    char folder[] = "/tmp/mpk-bodies-XXXXXX", path[64];
-    assert_non_null(mkdtemp(folder));
     gather_subjects();
     write_source();
     print_message("%zu cases, %u instances, %zu bytes of source\n", subjects.n, source.n_instances, source.text.n);
-    if (!compile(folder)) {
+    dev.library = compile_emulated(&source, "emulated_before.cuh", "emulated_behind.cuh");
+    if (!dev.library) {
         print_message("there is no C++ compiler here: nothing is tested\n");
         return 0;
     }
-    snprintf(path, sizeof path, "%s/bodies.so", folder);
-    dev.library = dlopen(path, RTLD_NOW);
-    if (!dev.library)
-        fail_msg("%s", dlerror());
     *(void **)&dev.run = dlsym(dev.library, "emulated_run");
     *(void **)&dev.kv_at = dlsym(dev.library, "emulated_kv_at");
-    unlink(path);
-    snprintf(path, sizeof path, "%s/bodies.cu", folder);
-    unlink(path);
-    rmdir(folder);
     return 0;
 }
 
-/* ---- a case in memory ---- */
-
-typedef struct bed {
-    const subject *s;
-    ir_graph *g;
-    const ir_op *op;
-    arena arena;
-    ir_values values;
-    uint64_t seed, used;
-} bed;
-
-static uint64_t next_random(bed *b, uint64_t limit)
-{
-    return rng_u64(b->seed, b->used++) % limit;
-}
-
-static const ir_tensor *tensor(const bed *b, ir_tensor_id id)
-{
-    return &b->g->tensors.at[id];
-}
-
-static bool is_root(const bed *b, ir_tensor_id id)
-{
-    return tensor(b, id)->shares == IR_NONE;
-}
-
-static bool is_output(const bed *b, ir_tensor_id id)
-{
-    bool found = false;
-    for (uint32_t o = 0; o < b->op->n_out; o++)
-        found = found || b->op->out[o] == id;
-    return found;
-}
-
-/* Memory of exactly the size of each root; inputs random, operators before the last one run, outputs full of -1. */
-static void set_up(bed *b, const subject *s, uint64_t seed, bool all_alive)
-{
-    *b = (bed){.s = s, .g = s->g, .seed = seed, .op = &s->g->ops.at[s->g->ops.n - 1]};
-    b->values.data = arena_alloc(&b->arena, b->g->tensors.n, sizeof(void *));
-    b->values.live[IR_ALL] = UINT32_MAX;
-    for (int i = IR_TOKENS; i < IR_LIVES; i++)
-        b->values.live[i] = all_alive ? UINT32_MAX : 1 + (uint32_t)next_random(b, 6);
-    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
-        if (is_root(b, i)) {
-            b->values.data[i] = calloc(1, (size_t)ir_bytes(tensor(b, i)));
-            assert_non_null(b->values.data[i]);
-        }
-    check_ok(&cx, ir_eval_allocate(&cx, &b->arena, b->g, &b->values));
-    for (size_t k = 0; k < b->g->ops.n; k++)
-        for (uint32_t i = 0; i < b->g->ops.at[k].n_in; i++) {
-            ir_tensor_id in = b->g->ops.at[k].in[i];
-            if (in != IR_NONE && tensor(b, in)->kind != IR_TEMP)
-                op_fill(b->g, &b->g->ops.at[k], i, rng_u64(seed, in), b->values.data[in]);
-        }
-    b->g->ops.n--;
-    check_ok(&cx, ir_eval(&cx, &b->arena, b->g, &b->values));
-    b->g->ops.n++;
-    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
-        if (is_root(b, i) && is_output(b, i))
-            memset(b->values.data[i], 0xff, (size_t)ir_bytes(tensor(b, i)));
-}
-
-static void tear_down(bed *b)
-{
-    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
-        if (is_root(b, i))
-            free(b->values.data[i]);
-    arena_free(&b->arena);
-}
-
-static void **save(bed *b)
-{
-    void **copy = calloc(b->g->tensors.n, sizeof *copy);
-    assert_non_null(copy);
-    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
-        if (is_root(b, i)) {
-            copy[i] = malloc((size_t)ir_bytes(tensor(b, i)));
-            assert_non_null(copy[i]);
-            memcpy(copy[i], b->values.data[i], (size_t)ir_bytes(tensor(b, i)));
-        }
-    return copy;
-}
-
-static void load(bed *b, void **copy)
-{
-    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
-        if (copy[i])
-            memcpy(b->values.data[i], copy[i], (size_t)ir_bytes(tensor(b, i)));
-}
-
-static void drop(bed *b, void **copy)
-{
-    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
-        free(copy[i]);
-    free(copy);
-}
-
 /* ---- running ---- */
-
-static ir_box alive_box(const bed *b)
-{
-    const ir_tensor *t = tensor(b, b->op->out[0]);
-    ir_box box = ir_box_whole(t);
-    if (t->rank && t->live != IR_ALL && (int64_t)b->values.live[t->live] < box.hi[0])
-        box.hi[0] = b->values.live[t->live];
-    return box;
-}
-
-static void run_ref(bed *b, const ir_box *box)
-{
-    op_call call;
-    op_bind(b->g, b->op, b->values.data, b->values.live, &call);
-    size_t n = b->op->def->scratch_bytes ? b->op->def->scratch_bytes(b->g, b->op, box) : 0;
-    void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
-    assert_non_null(scratch);
-    b->op->def->ref(&call, box, scratch);
-    free(scratch);
-}
 
 /* Scratch full of garbage, guarded behind. */
 static void run_device(bed *b, const ir_box *box, int threads)
@@ -311,111 +142,14 @@ static void run_device(bed *b, const ir_box *box, int threads)
     free(scratch);
 }
 
-/* KV pages into the order of the device, or back. */
-static void turn_pages(bed *b, ir_tensor_id cache, int values, bool to_device)
-{
-    const ir_tensor *t = tensor(b, cache);
-    int bytes = (int)ir_dtype_table[t->dtype].block_bytes, tokens = (int)t->dims[2], size = (int)t->dims[3];
-    char *data = b->values.data[cache], *page = malloc((size_t)(tokens * size * bytes));
-    for (int64_t p = 0; p < t->dims[0] * t->dims[1]; p++, data += tokens * size * bytes) {
-        memcpy(page, data, (size_t)(tokens * size * bytes));
-        for (int token = 0; token < tokens; token++)
-            for (int k = 0; k < size; k++) {
-                int plain = token * size + k, there = dev.kv_at(values, token, k, tokens, size, bytes);
-                memcpy(data + (to_device ? there : plain) * bytes, page + (to_device ? plain : there) * bytes,
-                       (size_t)bytes);
-            }
-    }
-    free(page);
-}
-
-static void turn_caches(bed *b, bool to_device)
-{
-    for (uint32_t i = 0; i < b->op->def->n_in; i++) {
-        const char *name = b->op->def->in[i].name;
-        if (strcmp(name, "k_cache") == 0 || strcmp(name, "v_cache") == 0)
-            turn_pages(b, b->op->in[i], name[0] == 'v', to_device);
-    }
-}
-
-enum { MOST_BOXES = 24 };
-
-/* What is alive, cut at random along each axis that may be cut. */
-static size_t split(bed *b, ir_box boxes[MOST_BOXES])
-{
-    op_axis axes[IR_MAX_RANK] = {0};
-    size_t n = 1;
-    if (b->op->def->axes)
-        b->op->def->axes(b->g, b->op, axes);
-    boxes[0] = alive_box(b);
-    for (uint32_t axis = 0; axis < tensor(b, b->op->out[0])->rank; axis++)
-        for (size_t i = 0, before = n; axes[axis].grain > 0 && i < before && n < MOST_BOXES; i++) {
-            int64_t lo = boxes[i].lo[axis], hi = boxes[i].hi[axis], steps = (hi - lo - 1) / axes[axis].grain;
-            if (steps < 1 || next_random(b, 3) == 0)
-                continue;
-            boxes[n] = boxes[i];
-            boxes[i].hi[axis] = boxes[n++].lo[axis] =
-                lo + axes[axis].grain * (1 + (int64_t)next_random(b, (uint64_t)steps));
-        }
-    return n;
-}
-
-/* ---- comparing ---- */
-
-static double element(const ir_tensor *t, const void *data, int64_t i)
-{
-    op_view v = {.data = (void *)data, .dtype = t->dtype};
-    return t->dtype == IR_F64 ? ((const double *)data)[i] : (double)op_load(&v, i);
-}
-
-/* Relative error that a dtype allows after sums in another order. */
-static double slack(ir_dtype dtype)
-{
-    return dtype == IR_BF16 ? 0x1p-7 : dtype == IR_F16 ? 0x1p-10 : dtype == IR_F32 ? 3e-5 : 1e-12;
-}
-
-/* The largest finite element that ref has written. */
-static double scale_of(const ir_tensor *t, const void *expected, const void *before)
-{
-    double scale = 0;
-    size_t bytes = ir_dtype_table[t->dtype].block_bytes;
-    for (int64_t i = 0; i < ir_elements(t); i++) {
-        double x = fabs(element(t, expected, i));
-        if (memcmp((const char *)expected + (size_t)i * bytes, (const char *)before + (size_t)i * bytes, bytes) != 0 &&
-            isfinite(x) && x > scale)
-            scale = x;
-    }
-    return scale;
-}
-
-static void compare(const bed *b, ir_tensor_id id, const void *expected, const void *before)
-{
-    const ir_tensor *t = tensor(b, id);
-    size_t bytes = ir_dtype_table[t->dtype].block_bytes;
-    bool integer = t->dtype != IR_F32 && t->dtype != IR_F16 && t->dtype != IR_BF16 && t->dtype != IR_F64;
-    double scale = scale_of(t, expected, before);
-    for (int64_t i = 0; i < ir_elements(t); i++) {
-        const char *want = (const char *)expected + (size_t)i * bytes;
-        const char *got = (const char *)b->values.data[id] + (size_t)i * bytes;
-        if (memcmp(want, got, bytes) == 0)
-            continue;
-        bool written = memcmp(want, (const char *)before + (size_t)i * bytes, bytes) != 0;
-        double x = element(t, expected, i), y = element(t, b->values.data[id], i);
-        bool close =
-            !integer && written && ((isnan(x) && isnan(y)) || fabs(x - y) <= slack(t->dtype) * (fabs(x) + scale / 4));
-        if (!close)
-            fail_msg("%s case %u: %%%.*s element %lld is %g, expected %g%s", b->s->def->name, b->s->number,
-                     STR_ARG(t->name), (long long)i, y, x, written ? "" : " (not to be written)");
-    }
-}
-
 /* ---- the test ---- */
 
 static void check_subject(const subject *s, uint64_t seed, bool all_alive, int threads)
 {
     bed b;
     ir_box boxes[MOST_BOXES], whole;
-    set_up(&b, s, seed, all_alive);
+    set_up(&b, s, seed, all_alive, 1, 6);
+    b.kv_at = dev.kv_at;
     whole = alive_box(&b);
     void **start = save(&b), **first = NULL;
     run_ref(&b, &whole);
@@ -423,7 +157,7 @@ static void check_subject(const subject *s, uint64_t seed, bool all_alive, int t
     for (int round = 0; round < 2; round++) {
         load(&b, start);
         turn_caches(&b, true);
-        size_t n = split(&b, boxes);
+        size_t n = split(&b, whole, 0, boxes);
         for (size_t i = 0; i < n; i++)
             run_device(&b, &boxes[i], threads);
         turn_caches(&b, false);

@@ -226,7 +226,7 @@ static mpk_status print_headers(emitter *e)
 {
     char name[128];
     TRY(add_file(e, STR("tile/task.cuh"), 0));
-    if (e->whole == GEN_KERNEL)
+    if (e->whole != GEN_GENERIC)
         TRY(add_file(e, STR("tile/ring.cuh"), 0));
     for (size_t i = 0; i < e->instances.n; i++) {
         snprintf(name, sizeof name, "task/%s.cuh", e->instances.at[i].body->name);
@@ -332,12 +332,14 @@ static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
     TRY(print_headers(e));
     print_instances(e);
     print_dispatch(e, "body", "const mpk_task", "body", false);
-    if (e->whole != GEN_KERNEL)
+    if (e->whole == GEN_GENERIC)
         return MPK_OK;
     if (e->arch->features & GEN_BULK)
         print_dispatch(e, "load", "mpk_load", "load", true);
     print_question(e, "waits", false);
     print_question(e, "loads", true);
+    if (e->whole == GEN_BODIES)
+        return MPK_OK;
     TRY(add_file(e, STR("kernel.cuh"), 0));
     return add_file(e, STR("pack.cuh"), 0);
 }

@@ -1,0 +1,437 @@
+/* body_warps_test.c - the fast device bodies on the host: pages, loaders, warps and products emulated, against `ref`.
+ * ctest: slow */
+/* The operators' cases that a body of rank above 0 takes, and shapes of a model (Qwen3-0.6B), go into one source for
+ * each architecture, which the C++ compiler that is there turns into a shared object.  For each case, with random
+ * operands, everything alive and only some, weights packed as on the GPU:
+ *   - any split of output 0, as a list of tasks on one worker, gives what ref gives, within what the dtype allows;
+ *   - another order in which warps run and copies arrive gives the same bits;
+ *   - nothing else is written, every page that is loaded is released, every wait ends;
+ *   - what must not be read is NaN: dead rows, free pages, keys behind a context, memory around the operands.
+ */
+#include "emulated_bed.h"
+
+typedef struct device {
+    const gen_arch *arch;
+    gen_source source;
+    VEC(subject) subjects;
+    void *library;
+    int (*run)(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes, uint64_t seed);
+    int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
+} device;
+
+static arena graphs_arena;
+static device hopper, blackwell;
+static uint64_t base_seed;
+
+/* ---- cases ---- */
+
+#define X(tokens, columns) "input %x : bf16[" tokens ", " columns "] live=tokens\n"
+#define W(name, rows, columns) "const %" name " : bf16[" rows ", " columns "]\n"
+#define PLAIN(tokens, rows, columns)                                                                                  \
+    X(tokens, columns)                                                                                                \
+    "input %r : bf16[" tokens ", " rows "] live=tokens\n" W("w", rows, columns) "%y = linear(%x, %w, _, _, _, _, _, " \
+                                                                                "_, %r)\n"
+#define GATED(tokens, rows, columns, glu)           \
+    X(tokens, columns)                              \
+    W("g", rows, columns)                           \
+    W("u", rows, columns)                           \
+    "const %n : f32[" columns "]\n%y = linear(%x, " \
+    "%g, %u, _, _, _, _, %n) {glu = \"" glu "\"}\n"
+#define FOLDED(tokens, splits, heads, rows, columns)                                                                  \
+    "input %x : bf16[" tokens ", " splits ", " columns "] live=tokens\ninput %l : f32[" tokens ", " splits ", " heads \
+    "] live=tokens\ninput %r : bf16[" tokens ", " rows                                                                \
+    "] live=tokens\n" W("w", rows, columns) "%y = linear(%x, %w, _, _, _, _, _, _, %r, %l)\n"
+#define SPLIT(tokens, qkv, half, size, slots, pages, n_pages, kv_heads, norms, with, attributes)                       \
+    "input %x : bf16[" tokens ", " qkv "] live=tokens\ninput %t : f32[" tokens ", 2, " half                            \
+    "] live=tokens\ninput %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                                    \
+    "] live=tokens\ninput %pages : i32[" slots ", " pages "]\nstate %kc : bf16[" n_pages ", " kv_heads ", 64, " size   \
+    "]\nstate %vc : bf16[" n_pages ", " kv_heads ", 64, " size "]\n" norms                                             \
+    "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc" with ") {" attributes ", kv_heads = " kv_heads \
+    ", head_size = " size "}\n"
+#define NORMS "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
+
+static const char *const decode_graphs[] = {
+    PLAIN("1", "1024", "3072"),
+    PLAIN("3", "101", "1000"),
+    PLAIN("5", "70", "4872"),
+    PLAIN("16", "67", "5000"),
+    PLAIN("16", "1024", "3072"),
+    GATED("1", "3072", "1024", "silu"),
+    GATED("8", "300", "1024", "silu"),
+    GATED("11", "61", "2056", "gelu_tanh"),
+    FOLDED("1", "32", "16", "1024", "2048"),
+    FOLDED("3", "9", "16", "200", "2048"),
+    FOLDED("8", "16", "16", "131", "2048"),
+    FOLDED("16", "5", "16", "200", "2048"),
+    X("3", "1024") W("q", "2048", "1024") W("k", "1024", "1024") W("v", "1024", "1024") "const %n : bf16[1024]\nconst "
+                                                                                        "%b : f32[1024]\n%y = linear("
+                                                                                        "%x, %q, %k, %v, _, %b, _, "
+                                                                                        "%n)\n",
+    X("16", "1024") W("q", "256", "1024") W("k", "64", "1024") W("v", "64", "1024") "const %n : bf16[1024]\n%y = "
+                                                                                    "linear(%x, %q, %k, %v, _, _, _, "
+                                                                                    "%n)\n",
+    X("1", "1024") W("w", "5003", "1024") "const %n : bf16[1024]\n%l, %p = logits(%x, %w, %n)\n",
+    X("16", "1024") W("w", "1003", "1024") "const %n : bf16[1024]\ninput %r : i32[16] live=rows\n%l, %p = logits(%x, "
+                                           "%w, %n, %r)\n",
+    SPLIT("1", "4096", "64", "128", "1", "9", "11", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 13, unit = 64"),
+    SPLIT("3", "4096", "64", "128", "1", "5", "6", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 4, unit = 128"),
+    SPLIT("8", "4096", "64", "128", "2", "4", "9", "8", NORMS, ", %qn, %kn",
+          "heads = 16, splits = 9, unit = 64, window = 70"),
+    SPLIT("16", "4096", "64", "128", "16", "2", "33", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 16, unit = 64"),
+    SPLIT("7", "768", "32", "64", "3", "40", "90", "2", "", "", "heads = 8, splits = 5, unit = 256"),
+};
+
+static const char *const prefill_graphs[] = {
+    PLAIN("33", "1024", "1024"),
+    GATED("33", "300", "1024", "silu"),
+    GATED("100", "131", "1024", "silu"),
+    X("100", "1024") W("q", "256", "1024") W("k", "64", "1024") W("v", "64", "1024") "const %n : bf16[1024]\n%y = "
+                                                                                     "linear(%x, %q, %k, %v, _, _, _, "
+                                                                                     "%n)\n",
+    X("33", "1024") W("w", "1003", "1024") "const %n : bf16[1024]\ninput %r : i32[3] live=rows\n%l, %p = logits(%x, "
+                                           "%w, %n, %r)\n",
+    X("100", "64") W("w", "700", "64") "%l, %p = logits(%x, %w)\n",
+};
+
+/* Keep a case if a body of this architecture takes it that the generic test does not see. */
+static mpk_status gather_case(device *d, uint32_t number, const char *graph)
+{
+    subject s = {.number = number};
+    check_ok(&cx, ir_parse(&cx, &graphs_arena, str_from(graph), &s.g));
+    const ir_op *op = &s.g->ops.at[s.g->ops.n - 1];
+    const ir_tensor *y = &s.g->tensors.at[op->out[0]];
+    gen_call c = {s.g, op, (uint32_t)(y->rank ? y->dims[0] : 1), 4, d->arch->features};
+    s.def = op->def;
+    if (op->def->flags & OP_VIEW && y->shares != IR_NONE)
+        return MPK_OK;
+    const gen_body *body = gen_body_choose(&c, UINT32_MAX);
+    if (body && body->rank)
+        PUSH(&cx, &graphs_arena, &d->subjects, s);
+    return MPK_OK;
+}
+
+static void gather_graphs(device *d, const char *const *graphs, size_t n, uint32_t first)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        size_t before = d->subjects.n;
+        check_ok(&cx, gather_case(d, first + i, graphs[i]));
+        if (d->subjects.n == before)
+            fail_msg("no fast body takes %s", graphs[i]);
+    }
+}
+
+static void gather_records(device *d)
+{
+    for (const op_def *const *def = op_table; *def; def++)
+        for (uint32_t i = 0; i < (*def)->n_cases; i++)
+            check_ok(&cx, gather_case(d, i, (*def)->cases[i].graph));
+}
+
+static void make(device *d)
+{
+    gen_graph *graphs = arena_alloc(&graphs_arena, d->subjects.n, sizeof *graphs);
+    for (size_t i = 0; i < d->subjects.n; i++)
+        graphs[i] = (gen_graph){d->subjects.at[i].g, 1};
+    check_ok(&cx,
+             gen_source_make(&cx, &graphs_arena, (uint32_t)d->subjects.n, graphs, 4, d->arch, GEN_BODIES, &d->source));
+    for (size_t i = 0; i < d->subjects.n; i++) {
+        subject *s = &d->subjects.at[i];
+        s->use = &d->source.uses[i][s->g->ops.n - 1];
+        s->instance = s->use->instance;
+    }
+    print_message("%s: %zu cases, %u instances, %zu bytes of source\n", d->arch->name, d->subjects.n,
+                  d->source.n_instances, d->source.text.n);
+    d->library = compile_emulated(&d->source, "emulated_warps.cuh", "emulated_warps_behind.cuh");
+    if (!d->library) {
+        print_message("there is no C++ compiler here: nothing is tested\n");
+        return;
+    }
+    *(void **)&d->run = dlsym(d->library, "emulated_run");
+    *(void **)&d->kv_at = dlsym(d->library, "emulated_kv_at");
+}
+
+/* sm_100a has no products of warpgroups: the same cases of many tokens take another way there. */
+static int set_up_devices(void **state)
+{
+    (void)state;
+    hopper.arch = gen_arch_find("sm_90a");
+    blackwell.arch = gen_arch_find("sm_100a");
+    gather_records(&hopper);
+    gather_graphs(&hopper, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
+    gather_graphs(&hopper, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    make(&hopper);
+    make(&blackwell);
+    return 0;
+}
+
+/* ---- operands ---- */
+
+/* What multiplies packed weights becomes powers of 2, so that nothing is rounded there that ref does not round. */
+static void round_scale(bed *b)
+{
+    ir_tensor_id id = b->s->use->pack.scale;
+    if (!b->s->use->pack.n_weights || id == IR_NONE)
+        return;
+    op_view v = {.data = b->values.data[id], .dtype = tensor(b, id)->dtype};
+    for (int64_t i = 0; i < ir_elements(tensor(b, id)); i++)
+        op_store(&v, i, (float[]){0.5f, 1, -1, 2}[next_random(b, 4)]);
+}
+
+/* No more is alive than there is. */
+static void clamp_live(bed *b)
+{
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++) {
+        const ir_tensor *t = tensor(b, i);
+        if (t->live != IR_ALL && b->values.live[t->live] > t->dims[0])
+            b->values.live[t->live] = (uint32_t)t->dims[0];
+    }
+}
+
+/* NaN, or integers that nothing has, into the rows of inputs that are not alive. */
+static void poison_dead(bed *b)
+{
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++) {
+        const ir_tensor *t = tensor(b, i);
+        if (t->kind != IR_INPUT || t->live == IR_ALL)
+            continue;
+        size_t row = (size_t)ir_bytes(t) / (size_t)t->dims[0], first = b->values.live[t->live] * row;
+        memset((char *)b->values.data[i] + first, 0xff, (size_t)ir_bytes(t) - first);
+    }
+}
+
+typedef struct operand {
+    const ir_tensor *tensor; /* NULL: absent */
+    void *data;
+} operand;
+
+static operand named(const bed *b, const char *name)
+{
+    for (uint32_t i = 0; i < b->op->def->n_in && i < b->op->n_in; i++)
+        if (b->op->in[i] != IR_NONE && strcmp(b->op->def->in[i].name, name) == 0)
+            return (operand){tensor(b, b->op->in[i]), b->values.data[b->op->in[i]]};
+    return (operand){NULL, NULL};
+}
+
+/* Positions of each page that a token alive sees. */
+static void count_seen(const bed *b, const ir_tensor *cache, int64_t *seen)
+{
+    operand positions = named(b, "positions"), slots = named(b, "slots"), pages = named(b, "pages");
+    int64_t n_slots = pages.tensor->dims[0], n_pages = pages.tensor->dims[1], alive = b->values.live[IR_TOKENS];
+    for (int64_t i = 0; i < alive; i++) {
+        int32_t slot = ((const int32_t *)slots.data)[i], position = ((const int32_t *)positions.data)[i];
+        for (int64_t k = 0; slot >= 0 && slot < n_slots && k < n_pages; k++) {
+            int32_t page = ((const int32_t *)pages.data)[slot * n_pages + k];
+            int64_t n = (int64_t)position + 1 - k * cache->dims[2];
+            n = n < cache->dims[2] ? n : cache->dims[2];
+            if (page >= 0 && page < cache->dims[0] && n > seen[page])
+                seen[page] = n;
+        }
+    }
+}
+
+/* NaN into keys that no token sees, and into values of pages where no token sees any.  Of a page that is seen in part
+ * all values are multiplied, some of them with 0. */
+static void poison_caches(bed *b)
+{
+    operand k = named(b, "k_cache"), v = named(b, "v_cache");
+    if (!k.tensor || k.tensor->dtype != IR_BF16)
+        return;
+    const int64_t *dims = k.tensor->dims;
+    size_t row = (size_t)dims[3] * sizeof(uint16_t);
+    int64_t *seen = calloc((size_t)dims[0], sizeof *seen);
+    assert_non_null(seen);
+    count_seen(b, k.tensor, seen);
+    for (int64_t i = 0; i < dims[0] * dims[1] * dims[2]; i++) {
+        int64_t page = i / dims[2] / dims[1];
+        if (i % dims[2] >= seen[page])
+            memset((char *)k.data + (size_t)i * row, 0xff, row);
+        if (!seen[page])
+            memset((char *)v.data + (size_t)i * row, 0xff, row);
+    }
+    free(seen);
+}
+
+/* Columns of row `row` of a weight to where the layout of gen/device_body.h has them. */
+static void pack_row(const bed *b, const gen_pack *p, const ir_tensor *w, const void *data, int64_t row, int64_t packed,
+                     char *to)
+{
+    op_view from = {.data = (void *)data, .dtype = w->dtype}, scale = {0};
+    if (p->scale != IR_NONE)
+        scale = (op_view){.data = b->values.data[p->scale], .dtype = tensor(b, p->scale)->dtype};
+    for (int64_t c = 0; c < p->columns; c++) {
+        char *block = to + (packed / 8 * (p->padded_columns / 32) + c / 32) * 512;
+        op_view at = {.data = block + packed % 8 * 64 + (c % 32 / 8 ^ packed % 8 / 2) * 16, .dtype = IR_BF16};
+        op_store(&at, c % 8, op_load(&from, row * p->columns + c) * (scale.data ? op_load(&scale, c) : 1));
+    }
+}
+
+/* The weights of the operator as one stream; NULL: it has none. */
+static void *pack_weights(const bed *b, const gen_pack *p)
+{
+    if (!p->n_weights)
+        return NULL;
+    char *to = fenced(p->n_bytes);
+    for (int64_t i = 0, base = 0; i < p->n_weights; i++) {
+        const ir_tensor *w = tensor(b, p->w[i]);
+        for (int64_t r = 0; r < w->dims[0]; r++)
+            pack_row(b, p, w, b->values.data[p->w[i]], r, p->order == GEN_PAIRED ? r / 4 * 8 + r % 4 * 2 + i : base + r,
+                     to);
+        base += w->dims[0];
+    }
+    return to;
+}
+
+/* ---- running ---- */
+
+static void make_entry(const bed *b, const ir_box *box, void *packed, rt_entry *e)
+{
+    const ir_tensor *y = tensor(b, b->op->out[0]);
+    *e = (rt_entry){.body = b->s->instance, .live = y->live, .rank = y->rank};
+    for (uint32_t i = 0; i < y->rank; i++) {
+        e->lo[i] = (uint32_t)box->lo[i];
+        e->hi[i] = (uint32_t)box->hi[i];
+    }
+    for (uint32_t i = 0; i < b->op->n_in; i++)
+        if (b->op->in[i] != IR_NONE)
+            e->at[gen_operand_of_input(b->op, i)] = (rt_u64)(uintptr_t)b->values.data[b->op->in[i]];
+    for (uint32_t i = 0; i < b->op->n_out; i++)
+        e->at[gen_operand_of_output(b->op, i)] = (rt_u64)(uintptr_t)b->values.data[b->op->out[i]];
+    e->at[RT_PACKED] = (rt_u64)(uintptr_t)packed;
+}
+
+static void run_device(const device *d, const bed *b, const ir_box *boxes, size_t n, void *packed, uint64_t seed)
+{
+    static const char *const what[] = {"", "waits for ever", "leaves pages that were loaded",
+                                       "writes behind its scratch"};
+    rt_entry entries[MOST_BOXES];
+    for (size_t i = 0; i < n; i++)
+        make_entry(b, &boxes[i], packed, &entries[i]);
+    entries[n - 1].is_last = 1;
+    int result = d->run(entries, (unsigned)n, b->values.live, d->source.instances[b->s->instance].scratch_bytes, seed);
+    if (result)
+        fail_msg("%s: %s case %u by %s %s", d->arch->name, b->s->def->name, b->s->number, b->s->use->body->name,
+                 what[result]);
+}
+
+/* Parts of a split that has nothing of a token hold nothing in particular: as before. */
+static void forget_empty_parts(const bed *b, void **expected, void *const *start)
+{
+    ir_tensor_id part = b->op->out[0], lse = b->op->out[1];
+    if (strcmp(b->op->def->name, "attention_split") != 0)
+        return;
+    int64_t heads = tensor(b, lse)->dims[2], n = ir_elements(tensor(b, lse));
+    size_t bytes = (size_t)ir_bytes(tensor(b, part)) / (size_t)n;
+    for (int64_t i = 0; heads && i < n; i++)
+        if (((const float *)expected[lse])[i] == -INFINITY) {
+            memcpy((char *)expected[part] + (size_t)i * bytes, (const char *)start[part] + (size_t)i * bytes, bytes);
+            memcpy((char *)b->values.data[part] + (size_t)i * bytes, (const char *)start[part] + (size_t)i * bytes,
+                   bytes);
+        }
+}
+
+/* The largest logit of 64 columns and its column, exactly as the device's own logits have it: two that are nearly the
+ * same may have changed places. */
+static void expect_peaks(const bed *b, void **expected)
+{
+    ir_tensor_id logits = b->op->out[0], peaks = b->op->out[1];
+    if (strcmp(b->op->def->name, "logits") != 0)
+        return;
+    int64_t columns = tensor(b, logits)->dims[1], blocks = tensor(b, peaks)->dims[1], rows = alive_box(b).hi[0];
+    for (int64_t i = 0; i < rows * blocks; i++) {
+        const float *row = (const float *)b->values.data[logits] + i / blocks * columns;
+        float *pair = (float *)expected[peaks] + i * 2;
+        int64_t first = i % blocks * 64, end = first + 64 < columns ? first + 64 : columns, best = first;
+        for (int64_t k = first; k < end; k++)
+            best = row[k] > row[best] ? k : best;
+        pair[0] = row[best];
+        pair[1] = (float)best;
+    }
+    if (memcmp(expected[peaks], b->values.data[peaks], (size_t)ir_bytes(tensor(b, peaks))) != 0)
+        fail_msg("logits case %u: peaks are not those of the logits", b->s->number);
+}
+
+/* ---- the test ---- */
+
+static void check_subject(const device *d, const subject *s, uint64_t seed, bool all_alive)
+{
+    bed b;
+    const ir_tensor *y = &s->g->tensors.at[s->g->ops.at[s->g->ops.n - 1].out[0]];
+    ir_box boxes[MOST_BOXES], alive, whole = ir_box_whole(y);
+    set_up(&b, s, seed, all_alive, 0, (uint32_t)y->dims[0]);
+    b.kv_at = d->kv_at;
+    round_scale(&b);
+    clamp_live(&b);
+    poison_dead(&b);
+    poison_caches(&b);
+    alive = alive_box(&b);
+    void **start = save(&b), **first = NULL, *packed = pack_weights(&b, &s->use->pack);
+    run_ref(&b, &alive);
+    void **expected = save(&b);
+    /* Bodies of few tokens take all of them. */
+    size_t n = split(&b, whole, strcmp(s->use->body->name, "linear_stream") == 0, boxes);
+    for (uint64_t round = 0; round < 2; round++) {
+        load(&b, start);
+        turn_caches(&b, true);
+        run_device(d, &b, boxes, n, packed, rng_u64(seed, round));
+        turn_caches(&b, false);
+        forget_empty_parts(&b, expected, start);
+        expect_peaks(&b, expected);
+        for (ir_tensor_id i = 0; i < b.g->tensors.n; i++)
+            if (expected[i]) {
+                compare(&b, i, expected[i], start[i]);
+                if (first && memcmp(first[i], b.values.data[i], (size_t)ir_bytes(tensor(&b, i))) != 0)
+                    fail_msg("%s case %u: another order of warps gives different bits", s->def->name, s->number);
+            }
+        if (!first)
+            first = save(&b);
+    }
+    if (packed)
+        free_fenced(packed, s->use->pack.n_bytes);
+    drop(&b, start);
+    drop(&b, expected);
+    drop(&b, first);
+    tear_down(&b);
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void check_device(const device *d)
+{
+    if (!d->library)
+        skip();
+    for (size_t i = 0; i < d->subjects.n; i++) {
+        const subject *s = &d->subjects.at[i];
+        double begin = seconds();
+        for (uint64_t round = 0; round < 2; round++)
+            check_subject(d, s, base_seed + round, round == 0);
+        if (getenv("MPK_VERBOSE"))
+            print_message("%s: %s case %u by %s, %.2f s\n", d->arch->name, s->def->name, s->number, s->use->body->name,
+                          seconds() - begin);
+    }
+}
+
+static void test_with_warpgroups(void **state)
+{
+    (void)state;
+    check_device(&hopper);
+}
+
+static void test_without_warpgroups(void **state)
+{
+    (void)state;
+    check_device(&blackwell);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_with_warpgroups),
+                                       cmocka_unit_test(test_without_warpgroups)};
+    base_seed = check_seed();
+    return cmocka_run_group_tests(tests, set_up_devices, NULL);
+}

@@ -1,0 +1,308 @@
+/* emulated_bed.h - what the tests of emulated device bodies share: code compiled by the host's C++ compiler, an
+ * operator's case in memory, and the comparison with `ref`.  For src/gen/body_emulated_test.c and
+ * src/gen/body_warps_test.c. */
+#ifndef TESTS_EMULATED_BED_H
+#define TESTS_EMULATED_BED_H
+
+#include "check.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "gen/body_print.h"
+#include "rt/rt_lane.h"
+
+/* One case: its graph, whose last operator is meant, and where its code is. */
+typedef struct subject {
+    const op_def *def;
+    uint32_t number;
+    ir_graph *g;
+    uint32_t instance;
+    const gen_use *use;
+} subject;
+
+static mpk_context cx;
+
+/* ---- compiling ---- */
+
+static inline bool has_command(const char *name)
+{
+    char command[128];
+    snprintf(command, sizeof command, "command -v %s >/dev/null", name);
+    return system(command) == 0;
+}
+
+/* The source between two files of tests/ as a shared object, by the first compiler that is there; NULL: none is. */
+static inline void *compile_emulated(const gen_source *source, const char *before, const char *behind)
+{
+    static const char *const compilers[] = {"c++", "g++", "clang++", "clang"};
+    char folder[] = "/tmp/mpk-bodies-XXXXXX", code[64], object[64], command[1024];
+    void *library = NULL;
+    assert_non_null(mkdtemp(folder));
+    snprintf(code, sizeof code, "%s/bodies.cu", folder);
+    snprintf(object, sizeof object, "%s/bodies.so", folder);
+    FILE *f = fopen(code, "w");
+    assert_non_null(f);
+    fprintf(f, "#include \"tests/%s\"\n%s\n#include \"tests/%s\"\n", before, source->text.at, behind);
+    assert_int_equal(fclose(f), 0);
+    for (size_t i = 0; !library && i < sizeof compilers / sizeof *compilers; i++) {
+        if (!has_command(compilers[i]))
+            continue;
+        /* Stacks are changed by longjmp, which _FORTIFY_SOURCE takes for an error. */
+        snprintf(command, sizeof command,
+                 "%s -x c++ -std=c++17 -O1 -U_FORTIFY_SOURCE -w -fPIC -shared -ffp-contract=off -I. -Idevice -Isrc -o "
+                 "%s %s -lm -lpthread",
+                 compilers[i], object, code);
+        if (system(command))
+            fail_msg("%s does not compile %s", compilers[i], code);
+        library = dlopen(object, RTLD_NOW);
+        if (!library)
+            fail_msg("%s", dlerror());
+        unlink(object);
+    }
+    unlink(code);
+    rmdir(folder);
+    return library;
+}
+
+/* ---- a case in memory ---- */
+
+typedef struct bed {
+    const subject *s;
+    ir_graph *g;
+    const ir_op *op;
+    arena arena;
+    ir_values values;
+    uint64_t seed, used;
+    /* Element of a KV page where the device has (token, dim). */
+    int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
+} bed;
+
+static inline uint64_t next_random(bed *b, uint64_t limit)
+{
+    return rng_u64(b->seed, b->used++) % limit;
+}
+
+static inline const ir_tensor *tensor(const bed *b, ir_tensor_id id)
+{
+    return &b->g->tensors.at[id];
+}
+
+static inline bool is_root(const bed *b, ir_tensor_id id)
+{
+    return tensor(b, id)->shares == IR_NONE;
+}
+
+static inline bool is_output(const bed *b, ir_tensor_id id)
+{
+    bool found = false;
+    for (uint32_t o = 0; o < b->op->n_out; o++)
+        found = found || b->op->out[o] == id;
+    return found;
+}
+
+/* On both sides of each root: bytes that make a NaN of what is read too far, and show what is written too far. */
+enum { FENCE = 256 };
+
+static inline void *fenced(size_t n)
+{
+    unsigned char *p = aligned_alloc(FENCE, (n + 3 * FENCE - 1) / FENCE * FENCE);
+    assert_non_null(p);
+    memset(p, 0xff, n + 2 * FENCE);
+    memset(p + FENCE, 0, n);
+    return p + FENCE;
+}
+
+static inline void free_fenced(void *data, size_t n)
+{
+    const unsigned char *p = data;
+    for (size_t i = 0; i < FENCE; i++)
+        assert_true(p[n + i] == 0xff && *(p - 1 - i) == 0xff);
+    free((unsigned char *)data - FENCE);
+}
+
+/* Memory of exactly the size of each root; inputs random, operators before the last one run, outputs full of -1.  Of
+ * what may be dead `fewest` entries or a few more are alive, or all. */
+static inline void set_up(bed *b, const subject *s, uint64_t seed, bool all_alive, uint32_t fewest, uint32_t most)
+{
+    *b = (bed){.s = s, .g = s->g, .seed = seed, .op = &s->g->ops.at[s->g->ops.n - 1]};
+    b->values.data = arena_alloc(&b->arena, b->g->tensors.n, sizeof(void *));
+    b->values.live[IR_ALL] = UINT32_MAX;
+    for (int i = IR_TOKENS; i < IR_LIVES; i++)
+        b->values.live[i] = all_alive ? UINT32_MAX : fewest + (uint32_t)next_random(b, most - fewest + 1);
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (is_root(b, i))
+            b->values.data[i] = fenced((size_t)ir_bytes(tensor(b, i)));
+    check_ok(&cx, ir_eval_allocate(&cx, &b->arena, b->g, &b->values));
+    for (size_t k = 0; k < b->g->ops.n; k++)
+        for (uint32_t i = 0; i < b->g->ops.at[k].n_in; i++) {
+            ir_tensor_id in = b->g->ops.at[k].in[i];
+            if (in != IR_NONE && tensor(b, in)->kind != IR_TEMP)
+                op_fill(b->g, &b->g->ops.at[k], i, rng_u64(seed, in), b->values.data[in]);
+        }
+    b->g->ops.n--;
+    check_ok(&cx, ir_eval(&cx, &b->arena, b->g, &b->values));
+    b->g->ops.n++;
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (is_root(b, i) && is_output(b, i))
+            memset(b->values.data[i], 0xff, (size_t)ir_bytes(tensor(b, i)));
+}
+
+static inline void tear_down(bed *b)
+{
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (is_root(b, i))
+            free_fenced(b->values.data[i], (size_t)ir_bytes(tensor(b, i)));
+    arena_free(&b->arena);
+}
+
+static inline void **save(bed *b)
+{
+    void **copy = calloc(b->g->tensors.n, sizeof *copy);
+    assert_non_null(copy);
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (is_root(b, i)) {
+            copy[i] = malloc((size_t)ir_bytes(tensor(b, i)));
+            assert_non_null(copy[i]);
+            memcpy(copy[i], b->values.data[i], (size_t)ir_bytes(tensor(b, i)));
+        }
+    return copy;
+}
+
+static inline void load(bed *b, void **copy)
+{
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (copy[i])
+            memcpy(b->values.data[i], copy[i], (size_t)ir_bytes(tensor(b, i)));
+}
+
+static inline void drop(bed *b, void **copy)
+{
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        free(copy[i]);
+    free(copy);
+}
+
+/* ---- running ---- */
+
+static inline ir_box alive_box(const bed *b)
+{
+    const ir_tensor *t = tensor(b, b->op->out[0]);
+    ir_box box = ir_box_whole(t);
+    if (t->rank && t->live != IR_ALL && (int64_t)b->values.live[t->live] < box.hi[0])
+        box.hi[0] = b->values.live[t->live];
+    return box;
+}
+
+static inline void run_ref(bed *b, const ir_box *box)
+{
+    op_call call;
+    op_bind(b->g, b->op, b->values.data, b->values.live, &call);
+    size_t n = b->op->def->scratch_bytes ? b->op->def->scratch_bytes(b->g, b->op, box) : 0;
+    void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
+    assert_non_null(scratch);
+    b->op->def->ref(&call, box, scratch);
+    free(scratch);
+}
+
+/* KV pages into the order of the device, or back. */
+static inline void turn_pages(bed *b, ir_tensor_id cache, int values, bool to_device)
+{
+    const ir_tensor *t = tensor(b, cache);
+    int bytes = (int)ir_dtype_table[t->dtype].block_bytes, tokens = (int)t->dims[2], size = (int)t->dims[3];
+    char *data = b->values.data[cache], *page = malloc((size_t)(tokens * size * bytes));
+    for (int64_t p = 0; p < t->dims[0] * t->dims[1]; p++, data += tokens * size * bytes) {
+        memcpy(page, data, (size_t)(tokens * size * bytes));
+        for (int token = 0; token < tokens; token++)
+            for (int k = 0; k < size; k++) {
+                int plain = token * size + k, there = b->kv_at(values, token, k, tokens, size, bytes);
+                memcpy(data + (to_device ? there : plain) * bytes, page + (to_device ? plain : there) * bytes,
+                       (size_t)bytes);
+            }
+    }
+    free(page);
+}
+
+static inline void turn_caches(bed *b, bool to_device)
+{
+    for (uint32_t i = 0; i < b->op->def->n_in; i++) {
+        const char *name = b->op->def->in[i].name;
+        if (strcmp(name, "k_cache") == 0 || strcmp(name, "v_cache") == 0)
+            turn_pages(b, b->op->in[i], name[0] == 'v', to_device);
+    }
+}
+
+enum { MOST_BOXES = 24 };
+
+/* The box cut at random along each axis from `first_axis` on that may be cut. */
+static inline size_t split(bed *b, ir_box box, uint32_t first_axis, ir_box boxes[MOST_BOXES])
+{
+    op_axis axes[IR_MAX_RANK] = {0};
+    size_t n = 1;
+    if (b->op->def->axes)
+        b->op->def->axes(b->g, b->op, axes);
+    boxes[0] = box;
+    for (uint32_t axis = first_axis; axis < tensor(b, b->op->out[0])->rank; axis++)
+        for (size_t i = 0, before = n; axes[axis].grain > 0 && i < before && n < MOST_BOXES; i++) {
+            int64_t lo = boxes[i].lo[axis], hi = boxes[i].hi[axis], steps = (hi - lo - 1) / axes[axis].grain;
+            if (steps < 1 || next_random(b, 3) == 0)
+                continue;
+            boxes[n] = boxes[i];
+            boxes[i].hi[axis] = boxes[n++].lo[axis] =
+                lo + axes[axis].grain * (1 + (int64_t)next_random(b, (uint64_t)steps));
+        }
+    return n;
+}
+
+/* ---- comparing ---- */
+
+static inline double element(const ir_tensor *t, const void *data, int64_t i)
+{
+    op_view v = {.data = (void *)data, .dtype = t->dtype};
+    return t->dtype == IR_F64 ? ((const double *)data)[i] : (double)op_load(&v, i);
+}
+
+/* Relative error that a dtype allows after sums in another order. */
+static inline double slack(ir_dtype dtype)
+{
+    return dtype == IR_BF16 ? 0x1p-7 : dtype == IR_F16 ? 0x1p-10 : dtype == IR_F32 ? 3e-5 : 1e-12;
+}
+
+/* The largest finite element that ref has written. */
+static inline double scale_of(const ir_tensor *t, const void *expected, const void *before)
+{
+    double scale = 0;
+    size_t bytes = ir_dtype_table[t->dtype].block_bytes;
+    for (int64_t i = 0; i < ir_elements(t); i++) {
+        double x = fabs(element(t, expected, i));
+        if (memcmp((const char *)expected + (size_t)i * bytes, (const char *)before + (size_t)i * bytes, bytes) != 0 &&
+            isfinite(x) && x > scale)
+            scale = x;
+    }
+    return scale;
+}
+
+static inline void compare(const bed *b, ir_tensor_id id, const void *expected, const void *before)
+{
+    const ir_tensor *t = tensor(b, id);
+    size_t bytes = ir_dtype_table[t->dtype].block_bytes;
+    bool integer = t->dtype != IR_F32 && t->dtype != IR_F16 && t->dtype != IR_BF16 && t->dtype != IR_F64;
+    double scale = scale_of(t, expected, before);
+    for (int64_t i = 0; i < ir_elements(t); i++) {
+        const char *want = (const char *)expected + (size_t)i * bytes;
+        const char *got = (const char *)b->values.data[id] + (size_t)i * bytes;
+        if (memcmp(want, got, bytes) == 0)
+            continue;
+        bool written = memcmp(want, (const char *)before + (size_t)i * bytes, bytes) != 0;
+        double x = element(t, expected, i), y = element(t, b->values.data[id], i);
+        bool close =
+            !integer && written && ((isnan(x) && isnan(y)) || fabs(x - y) <= slack(t->dtype) * (fabs(x) + scale / 4));
+        if (!close)
+            fail_msg("%s case %u: %%%.*s element %lld is %g, expected %g%s", b->s->def->name, b->s->number,
+                     STR_ARG(t->name), (long long)i, y, x, written ? "" : " (not to be written)");
+    }
+}
+
+#endif

@@ -1,0 +1,600 @@
+/* emulated_warps.cuh - what stands before all generated bodies when the host's C++ compiler compiles them: warps that run
+ * in turns, and every function of device/ptx in plain C.  For src/gen/body_warps_test.c.
+ *
+ * A thread of the worker is a stack of its own.  One runs at a time, until it waits: for its warp, for a barrier, for a
+ * copy.  Which warp goes on is chosen at random, and a copy arrives at once or some time later, so that a body which
+ * forgets to wait meets what was there before.  What cannot be seen here: the order of memory between threads that run
+ * at the same time, and the proxies of asynchronous copies.
+ *
+ * Products are done by the last lane that comes, for all.  Cost of one of 16 x 8 x 16: about 2 us.
+ */
+#ifndef EMULATED_WARPS_CUH
+#define EMULATED_WARPS_CUH
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define MPK_EMULATED 1
+#define __device__
+#define __constant__
+#define __shared__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __align__(n) __attribute__((aligned(n)))
+
+#include "tile/task.cuh"
+
+/* The files that these functions stand for. */
+#define PTX_PTX_CUH
+#define PTX_MATRIX_CUH
+
+/* ---- threads ---- */
+
+enum {
+    EMULATED_BODIES = 256,                  /* threads that call bodies */
+    EMULATED_CLERK = EMULATED_BODIES + 32,  /* behind the loader's warp */
+    EMULATED_THREADS = EMULATED_CLERK + 1,
+    EMULATED_WARPS = EMULATED_THREADS / 32 + 1,
+    EMULATED_STACK = 128 << 10,
+    EMULATED_COPIES = 256, /* of a thread, or bulk copies, under way */
+    EMULATED_PATIENCE = 1 << 16,
+};
+
+struct emulated_copy {
+    void *to;
+    const void *from; /* NULL: zeros */
+    rt_u32 n_bytes, group;
+    rt_u64 *barrier;
+};
+
+struct emulated_thread {
+    ucontext_t start;
+    jmp_buf at;
+    void *stack;
+    int number, begun, done;
+    const rt_u32 *waits; /* NULL, or it waits for *waits to change from `round` */
+    rt_u32 round;
+    emulated_copy copies[EMULATED_COPIES];
+    rt_u32 n_copies, group;
+};
+
+/* Threads that meet: `round` changes when the last has come. */
+struct emulated_meeting {
+    rt_u32 n, round;
+};
+
+struct emulated_warp {
+    emulated_meeting meeting;
+    rt_u64 value[2][32]; /* what the lanes show each other, of odd and of even meetings */
+    float *sums[32];
+    rt_u32 words[32][6];
+};
+
+static emulated_thread emulated_threads[EMULATED_THREADS], *emulated_now;
+static jmp_buf emulated_turns;
+static emulated_warp emulated_warps[EMULATED_WARPS];
+static emulated_meeting emulated_barriers[16]; /* bar.sync */
+static emulated_copy emulated_bulk[EMULATED_COPIES];
+static rt_u32 emulated_n_bulk, emulated_idle; /* turns since anything happened */
+static rt_u64 emulated_state;
+
+static inline rt_u32 emulated_random(rt_u32 limit)
+{
+    emulated_state ^= emulated_state << 13;
+    emulated_state ^= emulated_state >> 7;
+    emulated_state ^= emulated_state << 17;
+    return (rt_u32)(emulated_state >> 33) % limit;
+}
+
+static void emulated_yield(void)
+{
+    if (!_setjmp(emulated_now->at))
+        _longjmp(emulated_turns, 1);
+}
+
+static __noinline__ void emulated_resume(emulated_thread *t)
+{
+    emulated_now = t;
+    if (_setjmp(emulated_turns))
+        return;
+    if (t->begun)
+        _longjmp(t->at, 1);
+    t->begun = 1;
+    setcontext(&t->start);
+}
+
+/* The last of n threads does `work` for all. */
+static void emulated_meet(emulated_meeting *m, rt_u32 n, void (*work)(void))
+{
+    const rt_u32 round = m->round;
+    if (++m->n == n) {
+        if (work)
+            work();
+        m->n = 0;
+        m->round++;
+        emulated_idle = 0;
+        return;
+    }
+    emulated_now->waits = &m->round;
+    emulated_now->round = round;
+    emulated_yield();
+    emulated_now->waits = 0;
+}
+
+struct emulated_index {
+    rt_u32 x;
+};
+#define threadIdx (emulated_index{(rt_u32)emulated_now->number})
+
+static inline int mpk_thread(void)
+{
+    return emulated_now->number;
+}
+static inline void mpk_sync(void)
+{
+    emulated_meet(&emulated_barriers[1], EMULATED_BODIES, 0);
+}
+
+/* ---- lanes of a warp ---- */
+
+static inline emulated_warp *emulated_own_warp(void)
+{
+    return &emulated_warps[emulated_now->number / 32];
+}
+static inline int emulated_lane(void)
+{
+    return emulated_now->number % 32;
+}
+static inline void __syncwarp(void)
+{
+    if (emulated_now->number < EMULATED_CLERK)
+        emulated_meet(&emulated_own_warp()->meeting, 32, 0);
+}
+
+/* What every lane shows, until the lane's next call but one: nobody can be further ahead. */
+static inline const rt_u64 *emulated_show(rt_u64 v)
+{
+    emulated_warp *w = emulated_own_warp();
+    rt_u64 *shown = w->value[w->meeting.round % 2];
+    shown[emulated_lane()] = v;
+    emulated_meet(&w->meeting, 32, 0);
+    return shown;
+}
+template <typename type> static inline type emulated_take(type v, int lane)
+{
+    rt_u64 bits = 0;
+    memcpy(&bits, &v, sizeof v);
+    const rt_u64 *shown = emulated_show(bits);
+    if (lane >= 0 && lane < 32)
+        memcpy(&v, &shown[lane], sizeof v);
+    return v;
+}
+template <typename type> static inline type __shfl_sync(rt_u32, type v, int lane)
+{
+    return emulated_take(v, lane & 31);
+}
+template <typename type> static inline type __shfl_xor_sync(rt_u32, type v, int mask)
+{
+    return emulated_take(v, emulated_lane() ^ mask);
+}
+template <typename type> static inline type __shfl_up_sync(rt_u32, type v, int n)
+{
+    return emulated_take(v, emulated_lane() - n);
+}
+template <typename type> static inline type __shfl_down_sync(rt_u32, type v, int n)
+{
+    return emulated_take(v, emulated_lane() + n);
+}
+static inline rt_u32 __ballot_sync(rt_u32, bool says)
+{
+    const rt_u64 *shown = emulated_show(says);
+    rt_u32 set = 0;
+    for (int i = 0; i < 32; i++)
+        set |= (rt_u32)shown[i] << i;
+    return set;
+}
+static inline int __any_sync(rt_u32 lanes, bool says)
+{
+    return __ballot_sync(lanes, says) != 0;
+}
+static inline int __all_sync(rt_u32 lanes, bool says)
+{
+    return __ballot_sync(lanes, says) == 0xffffffffu;
+}
+
+/* ---- words of CUDA ---- */
+
+struct uint2 {
+    rt_u32 x, y;
+};
+struct __align__(16) uint4
+{
+    rt_u32 x, y, z, w;
+};
+struct float2 {
+    float x, y;
+};
+struct __align__(16) float4
+{
+    float x, y, z, w;
+};
+static inline uint2 make_uint2(rt_u32 x, rt_u32 y)
+{
+    return {x, y};
+}
+static inline uint4 make_uint4(rt_u32 x, rt_u32 y, rt_u32 z, rt_u32 w)
+{
+    return {x, y, z, w};
+}
+static inline float2 make_float2(float x, float y)
+{
+    return {x, y};
+}
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+    return {x, y, z, w};
+}
+static inline rt_u32 __float_as_uint(float x)
+{
+    rt_u32 u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+static inline float __uint_as_float(rt_u32 u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+static inline float __int_as_float(int i)
+{
+    return __uint_as_float((rt_u32)i);
+}
+static inline int __clz(int x)
+{
+    return x ? __builtin_clz((rt_u32)x) : 32;
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+static inline float rsqrtf(float x)
+{
+    return 1 / sqrtf(x);
+}
+static inline float __fdividef(float x, float y)
+{
+    return x / y;
+}
+#define __expf expf
+static inline rt_u32 atomicOr(rt_u32 *p, rt_u32 v)
+{
+    rt_u32 old = *p;
+    *p |= v;
+    return old;
+}
+static inline rt_u32 atomicAdd(rt_u32 *p, rt_u32 v)
+{
+    rt_u32 old = *p;
+    *p += v;
+    return old;
+}
+
+/* ---- memory ---- */
+
+extern __align__(1024) char mpk_s[];
+
+struct __align__(16) mpk_words
+{
+    rt_u32 x, y, z, w;
+};
+
+/* The GPU faults on an address that is not a multiple of the size; so does this. */
+template <int BYTES> static inline const void *emulated_aligned(const void *p)
+{
+    if ((uintptr_t)p % BYTES)
+        abort();
+    return p;
+}
+static inline rt_u32 ptx_shared(const void *p)
+{
+    return (rt_u32)((const char *)p - mpk_s);
+}
+static inline mpk_words ptx_load_words(const void *p)
+{
+    return *(const mpk_words *)emulated_aligned<16>(p);
+}
+static inline mpk_words ptx_load_shared_words(const void *p)
+{
+    return *(const mpk_words *)emulated_aligned<16>(p);
+}
+static inline rt_u32 ptx_load_word(const void *p)
+{
+    return *(const rt_u32 *)emulated_aligned<4>(p);
+}
+static inline void ptx_store_word(void *p, rt_u32 v)
+{
+    *(rt_u32 *)emulated_aligned<4>(p) = v;
+}
+static inline void ptx_store_pair(void *p, rt_u32 a, rt_u32 b)
+{
+    *(uint2 *)emulated_aligned<8>(p) = make_uint2(a, b);
+}
+static inline rt_u32 ptx_load_flag(const rt_u32 *p)
+{
+    return *p;
+}
+static inline rt_u32 ptx_acquire_flag(const rt_u32 *p)
+{
+    return *p;
+}
+static inline void ptx_store_flag(rt_u32 *p, rt_u32 v)
+{
+    *p = v;
+}
+static inline void ptx_add_release(rt_word *w, rt_u32 v)
+{
+    w->value += v;
+}
+static inline void ptx_add_relaxed(rt_word *w, rt_u32 v)
+{
+    w->value += v;
+}
+static inline void ptx_meet(int id, int n)
+{
+    emulated_meet(&emulated_barriers[id], (rt_u32)n, 0);
+}
+static inline void ptx_fence_shared(void) {}
+static inline void ptx_fence_bulk(void) {}
+static inline rt_u64 ptx_policy_once(void)
+{
+    return 0;
+}
+static inline rt_u32 ptx_cycles(void)
+{
+    return 0;
+}
+
+/* ---- barriers in shared memory ---- */
+
+struct emulated_mbarrier {
+    rt_u32 phase : 1, expected : 15, pending : 16;
+    int bytes;
+};
+
+static inline void emulated_count(rt_u64 *b, rt_u32 arrivals, int n_bytes)
+{
+    emulated_mbarrier m;
+    memcpy(&m, b, sizeof m);
+    m.pending -= arrivals;
+    m.bytes += n_bytes;
+    if (!m.pending && !m.bytes) {
+        m.phase ^= 1;
+        m.pending = m.expected;
+        emulated_idle = 0;
+    }
+    memcpy(b, &m, sizeof m);
+}
+static inline void ptx_barrier_init(rt_u64 *b, rt_u32 arrivals)
+{
+    emulated_mbarrier m = {0, arrivals, arrivals, 0};
+    memcpy(b, &m, sizeof m);
+}
+static inline void ptx_barrier_arrive(rt_u64 *b)
+{
+    emulated_count(b, 1, 0);
+}
+static inline void ptx_barrier_expect(rt_u64 *b, rt_u32 n_bytes)
+{
+    emulated_count(b, 1, (int)n_bytes);
+}
+static inline rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
+{
+    emulated_mbarrier m;
+    memcpy(&m, b, sizeof m);
+    if (m.phase != parity)
+        return 1;
+    emulated_yield();
+    return 0;
+}
+
+/* ---- copies ---- */
+
+static inline void emulated_do(const emulated_copy *c)
+{
+    if (c->from)
+        memcpy(c->to, c->from, c->n_bytes);
+    else
+        memset(c->to, 0, c->n_bytes);
+    if (c->barrier)
+        emulated_count(c->barrier, 0, -(int)c->n_bytes);
+    emulated_idle = 0;
+}
+static inline void ptx_copy_async(void *to, const void *from, bool there)
+{
+    emulated_thread *t = emulated_now;
+    emulated_copy c = {(void *)emulated_aligned<16>(to), there ? emulated_aligned<16>(from) : 0, 16, t->group, 0};
+    if (t->n_copies == EMULATED_COPIES)
+        abort();
+    if (emulated_random(2))
+        emulated_do(&c);
+    else
+        t->copies[t->n_copies++] = c;
+}
+static inline void ptx_copy_async_commit(void)
+{
+    emulated_now->group++;
+}
+template <int N> static inline void ptx_copy_async_wait(void)
+{
+    emulated_thread *t = emulated_now;
+    rt_u32 left = 0;
+    for (rt_u32 i = 0; i < t->n_copies; i++) {
+        if (t->copies[i].group + N < t->group)
+            emulated_do(&t->copies[i]);
+        else
+            t->copies[left++] = t->copies[i];
+    }
+    t->n_copies = left;
+}
+static inline void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b)
+{
+    emulated_copy c = {(void *)emulated_aligned<16>(to), emulated_aligned<16>(from), n_bytes, 0, b};
+    if (n_bytes % 16)
+        abort();
+    if (emulated_n_bulk == EMULATED_COPIES || emulated_random(2))
+        emulated_do(&c);
+    else
+        emulated_bulk[emulated_n_bulk++] = c;
+}
+static inline void ptx_copy_bulk_once(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b, rt_u64)
+{
+    ptx_copy_bulk(to, from, n_bytes, b);
+}
+/* One of the bulk copies that are under way arrives. */
+static inline void emulated_arrive(void)
+{
+    if (!emulated_n_bulk)
+        return;
+    rt_u32 i = emulated_random(emulated_n_bulk);
+    emulated_copy c = emulated_bulk[i];
+    emulated_bulk[i] = emulated_bulk[--emulated_n_bulk];
+    emulated_do(&c);
+}
+
+/* ---- arithmetic ---- */
+
+static inline float ptx_exp2(float x)
+{
+    return exp2f(x);
+}
+static inline float ptx_log2(float x)
+{
+    return log2f(x);
+}
+static inline float ptx_low_bf16(rt_u32 v)
+{
+    return __uint_as_float(v << 16);
+}
+static inline float ptx_high_bf16(rt_u32 v)
+{
+    return __uint_as_float(v & 0xffff0000u);
+}
+static inline rt_u32 emulated_bf16(float x)
+{
+    rt_u32 u = __float_as_uint(x);
+    return (u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+static inline rt_u32 ptx_pack_bf16(float low, float high)
+{
+    return emulated_bf16(low) | emulated_bf16(high) << 16;
+}
+
+/* ---- products ---- */
+
+/* c[m x n] += a[m x 16] b[n x 16]. */
+template <int N> static inline void emulated_product(const float (*a)[16], const float (*b)[N], int rows, float (*c)[N])
+{
+    for (int m = 0; m < rows; m++)
+        for (int k = 0; k < 16; k++)
+            for (int n = 0; n < N; n++)
+                c[m][n] += a[m][k] * b[k][n];
+}
+
+static void emulated_multiply(void)
+{
+    const emulated_warp *w = emulated_own_warp();
+    float a[16][16], b[16][8], sum[16][8];
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 6; i++) {
+            const int g = lane / 4, k = lane % 4 * 2 + (i < 4 ? i / 2 : i - 4) * 8;
+            const float low = ptx_low_bf16(w->words[lane][i]), high = ptx_high_bf16(w->words[lane][i]);
+            float *first = i < 4 ? &a[g + i % 2 * 8][k] : &b[k][g], *second = i < 4 ? first + 1 : &b[k + 1][g];
+            *first = low;
+            *second = high;
+        }
+    for (int i = 0; i < 128; i++)
+        sum[i / 4 % 8 + i % 4 / 2 * 8][i / 32 * 2 + i % 2] = w->sums[i / 4 % 8 * 4 + i / 32][i % 4];
+    emulated_product<8>(a, b, 16, sum);
+    for (int i = 0; i < 128; i++)
+        w->sums[i / 4 % 8 * 4 + i / 32][i % 4] = sum[i / 4 % 8 + i % 4 / 2 * 8][i / 32 * 2 + i % 2];
+}
+static inline void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+{
+    emulated_warp *w = emulated_own_warp();
+    const rt_u32 words[6] = {a0, a1, a2, a3, b0, b1};
+    w->sums[emulated_lane()] = c;
+    memcpy(w->words[emulated_lane()], words, sizeof words);
+    emulated_meet(&w->meeting, 32, emulated_multiply);
+}
+static inline void ptx_load_matrices(rt_u32 *r, const void *row)
+{
+    const rt_u64 *rows = emulated_show((rt_u64)(uintptr_t)emulated_aligned<16>(row));
+    for (int m = 0; m < 4; m++)
+        memcpy(&r[m], (const char *)(uintptr_t)rows[m * 8 + emulated_lane() / 4] + emulated_lane() % 4 * 4, 4);
+}
+
+/* A warpgroup's product. */
+struct emulated_group {
+    emulated_meeting meeting;
+    float *sums[128];
+    rt_u64 a, b;
+};
+static emulated_group emulated_groups[EMULATED_BODIES / 128];
+
+static inline rt_u64 ptx_matrix(const void *first, rt_u32 group_bytes)
+{
+    if (ptx_shared(first) % 32)
+        abort();
+    return (rt_u64)(ptx_shared(first) >> 4) | (rt_u64)(group_bytes >> 4) << 32;
+}
+static inline void ptx_group_begin(void) {}
+static inline void ptx_group_commit(void) {}
+template <int N> static inline void ptx_group_wait(void) {}
+
+/* Element (row, k) of a matrix in the 64-byte swizzle. */
+static inline float emulated_element(rt_u64 matrix, int row, int k)
+{
+    rt_u32 at = ((rt_u32)matrix & 0x3fff) * 16 + row / 8 * ((rt_u32)(matrix >> 32) * 16) + row % 8 * 64 + k * 2;
+    rt_u16 bits;
+    memcpy(&bits, mpk_s + (at ^ (at >> 7 & 3) << 4), 2);
+    return ptx_low_bf16(bits);
+}
+template <int N> static void emulated_group_multiply(void)
+{
+    const emulated_group *g = &emulated_groups[emulated_now->number / 128];
+    float a[64][16], b[16][N], sum[64][N];
+    for (int k = 0; k < 16; k++) {
+        for (int m = 0; m < 64; m++)
+            a[m][k] = emulated_element(g->a, m, k);
+        for (int n = 0; n < N; n++)
+            b[k][n] = emulated_element(g->b, n, k);
+    }
+    memset(sum, 0, sizeof sum);
+    emulated_product<N>(a, b, 64, sum);
+    for (int i = 0; i < 128; i++)
+        for (int e = 0; e < N / 2; e++)
+            g->sums[i][e] += sum[i / 32 * 16 + i % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + i % 4 * 2 + e % 2];
+}
+template <int N> static inline void emulated_group_product(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group *g = &emulated_groups[emulated_now->number / 128];
+    g->sums[emulated_now->number % 128] = c;
+    g->a = a;
+    g->b = b;
+    emulated_meet(&g->meeting, 128, emulated_group_multiply<N>);
+}
+static inline void ptx_group_multiply_64(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<64>(c, a, b);
+}
+static inline void ptx_group_multiply_128(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<128>(c, a, b);
+}
+
+#endif

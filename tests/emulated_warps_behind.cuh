@@ -1,0 +1,165 @@
+/* emulated_warps_behind.cuh - what stands behind all generated bodies on the host: a worker with its loader and clerk,
+ * which runs a list of tasks as device/kernel.cuh does, and the entry by which a test asks how a KV page lies. */
+#ifndef EMULATED_WARPS_BEHIND_CUH
+#define EMULATED_WARPS_BEHIND_CUH
+
+#include "tile/kv.cuh"
+
+__align__(1024) char mpk_s[MPK_PAGES * MPK_PAGE_BYTES + MPK_SCRATCH_BYTES + 1024];
+
+/* What the runtime's headers ask of a host; bodies call none of it. */
+rt_u64 rt_clock_ns(void)
+{
+    return 0;
+}
+void rt_yield(void) {}
+void rt_sleep(rt_word *, rt_u32, rt_u64) {}
+void rt_wake(rt_word *) {}
+void rt_delay(rt_u64, rt_u32) {}
+
+enum { EMULATED_OK, EMULATED_STUCK, EMULATED_RINGS_DIFFER, EMULATED_SCRATCH };
+
+struct emulated_list {
+    const rt_entry *entries;
+    rt_u32 n;
+    mpk_ring loaded, taken[EMULATED_BODIES]; /* where the ring stood at the end, for each side */
+};
+static emulated_list emulated_tasks;
+
+/* The loader's warp: all tasks, as far ahead as there are pages. */
+static void emulated_load(void)
+{
+    mpk_load l = {};
+    l.ring.n = l.tail.n = MPK_PAGES;
+    l.in_flight = 3;
+    l.aot = 1;
+    for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
+        l.e = &emulated_tasks.entries[i];
+        if (mpk_body_loads(l.e->body))
+            mpk_dispatch_load(l.e->body, l);
+    }
+    emulated_tasks.loaded = l.ring;
+}
+
+/* The clerk: task after task is ready, and done when all warps say so. */
+static void emulated_clerk(void)
+{
+    for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
+        ptx_barrier_arrive(&mpk_w.ready);
+        mpk_barrier_wait(&mpk_w.done, i % 2);
+    }
+}
+
+/* A thread that runs bodies. */
+static void emulated_bodies(void)
+{
+    mpk_ring ring = {0, MPK_PAGES, 0, 0};
+    for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
+        const rt_entry *e = &emulated_tasks.entries[i];
+        const rt_u32 live = mpk_w.live[e->live];
+        mpk_task t = {e, e->hi[0] > live ? live : e->hi[0], mpk_w.live, mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring,
+                      i % 2};
+        const bool empty = e->lo[0] >= t.hi0, runs = !empty || mpk_body_loads(e->body);
+        const bool waits = runs && mpk_body_waits(e->body);
+        if (t.hi0 < e->lo[0])
+            t.hi0 = e->lo[0];
+        if (!waits)
+            mpk_wait(t);
+        if (runs)
+            mpk_dispatch_body(e->body, t);
+        if (!waits)
+            mpk_trigger(t);
+    }
+    emulated_tasks.taken[emulated_now->number] = ring;
+}
+
+static void emulated_begin(void)
+{
+    const int i = emulated_now->number;
+    i < EMULATED_BODIES ? emulated_bodies() : i < EMULATED_CLERK ? emulated_load() : emulated_clerk();
+    emulated_now->done = 1;
+    emulated_idle = 0;
+    emulated_yield();
+}
+
+static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
+{
+    emulated_state = seed * 2 + 1;
+    emulated_n_bulk = emulated_idle = 0;
+    memset(&mpk_w, 0, sizeof mpk_w);
+    memset(emulated_warps, 0, sizeof emulated_warps);
+    memset(emulated_barriers, 0, sizeof emulated_barriers);
+    memset(emulated_groups, 0, sizeof emulated_groups);
+    memset(mpk_s, 0xff, sizeof mpk_s);
+    memcpy(mpk_w.live, live, sizeof mpk_w.live);
+    mpk_w.mode = RT_SERVE;
+    mpk_w.begun = 1;
+    for (int i = 0; i < MPK_PAGES; i++) {
+        ptx_barrier_init(&mpk_w.full[i], 1);
+        ptx_barrier_init(&mpk_w.empty[i], EMULATED_BODIES / 32);
+    }
+    ptx_barrier_init(&mpk_w.ready, 1);
+    ptx_barrier_init(&mpk_w.done, EMULATED_BODIES / 32);
+    for (int i = 0; i < EMULATED_THREADS; i++) {
+        emulated_thread *t = &emulated_threads[i];
+        if (!t->stack && !(t->stack = malloc(EMULATED_STACK)))
+            abort();
+        getcontext(&t->start);
+        t->start.uc_stack.ss_sp = t->stack;
+        t->start.uc_stack.ss_size = EMULATED_STACK;
+        t->start.uc_link = 0;
+        makecontext(&t->start, emulated_begin, 0);
+        t->number = i;
+        t->begun = t->done = 0;
+        t->waits = 0;
+        t->n_copies = t->group = 0;
+    }
+}
+
+/* Give one warp a turn; false: its threads are done. */
+static bool emulated_turn(int warp)
+{
+    bool more = false;
+    for (int i = warp * 32; i < warp * 32 + 32 && i < EMULATED_THREADS; i++) {
+        emulated_thread *t = &emulated_threads[i];
+        if (!t->done && (!t->waits || *t->waits != t->round))
+            emulated_resume(t);
+        more = more || !t->done;
+    }
+    return more;
+}
+
+/* These tasks, one after the other, on one worker; scratch_bytes: what their body has asked for. */
+extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes,
+                            unsigned long long seed)
+{
+    bool more[EMULATED_WARPS];
+    int left = EMULATED_WARPS;
+    emulated_tasks.entries = entries;
+    emulated_tasks.n = n;
+    emulated_prepare(live, seed);
+    memset(more, 1, sizeof more);
+    while (left) {
+        const int warp = (int)emulated_random(EMULATED_WARPS);
+        if (more[warp] && !(more[warp] = emulated_turn(warp)))
+            left--;
+        if (!emulated_random(8))
+            emulated_arrive();
+        if (++emulated_idle > EMULATED_PATIENCE)
+            return EMULATED_STUCK;
+    }
+    for (int i = 0; i < EMULATED_BODIES; i++)
+        if (memcmp(&emulated_tasks.taken[i], &emulated_tasks.loaded, sizeof(mpk_ring)) != 0)
+            return EMULATED_RINGS_DIFFER;
+    for (unsigned i = scratch_bytes; i < MPK_SCRATCH_BYTES + 1024; i++)
+        if (mpk_s[MPK_PAGES * MPK_PAGE_BYTES + i] != (char)0xff)
+            return EMULATED_SCRATCH;
+    return EMULATED_OK;
+}
+
+extern "C" int emulated_kv_at(int values, int token, int dim, int page_tokens, int size, int bytes)
+{
+    return values ? kv_value_at(token, dim, page_tokens, size, bytes) : kv_key_at(token, dim, page_tokens, size, bytes);
+}
+
+#endif

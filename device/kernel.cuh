@@ -4,14 +4,19 @@
  * checks).  The generated source defines, before it includes this file, mpk_dispatch_body, mpk_dispatch_load,
  * mpk_body_waits and mpk_body_loads.
  *
- *   warps 0 .. MPK_WARPS - 1  bodies: follow the step word, run the worker's AOT list in order, JIT tasks in between
- *   warp  MPK_WARPS           loader of AOT tasks: descriptors and constant operands, ahead of events, across tasks,
- *                             operators, layers and steps
- *   warp  MPK_WARPS + 1       the clerk: polls the event of the task that comes, and triggers for the task that has
- * been done, so that no body's warp waits for memory on their account; in steps with JIT tasks it loads for these
- * instead, and the bodies' side looks after events itself warp  MPK_WARPS + 2       worker 0: the step task; workers 1
- * .. n_schedulers: a scheduler warp  MPK_WARPS + 3       worker 0: the courier between the machine's rings and the
- * host's; others: the watcher, which brings the machine's abort word to the worker
+ *   0 .. MPK_WARPS - 1  bodies: follow the step word, run the worker's AOT list in order, JIT tasks in between
+ *
+ *   MPK_WARPS           loader of AOT tasks: descriptors and constant operands, ahead of events, across tasks,
+ *                       operators, layers and steps
+ *
+ *   MPK_WARPS + 1       the clerk: polls the event of the task that comes, triggers for the task that is done, so that
+ *                       no body's warp waits for memory on their account; in steps with JIT tasks it loads for these
+ *                       instead, and the bodies' side looks after events itself
+ *
+ *   MPK_WARPS + 2       worker 0: the step task; workers 1 .. n_schedulers: a scheduler
+ *
+ *   MPK_WARPS + 3       worker 0: the courier between the machine's rings and the host's; others: the watcher, which
+ *                       brings the machine's abort word to the worker
  *
  * The loader assumes that the next step runs the same graph as the last and goes on with its first tasks.  If another
  * comes, the bodies' side asks it to stop (resync), throws away what it has loaded for the step that does not come, and

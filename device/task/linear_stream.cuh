@@ -389,16 +389,21 @@ MPK_FN void stream_pages(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int b
     }
 }
 
-/* Put a group's sums of this warp where stream_reduce finds them; `add`: to those of earlier passes. */
-template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, const float *sums, bool add)
+/* Where a group's sums of this warp lie, for stream_total. */
+template <int WIDE> MPK_FN float *stream_part(char *s_parts, int group)
 {
-    float *to = (float *)s_parts + ((group * 8) * 32 + threadIdx.x) * (WIDE ? 4 : 2);
+    return (float *)s_parts + ((group * 8) * 32 + threadIdx.x) * (WIDE ? 4 : 2);
+}
+template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, const float *sums)
+{
+    float *to = stream_part<WIDE>(s_parts, group);
 #pragma unroll
     for (int e = 0; e < (WIDE ? 4 : 2); e++)
-        to[e] = add ? to[e] + sums[e] : sums[e];
+        to[e] = sums[e];
 }
 
-/* One group: the n pages of this pass; `last`: blocks a warp in the last of them. */
+/* Add one group: the n pages of this pass; `last`: blocks a warp in the last of them.  Pairs of pages are added to the
+ * total one after the other, whatever the number of pages in a pass: the bits are the same for all routines. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n, int last, int warp, int lane_at,
                          float *total)
@@ -408,13 +413,13 @@ MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n
         stream_pages<1, 0, 1>(ring, x, 4, last, warp, lane_at, sums);
 #pragma unroll
         for (int e = 0; e < (WIDE ? 4 : 2); e++)
-            total[e] = sums[0][e];
+            total[e] += sums[0][e];
         return;
     }
     stream_pages<2, 0, 1>(ring, x, 4, n == 2 ? last : 4, warp, lane_at, sums);
 #pragma unroll
     for (int e = 0; e < (WIDE ? 4 : 2); e++)
-        total[e] = sums[0][e] + sums[1][e];
+        total[e] += sums[0][e] + sums[1][e];
     if (AT_ONCE == 2 || n == 2)
         return;
     if (n == 3) {
@@ -427,7 +432,7 @@ MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n
     stream_pages<2, AT_ONCE - 2, 1>(ring, x, 4, last, warp, lane_at, sums);
 #pragma unroll
     for (int e = 0; e < (WIDE ? 4 : 2); e++)
-        total[e] = (total[e] + sums[0][e]) + sums[1][e];
+        total[e] += sums[0][e] + sums[1][e];
 }
 
 /* ---- the end of a tile ---- */
@@ -656,14 +661,18 @@ template <int AT_ONCE, int WIDE, int FOLDS> MPK_FN void linear_stream(const mpk_
                 for (; i + 1 < here; i += 2) {
                     float sums[2][4];
                     stream_pages<2, 0, 0>(&ring, x, last, last, warp, lane_at, sums);
-                    stream_put<WIDE>(s_parts, i, sums[0], false);
-                    stream_put<WIDE>(s_parts, i + 1, sums[1], false);
+                    stream_put<WIDE>(s_parts, i, sums[0]);
+                    stream_put<WIDE>(s_parts, i + 1, sums[1]);
                 }
 #pragma unroll 1
             for (; i < here; i++) {
-                float total[4];
+                float total[4] = {0, 0, 0, 0};
+                if (pass) /* what earlier passes have summed */
+#pragma unroll
+                    for (int e = 0; e < (WIDE ? 4 : 2); e++)
+                        total[e] = stream_part<WIDE>(s_parts, i)[e];
                 stream_group<AT_ONCE, WIDE>(&ring, x, of_pass, of_last, warp, lane_at, total);
-                stream_put<WIDE>(s_parts, i, total, pass > 0);
+                stream_put<WIDE>(s_parts, i, total);
             }
         }
         if (s.norm && q == 0) {

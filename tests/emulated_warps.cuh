@@ -1,5 +1,5 @@
-/* emulated_warps.cuh - what stands before all generated bodies when the host's C++ compiler compiles them: warps that run
- * in turns, and every function of device/ptx in plain C.  For src/gen/body_warps_test.c.
+/* emulated_warps.cuh - what stands before all generated bodies when the host's C++ compiler compiles them: warps that
+ * run in turns, and every function of device/ptx in plain C.  For src/gen/body_warps_test.c.
  *
  * A thread of the worker is a stack of its own.  One runs at a time, until it waits: for its warp, for a barrier, for a
  * copy.  Which warp goes on is chosen at random, and a copy arrives at once or some time later, so that a body which
@@ -35,8 +35,8 @@
 /* ---- threads ---- */
 
 enum {
-    EMULATED_BODIES = 256,                  /* threads that call bodies */
-    EMULATED_CLERK = EMULATED_BODIES + 32,  /* behind the loader's warp */
+    EMULATED_BODIES = 256,                 /* threads that call bodies */
+    EMULATED_CLERK = EMULATED_BODIES + 32, /* behind the loader's warp */
     EMULATED_THREADS = EMULATED_CLERK + 1,
     EMULATED_WARPS = EMULATED_THREADS / 32 + 1,
     EMULATED_STACK = 128 << 10,

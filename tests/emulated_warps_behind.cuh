@@ -57,7 +57,7 @@ static void emulated_bodies(void)
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         const rt_entry *e = &emulated_tasks.entries[i];
         const rt_u32 live = mpk_w.live[e->live];
-        mpk_task t = {e, e->hi[0] > live ? live : e->hi[0], mpk_w.live, mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring,
+        mpk_task t = {e,    e->hi[0] > live ? live : e->hi[0], mpk_w.live, mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring,
                       i % 2};
         const bool empty = e->lo[0] >= t.hi0, runs = !empty || mpk_body_loads(e->body);
         const bool waits = runs && mpk_body_waits(e->body);

@@ -41,13 +41,15 @@ static uint64_t base_seed;
     "input %x : bf16[" tokens ", " splits ", " columns "] live=tokens\ninput %l : f32[" tokens ", " splits ", " heads \
     "] live=tokens\ninput %r : bf16[" tokens ", " rows                                                                \
     "] live=tokens\n" W("w", rows, columns) "%y = linear(%x, %w, _, _, _, _, _, _, %r, %l)\n"
-#define SPLIT(tokens, qkv, half, size, slots, pages, n_pages, kv_heads, norms, with, attributes)                       \
-    "input %x : bf16[" tokens ", " qkv "] live=tokens\ninput %t : f32[" tokens ", 2, " half                            \
-    "] live=tokens\ninput %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                                    \
-    "] live=tokens\ninput %pages : i32[" slots ", " pages "]\nstate %kc : bf16[" n_pages ", " kv_heads ", 64, " size   \
-    "]\nstate %vc : bf16[" n_pages ", " kv_heads ", 64, " size "]\n" norms                                             \
-    "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc" with ") {" attributes ", kv_heads = " kv_heads \
-    ", head_size = " size "}\n"
+#define PLACES(tokens, slots, pages, n_pages, kv_heads, size)                                                          \
+    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" slots        \
+    ", " pages "]\nstate %kc : bf16[" n_pages ", " kv_heads ", 64, " size "]\nstate %vc : bf16[" n_pages ", " kv_heads \
+    ", 64, " size "]\n"
+#define SPLIT(tokens, qkv, half, size, slots, pages, n_pages, kv_heads, norms, with, attributes)                  \
+    X(tokens, qkv)                                                                                                \
+    "input %t : f32[" tokens ", 2, " half "] live=tokens\n" PLACES(tokens, slots, pages, n_pages, kv_heads, size) \
+        norms "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc" with ") {" attributes           \
+              ", kv_heads = " kv_heads ", head_size = " size "}\n"
 #define NORMS "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
 
 static const char *const decode_graphs[] = {
@@ -91,6 +93,20 @@ static const char *const prefill_graphs[] = {
     X("33", "1024") W("w", "1003", "1024") "const %n : bf16[1024]\ninput %r : i32[3] live=rows\n%l, %p = logits(%x, "
                                            "%w, %n, %r)\n",
     X("100", "64") W("w", "700", "64") "%l, %p = logits(%x, %w)\n",
+};
+
+/* These need nothing of the architecture. */
+static const char *const paged_graphs[] = {
+    X("100", "4096") "input %t : f32[100, 2, 64] live=tokens\n" PLACES("100", "1", "3", "4", "8", "128") NORMS
+    "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 16, kv_heads = 8, head_size = 128}\n",
+    X("37", "768") "input %t : f32[37, 2, 32] live=tokens\n" PLACES(
+        "37", "6", "2", "13", "2", "64") "const %kn : f32[64]\n%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
+                                         "_, %kn) {heads = 8, kv_heads = 2, head_size = 64}\n",
+    "input %q : bf16[100, 16, 128] live=tokens\n" PLACES("100", "1", "3", "4", "8",
+                                                         "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    "input %q : bf16[33, 16, 128] live=tokens\n" PLACES(
+        "33", "3", "4", "13", "8", "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages) {window = 90}\n",
+    "input %t : i32[33] live=tokens\nconst %w : bf16[301, 1024]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n",
 };
 
 /* Keep a case if a body of this architecture takes it that the generic test does not see. */
@@ -159,6 +175,7 @@ static int set_up_devices(void **state)
     gather_records(&hopper);
     gather_graphs(&hopper, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
     gather_graphs(&hopper, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    gather_graphs(&hopper, paged_graphs, sizeof paged_graphs / sizeof *paged_graphs, 300);
     gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     make(&hopper);
     make(&blackwell);

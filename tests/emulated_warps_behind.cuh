@@ -22,6 +22,9 @@ enum { EMULATED_OK, EMULATED_STUCK, EMULATED_RINGS_DIFFER, EMULATED_SCRATCH };
 struct emulated_list {
     const rt_entry *entries;
     rt_u32 n;
+    void *late; /* what the task before writes: NaN until the first task is ready */
+    void *kept; /* what it becomes */
+    size_t n_late;
     mpk_ring loaded, taken[EMULATED_BODIES]; /* where the ring stood at the end, for each side */
 };
 static emulated_list emulated_tasks;
@@ -41,9 +44,12 @@ static void emulated_load(void)
     emulated_tasks.loaded = l.ring;
 }
 
-/* The clerk: task after task is ready, and done when all warps say so. */
+/* The clerk: task after task is ready, the first after a while, and done when all warps say so. */
 static void emulated_clerk(void)
 {
+    for (rt_u32 i = emulated_random(64); i; i--)
+        emulated_yield();
+    memcpy(emulated_tasks.late, emulated_tasks.kept, emulated_tasks.n_late);
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         ptx_barrier_arrive(&mpk_w.ready);
         mpk_barrier_wait(&mpk_w.done, i % 2);
@@ -129,15 +135,10 @@ static bool emulated_turn(int warp)
     return more;
 }
 
-/* These tasks, one after the other, on one worker; scratch_bytes: what their body has asked for. */
-extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes,
-                            unsigned long long seed)
+static int emulated_run_all(void)
 {
     bool more[EMULATED_WARPS];
     int left = EMULATED_WARPS;
-    emulated_tasks.entries = entries;
-    emulated_tasks.n = n;
-    emulated_prepare(live, seed);
     memset(more, 1, sizeof more);
     while (left) {
         const int warp = (int)emulated_random(EMULATED_WARPS);
@@ -151,10 +152,30 @@ extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned 
     for (int i = 0; i < EMULATED_BODIES; i++)
         if (memcmp(&emulated_tasks.taken[i], &emulated_tasks.loaded, sizeof(mpk_ring)) != 0)
             return EMULATED_RINGS_DIFFER;
+    return EMULATED_OK;
+}
+
+/* These tasks, one after the other, on one worker; scratch_bytes: what their body has asked for; late: n_late bytes
+ * that are not there before the first task's event. */
+extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes,
+                            void *late, size_t n_late, unsigned long long seed)
+{
+    emulated_tasks.entries = entries;
+    emulated_tasks.n = n;
+    emulated_tasks.late = late;
+    emulated_tasks.n_late = n_late;
+    emulated_tasks.kept = malloc(n_late);
+    if (!emulated_tasks.kept)
+        abort();
+    memcpy(emulated_tasks.kept, late, n_late);
+    memset(late, 0xff, n_late);
+    emulated_prepare(live, seed);
+    int result = emulated_run_all();
+    free(emulated_tasks.kept);
     for (unsigned i = scratch_bytes; i < MPK_SCRATCH_BYTES + 1024; i++)
         if (mpk_s[MPK_PAGES * MPK_PAGE_BYTES + i] != (char)0xff)
             return EMULATED_SCRATCH;
-    return EMULATED_OK;
+    return result;
 }
 
 extern "C" int emulated_kv_at(int values, int token, int dim, int page_tokens, int size, int bytes)

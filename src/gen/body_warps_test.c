@@ -6,7 +6,8 @@
  *   - any split of output 0, as a list of tasks on one worker, gives what ref gives, within what the dtype allows;
  *   - another order in which warps run and copies arrive gives the same bits;
  *   - nothing else is written, every page that is loaded is released, every wait ends;
- *   - what must not be read is NaN: dead rows, free pages, keys behind a context, memory around the operands.
+ *   - what must not be read is NaN: dead rows, empty parts, free pages, keys behind a context, memory around the
+ *     operands, and before the task's event its first operand.
  */
 #include "emulated_bed.h"
 
@@ -15,7 +16,8 @@ typedef struct device {
     gen_source source;
     VEC(subject) subjects;
     void *library;
-    int (*run)(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes, uint64_t seed);
+    int (*run)(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes, void *late,
+               size_t n_late, uint64_t seed);
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
 } device;
 
@@ -230,6 +232,27 @@ static operand named(const bed *b, const char *name)
     return (operand){NULL, NULL};
 }
 
+/* Of the parts that are to be folded each token has a range of splits, sometimes all; the others say that they hold
+ * nothing, and are NaN. */
+static void empty_parts(bed *b)
+{
+    operand x = named(b, "x"), lse = named(b, "lse");
+    if (!lse.tensor)
+        return;
+    int64_t tokens = lse.tensor->dims[0], splits = lse.tensor->dims[1], heads = lse.tensor->dims[2];
+    size_t part = (size_t)ir_bytes(x.tensor) / (size_t)(tokens * splits);
+    for (int64_t t = 0; t < tokens; t++) {
+        int64_t lo = (int64_t)next_random(b, (uint64_t)splits), n = 1 + (int64_t)next_random(b, (uint64_t)splits);
+        for (int64_t i = 0; i < splits; i++) {
+            if (n == splits || (i >= lo && i < lo + n))
+                continue;
+            memset((char *)x.data + (size_t)(t * splits + i) * part, 0xff, part);
+            for (int64_t head = 0; head < heads; head++)
+                ((float *)lse.data)[(t * splits + i) * heads + head] = -INFINITY;
+        }
+    }
+}
+
 /* Positions of each page that a token alive sees. */
 static void count_seen(const bed *b, const ir_tensor *cache, int64_t *seen)
 {
@@ -325,7 +348,9 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
     for (size_t i = 0; i < n; i++)
         make_entry(b, &boxes[i], packed, &entries[i]);
     entries[n - 1].is_last = 1;
-    int result = d->run(entries, (unsigned)n, b->values.live, d->source.instances[b->s->instance].scratch_bytes, seed);
+    ir_tensor_id first = b->op->in[0]; /* what the operator before has made: of all operators here */
+    int result = d->run(entries, (unsigned)n, b->values.live, d->source.instances[b->s->instance].scratch_bytes,
+                        b->values.data[first], (size_t)ir_bytes(tensor(b, first)), seed);
     if (result)
         fail_msg("%s: %s case %u by %s %s", d->arch->name, b->s->def->name, b->s->number, b->s->use->body->name,
                  what[result]);
@@ -379,6 +404,7 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     b.kv_at = d->kv_at;
     round_scale(&b);
     clamp_live(&b);
+    empty_parts(&b);
     poison_dead(&b);
     poison_caches(&b);
     alive = alive_box(&b);

@@ -139,10 +139,15 @@ static int emulated_run_all(void)
 {
     bool more[EMULATED_WARPS];
     int left = EMULATED_WARPS;
+    rt_u32 held = 0, hold = 0; /* a warp that gets no turn, and for how long: others may come far ahead of it */
     memset(more, 1, sizeof more);
     while (left) {
-        const int warp = (int)emulated_random(EMULATED_WARPS);
-        if (more[warp] && !(more[warp] = emulated_turn(warp)))
+        const rt_u32 warp = emulated_random(EMULATED_WARPS);
+        if (!hold--) {
+            held = emulated_random(2 * EMULATED_WARPS);
+            hold = emulated_random(512);
+        }
+        if (warp != held && more[warp] && !(more[warp] = emulated_turn((int)warp)))
             left--;
         if (!emulated_random(8))
             emulated_arrive();

@@ -384,6 +384,8 @@ static void expect_peaks(const bed *b, void **expected)
         const float *row = (const float *)b->values.data[logits] + i / blocks * columns;
         float *pair = (float *)expected[peaks] + i * 2;
         int64_t first = i % blocks * 64, end = first + 64 < columns ? first + 64 : columns, best = first;
+        if (isnan(pair[1])) /* not of the box */
+            continue;
         for (int64_t k = first; k < end; k++)
             best = row[k] > row[best] ? k : best;
         pair[0] = row[best];
@@ -395,11 +397,47 @@ static void expect_peaks(const bed *b, void **expected)
 
 /* ---- the test ---- */
 
+/* Run the boxes as tasks of one worker and compare everything with what is expected; scores are of queries and keys
+ * that are rounded to bf16 after sums in another order. */
+static void run_and_compare(const device *d, bed *b, const ir_box *boxes, size_t n, void *packed, uint64_t seed,
+                            void **start, void **expected)
+{
+    load(b, start);
+    turn_caches(b, true);
+    run_device(d, b, boxes, n, packed, seed);
+    turn_caches(b, false);
+    forget_empty_parts(b, expected, start);
+    expect_peaks(b, expected);
+    b->slack = strcmp(b->op->def->name, "attention_split") == 0 ? 0x1p-9 : 0;
+    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
+        if (expected[i])
+            compare(b, i, expected[i], start[i]);
+}
+
+/* What ref makes of the part of a box that is alive. */
+static void **expect(bed *b, ir_box box, void **start)
+{
+    int64_t end = alive_box(b).hi[0];
+    load(b, start);
+    box.hi[0] = box.hi[0] < end ? box.hi[0] : end;
+    if (box.lo[0] <= box.hi[0])
+        run_ref(b, &box);
+    return save(b);
+}
+
+/* One box alone: nothing is written outside. */
+static void check_one_box(const device *d, bed *b, const ir_box *box, void *packed, void **start)
+{
+    void **expected = expect(b, *box, start);
+    run_and_compare(d, b, box, 1, packed, b->seed, start, expected);
+    drop(b, expected);
+}
+
 static void check_subject(const device *d, const subject *s, uint64_t seed, bool all_alive)
 {
     bed b;
     const ir_tensor *y = &s->g->tensors.at[s->g->ops.at[s->g->ops.n - 1].out[0]];
-    ir_box boxes[MOST_BOXES], alive, whole = ir_box_whole(y);
+    ir_box boxes[MOST_BOXES], whole = ir_box_whole(y);
     set_up(&b, s, seed, all_alive, 0, (uint32_t)y->dims[0]);
     b.kv_at = d->kv_at;
     round_scale(&b);
@@ -407,28 +445,20 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     empty_parts(&b);
     poison_dead(&b);
     poison_caches(&b);
-    alive = alive_box(&b);
     void **start = save(&b), **first = NULL, *packed = pack_weights(&b, &s->use->pack);
-    run_ref(&b, &alive);
-    void **expected = save(&b);
+    void **expected = expect(&b, whole, start);
     /* Bodies of few tokens take all of them. */
     size_t n = split(&b, whole, strcmp(s->use->body->name, "linear_stream") == 0, boxes);
     for (uint64_t round = 0; round < 2; round++) {
-        load(&b, start);
-        turn_caches(&b, true);
-        run_device(d, &b, boxes, n, packed, rng_u64(seed, round));
-        turn_caches(&b, false);
-        forget_empty_parts(&b, expected, start);
-        expect_peaks(&b, expected);
-        for (ir_tensor_id i = 0; i < b.g->tensors.n; i++)
-            if (expected[i]) {
-                compare(&b, i, expected[i], start[i]);
-                if (first && memcmp(first[i], b.values.data[i], (size_t)ir_bytes(tensor(&b, i))) != 0)
-                    fail_msg("%s case %u: another order of warps gives different bits", s->def->name, s->number);
-            }
+        run_and_compare(d, &b, boxes, n, packed, rng_u64(seed, round), start, expected);
+        for (ir_tensor_id i = 0; first && i < b.g->tensors.n; i++)
+            if (first[i] && memcmp(first[i], b.values.data[i], (size_t)ir_bytes(tensor(&b, i))) != 0)
+                fail_msg("%s case %u: another order of warps gives different bits", s->def->name, s->number);
         if (!first)
             first = save(&b);
     }
+    if (n > 1)
+        check_one_box(d, &b, &boxes[next_random(&b, n)], packed, start);
     if (packed)
         free_fenced(packed, s->use->pack.n_bytes);
     drop(&b, start);

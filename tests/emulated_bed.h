@@ -237,15 +237,15 @@ static inline void turn_caches(bed *b, bool to_device)
 
 enum { MOST_BOXES = 24 };
 
-/* The box cut at random along each axis from `first_axis` on that may be cut. */
-static inline size_t split(bed *b, ir_box box, uint32_t first_axis, ir_box boxes[MOST_BOXES])
+/* The box cut at random along each axis that may be cut. */
+static inline size_t split(bed *b, ir_box box, ir_box boxes[MOST_BOXES])
 {
     op_axis axes[IR_MAX_RANK] = {0};
     size_t n = 1;
     if (b->op->def->axes)
         b->op->def->axes(b->g, b->op, axes);
     boxes[0] = box;
-    for (uint32_t axis = first_axis; axis < tensor(b, b->op->out[0])->rank; axis++)
+    for (uint32_t axis = 0; axis < tensor(b, b->op->out[0])->rank; axis++)
         for (size_t i = 0, before = n; axes[axis].grain > 0 && i < before && n < MOST_BOXES; i++) {
             int64_t lo = boxes[i].lo[axis], hi = boxes[i].hi[axis], steps = (hi - lo - 1) / axes[axis].grain;
             if (steps < 1 || next_random(b, 3) == 0)

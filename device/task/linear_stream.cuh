@@ -80,11 +80,18 @@ MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
 
 /* ---- x into registers ---- */
 
+/* Rows of the box that are alive; rows are counted from its first one, at most 16. */
+MPK_FN int stream_rows(const mpk_task &t)
+{
+    return (int)t.hi0 - (int)t.e->lo[0];
+}
+
 /* The token of a row, -1: none. */
 MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row)
 {
-    if (row >= (int)t.hi0)
+    if (row >= stream_rows(t))
         return -1;
+    row += (int)t.e->lo[0];
     if (s.gathered < 0)
         return row;
     rt_u32 token = mpk_at<const rt_u32>(t, s.gathered)[row];
@@ -137,10 +144,10 @@ MPK_FN int stream_divide(int x, int inverse)
  * and asks for four at a time.  s_weight f32[tokens][splits][heads], s_range int[tokens][2]. */
 MPK_FN void stream_split_weights(const mpk_task &t, const stream_shape &s, float *s_weight, int *s_range)
 {
-    const float *lse = mpk_at<const float>(t, s.lse);
+    const float *lse = mpk_at<const float>(t, s.lse) + (int)t.e->lo[0] * s.splits * s.heads;
     const float none = -__int_as_float(0x7f800000);
     const int width = s.splits <= 16 ? 16 : 32, per_warp = 32 / width, lane = threadIdx.x % 32, k = lane % width;
-    const int items = (int)t.hi0 * s.heads, stride = 8 * per_warp;
+    const int items = stream_rows(t) * s.heads, stride = 8 * per_warp;
 #pragma unroll 1
     for (int first = threadIdx.x / 32 * per_warp; first < items; first += 4 * stride) {
         float e[4];
@@ -195,7 +202,8 @@ struct stream_piece {
 MPK_FN void stream_begin_piece(const mpk_task &t, const stream_shape &s, int token, int column, const float *s_weight,
                                const int *s_range, stream_piece *p)
 {
-    p->part = mpk_at<const char>(t, s.x) + (rt_u32)(token * s.splits) * (rt_u32)(s.columns * 2) + column * 2;
+    p->part = mpk_at<const char>(t, s.x) + (rt_u32)(((int)t.e->lo[0] + token) * s.splits) * (rt_u32)(s.columns * 2) +
+              column * 2;
     p->weight = s_weight + token * s.splits * s.heads + stream_divide(column, s.head_inverse);
     p->lo = s_range[token * 2];
     p->hi = s_range[token * 2 + 1];
@@ -241,7 +249,7 @@ template <int AT_ONCE, int WIDE>
 MPK_FN void stream_fold_x(const mpk_task &t, const stream_shape &s, stream_x<AT_ONCE, WIDE> &x)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-    const int tokens = (int)t.hi0, blocks = s.pages * 4, at_once = tokens ? 32 / tokens : blocks;
+    const int tokens = stream_rows(t), blocks = s.pages * 4, at_once = tokens ? 32 / tokens : blocks;
     const int inverse = tokens ? ((1 << 20) + tokens - 1) / tokens : 0;
     int *s_range = (int *)(t.s_scratch + STREAM_PEAKS);
     float *s_weight = (float *)(t.s_scratch + STREAM_PARTS);
@@ -476,10 +484,10 @@ MPK_FN float stream_scale(const mpk_task &t, const stream_shape &s, int row)
 /* Two neighbouring values of a row of the residual, in one word; what lies outside the box is 0. */
 MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row, int column)
 {
-    const rt_u16 *r = mpk_at<const rt_u16>(t, s.residual) + (rt_u64)row * s.rows + column;
+    const rt_u16 *r = mpk_at<const rt_u16>(t, s.residual) + (rt_u64)(t.e->lo[0] + row) * s.rows + column;
     int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];
     rt_u32 v = 0;
-    if (row >= (int)t.hi0)
+    if (row >= stream_rows(t))
         return 0;
     if (column >= lo && column + 1 < hi && s.rows % 2 == 0)
         return ptx_load_word(r);
@@ -493,7 +501,7 @@ MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row,
 /* Two neighbouring values of a row of y: round and store what lies in the box. */
 MPK_FN void stream_store(const mpk_task &t, const stream_shape &s, int row, int column, float a, float b)
 {
-    rt_u16 *y = mpk_at<rt_u16>(t, s.y) + (rt_u64)row * s.rows + column;
+    rt_u16 *y = mpk_at<rt_u16>(t, s.y) + (rt_u64)(t.e->lo[0] + row) * s.rows + column;
     int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];
     rt_u32 v = ptx_pack_bf16(a, b);
     if (column >= lo && column + 1 < hi && s.rows % 2 == 0) {
@@ -529,7 +537,7 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, c
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         int row = g + 8 * m;
-        bool alive = row < (int)t.hi0;
+        bool alive = row < stream_rows(t);
         float scale = s.norm ? stream_scale(t, s, row) : 1, a = total[2 * m] * scale, b = total[2 * m + 1] * scale;
         if (s.glu != GLU_NONE) {
             int column = group * 4 + c;
@@ -567,10 +575,11 @@ MPK_FN void stream_finish_logits(const mpk_task &t, const stream_shape &s, int g
     for (int m = 0; m <= WIDE; m++) {
         int row = g + 8 * m;
         float scale = s.norm ? stream_scale(t, s, row) : 1, a = total[2 * m] * scale, b = total[2 * m + 1] * scale;
-        float *y = mpk_at<float>(t, s.y) + (rt_u64)row * s.rows + column, best = -__int_as_float(0x7f800000);
+        float *y = mpk_at<float>(t, s.y) + (rt_u64)(t.e->lo[0] + row) * s.rows + column,
+              best = -__int_as_float(0x7f800000);
         int at = -1;
         bool has_a = column < s.rows, has_b = column + 1 < s.rows;
-        if (row < (int)t.hi0) {
+        if (row < stream_rows(t)) {
             if (has_a)
                 y[0] = a;
             if (has_b)
@@ -605,7 +614,7 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, int first_gro
 {
     const float *s_peaks = (const float *)(t.s_scratch + STREAM_PEAKS) + tile % 2 * STREAM_TILE * 32;
     int row = mpk_thread();
-    if (row >= (int)t.hi0)
+    if (row >= stream_rows(t))
         return;
     float best = s_peaks[row * 2], at = s_peaks[row * 2 + 1];
 #pragma unroll 1
@@ -614,7 +623,7 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, int first_gro
             best = s_peaks[i * 32 + row * 2];
             at = s_peaks[i * 32 + row * 2 + 1];
         }
-    float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)row * ((s.rows + 63) / 64) + first_group / 8) * 2;
+    float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(t.e->lo[0] + row) * ((s.rows + 63) / 64) + first_group / 8) * 2;
     to[0] = best;
     to[1] = at;
 }

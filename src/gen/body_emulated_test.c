@@ -157,7 +157,7 @@ static void check_subject(const subject *s, uint64_t seed, bool all_alive, int t
     for (int round = 0; round < 2; round++) {
         load(&b, start);
         turn_caches(&b, true);
-        size_t n = split(&b, whole, 0, boxes);
+        size_t n = split(&b, whole, boxes);
         for (size_t i = 0; i < n; i++)
             run_device(&b, &boxes[i], threads);
         turn_caches(&b, false);

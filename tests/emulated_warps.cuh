@@ -320,10 +320,6 @@ static inline void ptx_store_word(void *p, rt_u32 v)
 {
     *(rt_u32 *)emulated_aligned<4>(p) = v;
 }
-static inline void ptx_store_pair(void *p, rt_u32 a, rt_u32 b)
-{
-    *(uint2 *)emulated_aligned<8>(p) = make_uint2(a, b);
-}
 static inline rt_u32 ptx_load_flag(const rt_u32 *p)
 {
     return *p;
@@ -337,10 +333,6 @@ static inline void ptx_store_flag(rt_u32 *p, rt_u32 v)
     *p = v;
 }
 static inline void ptx_add_release(rt_word *w, rt_u32 v)
-{
-    w->value += v;
-}
-static inline void ptx_add_relaxed(rt_word *w, rt_u32 v)
 {
     w->value += v;
 }

@@ -40,18 +40,10 @@ MPK_FN void ptx_store_word(void *p, rt_u32 v)
 {
     asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-MPK_FN void ptx_store_pair(void *p, rt_u32 a, rt_u32 b)
-{
-    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(a), "r"(b) : "memory");
-}
 /* Adds without a result; the release covers what the thread has seen, through barriers too. */
 MPK_FN void ptx_add_release(rt_word *w, rt_u32 v)
 {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(&w->value), "r"(v) : "memory");
-}
-MPK_FN void ptx_add_relaxed(rt_word *w, rt_u32 v)
-{
-    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(&w->value), "r"(v) : "memory");
 }
 
 /* ---- shared memory ---- */

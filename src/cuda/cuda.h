@@ -51,19 +51,19 @@ typedef enum cuda_mode {
 typedef struct cuda_options {
     uint32_t device; /* index as the driver counts */
     cuda_mode mode;
-    uint32_t waiting_requests; /* entries of the request ring.  0: 256 */
-    uint32_t token_entries;    /* of the token ring.  0: 1024 */
-    uint64_t stall_ns;         /* how long nothing may happen before it is a fault.  0: 10 s */
-    uint64_t body_ns;          /* the same while some task runs.  0: 60 s */
-    uint64_t idle_ns;          /* without work for so long the kernel ends, and starts again with work.  0: 200 ms */
-    uint32_t in_flight, hold_cycles; /* rt_tuning; 0: chosen for the device */
-    bool no_preload;                 /* the loader waits for a task's event before its first load (ablation) */
-    bool no_descriptor_prefetch;     /* one task's description at a time (ablation) */
-    bool reference_bodies;           /* generic code only */
-    bool profile;                    /* note when each task runs, for cuda_read_times */
-    const char *keep;                /* a folder: leave the kernel's source and code there.  NULL: do not */
-    const void *code; /* the image's kernel, compiled before for this architecture; borrowed until cuda_start
-                         returns.  NULL: from the cache, or compiled now */
+    uint32_t waiting_requests;   /* entries of the request ring.  0: 256 */
+    uint32_t token_entries;      /* of the token ring.  0: 1024 */
+    uint64_t stall_ns;           /* how long nothing may happen before it is a fault.  0: 10 s */
+    uint64_t body_ns;            /* the same while some task runs.  0: 60 s */
+    uint64_t idle_ns;            /* without work for so long the kernel ends, and starts again with work.  0: 200 ms */
+    uint32_t in_flight;          /* rt_tuning; 0: chosen for the device */
+    bool no_preload;             /* the loader waits for a task's event before its first load (ablation) */
+    bool no_descriptor_prefetch; /* one task's description at a time (ablation) */
+    bool reference_bodies;       /* generic code only */
+    bool profile;                /* note when each task runs, for cuda_read_times */
+    const char *keep;            /* a folder: leave the kernel's source and code there.  NULL: do not */
+    const void *code;            /* the image's kernel, compiled before for this architecture; borrowed until cuda_start
+                                    returns.  NULL: from the cache, or compiled now */
     size_t code_bytes;
     /* Tell how far it is (0 to 1); anything but MPK_OK gives up with that status.  NULL: nobody asks. */
     mpk_status (*progress)(mpk_context *cx, void *user, const char *stage, double done);

@@ -395,8 +395,7 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->jit_entry = AT(base + l->jit_entry);
     k->tuning = (rt_tuning){.in_flight = o->in_flight,
                             .preload = !o->no_preload,
-                            .descriptor_ahead = o->no_descriptor_prefetch ? 1 : UINT32_MAX,
-                            .hold_cycles = o->hold_cycles};
+                            .descriptor_ahead = o->no_descriptor_prefetch ? 1 : UINT32_MAX};
     k->mode = RT_SERVE;
     k->times = o->profile ? AT(base + l->times) : NULL;
     k->start_step = RT_NO_STEP;

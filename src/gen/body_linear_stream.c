@@ -1,10 +1,8 @@
 /* body_linear_stream.c - products of few tokens with streamed weights: linear and logits
  * (device/task/linear_stream.cuh). */
-#include "gen/body_print.h"
+#include "gen/body_product.h"
 #include "rt/rt_lane.h"
 
-enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LSE, LINEAR_EPS = 0, LINEAR_GLU };
-enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0 };
 enum {
     MOST_TOKENS = 16,
     PAGE_COLUMNS = 1024,
@@ -14,31 +12,10 @@ enum {
     SCRATCH_BYTES = 8 * 8 * 32 * 16 + 512 + 2 * 8 * 16 * 8 + 8 * 128 * 16, /* STREAM_SCRATCH */
 };
 
-static bool is_logits(const gen_call *c)
-{
-    return strcmp(c->op->def->name, "logits") == 0;
-}
-
 /* Rows of the result that a step may have. */
 static int64_t rows_of_step(const gen_call *c)
 {
     return gen_output(c, 0)->dims[0];
-}
-
-static bool is_dense(const ir_tensor *t, ir_dtype dtype)
-{
-    return !t || (t->dtype == dtype && t->stride[t->rank - 1] == 1 &&
-                  (t->rank < 2 || t->dims[0] == 1 || t->stride[0] == t->dims[1] * (t->rank > 2 ? t->dims[2] : 1)));
-}
-
-static bool is_vector(const ir_tensor *t)
-{
-    return !t || ((t->dtype == IR_BF16 || t->dtype == IR_F32) && t->stride[0] == 1);
-}
-
-static bool is_weight(const ir_tensor *t)
-{
-    return !t || (t->kind == IR_CONST && is_dense(t, IR_BF16));
 }
 
 /* Folding keeps the weights of all splits in shared memory, where the partial sums come later. */
@@ -61,19 +38,11 @@ static int64_t columns_of(const gen_call *c)
 
 static bool accepts(const gen_call *c)
 {
-    bool logits = is_logits(c);
-    const ir_tensor *x = gen_input(c, X), *y = gen_output(c, 0);
+    const ir_tensor *x = gen_input(c, X);
     if (rows_of_step(c) > MOST_TOKENS || x->dims[0] > MOST_TOKENS || !is_dense(x, IR_BF16) || columns_of(c) % 8 ||
-        c->op->n_in + c->op->n_out > RT_PACKED)
+        c->op->n_in + c->op->n_out > RT_PACKED || !takes_operands(c))
         return false;
-    if (logits)
-        return is_weight(gen_input(c, L_W)) && is_vector(gen_input(c, L_NORM)) && is_dense(y, IR_F32);
-    for (uint32_t i = 0; i < 3; i++)
-        if (!is_weight(gen_input(c, W0 + i)) || !is_vector(gen_input(c, B0 + i)))
-            return false;
-    bool glu = c->op->attributes[LINEAR_GLU].s.n != 0;
-    return is_vector(gen_input(c, NORM)) && is_dense(gen_input(c, RESIDUAL), IR_BF16) && is_dense(y, IR_BF16) &&
-           !(glu && gen_input(c, RESIDUAL)) && !(gen_input(c, NORM) && gen_input(c, LSE)) && fits_fold(c);
+    return is_logits(c) || (!(gen_input(c, NORM) && gen_input(c, LSE)) && fits_fold(c));
 }
 
 static int64_t round_up(int64_t n, int64_t unit)
@@ -83,7 +52,7 @@ static int64_t round_up(int64_t n, int64_t unit)
 
 static void pack(const gen_call *c, gen_pack *out)
 {
-    bool logits = is_logits(c), glu = !logits && c->op->attributes[LINEAR_GLU].s.n;
+    bool logits = is_logits(c), glu = is_gated(c);
     uint32_t norm = logits ? L_NORM : NORM;
     *out = (gen_pack){.scale = norm < c->op->n_in ? c->op->in[norm] : IR_NONE,
                       .order = glu ? GEN_PAIRED : GEN_ROWS,
@@ -114,36 +83,17 @@ static long long inverse_of(int64_t n)
     return ((1 << 20) + n - 1) / n;
 }
 
-static void print_linear_shape(const gen_call *c, text *out)
+/* Folding, and what the sums become. */
+static void print_fold(const gen_call *c, text *out)
 {
-    str glu = c->op->attributes[LINEAR_GLU].s;
-    const char *activation = str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
-    const ir_tensor *lse = gen_input(c, LSE);
-    text_print(out, "%d, ", gen_input(c, NORM) != NULL);
-    gen_print_float((float)c->op->attributes[LINEAR_EPS].f, out);
-    text_print(out, ", GLU_%s, %d, %u, %d, {", activation, X, gen_operand_of_output(c->op, 0),
-               gen_input(c, RESIDUAL) ? RESIDUAL : -1);
-    for (uint32_t i = 0; i < 3; i++)
-        text_print(out, "%s%d", i ? ", " : "", gen_input(c, B0 + i) ? (int)(B0 + i) : -1);
-    text_print(out, "}, {");
-    for (uint32_t i = 0; i < 3; i++)
-        text_print(out, "%s%lld", i ? ", " : "", gen_input(c, W0 + i) ? (long long)gen_input(c, W0 + i)->dims[0] : 0ll);
-    text_print(out, "}, {");
-    for (uint32_t i = 0; i < 3; i++)
-        text_print(out, "%s%d", i ? ", " : "", gen_input(c, B0 + i) && gen_input(c, B0 + i)->dtype == IR_F32);
-    text_print(out, "}, -1, 0, %d, %lld, %lld, %lld, %lld, TO_BF16, -1", lse ? LSE : -1,
-               lse ? (long long)lse->dims[1] : 0ll, lse ? (long long)lse->dims[2] : 0ll,
-               lse ? inverse_of(lse->dims[2]) : 0ll, lse ? inverse_of(columns_of(c) / lse->dims[2]) : 0ll);
-}
-
-static void print_logits_shape(const gen_call *c, text *out)
-{
-    text_print(out, "%d, ", gen_input(c, L_NORM) != NULL);
-    gen_print_float((float)c->op->attributes[LOGITS_EPS].f, out);
-    text_print(out,
-               ", GLU_NONE, %d, %u, -1, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, %d, %lld, -1, 0, 0, 0, 0, TO_LOGITS, %u",
-               L_X, gen_operand_of_output(c->op, 0), gen_input(c, L_ROWS) ? L_ROWS : -1,
-               (long long)gen_input(c, L_X)->dims[0], gen_operand_of_output(c->op, 1));
+    const ir_tensor *lse = has_lse(c) ? gen_input(c, LSE) : NULL;
+    text_print(out, ", %d, %lld, %lld, %lld, %lld, ", lse ? LSE : -1, lse ? (long long)lse->dims[1] : 0ll,
+               lse ? (long long)lse->dims[2] : 0ll, lse ? inverse_of(lse->dims[2]) : 0ll,
+               lse ? inverse_of(columns_of(c) / lse->dims[2]) : 0ll);
+    if (is_logits(c))
+        text_print(out, "TO_LOGITS, %u", gen_operand_of_output(c->op, 1));
+    else
+        text_print(out, "TO_BF16, -1");
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -157,10 +107,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     gen_print_float(1 / (float)p.columns, out);
     text_print(out, ", %lld, %lld, %d, %lld, ", (long long)pages, (long long)last, at_once(c),
                (long long)gen_output(c, 0)->dims[1]);
-    if (is_logits(c))
-        print_logits_shape(c, out);
-    else
-        print_linear_shape(c, out);
+    print_ends(c, "GLU", out);
+    print_fold(c, out);
     text_print(out, "}");
     return MPK_OK;
 }

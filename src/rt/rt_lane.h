@@ -50,7 +50,6 @@ typedef struct rt_tuning {
     rt_u32 in_flight;        /* pages that a worker's loader asks for at a time */
     rt_u32 preload;          /* 0: the loader waits for a task's event before its first load (ablation) */
     rt_u32 descriptor_ahead; /* entries fetched ahead; 1: none (ablation) */
-    rt_u32 hold_cycles;      /* before a waiting worker's first poll */
 } rt_tuning;
 
 /* When a worker ran a task, in cycles of its SM (modulo 2^32): it turned to it, its event was activated, its results

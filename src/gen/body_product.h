@@ -1,0 +1,82 @@
+/* body_product.h - what the records of streamed products share: linear and logits, of few tokens (body_linear_stream.c)
+ * and of many (body_linear_tile.c).  Both pack weights in the same way, so the graphs of a program share them. */
+#ifndef GEN_BODY_PRODUCT_H
+#define GEN_BODY_PRODUCT_H
+
+#include "gen/body_print.h"
+
+/* Operands and attributes of linear; of logits. */
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LSE, LINEAR_EPS = 0, LINEAR_GLU };
+enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0 };
+
+static inline bool is_logits(const gen_call *c)
+{
+    return strcmp(c->op->def->name, "logits") == 0;
+}
+
+static inline bool is_gated(const gen_call *c)
+{
+    return !is_logits(c) && c->op->attributes[LINEAR_GLU].s.n;
+}
+
+/* Absent, or rows one behind the other. */
+static inline bool is_dense(const ir_tensor *t, ir_dtype dtype)
+{
+    return !t || (t->dtype == dtype && t->stride[t->rank - 1] == 1 &&
+                  (t->rank < 2 || t->dims[0] == 1 || t->stride[0] == t->dims[1] * (t->rank > 2 ? t->dims[2] : 1)));
+}
+
+static inline bool is_vector(const ir_tensor *t)
+{
+    return !t || ((t->dtype == IR_BF16 || t->dtype == IR_F32) && t->stride[0] == 1);
+}
+
+static inline bool is_weight(const ir_tensor *t)
+{
+    return !t || (t->kind == IR_CONST && is_dense(t, IR_BF16));
+}
+
+/* Do all operands but x and lse have dtypes and strides that the streamed products take? */
+static inline bool takes_operands(const gen_call *c)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    if (is_logits(c))
+        return is_weight(gen_input(c, L_W)) && is_vector(gen_input(c, L_NORM)) && is_dense(y, IR_F32);
+    for (uint32_t i = 0; i < 3; i++)
+        if (!is_weight(gen_input(c, W0 + i)) || !is_vector(gen_input(c, B0 + i)))
+            return false;
+    return is_vector(gen_input(c, NORM)) && is_dense(gen_input(c, RESIDUAL), IR_BF16) && is_dense(y, IR_BF16) &&
+           !(is_gated(c) && gen_input(c, RESIDUAL));
+}
+
+/* "SILU" ... "NONE": what stands behind the prefix of the shape's enumeration. */
+static inline const char *activation_of(const gen_call *c)
+{
+    str glu = is_gated(c) ? c->op->attributes[LINEAR_GLU].s : (str){0};
+    return str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
+}
+
+/* "1, 1e-6f, GLU_SILU, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered, tokens": the part that the
+ * shapes of both have in common.  prefix: of the enumeration of activations. */
+static inline void print_ends(const gen_call *c, const char *prefix, text *out)
+{
+    bool logits = is_logits(c);
+    text_print(out, "%d, ", gen_input(c, logits ? L_NORM : NORM) != NULL);
+    gen_print_float((float)c->op->attributes[logits ? LOGITS_EPS : LINEAR_EPS].f, out);
+    text_print(out, ", %s_%s, %d, %u, %d, {", prefix, activation_of(c), X, gen_operand_of_output(c->op, 0),
+               !logits && gen_input(c, RESIDUAL) ? RESIDUAL : -1);
+    for (uint32_t i = 0; i < 3; i++)
+        text_print(out, "%s%d", i ? ", " : "", !logits && gen_input(c, B0 + i) ? (int)(B0 + i) : -1);
+    text_print(out, "}, {");
+    for (uint32_t i = 0; i < 3; i++)
+        text_print(out, "%s%lld", i ? ", " : "",
+                   !logits && gen_input(c, W0 + i) ? (long long)gen_input(c, W0 + i)->dims[0] : 0ll);
+    text_print(out, "}, {");
+    for (uint32_t i = 0; i < 3; i++)
+        text_print(out, "%s%d", i ? ", " : "",
+                   !logits && gen_input(c, B0 + i) && gen_input(c, B0 + i)->dtype == IR_F32);
+    text_print(out, "}, %d, %lld", logits && gen_input(c, L_ROWS) ? L_ROWS : -1,
+               logits ? (long long)gen_input(c, L_X)->dims[0] : 0ll);
+}
+
+#endif

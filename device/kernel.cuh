@@ -161,21 +161,55 @@ static __device__ void loader_loop(void)
 
 /* ---- the clerk ---- */
 
-/* A step whose tasks are all AOT: task after task, in the order of the bodies' side. */
+/* Words that this worker has written and that carried their own readiness, for the next step: nobody reads them any
+ * more.  The worker's next trigger releases the stores.  All lanes. */
+MPK_FN void clerk_clear(void)
+{
+    const rt_kernel *k = mpk_w.k;
+    const rt_u32 *first = k->first_clear + (rt_u64)mpk_w.graph * k->machine.n_workers + mpk_w.index;
+    const rt_u32 lane = threadIdx.x % 32, last = first[1];
+#pragma unroll 1
+    for (rt_u32 i = first[0]; i < last; i++) {
+        const rt_clear c = k->clears[i];
+        const rt_u32 live = mpk_w.live[c.live];
+#pragma unroll 1
+        for (rt_u32 r = 0; r < c.n_rows && c.first_row + r < live; r++)
+#pragma unroll 1
+            for (rt_u32 w = lane; w < c.n_words; w += 32)
+                ptx_store_word((char *)c.at + ((rt_u64)r * c.stride_words + w) * 4, RT_EMPTY);
+    }
+    __syncwarp();
+}
+
+/* A step whose tasks are all AOT: task after task, in the order of the bodies' side.  All lanes; lane 0 polls and
+ * counts.  turn: tasks so far. */
 MPK_FN void clerk_run_list(rt_range list, rt_u32 *turn)
 {
+    const rt_u32 lane = threadIdx.x % 32;
     rt_u32 slot = mpk_w.slot, parity = mpk_w.parity;
+#pragma unroll 1
     for (rt_u32 i = list.first; i < list.last && !ptx_load_flag(&mpk_w.abort); i++) {
         mpk_barrier_wait(&mpk_w.entry_full[slot], parity);
         const rt_entry *e = &mpk_w.entries[slot];
-        rt_u32 triggers = e->triggers, kind = e->trigger_kind; /* read before the bodies' side can release the entry */
-        mpk_poll(e->depends, e->needed);
-        ptx_barrier_arrive(&mpk_w.ready); /* hands on what the poll has acquired */
-        mpk_barrier_wait(&mpk_w.done, *turn);
-        mpk_count(triggers, kind); /* releases what the bodies' warps have written: they arrived at `done` */
-        if (mpk_w.all_times)
-            mpk_w.all_times[i].end = ptx_cycles();
-        *turn ^= 1;
+        const rt_u32 triggers = e->triggers, kind = e->trigger_kind, clears = e->clears;
+        if (lane == 0) {
+            if (!e->quiet)
+                mpk_poll(e->depends, e->needed);
+            ptx_barrier_arrive(&mpk_w.entry_empty[slot]);
+            ptx_store_flag(&mpk_w.ready, ++*turn); /* hands on what the poll has acquired */
+        }
+        __syncwarp();
+        if (clears)
+            clerk_clear();
+        if (lane == 0) {
+            while ((rt_i32)(ptx_load_flag(&mpk_w.done) - *turn * MPK_WARPS) < 0 && !ptx_load_flag(&mpk_w.abort))
+                ;
+            ptx_acquire_flag(&mpk_w.done);
+            mpk_count(triggers, kind); /* releases what the bodies' warps have written: they have counted in `done` */
+            if (mpk_w.all_times)
+                mpk_w.all_times[i].end = ptx_cycles();
+        }
+        __syncwarp();
         if (++slot == MPK_ENTRIES) {
             slot = 0;
             parity ^= 1;
@@ -222,9 +256,7 @@ static __device__ void clerk_loop(void)
                 return;
         ptx_acquire_flag(&mpk_w.begun);
         if (!mpk_w.direct) {
-            if (threadIdx.x % 32 == 0)
-                clerk_run_list(mpk_list(mpk_w.graph), &turn);
-            __syncwarp();
+            clerk_run_list(mpk_list(mpk_w.graph), &turn);
         }
 #if MPK_JIT_PAGES
         else
@@ -289,11 +321,14 @@ MPK_FN void take_entry(const mpk_side *s)
 #endif
 }
 
-MPK_FN void end_entry(mpk_side *s)
+/* for_clerk: the clerk does not look at this entry, so its part is done here. */
+MPK_FN void end_entry(mpk_side *s, bool for_clerk)
 {
 #if MPK_BULK
     __syncwarp();
     if (threadIdx.x % 32 == 0)
+        ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);
+    if (for_clerk && mpk_thread() == 0)
         ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);
     if (++s->slot == MPK_ENTRIES) {
         s->slot = 0;
@@ -389,7 +424,7 @@ MPK_FN int run_task(bool hybrid)
                      jit ? s.jit_parity : s.parity};
     run_entry(jit ? MPK_JIT_ENTRY : s.slot, s.turn, &ring);
     s = *side_of_warp();
-    s.turn ^= !hybrid; /* as the clerk's barriers, which rest in a hybrid step */
+    s.turn += !hybrid; /* as the clerk, who rests in a hybrid step */
     if (jit) {
         s.jit_at = ring.at;
         s.jit_parity = ring.parity;
@@ -397,7 +432,7 @@ MPK_FN int run_task(bool hybrid)
     } else {
         s.at = ring.at;
         s.parity = ring.parity;
-        end_entry(&s);
+        end_entry(&s, mpk_w.direct);
     }
     side_put(s);
     return 1;
@@ -427,7 +462,7 @@ MPK_FN void drop_ahead(mpk_side *s)
     s->parity = ring.parity;
     for (rt_u32 i = 0; i < entries && !ptx_load_flag(&mpk_w.abort); i++) {
         mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->slot_parity);
-        end_entry(s);
+        end_entry(s, true);
     }
     mpk_sync();
     if (mpk_thread() == 0)
@@ -767,7 +802,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.direct = k->mode != RT_SERVE;
         mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);
         mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
-        mpk_w.abort = mpk_w.begun = mpk_w.resync = mpk_w.jit_mail = 0;
+        mpk_w.abort = mpk_w.begun = mpk_w.resync = mpk_w.jit_mail = mpk_w.ready = mpk_w.done = 0;
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
 #if MPK_BULK
@@ -779,10 +814,9 @@ MPK_FN void worker_begin(const rt_kernel *k)
 #pragma unroll 1
         for (int i = 0; i < MPK_ENTRIES; i++) {
             ptx_barrier_init(&mpk_w.entry_full[i], 1);
-            ptx_barrier_init(&mpk_w.entry_empty[i], MPK_WARPS);
+            ptx_barrier_init(&mpk_w.entry_empty[i], MPK_WARPS + 1); /* bodies and clerk */
         }
-        ptx_barrier_init(&mpk_w.ready, 1);
-        ptx_barrier_init(&mpk_w.done, MPK_WARPS);
+        ptx_barrier_init(&mpk_w.idle, MPK_WARPS);
         ptx_fence_barrier_init();
 #endif
     }

@@ -19,12 +19,20 @@ void rt_delay(rt_u64, rt_u32) {}
 
 enum { EMULATED_OK, EMULATED_STUCK, EMULATED_RINGS_DIFFER, EMULATED_SCRATCH };
 
+enum { EMULATED_LATE = 4, EMULATED_SLICES = 16 };
+
+/* What operators before have to write: all ones, that is NaN and RT_EMPTY, until it is there. */
+struct emulated_late {
+    void *at;
+    size_t n_bytes;
+};
+
 struct emulated_list {
     const rt_entry *entries;
     rt_u32 n;
-    void *late; /* what the task before writes: NaN until the first task is ready */
-    void *kept; /* what it becomes */
-    size_t n_late;
+    const emulated_late *late;
+    void *kept[EMULATED_LATE]; /* what they become */
+    rt_u32 n_late;
     mpk_ring loaded, taken[EMULATED_BODIES]; /* where the ring stood at the end, for each side */
 };
 static emulated_list emulated_tasks;
@@ -44,15 +52,37 @@ static void emulated_load(void)
     emulated_tasks.loaded = l.ring;
 }
 
+/* What others have to write, piece by piece in any order. */
+static void emulated_reveal(void)
+{
+    rt_u32 order[EMULATED_LATE * EMULATED_SLICES], n = emulated_tasks.n_late * EMULATED_SLICES;
+    for (rt_u32 i = 0; i < n; i++) {
+        const rt_u32 k = emulated_random(i + 1);
+        order[i] = order[k];
+        order[k] = i;
+    }
+    for (rt_u32 i = 0; i < n; i++) {
+        const rt_u32 which = order[i] / EMULATED_SLICES, slice = order[i] % EMULATED_SLICES;
+        const emulated_late *late = &emulated_tasks.late[which];
+        const size_t words = late->n_bytes / 4, first = words * slice / EMULATED_SLICES * 4;
+        const size_t end = slice + 1 == EMULATED_SLICES ? late->n_bytes : words * (slice + 1) / EMULATED_SLICES * 4;
+        memcpy((char *)late->at + first, (const char *)emulated_tasks.kept[which] + first, end - first);
+        emulated_idle = 0;
+        if (emulated_tasks.entries[0].quiet)
+            emulated_yield();
+    }
+}
+
 /* The clerk: task after task is ready, the first after a while, and done when all warps say so. */
 static void emulated_clerk(void)
 {
     for (rt_u32 i = emulated_random(64); i; i--)
         emulated_yield();
-    memcpy(emulated_tasks.late, emulated_tasks.kept, emulated_tasks.n_late);
+    emulated_reveal();
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
-        ptx_barrier_arrive(&mpk_w.ready);
-        mpk_barrier_wait(&mpk_w.done, i % 2);
+        ptx_store_flag(&mpk_w.ready, i + 1);
+        while (ptx_load_flag(&mpk_w.done) < (i + 1) * (EMULATED_BODIES / 32))
+            ;
     }
 }
 
@@ -64,7 +94,7 @@ static void emulated_bodies(void)
         const rt_entry *e = &emulated_tasks.entries[i];
         const rt_u32 live = mpk_w.live[e->live];
         mpk_task t = {e,    e->hi[0] > live ? live : e->hi[0], mpk_w.live, mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring,
-                      i % 2};
+                      i};
         const bool empty = e->lo[0] >= t.hi0, runs = !empty || mpk_body_loads(e->body);
         const bool waits = runs && mpk_body_waits(e->body);
         if (t.hi0 < e->lo[0])
@@ -104,8 +134,7 @@ static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
         ptx_barrier_init(&mpk_w.full[i], 1);
         ptx_barrier_init(&mpk_w.empty[i], EMULATED_BODIES / 32);
     }
-    ptx_barrier_init(&mpk_w.ready, 1);
-    ptx_barrier_init(&mpk_w.done, EMULATED_BODIES / 32);
+    ptx_barrier_init(&mpk_w.idle, EMULATED_BODIES / 32);
     for (int i = 0; i < EMULATED_THREADS; i++) {
         emulated_thread *t = &emulated_threads[i];
         if (!t->stack && !(t->stack = malloc(EMULATED_STACK)))
@@ -160,23 +189,25 @@ static int emulated_run_all(void)
     return EMULATED_OK;
 }
 
-/* These tasks, one after the other, on one worker; scratch_bytes: what their body has asked for; late: n_late bytes
- * that are not there before the first task's event. */
+/* These tasks, one after the other, on one worker; scratch_bytes: what their body has asked for; late: what is not there
+ * before the first task's event or, if the tasks are quiet, becomes there while they run. */
 extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes,
-                            void *late, size_t n_late, unsigned long long seed)
+                            const emulated_late *late, unsigned n_late, unsigned long long seed)
 {
     emulated_tasks.entries = entries;
     emulated_tasks.n = n;
     emulated_tasks.late = late;
     emulated_tasks.n_late = n_late;
-    emulated_tasks.kept = malloc(n_late);
-    if (!emulated_tasks.kept)
-        abort();
-    memcpy(emulated_tasks.kept, late, n_late);
-    memset(late, 0xff, n_late);
+    for (unsigned i = 0; i < n_late; i++) {
+        if (!(emulated_tasks.kept[i] = malloc(late[i].n_bytes)))
+            abort();
+        memcpy(emulated_tasks.kept[i], late[i].at, late[i].n_bytes);
+        memset(late[i].at, 0xff, late[i].n_bytes);
+    }
     emulated_prepare(live, seed);
     int result = emulated_run_all();
-    free(emulated_tasks.kept);
+    for (unsigned i = 0; i < n_late; i++)
+        free(emulated_tasks.kept[i]);
     for (unsigned i = scratch_bytes; i < MPK_SCRATCH_BYTES + 1024; i++)
         if (mpk_s[MPK_PAGES * MPK_PAGE_BYTES + i] != (char)0xff)
             return EMULATED_SCRATCH;

@@ -40,6 +40,11 @@ MPK_FN void ptx_store_word(void *p, rt_u32 v)
 {
     asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+MPK_FN void ptx_store_words(void *p, const mpk_words &v)
+{
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
 /* Adds without a result; the release covers what the thread has seen, through barriers too. */
 MPK_FN void ptx_add_release(rt_word *w, rt_u32 v)
 {
@@ -74,6 +79,11 @@ MPK_FN rt_u32 ptx_acquire_flag(const rt_u32 *p)
 MPK_FN void ptx_store_flag(rt_u32 *p, rt_u32 v)
 {
     asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(ptx_shared(p)), "r"(v) : "memory");
+}
+
+MPK_FN void ptx_add_flag(rt_u32 *p, rt_u32 v)
+{
+    asm volatile("red.release.cta.shared.add.u32 [%0], %1;" ::"r"(ptx_shared(p)), "r"(v) : "memory");
 }
 
 /* ---- barriers in shared memory ---- */
@@ -175,6 +185,15 @@ MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* v, in a register of its own: the order of bytes comes from memory, so the compiler cannot see that it is as it was. */
+__constant__ rt_u32 ptx_order = 0x3210;
+MPK_FN rt_u32 ptx_own(rt_u32 v)
+{
+    rt_u32 own;
+    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(own) : "r"(v), "r"(ptx_order));
+    return own;
 }
 
 /* Cycles of this SM, modulo 2^32. */

@@ -174,7 +174,7 @@ struct attention_row {
 };
 
 /* What a head is turned with: the norm's weight and the angles at these dims.  Nothing of it comes from this layer, so
- * it is asked for before the task's event. */
+ * it is asked for before qkv. */
 struct attention_turn {
     float2 low, high, cosine, sine;
 };
@@ -202,16 +202,21 @@ MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int 
     }
 }
 
-/* Part of a row of qkv: this lane's dims of head `head` (keys and values follow the queries). */
-template <int K> MPK_FN attention_row attention_ask_row(const rt_entry *e, const attention_shape &s, int t, int head)
+/* Part of a row of qkv, as soon as it is there: this lane's dims of head `head` (keys and values follow the queries). */
+template <int K> MPK_FN attention_row attention_ask_row(const mpk_task &t, const attention_shape &s, int token, int head)
 {
     const int i = 2 * (threadIdx.x % 32), columns = (s.heads + 2 * s.kv_heads) * K;
-    const char *from = (const char *)e->at[AT_QKV] + (t * columns + head * K + i) * 2;
+    const char *from = mpk_at<const char>(t, AT_QKV) + (token * columns + head * K + i) * 2;
     attention_row row = {0, 0};
     if (i < K / 2) {
         row.low = ptx_load_word(from);
         row.high = ptx_load_word(from + K);
+        if (mpk_carries(t, AT_QKV)) {
+            row.low = mpk_carried_word(from, row.low);
+            row.high = mpk_carried_word(from + K, row.high);
+        }
     }
+    __syncwarp();
     return row;
 }
 
@@ -265,7 +270,7 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int t
         const bool is_key = attention_is_key(r, GROUP, n), is_query = r < GROUP;
         const int back = is_query ? 0 : is_key ? r - GROUP : r - GROUP - n; /* tokens before `token` */
         const int row_head = is_query ? head * GROUP + r : s.heads + (is_key ? 0 : s.kv_heads) + head;
-        attention_row row = attention_ask_row<K>(t.e, s, token - back, row_head);
+        attention_row row = attention_ask_row<K>(t, s, token - back, row_head);
         if (is_query || is_key) {
             if (r != warp || back)
                 attention_ask_turn<K>(t.e, s, token - back, is_key ? AT_K_NORM : AT_Q_NORM, turn);
@@ -499,7 +504,7 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
         float scale = sum > 0 ? 1 / sum : 0;
         ptx_store_word(part + (row * K + dim) * 2, ptx_pack_bf16(a * scale, b * scale));
         if (dim == 0)
-            lse[row] = sum > 0 ? (most + ptx_log2(sum)) * 0.69314718f : none;
+            ptx_store_word(lse + row, __float_as_uint(sum > 0 ? (most + ptx_log2(sum)) * 0.69314718f : none));
     }
 }
 
@@ -512,8 +517,8 @@ template <int K> MPK_FN void attention_fill_cache(const mpk_task &t, const atten
     for (int token = warp; token < live; token += MPK_WARPS) {
         int position = mpk_at<const int>(t, AT_POSITIONS)[token], slot = mpk_at<const int>(t, AT_SLOTS)[token];
         int page = position < 0 ? -1 : attention_page(t.e, s, slot, position / ATTENTION_PAGE);
-        attention_row row = attention_ask_row<K>(t.e, s, token, s.heads + head);
-        attention_row from = attention_ask_row<K>(t.e, s, token, s.heads + s.kv_heads + head);
+        attention_row row = attention_ask_row<K>(t, s, token, s.heads + head);
+        attention_row from = attention_ask_row<K>(t, s, token, s.heads + s.kv_heads + head);
         attention_turn turn;
         attention_ask_turn<K>(t.e, s, token, AT_K_NORM, &turn);
         attention_turn_row<K>(s, turn, &row);
@@ -582,16 +587,19 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
                 attention_turn turn;
                 attention_find(&plan, s, split, token, &k);
                 const bool mine = k.lo < k.hi, is_query = threadIdx.x / 32 < GROUP;
+                if (!waited && !t.e->quiet) /* the angles are of this step */
+                    mpk_wait(t);
                 if (mine) /* of row `warp`: a query, or the newest key */
                     attention_ask_turn<K>(t.e, s, token, is_query ? AT_Q_NORM : AT_K_NORM, &turn);
-                if (!waited)
+                if (!waited && t.e->quiet)
                     mpk_wait(t);
                 waited = true;
                 if (mine)
                     attention_split_piece<K, GROUP>(t, s, token, split, head, &k, &turn, &ring);
                 else if (mpk_thread() < GROUP)
-                    mpk_at<float>(t, s.part + 1)[(token * s.splits + split) * s.heads + head * GROUP + mpk_thread()] =
-                        none;
+                    ptx_store_word(mpk_at<float>(t, s.part + 1) + (token * s.splits + split) * s.heads + head * GROUP +
+                                       mpk_thread(),
+                                   __float_as_uint(none));
             }
     if (!waited)
         mpk_wait(t);

@@ -10,6 +10,9 @@
  * the order of warps.  The scale of an rms_norm is applied to the sum (its weight is folded into w), the squares are
  * summed from the registers.
  *
+ * x and the residual may be carried (rt_lane.h): then each warp polls its own columns, and no event stands between
+ * the operators.
+ *
  * Columns: page p of a group holds columns 1024 p ...; the last page may hold less, LAST blocks of 32 columns a warp.
  * Cost a page and warp: 4 shared loads of 16 bytes a lane, 8 products.
  */
@@ -23,8 +26,7 @@ enum {
     STREAM_PARTS = 0,                                      /* scratch: float[STREAM_TILE][8 warps][32 lanes][4] */
     STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16,            /* float[8 warps][16 tokens] */
     STREAM_PEAKS = STREAM_SQUARES + 512,                   /* float[2][STREAM_TILE][16 tokens][2] */
-    STREAM_ROWS = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* 16 bytes [8 warps][128]: rows on their way from folding */
-    STREAM_SCRATCH = STREAM_ROWS + 8 * 128 * 16,
+    STREAM_SCRATCH = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8,
 };
 
 enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH };
@@ -43,10 +45,8 @@ struct stream_shape {
     int glu;                                 /* GLU_*: groups hold pairs of rows */
     int x, y, residual;                      /* operands; -1: absent */
     int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
-    int gathered, tokens;   /* operand rows i32[R]: row r of the product is token rows[r] below T, if alive; -1: r */
-    int lse, splits, heads; /* x is [T, splits, columns], to be folded with lse f32[T, splits, heads] */
-    int heads_inverse, head_inverse; /* of the number of heads, of a head's columns: see stream_divide */
-    int output, peaks;               /* TO_*; operand of the peaks */
+    int gathered, tokens; /* operand rows i32[R]: row r of the product is token rows[r] below T, if alive; -1: r */
+    int output, peaks;    /* TO_*; operand of the peaks */
 };
 
 /* ---- the loader's part ---- */
@@ -98,225 +98,98 @@ MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row)
     return token < (rt_u32)s.tokens && token < t.live[RT_TOKENS] ? (int)token : -1;
 }
 
-/* x[i][j][0] token g (and with WIDE [1] token g + 8) of 8 columns: 4 words, columns c * 8 ... of block j of page i. */
+/* x as the operand of the products: at[i][j][m] are the four words of product m of block j of page i.  Of the lane's 8
+ * columns, words 0 .. 3: WIDE  m = 0: words 0, 1 of token g and of token g + 8 in turn, m = 1: words 2, 3;
+ *                        else  words 0, 2, 1, 3 of token g. */
 template <int AT_ONCE, int WIDE> struct stream_x {
     mpk_words at[AT_ONCE][4][1 + WIDE];
 };
 
-/* The n pages of the pass. */
+/* What is loaded on some ways only must be there on all: else its registers are taken for the life of the kernel. */
+template <int AT_ONCE, int WIDE> MPK_FN void stream_clear_x(stream_x<AT_ONCE, WIDE> &x)
+{
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int m = 0; m <= WIDE; m++)
+                x.at[i][j][m] = {0, 0, 0, 0};
+}
+
+/* Blocks of a warp on a page of x that has `columns` from its first on. */
+template <int WIDE>
+MPK_FN void stream_ask_page(const char *const *base, const bool *there, int blocks, int first, int end,
+                            mpk_words (*x)[1 + WIDE])
+{
+    const mpk_words none = {0, 0, 0, 0};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int m = 0; m <= WIDE; m++) {
+            x[j][m] = none;
+            if (there[m] && j < blocks && first + j * 32 < end)
+                x[j][m] = ptx_load_words(base[m] + (first + j * 32) * 2);
+        }
+}
+
+/* As products take it.  The moves go through an instruction that the compiler cannot see through: it would do them
+ * again for every page. */
+template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const mpk_words a = x[j][0], b = x[j][WIDE];
+        if (WIDE) {
+            x[j][0] = {ptx_own(a.x), ptx_own(b.x), ptx_own(a.y), ptx_own(b.y)};
+            x[j][WIDE] = {ptx_own(a.z), ptx_own(b.z), ptx_own(a.w), ptx_own(b.w)};
+        } else {
+            x[j][0] = {ptx_own(a.x), ptx_own(a.z), ptx_own(a.y), ptx_own(a.w)};
+        }
+    }
+}
+
+/* The n pages of the pass, as soon as they are there. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_load_x(const mpk_task &t, const stream_shape &s, int pass, int n, stream_x<AT_ONCE, WIDE> &x)
 {
-    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, columns = s.columns;
-    const mpk_words none = {0, 0, 0, 0};
+    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+    const bool carried = mpk_carries(t, s.x);
+    const char *base[1 + WIDE];
+    bool there[1 + WIDE];
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const int token = stream_row(t, s, g + 8 * m);
-        const char *base = mpk_at<const char>(t, s.x) + ((rt_u64)(token < 0 ? 0 : token) * columns + pass * 1024) * 2;
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (i < n) {
-                const int page = pass + i, blocks = page + 1 == s.pages ? s.last : 4;
-                const int first = i * 1024 + warp * blocks * 32 + c * 8, end = columns - pass * 1024;
-                const char *from = base + first * 2;
-                if ((i + 1) * 1024 <= end) { /* a whole page: the usual case */
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        x.at[i][j][m] = token >= 0 ? ptx_load_words(from + j * 64) : none;
-                } else {
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        x.at[i][j][m] =
-                            token >= 0 && j < blocks && first + j * 32 < end ? ptx_load_words(from + j * 64) : none;
-                }
-            }
+        there[m] = token >= 0;
+        base[m] = mpk_at<const char>(t, s.x) + (rt_u64)(token < 0 ? 0 : token) * s.columns * 2;
     }
-}
-
-/* x / d for small x, with inverse = ceil(2^20 / d): exact while x d < 2^20. */
-MPK_FN int stream_divide(int x, int inverse)
-{
-    return x * inverse >> 20;
-}
-
-/* The weights of the splits of every token and head, exp(lse_s - M) / sum, into shared memory, and for each token the
- * range of splits that hold anything.  A lane is a split; a warp has one head, or two if there are at most 16 splits,
- * and asks for four at a time.  s_weight f32[tokens][splits][heads], s_range int[tokens][2]. */
-MPK_FN void stream_split_weights(const mpk_task &t, const stream_shape &s, float *s_weight, int *s_range)
-{
-    const float *lse = mpk_at<const float>(t, s.lse) + (int)t.e->lo[0] * s.splits * s.heads;
-    const float none = -__int_as_float(0x7f800000);
-    const int width = s.splits <= 16 ? 16 : 32, per_warp = 32 / width, lane = threadIdx.x % 32, k = lane % width;
-    const int items = stream_rows(t) * s.heads, stride = 8 * per_warp;
-#pragma unroll 1
-    for (int first = threadIdx.x / 32 * per_warp; first < items; first += 4 * stride) {
-        float e[4];
 #pragma unroll
-        for (int u = 0; u < 4; u++) {
-            int item = first + u * stride + lane / width, token = stream_divide(item, s.heads_inverse);
-            bool there = item < items && k < s.splits;
-            e[u] = there
-                       ? __uint_as_float(ptx_load_word(lse + (token * s.splits + k) * s.heads + item - token * s.heads))
-                       : none;
+    for (int i = 0; i < AT_ONCE; i++)
+        if (i < n) {
+            const int page = pass + i, blocks = page + 1 == s.pages ? s.last : 4;
+            stream_ask_page<WIDE>(base, there, blocks, page * 1024 + warp * blocks * 32 + c * 8, s.columns, x.at[i]);
         }
 #pragma unroll
-        for (int u = 0; u < 4; u++) {
-            if (first + u * stride >= items)
-                break;
-            int item = first + u * stride + lane / width, token = stream_divide(item, s.heads_inverse);
-            int head = item - token * s.heads;
-            rt_u32 full = __ballot_sync(0xffffffffu, e[u] != none) >> (lane & ~(width - 1));
-            if (width < 32)
-                full &= 0xffff;
-            float most = e[u], sum;
+    for (int i = 0; i < AT_ONCE; i++)
+        if (i < n) {
+            const int page = pass + i, blocks = page + 1 == s.pages ? s.last : 4;
+            while (carried) {
+                bool empty = false;
 #pragma unroll
-            for (int d = 16; d; d /= 2)
-                if (d < width)
-                    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
-            e[u] = full >> k & 1 ? ptx_exp2((e[u] - most) * 1.44269504f) : 0;
-            sum = e[u];
+                for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int d = 16; d; d /= 2)
-                if (d < width)
-                    sum += __shfl_xor_sync(0xffffffffu, sum, d);
-            if (item >= items)
-                continue;
-            if (k < s.splits)
-                s_weight[(token * s.splits + k) * s.heads + head] = full ? __fdividef(e[u], sum) : 0;
-            if (head == 0 && k == 0) {
-                s_range[token * 2] = full ? __ffs((int)full) - 1 : 0;
-                s_range[token * 2 + 1] = 32 - __clz((int)full);
+                    for (int m = 0; m <= WIDE; m++)
+                        empty |= mpk_is_empty(x.at[i][j][m]);
+                if (!__any_sync(0xffffffffu, empty) || ptx_load_flag(&mpk_w.abort))
+                    break;
+                stream_ask_page<WIDE>(base, there, blocks, page * 1024 + warp * blocks * 32 + c * 8, s.columns,
+                                      x.at[i]);
             }
         }
-    }
-}
-
-/* 8 columns of a token, being folded over its splits. */
-struct stream_piece {
-    const char *part;    /* of split 0 */
-    const float *weight; /* of split 0 */
-    int lo, hi;          /* splits to come */
-    float sum[8];
-};
-
-MPK_FN void stream_begin_piece(const mpk_task &t, const stream_shape &s, int token, int column, const float *s_weight,
-                               const int *s_range, stream_piece *p)
-{
-    p->part = mpk_at<const char>(t, s.x) + (rt_u32)(((int)t.e->lo[0] + token) * s.splits) * (rt_u32)(s.columns * 2) +
-              column * 2;
-    p->weight = s_weight + token * s.splits * s.heads + stream_divide(column, s.head_inverse);
-    p->lo = s_range[token * 2];
-    p->hi = s_range[token * 2 + 1];
 #pragma unroll
-    for (int e = 0; e < 8; e++)
-        p->sum[e] = 0;
-}
-
-MPK_FN void stream_add_piece(float w, const mpk_words &v, float *sum)
-{
-    const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        sum[2 * e] = fmaf(w, ptx_low_bf16(words[e]), sum[2 * e]);
-        sum[2 * e + 1] = fmaf(w, ptx_high_bf16(words[e]), sum[2 * e + 1]);
-    }
-}
-
-/* The splits that are left, four loads in flight. */
-MPK_FN mpk_words stream_end_piece(const stream_shape &s, stream_piece *p)
-{
-    const rt_u32 row_bytes = s.columns * 2;
-#pragma unroll 1
-    for (; p->lo < p->hi; p->lo += 4) {
-        mpk_words v[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (p->lo + i < p->hi)
-                v[i] = ptx_load_words(p->part + (rt_u32)(p->lo + i) * row_bytes);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (p->lo + i < p->hi)
-                stream_add_piece(p->weight[(p->lo + i) * s.heads], v[i], p->sum);
-    }
-    mpk_words y = {ptx_pack_bf16(p->sum[0], p->sum[1]), ptx_pack_bf16(p->sum[2], p->sum[3]),
-                   ptx_pack_bf16(p->sum[4], p->sum[5]), ptx_pack_bf16(p->sum[6], p->sum[7])};
-    return y;
-}
-
-/* x from the partial results of split attention: the lanes of a warp fold its columns and hand them on through shared
- * memory, as many blocks of 32 columns at once as 128 pieces hold.  All pages are of one pass. */
-template <int AT_ONCE, int WIDE>
-MPK_FN void stream_fold_x(const mpk_task &t, const stream_shape &s, stream_x<AT_ONCE, WIDE> &x)
-{
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-    const int tokens = stream_rows(t), blocks = s.pages * 4, at_once = tokens ? 32 / tokens : blocks;
-    const int inverse = tokens ? ((1 << 20) + tokens - 1) / tokens : 0;
-    int *s_range = (int *)(t.s_scratch + STREAM_PEAKS);
-    float *s_weight = (float *)(t.s_scratch + STREAM_PARTS);
-    mpk_words *s_row = (mpk_words *)(t.s_scratch + STREAM_ROWS) + warp * 128; /* [blocks][tokens][4] */
-    const mpk_words none = {0, 0, 0, 0};
-    stream_split_weights(t, s, s_weight, s_range);
-    mpk_sync();
-#pragma unroll 1
-    for (int first = 0; first < blocks; first += at_once) {
-        const int n = blocks - first < at_once ? blocks - first : at_once;
-        __syncwarp();
-        const int items = n * tokens * 4;
-        if (WIDE) {
-            /* Many tokens have few splits each: ask for the first of four pieces before any is used. */
-#pragma unroll 1
-            for (int from = lane; from < items; from += 128) {
-                stream_piece p[4];
-                mpk_words v[4];
-#pragma unroll
-                for (int u = 0; u < 4; u++) {
-                    const int item = from + 32 * u, of_chunk = stream_divide(item / 4, inverse);
-                    const int row = item / 4 - of_chunk * tokens, page = (first + of_chunk) / 4;
-                    const int j = (first + of_chunk) % 4, of_page = page + 1 == s.pages ? s.last : 4;
-                    const int column = page * 1024 + (warp * of_page + j) * 32 + item % 4 * 8;
-                    const bool there = item < items && j < of_page && column < s.columns;
-                    stream_begin_piece(t, s, there ? row : 0, there ? column : 0, s_weight, s_range, &p[u]);
-                    if (!there)
-                        p[u].hi = p[u].lo;
-                    if (p[u].lo < p[u].hi)
-                        v[u] = ptx_load_words(p[u].part + (rt_u32)p[u].lo * (rt_u32)(s.columns * 2));
-                }
-#pragma unroll
-                for (int u = 0; u < 4; u++) {
-                    if (p[u].lo < p[u].hi) {
-                        stream_add_piece(p[u].weight[p[u].lo * s.heads], v[u], p[u].sum);
-                        p[u].lo++;
-                    }
-                    const mpk_words y = stream_end_piece(s, &p[u]);
-                    if (from + 32 * u < items)
-                        s_row[from + 32 * u] = y;
-                }
-            }
-        } else {
-#pragma unroll 1
-            for (int item = lane; item < items; item += 32) {
-                const int of_chunk = stream_divide(item / 4, inverse), row = item / 4 - of_chunk * tokens;
-                const int page = (first + of_chunk) / 4, j = (first + of_chunk) % 4;
-                const int of_page = page + 1 == s.pages ? s.last : 4;
-                const int column = page * 1024 + (warp * of_page + j) * 32 + item % 4 * 8;
-                stream_piece p;
-                s_row[item] = none;
-                if (j < of_page && column < s.columns) {
-                    stream_begin_piece(t, s, row, column, s_weight, s_range, &p);
-                    s_row[item] = stream_end_piece(s, &p);
-                }
-            }
-        }
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < AT_ONCE * 4; i++)
-            if (i >= first && i < first + n)
-#pragma unroll
-                for (int m = 0; m <= WIDE; m++)
-                    x.at[i / 4][i % 4][m] =
-                        g + 8 * m < tokens ? s_row[((i - first) * tokens + g + 8 * m) * 4 + c] : none;
-    }
-    mpk_sync(); /* the scratch is free for partial sums */
+    for (int i = 0; i < AT_ONCE; i++)
+        if (i < n)
+            stream_order_page<WIDE>(x.at[i]);
 }
 
 template <int AT_ONCE, int WIDE> MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, float *square)
@@ -329,60 +202,62 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_add_squares(const stream_x<A
 #pragma unroll
                 for (int m = 0; m <= WIDE; m++) {
                     const mpk_words v = x.at[i][j][m];
-                    const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
+                    const rt_u32 words[4] = {v.x, WIDE ? v.z : v.y, WIDE ? v.y : v.z, v.w};
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]);
-                        square[m] = fmaf(b, b, fmaf(a, a, square[m]));
+                        float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]), *to = &square[WIDE && e >= 2];
+                        *to = fmaf(b, b, fmaf(a, a, *to));
                     }
                 }
 }
 
 /* ---- products ---- */
 
-/* c[0 .. 3]: token g columns 2c, 2c + 1, token g + 8 the same; without WIDE only the first two. */
-template <int WIDE> MPK_FN void stream_multiply(float *first, float *second, const mpk_words *x, const mpk_words &w)
+/* Blocks j of N pages; first and second are sums of their own, so that products do not wait for one another. */
+template <int N, int WIDE>
+MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1 + WIDE], int j,
+                            float (*first)[4], float (*second)[4])
 {
-    const mpk_words a = x[0], b = x[WIDE];
-    if (WIDE) {
-        ptx_multiply_bf16(first, a.x, b.x, a.y, b.y, w.x, w.y);
-        ptx_multiply_bf16(second, a.z, b.z, a.w, b.w, w.z, w.w);
-    } else {
-        ptx_multiply_bf16(first, a.x, a.z, a.y, a.w, w.x, w.y);
-        ptx_multiply_bf16(second, a.x, a.z, a.y, a.w, w.z, w.w);
+    mpk_words w[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        w[i] = *(const mpk_words *)(at[i] + j * 512);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const mpk_words a = x[i][j][0], b = x[i][j][WIDE];
+        ptx_multiply_bf16(first[i], a.x, a.y, a.z, a.w, w[i].x, w[i].y);
+        ptx_multiply_bf16(second[i], b.x, b.y, b.z, b.w, w[i].z, w[i].w);
     }
 }
 
-/* The next N pages of the ring, page i with x.at[X + i * STEP]; sums[i] as in stream_multiply. */
-template <int N, int X, int STEP, int AT_ONCE, int WIDE>
-MPK_FN void stream_pages(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int blocks_of_first, int blocks_of_last,
-                         int warp, int lane_at, float sums[][4])
+/* The next N pages of the ring, all of `blocks` blocks a warp, page i with x[i]; sums[i]: columns 2c, 2c + 1 of token g,
+ * with WIDE then of token g + 8. */
+template <int N, int WIDE>
+MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], int blocks, float (*sums)[4])
 {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     rt_u32 page[N];
     const char *at[N];
     float first[N][4], second[N][4];
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        int blocks = i + 1 == N ? blocks_of_last : blocks_of_first;
-        at[i] = ring_take(ring, &page[i]) + warp * blocks * 512 + lane_at;
+        at[i] = ring_take(ring, &page[i]) + warp * blocks * 512 + g * 64 + (c ^ g / 2) * 16;
 #pragma unroll
         for (int e = 0; e < 4; e++)
             first[i][e] = second[i][e] = 0;
     }
+    if (blocks == 4) { /* nearly always */
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        mpk_words w[N];
+        for (int j = 0; j < 4; j++)
+            stream_multiply<N, WIDE>(at, x, j, first, second);
+    } else {
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            if (j < (i + 1 < N ? blocks_of_first : blocks_of_last))
-                w[i] = *(const mpk_words *)(at[i] + j * 512);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            if (j < (i + 1 < N ? blocks_of_first : blocks_of_last))
-                stream_multiply<WIDE>(first[i], second[i], x.at[X + i * STEP][j], w[i]);
+        for (int j = 0; j < 3; j++)
+            if (j < blocks)
+                stream_multiply<N, WIDE>(at, x, j, first, second);
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
+    if (lane == 0)
 #pragma unroll
         for (int i = 0; i < N; i++)
             ptx_barrier_arrive(&mpk_w.empty[page[i]]);
@@ -410,37 +285,21 @@ template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, const float
         to[e] = sums[e];
 }
 
-/* Add one group: the n pages of this pass; `last`: blocks a warp in the last of them.  Pairs of pages are added to the
- * total one after the other, whatever the number of pages in a pass: the bits are the same for all routines. */
+/* Add one group: the n pages of this pass; `last`: blocks a warp in the last of them.  Pages are added to the total one
+ * after the other, whatever the number of pages in a pass: the bits are the same for all routines. */
 template <int AT_ONCE, int WIDE>
-MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n, int last, int warp, int lane_at,
-                         float *total)
+MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n, int last, float *total)
 {
-    float sums[2][4];
-    if (n == 1) {
-        stream_pages<1, 0, 1>(ring, x, 4, last, warp, lane_at, sums);
+    float sums[1][4];
 #pragma unroll
-        for (int e = 0; e < (WIDE ? 4 : 2); e++)
-            total[e] += sums[0][e];
-        return;
-    }
-    stream_pages<2, 0, 1>(ring, x, 4, n == 2 ? last : 4, warp, lane_at, sums);
+    for (int i = 0; i < AT_ONCE; i++)
+        if (i < n) {
+            const mpk_words(*const one[1])[1 + WIDE] = {x.at[i]};
+            stream_pages<1, WIDE>(ring, one, i + 1 == n ? last : 4, sums);
 #pragma unroll
-    for (int e = 0; e < (WIDE ? 4 : 2); e++)
-        total[e] += sums[0][e] + sums[1][e];
-    if (AT_ONCE == 2 || n == 2)
-        return;
-    if (n == 3) {
-        stream_pages<1, AT_ONCE - 2, 1>(ring, x, 4, last, warp, lane_at, sums);
-#pragma unroll
-        for (int e = 0; e < (WIDE ? 4 : 2); e++)
-            total[e] += sums[0][e];
-        return;
-    }
-    stream_pages<2, AT_ONCE - 2, 1>(ring, x, 4, last, warp, lane_at, sums);
-#pragma unroll
-    for (int e = 0; e < (WIDE ? 4 : 2); e++)
-        total[e] += sums[0][e] + sums[1][e];
+            for (int e = 0; e < (WIDE ? 4 : 2); e++)
+                total[e] += sums[0][e];
+        }
 }
 
 /* ---- the end of a tile ---- */
@@ -481,10 +340,15 @@ MPK_FN float stream_scale(const mpk_task &t, const stream_shape &s, int row)
     return rsqrtf(sum * s.columns_inverse + s.eps);
 }
 
+MPK_FN const rt_u16 *stream_residual_at(const mpk_task &t, const stream_shape &s, int row, int column)
+{
+    return mpk_at<const rt_u16>(t, s.residual) + (rt_u64)(t.e->lo[0] + row) * s.rows + column;
+}
+
 /* Two neighbouring values of a row of the residual, in one word; what lies outside the box is 0. */
 MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row, int column)
 {
-    const rt_u16 *r = mpk_at<const rt_u16>(t, s.residual) + (rt_u64)(t.e->lo[0] + row) * s.rows + column;
+    const rt_u16 *r = stream_residual_at(t, s, row, column);
     int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];
     rt_u32 v = 0;
     if (row >= stream_rows(t))
@@ -555,8 +419,11 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, c
                 b += column + 1 < s.rows ? stream_bias(t, s, column + 1) : 0;
             }
             if (s.residual >= 0) {
-                a += ptx_low_bf16(residual[m]);
-                b += ptx_high_bf16(residual[m]);
+                rt_u32 r = residual[m];
+                if (mpk_carries(t, s.residual) && alive && r == RT_EMPTY)
+                    r = mpk_carried_word(stream_residual_at(t, s, row, column), r);
+                a += ptx_low_bf16(r);
+                b += ptx_high_bf16(r);
             }
             if (alive)
                 stream_store(t, s, row, column, a, b);
@@ -630,59 +497,67 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, int first_gro
 
 /* ---- the body ---- */
 
-/* FOLDS: 1 only for shapes with lse, 0 only for those without, 2 for both. */
-template <int AT_ONCE, int WIDE, int FOLDS> MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
+/* The groups of a tile over the pages of one pass. */
+template <int AT_ONCE, int WIDE>
+MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts, int groups, int pass, int of_pass,
+                        int of_last)
+{
+    int i = 0;
+    if (pass == 0 && of_pass == 1) /* two groups at a time, so that there are products to do while others end */
+#pragma unroll 1
+        for (; i + 1 < groups; i += 2) {
+            const mpk_words(*const both[2])[1 + WIDE] = {x.at[0], x.at[0]};
+            float sums[2][4];
+            stream_pages<2, WIDE>(ring, both, of_last, sums);
+            stream_put<WIDE>(s_parts, i, sums[0]);
+            stream_put<WIDE>(s_parts, i + 1, sums[1]);
+        }
+#pragma unroll 1
+    for (; i < groups; i++) {
+        float total[4] = {0, 0, 0, 0};
+        if (pass) /* what earlier passes have summed */
+#pragma unroll
+            for (int e = 0; e < (WIDE ? 4 : 2); e++)
+                total[e] = stream_part<WIDE>(s_parts, i)[e];
+        stream_group<AT_ONCE, WIDE>(ring, x, of_pass, of_last, total);
+        stream_put<WIDE>(s_parts, i, total);
+    }
+}
+
+template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     const int per_group = s.glu != GLU_NONE ? 4 : 8, first = (int)t.e->lo[1] / per_group;
-    const int n = ((int)t.e->hi[1] + per_group - 1) / per_group - first;
-    const int lane_at = g * 64 + (c ^ g / 2) * 16, pages = s.pages, last = s.last;
+    const int n = ((int)t.e->hi[1] + per_group - 1) / per_group - first, pages = s.pages;
     char *s_parts = t.s_scratch + STREAM_PARTS;
     mpk_ring ring = *t.ring;
     stream_x<AT_ONCE, WIDE> x;
+    stream_clear_x<AT_ONCE, WIDE>(x);
     float square[2] = {0, 0};
-    mpk_wait(t);
+    if (!t.e->quiet)
+        mpk_wait(t);
 #pragma unroll 1
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
         const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE;
-        if (q)
-            mpk_sync();              /* the sums of the last tile have been read */
         rt_u32 residual[2] = {0, 0}; /* asked for before the products, used after them */
-        if (s.residual >= 0 && warp < here)
-#pragma unroll
-            for (int m = 0; m <= WIDE; m++)
-                residual[m] = stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c);
+        if (q)
+            mpk_sync(); /* the sums of the last tile have been read */
 #pragma unroll 1
         for (int pass = 0; pass < pages; pass += AT_ONCE) {
             const int of_pass = pages - pass < AT_ONCE ? pages - pass : AT_ONCE;
-            const int of_last = pass + of_pass == pages ? last : 4;
             if (pages > AT_ONCE || q == 0) {
-                if (FOLDS == 1 || (FOLDS == 2 && s.lse >= 0))
-                    stream_fold_x<AT_ONCE, WIDE>(t, s, x);
-                else
-                    stream_load_x<AT_ONCE, WIDE>(t, s, pass, of_pass, x);
+                stream_load_x<AT_ONCE, WIDE>(t, s, pass, of_pass, x);
                 if (s.norm && q == 0)
                     stream_add_squares<AT_ONCE, WIDE>(x, of_pass, square);
             }
-            int i = 0;
-            if (pages == 1) /* two groups at a time, so that there are pages in flight */
-#pragma unroll 1
-                for (; i + 1 < here; i += 2) {
-                    float sums[2][4];
-                    stream_pages<2, 0, 0>(&ring, x, last, last, warp, lane_at, sums);
-                    stream_put<WIDE>(s_parts, i, sums[0]);
-                    stream_put<WIDE>(s_parts, i + 1, sums[1]);
-                }
-#pragma unroll 1
-            for (; i < here; i++) {
-                float total[4] = {0, 0, 0, 0};
-                if (pass) /* what earlier passes have summed */
+            if (pass == 0 && s.residual >= 0 && warp < here)
 #pragma unroll
-                    for (int e = 0; e < (WIDE ? 4 : 2); e++)
-                        total[e] = stream_part<WIDE>(s_parts, i)[e];
-                stream_group<AT_ONCE, WIDE>(&ring, x, of_pass, of_last, warp, lane_at, total);
-                stream_put<WIDE>(s_parts, i, total);
-            }
+                for (int m = 0; m <= WIDE; m++)
+                    residual[m] = stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c);
+            if (pass == 0 && q == 0 && t.e->quiet)
+                mpk_wait(t);
+            stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass,
+                                       pass + of_pass == pages ? s.last : 4);
         }
         if (s.norm && q == 0) {
 #pragma unroll

@@ -20,7 +20,7 @@ struct mpk_task {
     const rt_u32 *live; /* [RT_LIVES], in shared memory */
     char *s_scratch;    /* MPK_SCRATCH_BYTES of shared memory, 1024-byte aligned, this task's until it ends */
     mpk_ring *ring;     /* the pages that its load phase fills (tile/ring.cuh) */
-    rt_u32 turn;        /* parity of the task among those of the worker */
+    rt_u32 turn;        /* tasks that the worker has run before, modulo 2^32 */
 };
 
 MPK_FN rt_u32 mpk_lo(const mpk_task &t, int axis)

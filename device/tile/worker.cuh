@@ -18,7 +18,7 @@ struct __align__(16) mpk_side
 {
     rt_u32 at, parity;         /* of the page ring */
     rt_u32 slot, slot_parity;  /* of the descriptor ring */
-    rt_u32 turn;               /* parity of the next task */
+    rt_u32 turn;               /* tasks so far, modulo 2^32 */
     rt_u32 next, last;         /* entries of the list */
     rt_u32 jit_at, jit_parity; /* of the page ring for JIT tasks */
     rt_u32 reserved[3];
@@ -33,7 +33,8 @@ struct mpk_worker {
     rt_u64 step; /* the word of the step that runs */
     rt_u32 live[RT_LIVES];
     rt_u32 graph, epoch;  /* of the step that runs; written by thread 0 between barriers */
-    rt_u64 ready, done;   /* of the task that runs: its event is activated; all warps have written (clerk) */
+    rt_u64 idle;          /* of the task that runs: all warps are through with its scratch */
+    rt_u32 ready, done;   /* flags for and from the clerk: tasks whose event is there; warps that have written a task */
     rt_u32 direct;        /* 1: the bodies' side looks after events itself: steps with JIT tasks, RT_ONE_OP */
     rt_u32 slot, parity;  /* of the step's first entry, for the clerk */
     rt_u32 hybrid;        /* 1: the step has JIT tasks */
@@ -95,13 +96,18 @@ MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
     return 1;
 }
 
-/* Until the task's event is activated; then everything the task reads is there, and no warp works on the task before:
- * its scratch is free.  The clerk has polled; where there is none, thread 0 does. */
+/* Before the task touches its scratch, and anything that it reads but what is carried: its event is activated, unless
+ * the task is quiet, and no warp works on the task before.  The clerk has polled; where there is none, thread 0 does. */
 MPK_FN void mpk_wait(const mpk_task &t)
 {
 #if MPK_BULK
     if (!mpk_w.direct) {
-        mpk_barrier_wait(&mpk_w.ready, t.turn);
+        if (!t.e->quiet) {
+            while ((rt_i32)(ptx_load_flag(&mpk_w.ready) - t.turn) <= 0 && !ptx_load_flag(&mpk_w.abort))
+                ;
+            ptx_acquire_flag(&mpk_w.ready); /* partner: clerk_run_list */
+        }
+        mpk_barrier_wait(&mpk_w.idle, (t.turn & 1) ^ 1);
         if (mpk_w.times && mpk_thread() == 0)
             mpk_w.times->ready = ptx_cycles();
         return;
@@ -113,6 +119,25 @@ MPK_FN void mpk_wait(const mpk_task &t)
             mpk_w.times->ready = ptx_cycles();
     }
     mpk_sync();
+}
+
+/* ---- carried operands ---- */
+
+/* Does input `operand` tell by itself what of it has been written? */
+MPK_FN bool mpk_carries(const mpk_task &t, int operand)
+{
+    return t.e->carried >> operand & 1;
+}
+MPK_FN bool mpk_is_empty(const mpk_words &v)
+{
+    return v.x == RT_EMPTY || v.y == RT_EMPTY || v.z == RT_EMPTY || v.w == RT_EMPTY;
+}
+/* A word of a carried operand, once it is there. */
+MPK_FN rt_u32 mpk_carried_word(const void *from, rt_u32 v)
+{
+    while (v == RT_EMPTY && !ptx_load_flag(&mpk_w.abort))
+        v = ptx_load_word(from);
+    return v;
 }
 
 /* The one who completes an event with JIT dependents hands it to a scheduler. */
@@ -136,17 +161,19 @@ MPK_FN void mpk_count(rt_u32 event, rt_u32 kind)
         mpk_trigger_launch(event);
 }
 
-/* This thread has written its part.  The task counts when all have: the clerk sees to it, and no warp waits; where
- * there is no clerk, thread 0 does. */
+/* This thread has written its part and is through with the scratch.  The task counts when all are: the clerk sees to
+ * it, and no warp waits; where there is no clerk, thread 0 does. */
 MPK_FN void mpk_trigger(const mpk_task &t)
 {
 #if MPK_BULK
     if (!mpk_w.direct) {
         __syncwarp();
-        if (mpk_w.times && mpk_thread() == 0)
-            mpk_w.times->done = ptx_cycles();
-        if (threadIdx.x % 32 == 0)
-            ptx_barrier_arrive(&mpk_w.done);
+        if (threadIdx.x % 32 == 0) {
+            if (mpk_w.times && mpk_thread() == 0)
+                mpk_w.times->done = ptx_cycles();
+            ptx_barrier_arrive(&mpk_w.idle);
+            ptx_add_flag(&mpk_w.done, 1); /* partner: clerk_run_list */
+        }
         return;
     }
 #endif

@@ -188,7 +188,7 @@ static mpk_status check_memory(mpk_context *cx, cuda_machine *m)
     const rt_u64 *area = m->machine.image.block->area_bytes;
     const double gib = 1 << 30;
     uint64_t free_bytes, total, staging = 128 << 20;
-    uint64_t other = area[RT_STEP] + area[RT_TEMPS] + m->layout.n_bytes;
+    uint64_t other = area[RT_STEP] + area[RT_TEMPS] + m->carriers.n_bytes + m->layout.n_bytes;
     m->allocated_bytes = m->weights.n_bytes + area[RT_STATE] + other;
     staging = m->weights.n_bytes < staging ? m->weights.n_bytes : staging;
     TRY(cuda_memory_available(cx, m->gpu, &free_bytes, &total));
@@ -211,6 +211,9 @@ static mpk_status allocate(mpk_context *cx, cuda_machine *m)
         if (m->areas[i])
             TRY(cuda_fill_on(cx, m->gpu, m->copies, m->areas[i], 0, area[i]));
     }
+    TRY(cuda_memory_alloc(cx, m->gpu, "carried results", m->carriers.n_bytes, &m->carried_block));
+    if (m->carried_block)
+        TRY(cuda_fill_on(cx, m->gpu, m->copies, m->carried_block, RT_EMPTY & 0xff, m->carriers.n_bytes));
     TRY(cuda_memory_alloc(cx, m->gpu, "the runtime's tables", m->layout.n_bytes, &m->table_block));
     return cuda_stream_wait(cx, m->gpu, m->copies);
 }
@@ -483,7 +486,7 @@ static void describe(machine *base, machine_facts *out)
     rt_control control;
     out->device = cuda_gpu_facts(m->gpu)->name;
     out->scratch_bytes = (uint64_t)m->shared_bytes * base->image.block->n_workers;
-    out->area_bytes += m->layout.n_bytes;
+    out->area_bytes += m->layout.n_bytes + m->carriers.n_bytes;
     out->code_ns = m->code_ns;
     out->code_cached = m->code_cached;
     if (cuda_gpu_use(&cx, m->gpu) == MPK_OK &&
@@ -567,6 +570,7 @@ static void release_memory(cuda_machine *m)
     cuda_host_release(m->gpu, m->ring_block);
     cuda_host_release(m->gpu, m->mailbox);
     cuda_memory_release(m->gpu, m->table_block);
+    cuda_memory_release(m->gpu, m->carried_block);
     for (int i = 0; i < RT_AREAS; i++)
         cuda_memory_release(m->gpu, m->areas[i]);
     cuda_memory_release(m->gpu, m->weight_block);
@@ -642,6 +646,7 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
     host_find_serving(&m->machine.image, &m->serving);
     if (m->serving.ready)
         host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries, &m->rings);
+    TRY(cuda_plan_carriers(cx, m));
     TRY(cuda_plan_tables(cx, m));
     return check_memory(cx, m);
 }

@@ -3,6 +3,7 @@
  *   cuda.c      start, launch, watch, stop        tables.c    the runtime's tables and entries in device memory
  *   weights.c   which copy of a weight is needed  upload.c    host memory -> GPU, packed on the way
  *   tensors.c   tensors read and written by the host, KV pages in the bodies' order
+ *   carriers.c  results that tell by themselves when they are there
  *   baseline.c  the same bodies as a CUDA graph               profile.c   when tasks ran
  */
 #ifndef CUDA_MACHINE_H
@@ -18,7 +19,9 @@
 enum {
     CUDA_ALIGN = 1024,      /* of whatever bulk copies read */
     CUDA_ELEMENT_BYTES = 8, /* of the largest dtype */
+    CUDA_CARRY_ALIGN = 256, /* of a carried tensor */
 };
+#define CUDA_NOT_CARRIED UINT64_MAX
 
 /* ---- weights ---- */
 
@@ -52,6 +55,22 @@ typedef struct cuda_weight_plan {
     uint64_t largest_row; /* bytes, of any weight on the GPU or on the way to it */
 } cuda_weight_plan;
 
+/* ---- carriers ---- */
+
+/* How results reach their readers in one graph. */
+typedef struct cuda_flow {
+    uint64_t *at;        /* [tensors] place in the carried block, CUDA_NOT_CARRIED: in its area */
+    ir_op_id gate, end;  /* operators between these poll what they read; RT_NONE: none does */
+    uint32_t event;      /* what they read besides is there before this event of the graph */
+} cuda_flow;
+
+typedef struct cuda_carriers {
+    cuda_flow *flows;      /* [n_graphs] */
+    VEC(rt_clear) clears;  /* `at`: in the block */
+    rt_u32 *first_clear;   /* [n_graphs * n_workers + 1] */
+    uint64_t n_bytes;      /* of the block, which all graphs share */
+} cuda_carriers;
+
 /* ---- pinned memory that host and kernel share ---- */
 
 /* Words that one side writes and the other polls lie RT_LINE apart. */
@@ -84,7 +103,7 @@ typedef struct cuda_layout {
     uint64_t kernel, graphs, tasks, events, ops, ranges, lists;
     uint64_t control, counters, epochs, workers, schedulers, jit, jit_slots, event, event_slots;
     uint64_t serving, slots, running, free_pages, request_ring, command_ring, token_ring, requests, commands, tokens;
-    uint64_t entries, first_entry, jit_entry;
+    uint64_t entries, first_entry, jit_entry, clears, first_clear;
     uint64_t op_kernels, op_entries, op_first; /* of the baseline; empty without */
     uint64_t times;                            /* of a profile; empty without */
     uint64_t n_bytes;
@@ -111,7 +130,8 @@ typedef struct cuda_machine {
     cuda_stream work, copies; /* the kernel's; everything else's */
 
     cuda_weight_plan weights;
-    cuda_address weight_block, areas[RT_AREAS], table_block;
+    cuda_carriers carriers;
+    cuda_address weight_block, areas[RT_AREAS], carried_block, table_block;
     uint64_t allocated_bytes;
     cuda_layout layout;
     rt_serving serving; /* as at the start */
@@ -156,6 +176,15 @@ mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
 
 /* Decide what lies on the GPU.  source and image are filled in. */
 mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m);
+
+/* ---- carriers.c ---- */
+
+/* Decide what is carried.  source and image are filled in. */
+mpk_status cuda_plan_carriers(mpk_context *cx, cuda_machine *m);
+/* What the tasks of an operator have in common: carried, quiet, clears. */
+void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t op, rt_entry *e);
+/* A worker's list, whose entries are filled: its gate, and the one entry that clears. */
+void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, uint32_t n);
 
 /* ---- upload.c ---- */
 

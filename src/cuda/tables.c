@@ -113,6 +113,8 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     l->entries = place(&n, l->n_tasks, sizeof(rt_entry));
     l->first_entry = place(&n, graphs * workers + 1, sizeof(rt_u32));
     l->jit_entry = place(&n, l->n_tasks, sizeof(rt_u32));
+    l->clears = place(&n, m->carriers.clears.n, sizeof(rt_clear));
+    l->first_clear = place(&n, graphs * workers + 1, sizeof(rt_u32));
     if (m->options.mode != CUDA_PERSISTENT) {
         l->op_kernels = place(&n, l->n_ops + 1, sizeof(rt_kernel));
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
@@ -134,6 +136,8 @@ cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tenso
     int64_t stride[IR_MAX_RANK], offset;
     ir_strides(g, tensor, stride, &offset);
     uint64_t bytes = (uint64_t)ir_row_bytes(g->tensors.at[tensor].dtype, offset);
+    if (m->carriers.flows[graph].at[tensor] != CUDA_NOT_CARRIED)
+        return m->carried_block + m->carriers.flows[graph].at[tensor];
     if (p->area != TG_WEIGHTS)
         return m->areas[p->area] + p->offset + bytes;
     const cuda_resident *r = &m->weights.weights[p->offset];
@@ -165,6 +169,7 @@ static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t 
                     .op = graph_of(m, graph)->first_op + at,
                     .live = op->live,
                     .rank = op->rank};
+    cuda_carry_pattern(m, graph, at, e);
     return e->body == RT_NONE ? MPK_OK : fill_operands(cx, m, graph, at, e);
 }
 
@@ -203,6 +208,8 @@ static void fill_aot(const cuda_machine *m, uint32_t graph, filling *f)
             fill_entry(m, graph, lists[k], f->patterns, &f->entries[f->n]);
             f->entries[f->n].is_last = k + 1 == ranges[w].last;
         }
+        uint32_t n = ranges[w].last - ranges[w].first;
+        cuda_carry_list(m, graph, &f->entries[f->n - n], n);
     }
 }
 
@@ -242,6 +249,18 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
     CHECK(cx, f.n == m->layout.n_tasks, MPK_EVERIFY, "the lists of the image hold %u tasks of %llu", f.n,
           (unsigned long long)m->layout.n_tasks);
     return MPK_OK;
+}
+
+static void fill_clears(const cuda_machine *m, char *block)
+{
+    const cuda_carriers *c = &m->carriers;
+    rt_clear *to = (rt_clear *)(void *)(block + m->layout.clears);
+    for (size_t i = 0; i < c->clears.n; i++) {
+        to[i] = c->clears.at[i];
+        to[i].at += m->carried_block;
+    }
+    memcpy(block + m->layout.first_clear, c->first_clear,
+           ((size_t)m->machine.image.n_graphs * n_workers(m) + 1) * sizeof(rt_u32));
 }
 
 /* ---- the baseline: entries by operator ---- */
@@ -393,6 +412,8 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->entries = AT(base + l->entries);
     k->first_entry = AT(base + l->first_entry);
     k->jit_entry = AT(base + l->jit_entry);
+    k->clears = AT(base + l->clears);
+    k->first_clear = AT(base + l->first_clear);
     k->tuning = (rt_tuning){.in_flight = o->in_flight,
                             .preload = !o->no_preload,
                             .descriptor_ahead = o->no_descriptor_prefetch ? 1 : UINT32_MAX};
@@ -446,6 +467,7 @@ mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
     arena scratch = {0};
     fill_image(m, block);
     fill_state(m, block);
+    fill_clears(m, block);
     mpk_status status = fill_entries(cx, m, &scratch, block);
     arena_free(&scratch);
     TRY(status);

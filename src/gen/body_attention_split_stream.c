@@ -86,6 +86,7 @@ const gen_body gen_body_attention_split_stream = {.op = "attention_split",
                                                   .rank = 10,
                                                   .loads = true,
                                                   .waits = true,
+                                                  .carries = 1 << QKV,
                                                   .accepts = accepts,
                                                   .print = print,
                                                   .scratch_bytes = scratch_bytes};

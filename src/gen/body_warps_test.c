@@ -7,17 +7,25 @@
  *   - another order in which warps run and copies arrive gives the same bits;
  *   - nothing else is written, every page that is loaded is released, every wait ends;
  *   - what must not be read is NaN: dead rows, empty parts, free pages, keys behind a context, memory around the
- *     operands, and before the task's event its first operand.
+ *     operands, and before the task's event its first operand;
+ *   - where a body polls operands that carry their readiness, the same when these come piece by piece while it runs.
  */
 #include "emulated_bed.h"
+
+/* As emulated_late of tests/emulated_warps_behind.cuh. */
+typedef struct late_bytes {
+    void *at;
+    size_t n_bytes;
+} late_bytes;
+enum { MOST_LATE = 4 };
 
 typedef struct device {
     const gen_arch *arch;
     gen_source source;
     VEC(subject) subjects;
     void *library;
-    int (*run)(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes, void *late,
-               size_t n_late, uint64_t seed);
+    int (*run)(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes,
+               const late_bytes *late, unsigned n_late, uint64_t seed);
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
 } device;
 
@@ -39,10 +47,6 @@ static uint64_t base_seed;
     W("u", rows, columns)                           \
     "const %n : f32[" columns "]\n%y = linear(%x, " \
     "%g, %u, _, _, _, _, %n) {glu = \"" glu "\"}\n"
-#define FOLDED(tokens, splits, heads, rows, columns)                                                                  \
-    "input %x : bf16[" tokens ", " splits ", " columns "] live=tokens\ninput %l : f32[" tokens ", " splits ", " heads \
-    "] live=tokens\ninput %r : bf16[" tokens ", " rows                                                                \
-    "] live=tokens\n" W("w", rows, columns) "%y = linear(%x, %w, _, _, _, _, _, _, %r, %l)\n"
 #define PLACES(tokens, slots, pages, n_pages, kv_heads, size)                                                          \
     "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" slots        \
     ", " pages "]\nstate %kc : bf16[" n_pages ", " kv_heads ", 64, " size "]\nstate %vc : bf16[" n_pages ", " kv_heads \
@@ -63,10 +67,6 @@ static const char *const decode_graphs[] = {
     GATED("1", "3072", "1024", "silu"),
     GATED("8", "300", "1024", "silu"),
     GATED("11", "61", "2056", "gelu_tanh"),
-    FOLDED("1", "32", "16", "1024", "2048"),
-    FOLDED("3", "9", "16", "200", "2048"),
-    FOLDED("8", "16", "16", "131", "2048"),
-    FOLDED("16", "5", "16", "200", "2048"),
     X("3", "1024") W("q", "2048", "1024") W("k", "1024", "1024") W("v", "1024", "1024") "const %n : bf16[1024]\nconst "
                                                                                         "%b : f32[1024]\n%y = linear("
                                                                                         "%x, %q, %k, %v, _, %b, _, "
@@ -77,6 +77,9 @@ static const char *const decode_graphs[] = {
     X("1", "1024") W("w", "5003", "1024") "const %n : bf16[1024]\n%l, %p = logits(%x, %w, %n)\n",
     X("16", "1024") W("w", "1003", "1024") "const %n : bf16[1024]\ninput %r : i32[16] live=rows\n%l, %p = logits(%x, "
                                            "%w, %n, %r)\n",
+    "input %p : bf16[1, 13, 2048] live=tokens\ninput %l : f32[1, 13, 16] live=tokens\n%y = attention_fold(%p, %l)\n",
+    "input %p : bf16[16, 32, 512] live=tokens\ninput %l : f32[16, 32, 8] live=tokens\n%y = attention_fold(%p, %l)\n",
+    "input %p : bf16[7, 5, 512] live=tokens\ninput %l : f32[7, 5, 2] live=tokens\n%y = attention_fold(%p, %l)\n",
     SPLIT("1", "4096", "64", "128", "1", "9", "11", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 13, unit = 64"),
     SPLIT("3", "4096", "64", "128", "1", "5", "6", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 4, unit = 128"),
     SPLIT("8", "4096", "64", "128", "2", "4", "9", "8", NORMS, ", %qn, %kn",
@@ -236,8 +239,8 @@ static operand named(const bed *b, const char *name)
  * nothing, and are NaN. */
 static void empty_parts(bed *b)
 {
-    operand x = named(b, "x"), lse = named(b, "lse");
-    if (!lse.tensor)
+    operand x = named(b, "part"), lse = named(b, "lse");
+    if (!lse.tensor || !x.tensor)
         return;
     int64_t tokens = lse.tensor->dims[0], splits = lse.tensor->dims[1], heads = lse.tensor->dims[2];
     size_t part = (size_t)ir_bytes(x.tensor) / (size_t)(tokens * splits);
@@ -340,7 +343,19 @@ static void make_entry(const bed *b, const ir_box *box, void *packed, rt_entry *
     e->at[RT_PACKED] = (rt_u64)(uintptr_t)packed;
 }
 
-static void run_device(const device *d, const bed *b, const ir_box *boxes, size_t n, void *packed, uint64_t seed)
+/* The inputs that this body may poll; of any other operator the first input.  How many. */
+static unsigned find_late(const bed *b, bool carried, late_bytes *late)
+{
+    uint32_t which = carried ? b->s->use->body->carries : 1;
+    unsigned n = 0;
+    for (uint32_t i = 0; i < b->op->n_in; i++)
+        if (which >> i & 1 && b->op->in[i] != IR_NONE)
+            late[n++] = (late_bytes){b->values.data[b->op->in[i]], (size_t)ir_bytes(tensor(b, b->op->in[i]))};
+    return n;
+}
+
+static void run_device(const device *d, const bed *b, const ir_box *boxes, size_t n, void *packed, uint64_t seed,
+                       bool carried)
 {
     static const char *const what[] = {"", "waits for ever", "leaves pages that were loaded",
                                        "writes behind its scratch"};
@@ -348,9 +363,14 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
     for (size_t i = 0; i < n; i++)
         make_entry(b, &boxes[i], packed, &entries[i]);
     entries[n - 1].is_last = 1;
-    ir_tensor_id first = b->op->in[0]; /* what the operator before has made: of all operators here */
-    int result = d->run(entries, (unsigned)n, b->values.live, d->source.instances[b->s->instance].scratch_bytes,
-                        b->values.data[first], (size_t)ir_bytes(tensor(b, first)), seed);
+    for (size_t i = 0; i < n && carried; i++) {
+        entries[i].quiet = 1;
+        entries[i].carried = b->s->use->body->carries;
+    }
+    late_bytes late[MOST_LATE];
+    unsigned n_late = find_late(b, carried, late);
+    int result = d->run(entries, (unsigned)n, b->values.live, d->source.instances[b->s->instance].scratch_bytes, late,
+                        n_late, seed);
     if (result)
         fail_msg("%s: %s case %u by %s %s", d->arch->name, b->s->def->name, b->s->number, b->s->use->body->name,
                  what[result]);
@@ -400,11 +420,11 @@ static void expect_peaks(const bed *b, void **expected)
 /* Run the boxes as tasks of one worker and compare everything with what is expected; scores are of queries and keys
  * that are rounded to bf16 after sums in another order. */
 static void run_and_compare(const device *d, bed *b, const ir_box *boxes, size_t n, void *packed, uint64_t seed,
-                            void **start, void **expected)
+                            bool carried, void **start, void **expected)
 {
     load(b, start);
     turn_caches(b, true);
-    run_device(d, b, boxes, n, packed, seed);
+    run_device(d, b, boxes, n, packed, seed, carried);
     turn_caches(b, false);
     forget_empty_parts(b, expected, start);
     expect_peaks(b, expected);
@@ -429,7 +449,7 @@ static void **expect(bed *b, ir_box box, void **start)
 static void check_one_box(const device *d, bed *b, const ir_box *box, void *packed, void **start)
 {
     void **expected = expect(b, *box, start);
-    run_and_compare(d, b, box, 1, packed, b->seed, start, expected);
+    run_and_compare(d, b, box, 1, packed, b->seed, false, start, expected);
     drop(b, expected);
 }
 
@@ -448,8 +468,9 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     void **start = save(&b), **first = NULL, *packed = pack_weights(&b, &s->use->pack);
     void **expected = expect(&b, whole, start);
     size_t n = split(&b, whole, boxes);
-    for (uint64_t round = 0; round < 2; round++) {
-        run_and_compare(d, &b, boxes, n, packed, rng_u64(seed, round), start, expected);
+    const uint64_t rounds = s->use->body->carries ? 3 : 2; /* the last one carried */
+    for (uint64_t round = 0; round < rounds; round++) {
+        run_and_compare(d, &b, boxes, n, packed, rng_u64(seed, round), round == 2, start, expected);
         for (ir_tensor_id i = 0; first && i < b.g->tensors.n; i++)
             if (first[i] && memcmp(first[i], b.values.data[i], (size_t)ir_bytes(tensor(&b, i))) != 0)
                 fail_msg("%s case %u: another order of warps gives different bits", s->def->name, s->number);

@@ -3,7 +3,6 @@
  *   rope_kv    slices of qkv, norms, ropes, kv_write         -> rope_kv(qkv, ...)
  *   attention  the same with the attention behind them       -> attention_qkv(qkv, ...)
  *   split      the same for few tokens                       -> attention_fold(attention_split(qkv, ...))
- *   fold       linear(attention_fold(part, lse), w)          -> linear(part, w, lse = lse)
  *
  * split and rope_kv are both for the pattern of attention_qkv; which is taken follows from the options.
  */
@@ -198,24 +197,6 @@ static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
     return MPK_OK;
 }
 
-static mpk_status apply_fold(rewrite *w, ir_op_id id)
-{
-    const ir_op *op = &w->g->ops.at[id];
-    linear_parts p;
-    ir_tensor_id out[IR_MAX_OUTPUTS], old = op->out[0];
-    if (strcmp(op->def->name, "linear") != 0 || !w->uses.at[old])
-        return MPK_OK;
-    fuse_read_linear(w, op, &p);
-    const ir_op *fold = rewrite_producer(w, p.in[X], "attention_fold");
-    if (!fold || p.in[NORM] != IR_NONE || !is_private(w, fold, 1))
-        return MPK_OK;
-    p.in[X] = rewrite_input(w, fold, 0);
-    p.in[LSE] = rewrite_input(w, fold, 1);
-    TRY(fuse_add_linear(w, w->keys.at[id], &p, out));
-    rewrite_replace(w, old, out[0]);
-    return MPK_OK;
-}
-
 /* ---- all of them ---- */
 
 static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
@@ -236,7 +217,5 @@ mpk_status fuse_attentions(rewrite *w)
     uint32_t n = (uint32_t)w->g->ops.n;
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_attention(w, o, level));
-    for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
-        TRY(apply_fold(w, o));
     return MPK_OK;
 }

@@ -99,7 +99,7 @@ static void the_papers_operators(void **state)
     }
 }
 
-/* The program for a GPU: five operators a layer and four more, for each number of tokens that is decoded. */
+/* The program for a GPU: six operators a layer and four more, for each number of tokens. */
 static void operators_of_a_gpu(void **state)
 {
     (void)state;
@@ -115,9 +115,10 @@ static void operators_of_a_gpu(void **state)
             check_ok(&cx, load_open(&cx, models[i].folder, &m));
             ir_graph *g = fuse_as(&a, build(&a, &m.config, tokens, false, IR_BF16, IR_BF16), &gpu_options);
             bool few = tokens <= gpu_options.split_tokens;
-            assert_int_equal(count_work(g), (few ? 5 : 6) * models[i].layers + 4);
+            assert_int_equal(count_work(g), 6 * models[i].layers + 4);
             assert_int_equal(count_of(g, "linear"), 4 * models[i].layers);
             assert_int_equal(count_of(g, "attention_split"), few ? models[i].layers : 0);
+            assert_int_equal(count_of(g, "attention_fold"), few ? models[i].layers : 0);
             assert_int_equal(count_of(g, "embedding") + count_of(g, "rope_table") + count_of(g, "logits") +
                                  count_of(g, "sample"),
                              4);

@@ -33,10 +33,25 @@ typedef struct rt_entry {
     rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
     rt_u32 rank;
     rt_u32 is_last; /* 1: the last entry of its list; JIT: 1 */
-    rt_u32 reserved[10];
+    rt_u32 carried; /* bit i: input i carries its own readiness: a word of it is RT_EMPTY until it is written */
+    rt_u32 quiet;   /* 1: nobody waits for `depends`: all that is read is carried, or was there before */
+    rt_u32 clears;  /* 1: when its event is there, the carried words that this worker has written become RT_EMPTY */
+    rt_u32 reserved[7];
     rt_u64 at[RT_OPERANDS]; /* device addresses of first elements: inputs in the record's order (absent: 0), then from
                                index n_in of the record on the outputs; RT_PACKED as above */
 } rt_entry;
+
+/* What no result is, neither two bf16 nor an f32: products, sums and conversions make the NaN 0x7fff..., never this. */
+#define RT_EMPTY 0xffffffffu
+
+/* Words of a carried tensor that a worker writes in one step: rows first_row ... of a tensor whose rows `live` counts,
+ * n_words each, stride_words from one to the next.  Rows that are not alive are not written, and so need no clearing. */
+typedef struct rt_clear {
+    rt_u64 at; /* of the first row's first word */
+    rt_u32 first_row, n_rows, n_words, stride_words;
+    rt_u32 live; /* RT_TOKENS, RT_ALL */
+    rt_u32 reserved;
+} rt_clear;
 
 /* How the kernel was started. */
 enum {
@@ -64,6 +79,8 @@ typedef struct rt_kernel {
     const rt_entry *entries;
     const rt_u32 *first_entry; /* [n_graphs * n_workers + 1] */
     const rt_u32 *jit_entry;   /* one for each task of the image */
+    const rt_clear *clears;    /* what each worker clears, by graph and worker */
+    const rt_u32 *first_clear; /* [n_graphs * n_workers + 1] */
     rt_tuning tuning;
     rt_u32 mode, graph;  /* graph: of RT_ONE_OP */
     const rt_range *one; /* [n_workers] RT_ONE_OP: entries of that operator */
@@ -89,5 +106,6 @@ typedef struct rt_kernel {
 } rt_kernel;
 
 typedef char rt_size_of_entry[sizeof(rt_entry) == 256 ? 1 : -1];
+typedef char rt_size_of_clear[sizeof(rt_clear) == 32 ? 1 : -1];
 
 #endif

@@ -1,0 +1,382 @@
+/* carriers.c - which results carry their own readiness, instead of a counter (paper §5.1 leaves the carrier of an event
+ * open).
+ *
+ * Input: the image and the code of its operators.  Output: for each tensor whether it is carried, and where it lies;
+ * for each task whether it is quiet; for each worker what it clears.
+ *
+ * A carried tensor has memory of its own in a step, all of it RT_EMPTY when the step begins.  Whoever needs a word of it
+ * looks at the word until it is something else; no counter and no fence stands between writer and reader.  So a result
+ * reaches the other side of the GPU in the time of one store and one load.  Why that is sound (docs/gpu.md, "Carriers"):
+ *   gate    tasks that poll (quiet ones) read otherwise only what was there before some event, and every worker waits
+ *           for that event by its counter before its first quiet task;
+ *   words   a word is written once in a step, by a store that is not torn; what it holds says that it was written;
+ *   clear   from some operator on, all tasks wait by counters for an event that follows every task before; once a
+ *           worker has seen it, nobody reads carried words any more, so it makes those that it wrote empty again, and
+ *           its own counted task publishes that before the step can end;
+ *   step    the next step's word is released after that, and acquired by whoever polls next.
+ * Graphs in which there is no such event, and graphs with JIT tasks, use counters alone.
+ * Cost: a pass over the tasks of a graph for each event that is tried.
+ */
+#include "cuda/cuda_machine.h"
+#include "ir/op.h"
+
+/* One graph, being looked at. */
+typedef struct flow {
+    const cuda_machine *m;
+    uint32_t index;
+    const ir_graph *ir;
+    const rt_graph *g;
+    const rt_task *tasks;
+    const rt_range *ranges; /* of the workers */
+    const rt_u32 *lists;
+    bool *can;            /* [tensors] may be carried, as far as its writer and its readers go */
+    ir_tensor_id *root;   /* [tensors] */
+    bool *is_late;        /* [ops] scratch of can_begin */
+    bool *before;         /* [tasks] see mark_before */
+    bool *event_is_before; /* [events] */
+    cuda_flow *out;
+} flow;
+
+static const gen_body *body_of(const flow *f, ir_op_id op)
+{
+    return f->m->source.uses[f->index][op].body;
+}
+
+static bool has_tasks(const flow *f, ir_op_id op)
+{
+    return body_of(f, op) != NULL;
+}
+
+/* The one event on which all tasks of an operator depend, or RT_NONE. */
+static uint32_t event_of(const flow *f, ir_op_id op)
+{
+    uint32_t event = RT_NONE;
+    for (uint32_t t = 0; t < f->g->n_tasks; t++)
+        if (f->tasks[t].op == op) {
+            if (event != RT_NONE && f->tasks[t].depends != event)
+                return RT_NONE;
+            event = f->tasks[t].depends;
+        }
+    return event;
+}
+
+/* Which tasks end before the event is activated?  Tasks are numbered in topological order. */
+static void mark_before(flow *f, uint32_t event)
+{
+    memset(f->before, 0, f->g->n_tasks * sizeof *f->before);
+    memset(f->event_is_before, 0, f->g->n_events * sizeof *f->event_is_before);
+    f->event_is_before[event] = true;
+    for (uint32_t t = f->g->n_tasks; t-- > 0;)
+        if (f->event_is_before[f->tasks[t].triggers]) {
+            f->before[t] = true;
+            f->event_is_before[f->tasks[t].depends] = true;
+        }
+}
+
+/* ---- tensors ---- */
+
+/* Does the operator read this root only by inputs that its body polls? */
+static bool polls(const flow *f, ir_op_id op, ir_tensor_id root)
+{
+    const ir_op *o = &f->ir->ops.at[op];
+    const gen_body *body = body_of(f, op);
+    for (uint32_t i = 0; i < o->n_in; i++)
+        if (o->in[i] != IR_NONE && f->root[o->in[i]] == root && (o->in[i] != root || !(body->carries >> i & 1)))
+            return false;
+    return true;
+}
+
+static bool reads_root(const flow *f, ir_op_id op, ir_tensor_id root)
+{
+    const ir_op *o = &f->ir->ops.at[op];
+    for (uint32_t i = 0; i < o->n_in; i++)
+        if (o->in[i] != IR_NONE && f->root[o->in[i]] == root)
+            return true;
+    return false;
+}
+
+/* Rows one behind the other, of whole words. */
+static bool has_whole_rows(const ir_tensor *t)
+{
+    int64_t stride = 1;
+    if (t->rank == 0 || (t->dtype != IR_BF16 && t->dtype != IR_F32))
+        return false;
+    for (uint32_t i = t->rank; i-- > 0; stride *= t->dims[i])
+        if (t->stride[i] != stride)
+            return false;
+    return t->offset == 0 && (t->dtype == IR_F32 || t->dims[t->rank - 1] % 2 == 0);
+}
+
+static void box_of_output(const flow *f, const rt_task *task, uint32_t output, ir_box *box)
+{
+    const ir_op *op = &f->ir->ops.at[task->op];
+    ir_box first = {0};
+    for (uint32_t i = 0; i < RT_MAX_RANK; i++) {
+        first.lo[i] = task->lo[i];
+        first.hi[i] = task->hi[i];
+    }
+    *box = first;
+    if (output && op->def->writes)
+        op->def->writes(f->ir, op, output, &first, box);
+}
+
+/* Do its tasks write this output by whole words, each word by one of them? */
+static bool is_cut_at_words(const flow *f, ir_op_id op, uint32_t output)
+{
+    const ir_tensor *t = &f->ir->tensors.at[f->ir->ops.at[op].out[output]];
+    for (uint32_t i = 0; i < f->g->n_tasks; i++) {
+        ir_box box;
+        if (f->tasks[i].op != op)
+            continue;
+        box_of_output(f, &f->tasks[i], output, &box);
+        if (t->dtype == IR_BF16 && (box.lo[t->rank - 1] % 2 || box.hi[t->rank - 1] % 2))
+            return false;
+    }
+    return true;
+}
+
+/* Where the operator puts this tensor, if it may be carried to readers before operator `end`; else -1. */
+static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
+{
+    const ir_tensor *t = &f->ir->tensors.at[id];
+    bool is_read = false;
+    int output = -1;
+    if (t->kind != IR_TEMP || t->producer == IR_NONE || t->producer >= end || f->root[id] != id ||
+        !has_tasks(f, t->producer) || !body_of(f, t->producer)->carries || !has_whole_rows(t) || t->live == IR_ROWS)
+        return -1;
+    for (ir_tensor_id other = 0; other < f->ir->tensors.n; other++)
+        if (other != id && f->root[other] == id)
+            return -1;
+    for (ir_op_id op = 0; op < f->ir->ops.n; op++)
+        if (reads_root(f, op, id)) {
+            if (op >= end || !has_tasks(f, op) || !polls(f, op, id))
+                return -1;
+            is_read = true;
+        }
+    for (ir_tensor_id k = 0; k < f->ir->outputs.n; k++)
+        if (f->ir->outputs.at[k] == id)
+            return -1;
+    for (uint32_t i = 0; i < f->ir->ops.at[t->producer].n_out; i++)
+        if (f->ir->ops.at[t->producer].out[i] == id)
+            output = (int)i;
+    return is_read && output >= 0 && is_cut_at_words(f, t->producer, (uint32_t)output) ? output : -1;
+}
+
+/* ---- where polling begins and ends ---- */
+
+/* Does a counted event follow everything before operator `end`, with a task of it on every worker that did any? */
+static bool can_end(flow *f, ir_op_id end)
+{
+    uint32_t event = has_tasks(f, end) ? event_of(f, end) : RT_NONE;
+    if (event == RT_NONE)
+        return false;
+    mark_before(f, event);
+    for (uint32_t t = 0; t < f->g->n_tasks; t++)
+        if (f->tasks[t].op != RT_NONE && f->tasks[t].op < end && !f->before[t])
+            return false;
+    for (uint32_t w = 0; w < f->m->machine.image.block->n_workers; w++) {
+        bool did = false, ends = false;
+        for (uint32_t k = f->ranges[w].first; k < f->ranges[w].last && !ends; k++) {
+            uint32_t op = f->tasks[f->lists[k]].op;
+            if (op == RT_NONE)
+                continue;
+            if (op > end)
+                break;
+            did = did || op < end;
+            ends = op == end;
+        }
+        if (did && !ends)
+            return false;
+    }
+    return true;
+}
+
+/* Is everything that operators between `gate` and `end` read and that is not carried there before the gate's event? */
+static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
+{
+    uint32_t event = has_tasks(f, gate) ? event_of(f, gate) : RT_NONE;
+    if (event == RT_NONE)
+        return false;
+    mark_before(f, event);
+    memset(f->is_late, 0, f->ir->ops.n * sizeof *f->is_late);
+    for (uint32_t t = 0; t < f->g->n_tasks; t++)
+        if (f->tasks[t].op != RT_NONE && f->tasks[t].op < end && !f->before[t])
+            f->is_late[f->tasks[t].op] = true;
+    for (ir_op_id late = 0; late < end; late++) {
+        const ir_op *o = &f->ir->ops.at[late];
+        for (uint32_t i = 0; i < o->n_out && f->is_late[late]; i++)
+            for (ir_op_id op = gate + 1; op < end && !f->can[o->out[i]]; op++)
+                if (op != late && has_tasks(f, op) && reads_root(f, op, f->root[o->out[i]]))
+                    return false;
+    }
+    return true;
+}
+
+/* ---- the plan ---- */
+
+static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph, flow *f)
+{
+    const rt_header *h = m->machine.image.block;
+    const rt_graph *g = (const rt_graph *)gen_image_table(h, RT_GRAPHS) + graph;
+    *f = (flow){.m = m,
+                .index = graph,
+                .ir = m->machine.image.ir[graph],
+                .g = g,
+                .tasks = (const rt_task *)gen_image_table(h, RT_TASKS) + g->first_task,
+                .ranges = (const rt_range *)gen_image_table(h, RT_RANGES) + g->first_range,
+                .lists = gen_image_table(h, RT_LISTS),
+                .out = &m->carriers.flows[graph]};
+    NEW(cx, scratch, f->can, f->ir->tensors.n);
+    NEW(cx, scratch, f->root, f->ir->tensors.n);
+    NEW(cx, scratch, f->is_late, f->ir->ops.n);
+    NEW(cx, scratch, f->before, g->n_tasks);
+    NEW(cx, scratch, f->event_is_before, g->n_events);
+    NEW(cx, &m->arena, f->out->at, f->ir->tensors.n);
+    for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++) {
+        ir_box box = ir_box_whole(&f->ir->tensors.at[i]), root_box;
+        ir_root(f->ir, i, &box, &f->root[i], &root_box);
+        f->out->at[i] = CUDA_NOT_CARRIED;
+    }
+    f->out->gate = f->out->end = RT_NONE;
+    return MPK_OK;
+}
+
+/* The latest end, and with it the earliest gate. */
+static bool find_range(flow *f)
+{
+    for (ir_op_id end = (ir_op_id)f->ir->ops.n; end-- > 2;) {
+        if (!can_end(f, end))
+            continue;
+        for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++)
+            f->can[i] = output_to_carry(f, i, end) >= 0;
+        for (ir_op_id gate = 0; gate + 1 < end; gate++)
+            if (can_begin(f, gate, end)) {
+                f->out->gate = gate;
+                f->out->end = end;
+                f->out->event = event_of(f, gate);
+                return true;
+            }
+        return false;
+    }
+    return false;
+}
+
+/* Places in the block that all graphs share: when a step begins, all of it is empty. */
+static uint64_t place_tensors(flow *f)
+{
+    uint64_t n = 0;
+    for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++)
+        if (f->can[i]) {
+            f->out->at[i] = n;
+            n += ((uint64_t)ir_bytes(&f->ir->tensors.at[i]) + CUDA_CARRY_ALIGN - 1) / CUDA_CARRY_ALIGN *
+                 CUDA_CARRY_ALIGN;
+        }
+    return n;
+}
+
+/* What one task writes of one output: rows along the first axis, once for each place along those in between. */
+static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, const rt_task *task, uint32_t output)
+{
+    ir_tensor_id id = f->ir->ops.at[task->op].out[output];
+    const ir_tensor *t = &f->ir->tensors.at[id];
+    const uint32_t last = t->rank - 1, word = t->dtype == IR_F32 ? 1 : 2;
+    ir_box box;
+    box_of_output(f, task, output, &box);
+    int64_t middle = 1, live = t->live == IR_TOKENS ? RT_TOKENS : RT_ALL;
+    for (uint32_t i = 1; i < last; i++)
+        middle *= box.hi[i] - box.lo[i];
+    for (int64_t k = 0; k < middle; k++) {
+        int64_t offset = last ? box.lo[0] * t->stride[0] : 0, rest = k;
+        for (uint32_t i = last; i-- > 1; rest /= box.hi[i] - box.lo[i])
+            offset += (box.lo[i] + rest % (box.hi[i] - box.lo[i])) * t->stride[i];
+        rt_clear c = {.at = f->out->at[id] + (uint64_t)(offset + box.lo[last]) * (4 / word),
+                      .first_row = last ? (rt_u32)box.lo[0] : 0,
+                      .n_rows = last ? (rt_u32)(box.hi[0] - box.lo[0]) : 1,
+                      .n_words = (rt_u32)(box.hi[last] - box.lo[last]) / word,
+                      .stride_words = last ? (rt_u32)t->stride[0] / word : 0,
+                      .live = last ? (rt_u32)live : RT_ALL};
+        PUSH(cx, &m->arena, &m->carriers.clears, c);
+    }
+    return MPK_OK;
+}
+
+static mpk_status add_worker(mpk_context *cx, cuda_machine *m, const flow *f, uint32_t worker)
+{
+    for (uint32_t k = f->ranges[worker].first; k < f->ranges[worker].last && f->out->end != RT_NONE; k++) {
+        const rt_task *task = &f->tasks[f->lists[k]];
+        if (task->op == RT_NONE)
+            continue;
+        const ir_op *op = &f->ir->ops.at[task->op];
+        for (uint32_t i = 0; i < op->n_out; i++)
+            if (f->out->at[op->out[i]] != CUDA_NOT_CARRIED)
+                TRY(add_clears(cx, m, f, task, i));
+    }
+    return MPK_OK;
+}
+
+static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph)
+{
+    const uint32_t workers = m->machine.image.block->n_workers;
+    flow f;
+    TRY(begin_flow(cx, scratch, m, graph, &f));
+    if (m->options.mode == CUDA_PERSISTENT && m->arch.features & GEN_BULK && !f.g->n_jit && find_range(&f)) {
+        uint64_t n = place_tensors(&f);
+        m->carriers.n_bytes = n > m->carriers.n_bytes ? n : m->carriers.n_bytes;
+    }
+    for (uint32_t w = 0; w < workers; w++) {
+        m->carriers.first_clear[graph * workers + w] = (rt_u32)m->carriers.clears.n;
+        TRY(add_worker(cx, m, &f, w));
+    }
+    return MPK_OK;
+}
+
+mpk_status cuda_plan_carriers(mpk_context *cx, cuda_machine *m)
+{
+    const uint32_t workers = m->machine.image.block->n_workers, n = m->machine.image.n_graphs;
+    mpk_status status = MPK_OK;
+    NEW(cx, &m->arena, m->carriers.flows, n);
+    NEW(cx, &m->arena, m->carriers.first_clear, n * workers + 1);
+    for (uint32_t i = 0; i < n && status == MPK_OK; i++) {
+        arena scratch = {0};
+        status = plan_graph(cx, &scratch, m, i);
+        arena_free(&scratch);
+    }
+    m->carriers.first_clear[n * workers] = (rt_u32)m->carriers.clears.n;
+    return status;
+}
+
+/* ---- entries ---- */
+
+void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_entry *e)
+{
+    const cuda_flow *plan = &m->carriers.flows[graph];
+    const ir_op *op = &m->machine.image.ir[graph]->ops.at[at];
+    const gen_body *body = m->source.uses[graph][at].body;
+    if (plan->end == RT_NONE || !body)
+        return;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (op->in[i] != IR_NONE && plan->at[op->in[i]] != CUDA_NOT_CARRIED)
+            e->carried |= 1u << i;
+    e->quiet = at > plan->gate && at < plan->end && body->carries;
+    e->clears = at == plan->end;
+}
+
+void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, uint32_t n)
+{
+    const cuda_flow *plan = &m->carriers.flows[graph];
+    const rt_graph *g = (const rt_graph *)gen_image_table(m->machine.image.block, RT_GRAPHS) + graph;
+    const rt_event *events = (const rt_event *)gen_image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    bool is_through = false, clears = true;
+    for (uint32_t i = 0; i < n; i++) {
+        rt_entry *e = &entries[i];
+        is_through = is_through || (plan->end != RT_NONE && !e->quiet && e->depends == g->first_event + plan->event);
+        if (e->quiet && !is_through) {
+            e->quiet = 0;
+            e->depends = g->first_event + plan->event;
+            e->needed = events[plan->event].needed;
+            is_through = true;
+        }
+        e->clears = e->clears && clears;
+        clears = clears && !e->clears;
+    }
+}

@@ -1,0 +1,30 @@
+/* body_fold_rows.c - parts of a split attention of bf16 put together (device/task/fold_rows.cuh). */
+#include "gen/body_product.h"
+
+enum { PART, PART_LSE, MOST_SPLITS = 32, MOST_SIZE = 256 };
+
+static bool accepts(const gen_call *c)
+{
+    const ir_tensor *part = gen_input(c, PART), *lse = gen_input(c, PART_LSE);
+    int64_t size = part->dims[2] / lse->dims[2];
+    return part->dims[1] <= MOST_SPLITS && size % 8 == 0 && size <= MOST_SIZE && is_dense(part, IR_BF16) &&
+           is_dense(lse, IR_F32) && is_dense(gen_output(c, 0), IR_BF16) && ir_elements(part) < INT32_MAX;
+}
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    const ir_tensor *part = gen_input(c, PART), *lse = gen_input(c, PART_LSE);
+    text_print(out, "MPK_FN void body_%u(const mpk_task &t)\n{\n    fold_rows(t, %lld, %lld, %lld);\n}\n", n,
+               (long long)part->dims[1], (long long)lse->dims[2], (long long)(part->dims[2] / lse->dims[2]));
+    return MPK_OK;
+}
+
+const gen_body gen_body_fold_rows = {.op = "attention_fold",
+                                     .name = "fold_rows",
+                                     .needs = GEN_BULK,
+                                     .rank = 10,
+                                     .waits = true,
+                                     .carries = 1 << PART | 1 << PART_LSE,
+                                     .accepts = accepts,
+                                     .print = print};

@@ -168,15 +168,31 @@ MPK_FN void clerk_clear(void)
     const rt_kernel *k = mpk_w.k;
     const rt_u32 *first = k->first_clear + (rt_u64)mpk_w.graph * k->machine.n_workers + mpk_w.index;
     const rt_u32 lane = threadIdx.x % 32, last = first[1];
+    const mpk_words empty = {RT_EMPTY, RT_EMPTY, RT_EMPTY, RT_EMPTY};
 #pragma unroll 1
-    for (rt_u32 i = first[0]; i < last; i++) {
-        const rt_clear c = k->clears[i];
-        const rt_u32 live = mpk_w.live[c.live];
+    for (rt_u32 from = first[0]; from < last; from += 32) {
+        rt_clear own = {};
+        if (from + lane < last)
+            own = k->clears[from + lane]; /* 32 at a time: one wait for memory */
 #pragma unroll 1
-        for (rt_u32 r = 0; r < c.n_rows && c.first_row + r < live; r++)
+        for (rt_u32 i = 0; i < 32 && from + i < last; i++) {
+            const rt_u64 at = __shfl_sync(0xffffffffu, own.at, i);
+            const rt_u32 live = mpk_w.live[__shfl_sync(0xffffffffu, own.live, i)];
+            const rt_u32 first_row = __shfl_sync(0xffffffffu, own.first_row, i);
+            const rt_u32 n_rows = __shfl_sync(0xffffffffu, own.n_rows, i);
+            const rt_u32 units = __shfl_sync(0xffffffffu, own.n_units, i);
+            const rt_u32 stride = __shfl_sync(0xffffffffu, own.stride_bytes, i);
+            const rt_u32 bytes = __shfl_sync(0xffffffffu, own.unit_bytes, i);
+            const rt_u32 alive = first_row >= live ? 0 : n_rows < live - first_row ? n_rows : live - first_row;
 #pragma unroll 1
-            for (rt_u32 w = lane; w < c.n_words; w += 32)
-                ptx_store_word((char *)c.at + ((rt_u64)r * c.stride_words + w) * 4, RT_EMPTY);
+            for (rt_u32 u = lane; u < alive * units; u += 32) {
+                char *to = (char *)at + (rt_u64)(u / units) * stride + u % units * bytes;
+                if (bytes == 16)
+                    ptx_store_words(to, empty);
+                else
+                    ptx_store_word(to, RT_EMPTY);
+            }
+        }
     }
     __syncwarp();
 }

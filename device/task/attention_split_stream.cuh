@@ -370,8 +370,8 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
     for (int p = k->first_page; p < k->last_page; p += 2) {
         constexpr int EACH = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2; /* pages of the ring for one of the cache */
         const bool second = p + 1 < k->last_page;
-        const char *key, *value, *other_key, *other_value;
-        rt_u32 taken[4], there;
+        const char *key, *value, *other_key = 0, *other_value = 0;
+        rt_u32 taken[4] = {0, 0, 0, 0}, there;
         value = (key = ring_take(ring, &taken[0])) + BYTES;
         there = mpk_w.note[taken[0]];
         if (EACH == 2)
@@ -510,32 +510,43 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
 
 /* ---- the caches ---- */
 
-template <int K> MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s, int head, int live)
+/* Tokens warp and warp + 8: everything is asked for before any of it is used. */
+template <int K>
+MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s, const attention_plan *plan, int head,
+                                 int live)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int token = warp; token < live; token += MPK_WARPS) {
-        int position = mpk_at<const int>(t, AT_POSITIONS)[token], slot = mpk_at<const int>(t, AT_SLOTS)[token];
-        int page = position < 0 ? -1 : attention_page(t.e, s, slot, position / ATTENTION_PAGE);
-        attention_row row = attention_ask_row<K>(t, s, token, s.heads + head);
-        attention_row from = attention_ask_row<K>(t, s, token, s.heads + s.kv_heads + head);
-        attention_turn turn;
-        attention_ask_turn<K>(t.e, s, token, AT_K_NORM, &turn);
-        attention_turn_row<K>(s, turn, &row);
-        const int i = 2 * lane;
-        if (page < 0 || i >= K / 2)
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = 2 * lane;
+    attention_row key[2], value[2];
+    attention_turn turn[2] = {};
+    int page[2], position[2];
+    if (warp >= live)
+        return;
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+        const int token = warp + u * MPK_WARPS, known = token < live ? token : 0;
+        position[u] = __shfl_sync(0xffffffffu, plan->position, known);
+        const int slot = __shfl_sync(0xffffffffu, plan->slot, known);
+        page[u] = token < live && position[u] >= 0 ? attention_page(t.e, s, slot, position[u] / ATTENTION_PAGE) : -1;
+        key[u] = attention_ask_row<K>(t, s, known, s.heads + head);
+        value[u] = attention_ask_row<K>(t, s, known, s.heads + s.kv_heads + head);
+        attention_ask_turn<K>(t.e, s, known, AT_K_NORM, &turn[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+        attention_turn_row<K>(s, turn[u], &key[u]);
+        if (page[u] < 0 || i >= K / 2)
             continue;
-        rt_u64 at = ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
-        rt_u16 *key = mpk_at<rt_u16>(t, AT_K_CACHE) + at, *value = mpk_at<rt_u16>(t, AT_V_CACHE) + at;
-        position %= ATTENTION_PAGE;
-        *(rt_u32 *)(key + kv_key_at(position, i, ATTENTION_PAGE, K, 2)) = row.low;
-        *(rt_u32 *)(key + kv_key_at(position, i + K / 2, ATTENTION_PAGE, K, 2)) = row.high;
-        value += kv_value_at(position, i, ATTENTION_PAGE, K, 2); /* dims are 16 elements apart, blocks of 8 dims 128 */
-        value[0] = (rt_u16)from.low;
-        value[16] = (rt_u16)(from.low >> 16);
-        value += K / 16 * 128;
-        value[0] = (rt_u16)from.high;
-        value[16] = (rt_u16)(from.high >> 16);
+        const rt_u64 at = ((rt_u64)page[u] * s.kv_heads + head) * ATTENTION_PAGE * K;
+        rt_u16 *keys = mpk_at<rt_u16>(t, AT_K_CACHE) + at, *values = mpk_at<rt_u16>(t, AT_V_CACHE) + at;
+        const int place = position[u] % ATTENTION_PAGE;
+        *(rt_u32 *)(keys + kv_key_at(place, i, ATTENTION_PAGE, K, 2)) = key[u].low;
+        *(rt_u32 *)(keys + kv_key_at(place, i + K / 2, ATTENTION_PAGE, K, 2)) = key[u].high;
+        values += kv_value_at(place, i, ATTENTION_PAGE, K, 2); /* dims are 16 elements apart, blocks of 8 dims 128 */
+        values[0] = (rt_u16)value[u].low;
+        values[16] = (rt_u16)(value[u].low >> 16);
+        values += K / 16 * 128;
+        values[0] = (rt_u16)value[u].high;
+        values[16] = (rt_u16)(value[u].high >> 16);
     }
 }
 
@@ -561,12 +572,13 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, i
     attention_fold_partials<K, GROUP>(t, s, token, split, head);
 }
 
-template <int K, int GROUP> MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s, int live)
+template <int K, int GROUP>
+MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s, const attention_plan *plan, int live)
 {
     if ((int)t.e->hi[1] == s.splits)
 #pragma unroll 1
         for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
-            attention_fill_cache<K>(t, s, head, live);
+            attention_fill_cache<K>(t, s, plan, head, live);
 }
 
 template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
@@ -584,7 +596,7 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
 #pragma unroll 1
             for (int token = 0; token < live; token++) {
                 attention_piece k;
-                attention_turn turn;
+                attention_turn turn = {}; /* what is set on some ways only keeps its registers for ever */
                 attention_find(&plan, s, split, token, &k);
                 const bool mine = k.lo < k.hi, is_query = threadIdx.x / 32 < GROUP;
                 if (!waited && !t.e->quiet) /* the angles are of this step */
@@ -608,7 +620,7 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
     const bool last = t.e->is_last;
     if (!last)
         mpk_trigger(t);
-    attention_fill_caches<K, GROUP>(t, s, live);
+    attention_fill_caches<K, GROUP>(t, s, &plan, live);
     if (last)
         mpk_trigger(t);
 }

@@ -31,6 +31,25 @@ MPK_FN rt_u32 fold_ask_parts(const char *from, rt_u32 row_bytes, bool mine, rt_u
     return left;
 }
 
+/* Until those of the splits that were asked for which hold anything are there: what is missing is asked for at once. */
+MPK_FN void fold_await_parts(const char *from, rt_u32 row_bytes, bool mine, rt_u32 asked, rt_u32 full, mpk_words *v)
+{
+    bool missing = mine;
+    while (__any_sync(0xffffffffu, missing) && !ptx_load_flag(&mpk_w.abort)) {
+        rt_u32 left = asked;
+        missing = false;
+#pragma unroll
+        for (int i = 0; i < FOLD_AT_ONCE; i++) {
+            const int split = left ? __ffs((int)left) - 1 : 0;
+            if (left && full >> split & 1 && mine && mpk_is_empty(v[i])) {
+                v[i] = ptx_load_words(from + (rt_u32)split * row_bytes);
+                missing = true;
+            }
+            left &= left - 1;
+        }
+    }
+}
+
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits, int heads, int size)
 {
     const int lane = threadIdx.x % 32;
@@ -56,13 +75,13 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
     for (int k = 0; k < 8; k++)
         sum[k] = 0;
     for (;;) {
+        if (carried)
+            fold_await_parts(part, row_bytes, mine, asked, full, v);
 #pragma unroll
         for (int i = 0; i < FOLD_AT_ONCE; i++) {
             const int split = asked ? __ffs((int)asked) - 1 : 0;
             const float weight = __shfl_sync(0xffffffffu, e, split);
-            if (asked && full >> split & 1 && mine) {
-                while (carried && mpk_is_empty(v[i]) && !ptx_load_flag(&mpk_w.abort))
-                    v[i] = ptx_load_words(part + (rt_u32)split * row_bytes);
+            if (asked && full >> split & 1) {
                 const rt_u32 words[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
 #pragma unroll
                 for (int k = 0; k < 4; k++) {

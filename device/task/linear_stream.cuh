@@ -24,9 +24,10 @@
 enum {
     STREAM_TILE = 8,                                       /* groups of 8 rows whose partial sums meet at once */
     STREAM_PARTS = 0,                                      /* scratch: float[STREAM_TILE][8 warps][32 lanes][4] */
-    STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16,            /* float[8 warps][16 tokens] */
+    STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16,            /* float[16 tokens][8 warps] */
     STREAM_PEAKS = STREAM_SQUARES + 512,                   /* float[2][STREAM_TILE][16 tokens][2] */
-    STREAM_SCRATCH = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8,
+    STREAM_END = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8,  /* stream_end */
+    STREAM_SCRATCH = STREAM_END + 32,
 };
 
 enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH };
@@ -117,22 +118,6 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_clear_x(stream_x<AT_ONCE, WI
                 x.at[i][j][m] = {0, 0, 0, 0};
 }
 
-/* Blocks of a warp on a page of x that has `columns` from its first on. */
-template <int WIDE>
-MPK_FN void stream_ask_page(const char *const *base, const bool *there, int blocks, int first, int end,
-                            mpk_words (*x)[1 + WIDE])
-{
-    const mpk_words none = {0, 0, 0, 0};
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int m = 0; m <= WIDE; m++) {
-            x[j][m] = none;
-            if (there[m] && j < blocks && first + j * 32 < end)
-                x[j][m] = ptx_load_words(base[m] + (first + j * 32) * 2);
-        }
-}
-
 /* As products take it.  The moves go through an instruction that the compiler cannot see through: it would do them
  * again for every page. */
 template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
@@ -149,66 +134,93 @@ template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
     }
 }
 
-/* The n pages of the pass, as soon as they are there. */
+/* The n pages of the pass, as soon as they are there.  While they are not, many rows would take the weights' way by
+ * being asked for again and again: then each lane looks at one piece that is missing, and asks for all when that comes.
+ * Few rows are asked for at once. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_load_x(const mpk_task &t, const stream_shape &s, int pass, int n, stream_x<AT_ONCE, WIDE> &x)
 {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
-    const bool carried = mpk_carries(t, s.x);
+    const bool carried = mpk_carries(t, s.x), few = stream_rows(t) <= 2;
+    const int blocks_of_last = s.last, last = s.pages - 1 - pass, end = s.columns - pass * 1024;
     const char *base[1 + WIDE];
     bool there[1 + WIDE];
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const int token = stream_row(t, s, g + 8 * m);
         there[m] = token >= 0;
-        base[m] = mpk_at<const char>(t, s.x) + (rt_u64)(token < 0 ? 0 : token) * s.columns * 2;
+        base[m] = mpk_at<const char>(t, s.x) + ((rt_u64)(token < 0 ? 0 : token) * s.columns + pass * 1024 + c * 8) * 2;
     }
+#pragma unroll 1
+    for (;;) {
+        const char *missing = 0;
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
-        if (i < n) {
-            const int page = pass + i, blocks = page + 1 == s.pages ? s.last : 4;
-            stream_ask_page<WIDE>(base, there, blocks, page * 1024 + warp * blocks * 32 + c * 8, s.columns, x.at[i]);
-        }
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
-        if (i < n) {
-            const int page = pass + i, blocks = page + 1 == s.pages ? s.last : 4;
-            while (carried) {
-                bool empty = false;
+        for (int i = 0; i < AT_ONCE; i++)
+            if (i < n) {
+                const int blocks = i == last ? blocks_of_last : 4, first = i * 1024 + warp * blocks * 32;
 #pragma unroll
                 for (int j = 0; j < 4; j++)
 #pragma unroll
                     for (int m = 0; m <= WIDE; m++)
-                        empty |= mpk_is_empty(x.at[i][j][m]);
-                if (!__any_sync(0xffffffffu, empty) || ptx_load_flag(&mpk_w.abort))
-                    break;
-                stream_ask_page<WIDE>(base, there, blocks, page * 1024 + warp * blocks * 32 + c * 8, s.columns,
-                                      x.at[i]);
+                        if (there[m] && j < blocks && first + c * 8 + j * 32 < end)
+                            x.at[i][j][m] = ptx_load_words(base[m] + (first + j * 32) * 2);
             }
-        }
+        if (!carried)
+            break;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (i < n) {
+                const int blocks = i == last ? blocks_of_last : 4, first = i * 1024 + warp * blocks * 32;
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+#pragma unroll
+                    for (int m = 0; m <= WIDE; m++)
+                        if (mpk_is_empty(x.at[i][j][m]))
+                            missing = base[m] + (first + j * 32) * 2;
+            }
+        if (!__any_sync(0xffffffffu, missing != 0) || ptx_load_flag(&mpk_w.abort))
+            break;
+        while (!few && missing && mpk_is_empty(ptx_load_words(missing)) && !ptx_load_flag(&mpk_w.abort))
+            ;
+        __syncwarp();
+    }
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++)
         if (i < n)
             stream_order_page<WIDE>(x.at[i]);
 }
 
-template <int AT_ONCE, int WIDE> MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, float *square)
+/* Add the squares of x: the diagonals of x x^T, whose second operand are the same registers.  Words 0, 1 of a lane's 8
+ * columns and words 2, 3 have sums of their own, whatever the layout: so the bits are the same. */
+template <int AT_ONCE, int WIDE>
+MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, float (*square)[4])
 {
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++)
         if (i < n)
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int m = 0; m <= WIDE; m++) {
-                    const mpk_words v = x.at[i][j][m];
-                    const rt_u32 words[4] = {v.x, WIDE ? v.z : v.y, WIDE ? v.y : v.z, v.w};
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]), *to = &square[WIDE && e >= 2];
-                        *to = fmaf(b, b, fmaf(a, a, *to));
-                    }
+            for (int j = 0; j < 4; j++) {
+                const mpk_words a = x.at[i][j][0], b = x.at[i][j][WIDE];
+                ptx_multiply_bf16(square[0], a.x, a.y, a.z, a.w, a.x, a.z);
+                ptx_multiply_bf16(square[1], b.x, b.y, b.z, b.w, WIDE ? b.x : b.y, WIDE ? b.z : b.w);
+                if (WIDE) {
+                    ptx_multiply_bf16(square[2 * WIDE], a.x, a.y, a.z, a.w, a.y, a.w);
+                    ptx_multiply_bf16(square[3 * WIDE], b.x, b.y, b.z, b.w, b.y, b.w);
                 }
+            }
+}
+
+/* For stream_scale: of the four lanes that hold token g, one has the diagonal's entry; with WIDE token g + 8 too. */
+template <int WIDE> MPK_FN void stream_put_squares(const mpk_task &t, const float (*square)[4])
+{
+    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, e = g % 2;
+    float *to = (float *)(t.s_scratch + STREAM_SQUARES) + g * 8 + warp;
+    if (c != g / 2)
+        return;
+    const int second = WIDE ? 0 : 2;
+    to[0] = (e ? square[0][1] : square[0][0]) + (e ? square[1][second + 1] : square[1][second]);
+    if (WIDE)
+        to[64] = (e ? square[2 * WIDE][3] : square[2 * WIDE][2]) + (e ? square[3 * WIDE][3] : square[3 * WIDE][2]);
 }
 
 /* ---- products ---- */
@@ -329,15 +341,39 @@ MPK_FN float stream_activate(int glu, float x)
     return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
 }
 
-/* 1 / rms of token `row` from the squares that the warps have put down. */
-MPK_FN float stream_scale(const mpk_task &t, const stream_shape &s, int row)
+/* What the end of a tile needs, in shared memory: constant memory is far when every word is asked for by itself. */
+struct __align__(16) stream_end
 {
-    const float *square = (const float *)(t.s_scratch + STREAM_SQUARES) + row;
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < 8; w++)
-        sum += square[w * 16];
-    return rsqrtf(sum * s.columns_inverse + s.eps);
+    rt_u64 y; /* the box's first row */
+    rt_u32 row_bytes, modes;
+    float columns_inverse, eps;
+    int rows, columns; /* of the box, alive; of y */
+};
+enum { END_NORM = 1, END_GLU = 2, END_BIAS = 4, END_RESIDUAL = 8, END_PART = 16 }; /* PART: of words, columns count */
+
+/* By one thread, once the scratch is free. */
+MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
+{
+    const int per_group = s.glu != GLU_NONE ? 4 : 8, unit = s.output == TO_LOGITS ? 4 : 2;
+    const bool part = t.e->lo[1] % per_group || t.e->hi[1] % per_group || s.rows % 2;
+    stream_end e;
+    e.row_bytes = (rt_u32)s.rows * unit;
+    e.y = (rt_u64)(mpk_at<char>(t, s.y) + (rt_u64)t.e->lo[0] * e.row_bytes);
+    e.modes = (s.norm ? END_NORM : 0) | (s.glu != GLU_NONE ? END_GLU : 0) | (s.residual >= 0 ? END_RESIDUAL : 0) |
+              (s.bias[0] >= 0 || s.bias[1] >= 0 || s.bias[2] >= 0 ? END_BIAS : 0) | (part ? END_PART : 0);
+    e.columns_inverse = s.columns_inverse;
+    e.eps = s.eps;
+    e.rows = stream_rows(t);
+    e.columns = s.rows;
+    *(stream_end *)(t.s_scratch + STREAM_END) = e;
+}
+
+/* 1 / rms of token `row` from the squares that the warps have put down. */
+MPK_FN float stream_scale(const mpk_task &t, const stream_end &e, int row)
+{
+    const float4 *square = (const float4 *)(t.s_scratch + STREAM_SQUARES) + row * 2, a = square[0], b = square[1];
+    const float sum = ((((((a.x + a.y) + a.z) + a.w) + b.x) + b.y) + b.z) + b.w;
+    return rsqrtf(sum * e.columns_inverse + e.eps);
 }
 
 MPK_FN const rt_u16 *stream_residual_at(const mpk_task &t, const stream_shape &s, int row, int column)
@@ -397,56 +433,57 @@ template <int WIDE>
 MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, const float *total,
                           const rt_u32 *residual)
 {
+    const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
     const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        int row = g + 8 * m;
-        bool alive = row < stream_rows(t);
-        float scale = s.norm ? stream_scale(t, s, row) : 1, a = total[2 * m] * scale, b = total[2 * m + 1] * scale;
-        if (s.glu != GLU_NONE) {
-            int column = group * 4 + c;
-            if (s.bias[0] >= 0 && column < s.rows)
+        const int row = g + 8 * m, column = e.modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
+        const bool alive = row < e.rows;
+        float scale = e.modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
+              b = total[2 * m + 1] * scale;
+        if (e.modes & END_BIAS) {
+            const int second = e.modes & END_GLU ? s.bias_rows[0] + column : column + 1;
+            if (column < e.columns)
                 a += stream_bias(t, s, column);
-            if (s.bias[1] >= 0 && column < s.rows)
-                b += stream_bias(t, s, s.bias_rows[0] + column);
-            float v = stream_activate(s.glu, a) * b, next = __shfl_down_sync(0xffffffffu, v, 1);
-            if (alive && c % 2 == 0)
-                stream_store(t, s, row, column, v, next);
-        } else {
-            int column = group * 8 + 2 * c;
-            if (s.bias[0] >= 0 || s.bias[1] >= 0 || s.bias[2] >= 0) {
-                a += column < s.rows ? stream_bias(t, s, column) : 0;
-                b += column + 1 < s.rows ? stream_bias(t, s, column + 1) : 0;
-            }
-            if (s.residual >= 0) {
-                rt_u32 r = residual[m];
-                if (mpk_carries(t, s.residual) && alive && r == RT_EMPTY)
-                    r = mpk_carried_word(stream_residual_at(t, s, row, column), r);
-                a += ptx_low_bf16(r);
-                b += ptx_high_bf16(r);
-            }
-            if (alive)
-                stream_store(t, s, row, column, a, b);
+            if (e.modes & END_GLU ? column < e.columns : second < e.columns)
+                b += stream_bias(t, s, second);
         }
+        if (e.modes & END_GLU) {
+            a = stream_activate(s.glu, a) * b;
+            b = __shfl_down_sync(0xffffffffu, a, 1);
+        }
+        if (e.modes & END_RESIDUAL) {
+            rt_u32 r = residual[m];
+            if (alive && r == RT_EMPTY && mpk_carries(t, s.residual))
+                r = mpk_carried_word(stream_residual_at(t, s, row, column), r);
+            a += ptx_low_bf16(r);
+            b += ptx_high_bf16(r);
+        }
+        if (!alive || (e.modes & END_GLU && c % 2))
+            continue;
+        if (e.modes & END_PART)
+            stream_store(t, s, row, column, a, b);
+        else
+            ptx_store_word((char *)e.y + (rt_u32)row * e.row_bytes + column * 2, ptx_pack_bf16(a, b));
     }
 }
 
 /* Logits stay f32; the largest of a group goes to shared memory, whence stream_peaks takes it a tile later. */
-template <int WIDE>
-MPK_FN void stream_finish_logits(const mpk_task &t, const stream_shape &s, int group, int in_tile, int tile,
-                                 const float *total)
+template <int WIDE> MPK_FN void stream_finish_logits(const mpk_task &t, int group, int in_tile, int tile, const float *total)
 {
+    const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
     const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, column = group * 8 + 2 * c;
     float *s_peaks = (float *)(t.s_scratch + STREAM_PEAKS) + (tile % 2 * STREAM_TILE + in_tile) * 32;
+    const bool has_a = column < e.columns, has_b = column + 1 < e.columns;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        int row = g + 8 * m;
-        float scale = s.norm ? stream_scale(t, s, row) : 1, a = total[2 * m] * scale, b = total[2 * m + 1] * scale;
-        float *y = mpk_at<float>(t, s.y) + (rt_u64)(t.e->lo[0] + row) * s.rows + column,
-              best = -__int_as_float(0x7f800000);
-        int at = -1;
-        bool has_a = column < s.rows, has_b = column + 1 < s.rows;
-        if (row < stream_rows(t)) {
+        int row = g + 8 * m, at = -1;
+        float scale = e.modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
+              b = total[2 * m + 1] * scale, best = -__int_as_float(0x7f800000);
+        float *y = (float *)((char *)e.y + (rt_u64)row * e.row_bytes) + column;
+        if (row < e.rows && !(e.modes & END_PART)) {
+            *(float2 *)y = make_float2(a, b);
+        } else if (row < e.rows) {
             if (has_a)
                 y[0] = a;
             if (has_b)
@@ -533,7 +570,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
     mpk_ring ring = *t.ring;
     stream_x<AT_ONCE, WIDE> x;
     stream_clear_x<AT_ONCE, WIDE>(x);
-    float square[2] = {0, 0};
+    float square[2 + 2 * WIDE][4] = {};
     if (!t.e->quiet)
         mpk_wait(t);
 #pragma unroll 1
@@ -554,26 +591,23 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
 #pragma unroll
                 for (int m = 0; m <= WIDE; m++)
                     residual[m] = stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c);
-            if (pass == 0 && q == 0 && t.e->quiet)
-                mpk_wait(t);
+            if (pass == 0 && q == 0) {
+                if (t.e->quiet)
+                    mpk_wait(t);
+                if (warp == 7 && lane == 0) /* read behind the products' barrier */
+                    stream_put_end(t, s);
+            }
             stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass,
                                        pass + of_pass == pages ? s.last : 4);
         }
-        if (s.norm && q == 0) {
-#pragma unroll
-            for (int m = 0; m <= WIDE; m++) {
-                square[m] += __shfl_xor_sync(0xffffffffu, square[m], 1);
-                square[m] += __shfl_xor_sync(0xffffffffu, square[m], 2);
-                if (c == 0)
-                    ((float *)(t.s_scratch + STREAM_SQUARES))[warp * 16 + g + 8 * m] = square[m];
-            }
-        }
+        if (s.norm && q == 0)
+            stream_put_squares<WIDE>(t, square);
         mpk_sync();
         if (warp < here) {
             float total[4];
             stream_total<WIDE>(s_parts, warp, lane, total);
             if (s.output == TO_LOGITS)
-                stream_finish_logits<WIDE>(t, s, first + q + warp, warp, tile, total);
+                stream_finish_logits<WIDE>(t, first + q + warp, warp, tile, total);
             else
                 stream_finish<WIDE>(t, s, first + q + warp, total, residual);
         }

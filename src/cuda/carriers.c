@@ -4,8 +4,8 @@
  * Input: the image and the code of its operators.  Output: for each tensor whether it is carried, and where it lies;
  * for each task whether it is quiet; for each worker what it clears.
  *
- * A carried tensor has memory of its own in a step, all of it RT_EMPTY when the step begins.  Whoever needs a word of it
- * looks at the word until it is something else; no counter and no fence stands between writer and reader.  So a result
+ * A carried tensor has memory of its own in a step, all of it RT_EMPTY when the step begins.  Whoever needs a word of
+ * it looks at the word until it is something else; no counter and no fence stands between writer and reader.  So a result
  * reaches the other side of the GPU in the time of one store and one load.  Why that is sound (docs/gpu.md, "Carriers"):
  *   gate    tasks that poll (quiet ones) read otherwise only what was there before some event, and every worker waits
  *           for that event by its counter before its first quiet task;
@@ -289,11 +289,16 @@ static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, co
         int64_t offset = last ? box.lo[0] * t->stride[0] : 0, rest = k;
         for (uint32_t i = last; i-- > 1; rest /= box.hi[i] - box.lo[i])
             offset += (box.lo[i] + rest % (box.hi[i] - box.lo[i])) * t->stride[i];
-        rt_clear c = {.at = f->out->at[id] + (uint64_t)(offset + box.lo[last]) * (4 / word),
+        const uint64_t at = f->out->at[id] + (uint64_t)(offset + box.lo[last]) * (4 / word);
+        const uint32_t row = (uint32_t)(box.hi[last] - box.lo[last]) * (4 / word);
+        const uint32_t stride = last ? (uint32_t)t->stride[0] * (4 / word) : 0;
+        const uint32_t unit = at % 16 || row % 16 || stride % 16 ? 4 : 16;
+        rt_clear c = {.at = at,
                       .first_row = last ? (rt_u32)box.lo[0] : 0,
                       .n_rows = last ? (rt_u32)(box.hi[0] - box.lo[0]) : 1,
-                      .n_words = (rt_u32)(box.hi[last] - box.lo[last]) / word,
-                      .stride_words = last ? (rt_u32)t->stride[0] / word : 0,
+                      .n_units = row / unit,
+                      .stride_bytes = stride,
+                      .unit_bytes = unit,
                       .live = last ? (rt_u32)live : RT_ALL};
         PUSH(cx, &m->arena, &m->carriers.clears, c);
     }

@@ -7,8 +7,9 @@ enum {
     MOST_TOKENS = 16,
     PAGE_COLUMNS = 1024,
     UNIT_COLUMNS = 256,
-    AT_ONCE = 4, /* pages of x in registers */
-    SCRATCH_BYTES = 8 * 8 * 32 * 16 + 512 + 2 * 8 * 16 * 8, /* STREAM_SCRATCH */
+    NARROW_PAGES = 4, /* of x in registers, for up to 8 tokens, and for up to 16: what is in the routines' names */
+    WIDE_PAGES = 3,
+    SCRATCH_BYTES = 8 * 8 * 32 * 16 + 512 + 2 * 8 * 16 * 8 + 32, /* STREAM_SCRATCH */
 };
 
 /* Rows of the result that a step may have. */
@@ -71,7 +72,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     int64_t units = p.padded_columns / UNIT_COLUMNS, pages = (units + 3) / 4, last = units - 4 * (pages - 1);
     text_print(out, "{%lld, ", (long long)p.columns);
     gen_print_float(1 / (float)p.columns, out);
-    text_print(out, ", %lld, %lld, %d, %lld, ", (long long)pages, (long long)last, AT_ONCE,
+    text_print(out, ", %lld, %lld, %d, %lld, ", (long long)pages, (long long)last, rows_of_step(c) <= 8 ? NARROW_PAGES : WIDE_PAGES,
                (long long)gen_output(c, 0)->dims[1]);
     print_ends(c, "GLU", out);
     print_output(c, out);
@@ -83,7 +84,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 static const gen_routine *routine(const gen_call *c)
 {
     static const gen_routine narrow = {"stream_shape", "linear_stream<4, 0>", "linear_stream_load"},
-                             wide = {"stream_shape", "linear_stream<4, 1>", "linear_stream_load"};
+                             wide = {"stream_shape", "linear_stream<3, 1>", "linear_stream_load"};
     return rows_of_step(c) <= 8 ? &narrow : &wide;
 }
 

@@ -41,16 +41,16 @@ typedef struct rt_entry {
                                index n_in of the record on the outputs; RT_PACKED as above */
 } rt_entry;
 
-/* What no result is, neither two bf16 nor an f32: products, sums and conversions make the NaN 0x7fff..., never this. */
+/* What no result is, neither two bf16 nor an f32: products, sums and conversions make other NaNs. */
 #define RT_EMPTY 0xffffffffu
 
 /* Words of a carried tensor that a worker writes in one step: rows first_row ... of a tensor whose rows `live` counts,
- * n_words each, stride_words from one to the next.  Rows that are not alive are not written, and so need no clearing. */
+ * of n_units units each.  Rows that are not alive are not written, and so need no clearing. */
 typedef struct rt_clear {
-    rt_u64 at; /* of the first row's first word */
-    rt_u32 first_row, n_rows, n_words, stride_words;
-    rt_u32 live; /* RT_TOKENS, RT_ALL */
-    rt_u32 reserved;
+    rt_u64 at; /* of the first row's first unit */
+    rt_u32 first_row, n_rows, n_units, stride_bytes;
+    rt_u32 unit_bytes; /* 16, or 4 */
+    rt_u32 live;       /* RT_TOKENS, RT_ALL */
 } rt_clear;
 
 /* How the kernel was started. */

@@ -298,7 +298,7 @@ static mpk_status run_pieces(mpk_context *cx, lane *l)
     upload *u = l->u;
     for (;;) {
         size_t i = atomic_fetch_add(&u->next, 1);
-        if (i >= l->end || u->failed)
+        if (i >= l->end || u->failed || u->m->has_no_code)
             break;
         TRY(load_piece(cx, l, &u->pieces.at[i]));
         u->done++;

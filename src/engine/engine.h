@@ -52,6 +52,7 @@ typedef struct engine_device {
     const gen_arch *arch; /* of a GPU */
     uint64_t free_bytes;  /* of its memory */
     char name[128];
+    cuda_held *held; /* of a GPU that something will run on: it stays open meanwhile; NULL otherwise */
 } engine_device;
 
 /* What a model is compiled for.  Counts are final: no zero stands for a default. */
@@ -110,9 +111,11 @@ mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const c
 
 /* ---- engine_device.c ---- */
 
-/* for_running: a target alone is not enough.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: there is
- * no such GPU, or it cannot be used. */
+/* for_running: a target alone is not enough, and the caller calls engine_leave_device when he is done, whatever the
+ * status.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: there is no such GPU, or it cannot be used. */
 mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running, engine_device *out);
+
+void engine_leave_device(engine_device *device);
 
 /* The device of an image that was compiled for the architecture `arch` ("": the CPU) and so many workers. */
 mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, const char *arch, uint32_t n_workers,

@@ -114,6 +114,7 @@ void engine_build_free(engine_build *b)
 {
     if (b->is_loaded)
         load_close(&b->model);
+    engine_leave_device(&b->device);
     text_free(&b->code);
     arena_free(&b->arena);
     *b = (engine_build){0};

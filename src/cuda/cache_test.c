@@ -103,16 +103,16 @@ static void second_time_is_a_hit(void **state)
     assert_memory_equal(first.at, second.at, first.n);
     text_free(&first);
     text_free(&second);
-    assert_int_equal(describe(f).n_entries, 1);
+    assert_int_equal(describe(f).n_kernels, 1);
     strcat(f->source, " ");
     assert_false(is_hit(f, NULL)); /* another source */
-    assert_int_equal(describe(f).n_entries, 2);
+    assert_int_equal(describe(f).n_kernels, 2);
     check_ok(&f->cx, cuda_cache_clear(&f->cx));
-    assert_int_equal(describe(f).n_entries, 0);
+    assert_int_equal(describe(f).n_kernels, 0);
     assert_false(is_hit(f, NULL));
     setenv("MPK_CACHE", "", 1); /* switched off */
     assert_false(is_hit(f, NULL));
-    assert_int_equal(describe(f).n_entries, 0);
+    assert_int_equal(describe(f).n_kernels, 0);
     check_ok(&f->cx, cuda_cache_clear(&f->cx));
     end(f);
 }
@@ -138,7 +138,7 @@ static void damage_is_replaced(void **state)
             fail_msg("%zu of %zu bytes, byte %zu changed: taken", n, good.n, at);
         assert_true(is_hit(f, NULL));
     }
-    assert_int_equal(describe(f).n_entries, 1);
+    assert_int_equal(describe(f).n_kernels, 1);
     arena_free(&a);
     end(f);
 }
@@ -173,13 +173,13 @@ static void processes_write_at_the_same_time(void **state)
         assert_int_equal(waitpid(children[i], &result, 0), children[i]);
         assert_int_equal(result, 0);
     }
-    assert_true(describe(f).n_entries <= 3);
+    assert_true(describe(f).n_kernels <= 3);
     for (uint64_t j = 0; j < 3; j++) {
         new_source(f, seed + j);
         is_hit(f, NULL);
         assert_true(is_hit(f, NULL));
     }
-    assert_int_equal(describe(f).n_entries, 3);
+    assert_int_equal(describe(f).n_kernels, 3);
     end(f);
 }
 
@@ -216,7 +216,7 @@ static void full_cache_forgets_the_oldest(void **state)
     add_large(f, dead, 10, 8000);
     add_large(f, alive, 10, 5);
     add_large(f, other, 10, 100000);
-    assert_int_equal(describe(f).n_entries, 2);
+    assert_int_equal(describe(f).n_kernels, 2);
     assert_true(describe(f).n_bytes > describe(f).limit_bytes);
     assert_false(is_hit(f, NULL));
     assert_false(has(f, oldest) || has(f, dead));
@@ -278,7 +278,7 @@ static void where_it_lies(void **state)
     setenv("XDG_CACHE_HOME", "/no/such/place", 1);
     check_ok(&cx, cuda_cache_describe(&cx, &a, &facts));
     assert_string_equal(facts.folder, "/no/such/place/mpk/kernels/");
-    assert_int_equal(facts.n_entries, 0);
+    assert_int_equal(facts.n_kernels, 0);
     unsetenv("XDG_CACHE_HOME");
     setenv("HOME", "/no/such/home", 1);
     check_ok(&cx, cuda_cache_describe(&cx, &a, &facts));

@@ -288,7 +288,7 @@ static mpk_status check_memory(mpk_context *cx, cuda_machine *m)
 {
     const rt_u64 *area = m->machine.image.block->area_bytes;
     const double gib = 1 << 30;
-    uint64_t free_bytes, total, staging = 128 << 20;
+    uint64_t free_bytes, total, staging = (uint64_t)CUDA_LANES * 2 * CUDA_PIECE_BYTES;
     uint64_t other = area[RT_STEP] + area[RT_TEMPS] + m->carriers.n_bytes + m->layout.n_bytes;
     m->allocated_bytes = m->weights.n_bytes + area[RT_STATE] + other;
     staging = m->weights.n_bytes < staging ? m->weights.n_bytes : staging;

@@ -20,6 +20,8 @@ enum {
     CUDA_ALIGN = 1024,      /* of whatever bulk copies read */
     CUDA_ELEMENT_BYTES = 8, /* of the largest dtype */
     CUDA_CARRY_ALIGN = 256, /* of a carried tensor */
+    CUDA_LANES = 12,        /* threads that bring weights, at most: a core copies a tenth of what the bus takes */
+    CUDA_PIECE_BYTES = 8 << 20, /* of weights at a time; each lane has two on the host and two on the GPU */
 };
 #define CUDA_NOT_CARRIED UINT64_MAX
 

@@ -1,4 +1,4 @@
-/* cache_test.c - the kernel cache: hits, damage, many writers, a full one, one that cannot be written.
+/* cache_test.c - the kernel cache: hits, damage, many writers, a full one, one that cannot be written; programs in it.
  *
  * Skipped where there is no NVRTC (see nvrtc_test.c): without it nothing is compiled, and so nothing kept.
  */
@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/rng.h"
+#include "base/str.h"
 #include "cuda/cache.h"
 
 typedef struct fixture {
@@ -266,6 +267,51 @@ static void a_cache_that_cannot_be_written(void **state)
     end(f);
 }
 
+/* The bytes of a program, or "none". */
+static void check_program(const char *key, const char *expected)
+{
+    file_map file;
+    str bytes;
+    if (!cuda_cache_open_program(str_from(key), &file, &bytes)) {
+        assert_string_equal(expected, "none");
+        return;
+    }
+    assert_true(str_is(bytes, expected));
+    file_map_close(&file);
+}
+
+/* No compiler is needed. */
+static void programs_are_kept(void **state)
+{
+    (void)state;
+    fixture own = {.folder = "/tmp/mpk-cache-XXXXXX"}, *f = &own;
+    char path[512];
+    assert_non_null(mkdtemp(f->folder));
+    setenv("MPK_CACHE", f->folder, 1);
+    check_program("a", "none");
+    cuda_cache_store_program(&f->cx, STR("a"), STR("first"));
+    cuda_cache_store_program(&f->cx, STR("b"), STR("second"));
+    check_program("a", "first");
+    check_program("b", "second");
+    check_program("ab", "none");
+    cuda_cache_store_program(&f->cx, STR("a"), STR("third"));
+    check_program("a", "third");
+    assert_int_equal(describe(f).n_programs, 2);
+    assert_int_equal(describe(f).n_kernels, 0);
+    snprintf(path, sizeof path, "%s/0123456789abcdef0123456789abcdef.program.7.part", f->folder);
+    check_ok(&f->cx, file_write(&f->cx, path, "half", 4));
+    assert_int_equal(describe(f).n_programs, 2);
+    snprintf(path, sizeof path, "%s/0123456789abcdef0123456789abcdef.programme", f->folder);
+    check_ok(&f->cx, file_write(&f->cx, path, "somebody's", 10));
+    check_ok(&f->cx, cuda_cache_clear(&f->cx));
+    check_program("a", "none");
+    assert_int_equal(unlink(path), 0); /* it was left alone */
+    setenv("MPK_CACHE", "", 1);
+    cuda_cache_store_program(&f->cx, STR("a"), STR("first"));
+    check_program("a", "none");
+    end(f);
+}
+
 static void where_it_lies(void **state)
 {
     (void)state;
@@ -303,6 +349,7 @@ int main(void)
         cmocka_unit_test(processes_write_at_the_same_time),
         cmocka_unit_test(full_cache_forgets_the_oldest),
         cmocka_unit_test(a_cache_that_cannot_be_written),
+        cmocka_unit_test(programs_are_kept),
         cmocka_unit_test(where_it_lies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -172,9 +172,9 @@ typedef struct mpk_engine_facts {
      * while weights are brought, so that the parts may be more than the whole. */
     uint64_t load_ns, compile_ns;
     uint32_t graphs, tasks, events;
-    char device[64];        /* "CPU, 2 threads", "NVIDIA H100 80GB HBM3" */
-    uint32_t kernel_cached; /* 1: of a GPU: its kernel had been compiled before */
-    uint64_t device_ns;     /* also spent in mpk_engine_open: finding the GPU and opening it */
+    char device[64];                   /* "CPU, 2 threads", "NVIDIA H100 80GB HBM3" */
+    uint32_t kernel_cached;            /* 1: of a GPU: its kernel had been compiled before */
+    uint64_t device_ns;                /* also spent in mpk_engine_open: finding the GPU and opening it */
     uint32_t program_cached, reserved; /* program_cached 1: of a GPU: the task graphs had been made before too */
 } mpk_engine_facts;
 

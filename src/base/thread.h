@@ -15,9 +15,9 @@ unsigned thread_processors(void);
 /* Start a thread; join with pthread_join.  MPK_ELIMIT with the system's reason. */
 mpk_status thread_start(mpk_context *cx, pthread_t *thread, void *(*run)(void *), void *argument);
 
-/* f(cx, user, i) for every i below n, the last first, on at most so many threads as there are processors, this one among
- * them; each thread has a context of its own.  After a failure no new ones begin; of those that failed, the lowest i's
- * message is in cx. */
+/* f(cx, user, i) for every i below n, the last first, on at most so many threads as there are processors, this one
+ * among them; each thread has a context of its own.  After a failure no new ones begin; of those that failed, the
+ * lowest i's message is in cx. */
 mpk_status thread_each(mpk_context *cx, uint32_t n, mpk_status (*f)(mpk_context *cx, void *user, uint32_t i),
                        void *user);
 

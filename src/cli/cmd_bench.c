@@ -204,8 +204,8 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
            "\"kernel_cached\": %s, \"open_ms\": %.3f, "
            "\"open_to_first_token_ms\": %.3f, \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": %.3f",
            (double)facts->device_ns * 1e-6, (double)facts->load_ns * 1e-6, (double)facts->compile_ns * 1e-6,
-           facts->program_cached ? "true" : "false", facts->kernel_cached ? "true" : "false", (double)b->open_ns * 1e-6, (double)b->answer_ns * 1e-6, quantile(&b->prompt_rate, 0.5),
-           quantile(&b->decode_rate, 0.5));
+           facts->program_cached ? "true" : "false", facts->kernel_cached ? "true" : "false", (double)b->open_ns * 1e-6,
+           (double)b->answer_ns * 1e-6, quantile(&b->prompt_rate, 0.5), quantile(&b->decode_rate, 0.5));
     print_spread("first_token_ms", &b->first_ms, "p10", 0.1, "p90");
     print_spread("ms_per_token", &b->decode_ms, "p10", 0.1, "p90");
     print_spread("step_ms", &b->step_ms, "least", 0, "most");

@@ -17,10 +17,10 @@
 #include "rt/rt_pack.h"
 
 enum {
-    CUDA_ALIGN = 1024,      /* of whatever bulk copies read */
-    CUDA_ELEMENT_BYTES = 8, /* of the largest dtype */
-    CUDA_CARRY_ALIGN = 256, /* of a carried tensor */
-    CUDA_LANES = 12,        /* threads that bring weights, at most: a core copies a tenth of what the bus takes */
+    CUDA_ALIGN = 1024,          /* of whatever bulk copies read */
+    CUDA_ELEMENT_BYTES = 8,     /* of the largest dtype */
+    CUDA_CARRY_ALIGN = 256,     /* of a carried tensor */
+    CUDA_LANES = 12,            /* threads that bring weights, at most: a core copies a tenth of what the bus takes */
     CUDA_PIECE_BYTES = 8 << 20, /* of weights at a time; each lane has two on the host and two on the GPU */
 };
 #define CUDA_NOT_CARRIED UINT64_MAX
@@ -121,12 +121,12 @@ typedef struct cuda_machine {
     cuda_gpu *gpu;
     gen_arch arch;
     gen_source source;
-    uint32_t shared_bytes; /* dynamic, of a block */
-    bool as_ptx;           /* the driver translates */
-    uint64_t device_ns;    /* what opening the GPU took */
-    uint64_t code_ns;      /* writing the kernel, compiling and loading it */
-    uint64_t code_wait_ns; /* of that, while nothing else went on */
-    bool code_cached;      /* it came from the cache, or with the image */
+    uint32_t shared_bytes;    /* dynamic, of a block */
+    bool as_ptx;              /* the driver translates */
+    uint64_t device_ns;       /* what opening the GPU took */
+    uint64_t code_ns;         /* writing the kernel, compiling and loading it */
+    uint64_t code_wait_ns;    /* of that, while nothing else went on */
+    bool code_cached;         /* it came from the cache, or with the image */
     _Atomic bool has_no_code; /* it does not compile: weights need not be brought any more */
 
     cuda_module module, loader;

@@ -2,10 +2,9 @@
  *
  * Input: addresses on the host (mapped files) or nothing (made-up weights).  Output: the weights' block.
  * A weight is cut into pieces of whole rows.  Lanes, a thread each, take pieces from a common counter; each has two
- * pinned buffers, so that it reads the next piece while the last one is on the bus.  A piece whose weight has no plain copy
- * goes through a staging buffer on the GPU, from where a kernel packs it: the model is never there twice.
- * What scales the columns of others goes first.
- * Cost: one read of the files; the bus or the page cache is the limit.
+ * pinned buffers, so that it reads the next piece while the last one is on the bus.  A piece whose weight has no plain
+ * copy goes through a staging buffer on the GPU, from where a kernel packs it: the model is never there twice. What
+ * scales the columns of others goes first. Cost: one read of the files; the bus or the page cache is the limit.
  */
 #include "base/file.h"
 #include "base/num.h"

@@ -76,8 +76,8 @@ typedef struct engine_build {
     engine_plan plan;
     tg_program program; /* n_graphs 0: the image was read from a file */
     gen_image image;
-    text code; /* of a GPU: its kernel, if it came with the image or goes into one */
-    str key;   /* of the cache of programs; at NULL: this one is not kept */
+    text code;      /* of a GPU: its kernel, if it came with the image or goes into one */
+    str key;        /* of the cache of programs; at NULL: this one is not kept */
     bool is_cached; /* image and code came from there */
     uint64_t load_ns, compile_ns, device_ns;
 } engine_build;
@@ -115,7 +115,8 @@ mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const c
 /* ---- engine_device.c ---- */
 
 /* for_running: a target alone is not enough, and the caller calls engine_leave_device when he is done, whatever the
- * status.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: there is no such GPU, or it cannot be used. */
+ * status.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: there is no such GPU, or it cannot be used.
+ */
 mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running, engine_device *out);
 
 void engine_leave_device(engine_device *device);

@@ -53,8 +53,8 @@ bool engine_find_program(engine_build *b)
     bool good = bytes.n >= sizeof n && n <= bytes.n - sizeof n;
     if (good) {
         text_add(&b->code, bytes.at + sizeof n + n, bytes.n - sizeof n - n);
-        good = !b->code.failed &&
-               gen_image_open(&unheard, &b->arena, bytes.at + sizeof n, (size_t)n, &b->image) == MPK_OK;
+        good =
+            !b->code.failed && gen_image_open(&unheard, &b->arena, bytes.at + sizeof n, (size_t)n, &b->image) == MPK_OK;
     }
     file_map_close(&file);
     if (!good)

@@ -1,6 +1,7 @@
 /* ctest: slow */
-/* engine_cache_test.c - programs that are kept: a second start compiles nothing, another program does, and an entry that
- * is damaged or has another kernel costs time and nothing else.  With a stand-in for the driver (tests/fake_cuda.h).
+/* engine_cache_test.c - programs that are kept: a second start compiles nothing, another program does, and an entry
+ * that is damaged or has another kernel costs time and nothing else.  With a stand-in for the driver
+ * (tests/fake_cuda.h).
  *
  * Skipped where there is no NVRTC (see nvrtc_test.c). */
 #include "check.h"
@@ -60,11 +61,8 @@ static void tear_down(bed *b)
 
 static mpk_status open_engine(bed *b, uint32_t step_tokens, mpk_engine **out)
 {
-    mpk_engine_options o = {.size = sizeof o,
-                            .device = "cuda",
-                            .random_weights = true,
-                            .max_batch = 2,
-                            .step_tokens = step_tokens};
+    mpk_engine_options o = {
+        .size = sizeof o, .device = "cuda", .random_weights = true, .max_batch = 2, .step_tokens = step_tokens};
     return mpk_engine_open(&b->cx, b->model, &o, out);
 }
 

@@ -213,7 +213,8 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
         p->weights[i] = find_binding(n_constants, constants, p->image.weights[i].name)->data;
         gpu_weights[i] = (cuda_weight){p->weights[i], p->image.weights[i].dtype};
     }
-    return engine_start_machine(cx, &p->image, options, device, &(engine_code){0}, p->weights, gpu_weights, &p->machine);
+    return engine_start_machine(cx, &p->image, options, device, &(engine_code){0}, p->weights, gpu_weights,
+                                &p->machine);
 }
 
 static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,

@@ -21,13 +21,6 @@ bool file_is_folder(const char *path)
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
-void file_map_bring(const void *at, size_t n)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)at & ~(page - 1);
-    if (n)
-        madvise((void *)first, (uintptr_t)at + n - first, MADV_POPULATE_READ);
-}
-
 void file_map_release(const file_map *m)
 {
     if (m->bytes)

@@ -20,9 +20,6 @@ mpk_status file_join(mpk_context *cx, arena *a, const char *folder, const char *
 /* Map a regular file.  MPK_EIO with the system's reason. */
 mpk_status file_map_open(mpk_context *cx, const char *path, file_map *out);
 void file_map_close(file_map *m);
-/* n bytes at `at`, of a mapped file, are about to be read: bring them in with one call, where a first touch of each
- * page would take one.  Waits for what is not in memory.  A refusal does no harm. */
-void file_map_bring(const void *at, size_t n);
 /* Give back the memory that holds what was read so far; the bytes stay valid and come from the file again. */
 void file_map_release(const file_map *m);
 /* The whole file into the arena, NUL-terminated, at most limit bytes (MPK_ELIMIT).  path "-" is standard input. */

@@ -6,7 +6,6 @@
  * copy goes through a staging buffer on the GPU, from where a kernel packs it: the model is never there twice. What
  * scales the columns of others goes first. Cost: one read of the files; the bus or the page cache is the limit.
  */
-#include "base/file.h"
 #include "base/num.h"
 #include "base/thread.h"
 #include "cuda/cuda_machine.h"
@@ -141,6 +140,15 @@ static mpk_status fill_on_gpu(mpk_context *cx, lane *l, const piece *p, ir_dtype
     return launch(cx, l, u->m->fill, "mpk_fill", &f, f.n);
 }
 
+/* Pinned memory is dear to make; made-up weights do without. */
+static mpk_status pin_buffer(mpk_context *cx, lane *l)
+{
+    if (l->buffers[l->turn].pinned)
+        return MPK_OK;
+    return cuda_host_alloc(cx, l->u->m->gpu, l->u->buffer_bytes, &l->buffers[l->turn].pinned,
+                           &l->buffers[l->turn].pinned_at);
+}
+
 /* The bytes of a piece in the next pinned buffer, converted, on their way to the GPU. */
 static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
 {
@@ -149,10 +157,11 @@ static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
     const tg_weight *w = weight_at(u, p->weight);
     uint64_t columns = u->m->weights.weights[p->weight].columns, n = p->n_rows * columns,
              first = p->first_row * columns;
-    void *pinned = l->buffers[l->turn].pinned;
+    void *pinned;
+    TRY(pin_buffer(cx, l));
+    pinned = l->buffers[l->turn].pinned;
     if (from->at) {
         const char *bytes = (const char *)from->at + ir_row_bytes(from->dtype, (int64_t)first);
-        file_map_bring(bytes, (size_t)ir_row_bytes(from->dtype, (int64_t)n));
         NOTE(cx, convert(cx, bytes, from->dtype, pinned, dtype, n), "loading weight %.*s", LOAD_NAME(w->name));
     } else if (dtype == w->dtype) {
         load_random_fill(u->from->seed, w->name, dtype, (int64_t)first, (int64_t)n, pinned);
@@ -273,7 +282,6 @@ static mpk_status open_lane(mpk_context *cx, upload *u, lane *l)
     cuda_gpu *g = u->m->gpu;
     TRY(cuda_stream_create(cx, g, &l->stream));
     for (int i = 0; i < 2; i++) {
-        TRY(cuda_host_alloc(cx, g, u->buffer_bytes, &l->buffers[i].pinned, &l->buffers[i].pinned_at));
         TRY(cuda_memory_alloc(cx, g, "staging buffers", u->buffer_bytes, &l->buffers[i].staging));
         TRY(cuda_event_create(cx, g, false, &l->buffers[i].free));
     }

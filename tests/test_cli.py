@@ -408,7 +408,8 @@ def test_doctor_on_gpus(tmp_path):
     assert "update" in findings("version:11000")["gpu"][0]["need"]
     assert "reboot" in findings("fail:cuInit:1:803")["gpu"][0]["need"]
     (tmp_path / f"{0:032x}.kernel").write_bytes(b"compiled")
-    assert "1 in the cache" in findings("")["kernels"][0]["found"]
+    (tmp_path / f"{1:032x}.program").write_bytes(b"whole")
+    assert "1, and 1 whole programs, in the cache" in findings("")["kernels"][0]["found"]
     support.mpk("doctor", "--clear-kernels", env=env)
     assert not list(tmp_path.iterdir())
     env["MPK_LIBCUDA"] = "/nowhere/libcuda.so.1"

@@ -64,7 +64,7 @@ def print_start(rows):
              "with files of weights"]
     table("Start, ms (all batch sizes up to 16)", heads,
           [[row["model"], value(row["cold"], "compile_ms"), value(row["cached"], "compile_ms"),
-            row["cached"].get("kernel_cached", "-"), value(row["cached"], "load_ms"),
+            row["cached"].get("program_cached", "-"), value(row["cached"], "load_ms"),
             value(row["cached"], "open_to_first_token_ms"), value(row["with_weights"], "open_to_first_token_ms")]
            for row in rows])
 

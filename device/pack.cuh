@@ -1,7 +1,8 @@
 /* pack.cuh - loading: weights into the layout that bodies stream, and made-up weights.
  *
- * Kernels of their own in the module of the mega-kernel.  A thread makes 8 neighbours of a row, which is one 16-byte
- * unit of the packed layout (gen/device_body.h).  Padding is zero because the host clears the memory first.
+ * A module of its own, the same for all programs: it is ready, and weights are on their way, long before a mega-kernel
+ * is compiled.  A thread makes 8 neighbours of a row, which is one 16-byte unit of the packed layout
+ * (gen/device_body.h).  Padding is zero because the host clears the memory first.
  * Cost: the bytes read and written, at the speed of the memory.
  */
 #ifndef PACK_CUH

@@ -220,12 +220,13 @@ static str fake_code(mpk_context *cx, arena *a, const gen_image *image)
 {
     gen_source source;
     static const char elf[] = "\177ELF of the kernel";
-    char *code = arena_alloc(a, 1, sizeof(cuda_code_head) + sizeof elf);
+    char *code = arena_alloc(a, 1, sizeof(cuda_code_head) + 2 * sizeof elf);
     check_ok(cx, gen_source_of_image(cx, a, image, gen_arch_find("sm_90a"), &source));
-    cuda_code_head head = cuda_head_of(source.text);
+    cuda_code_head head = cuda_head_of(source.text, sizeof elf);
     memcpy(code, &head, sizeof head);
     memcpy(code + sizeof head, elf, sizeof elf);
-    return (str){code, sizeof head + sizeof elf};
+    memcpy(code + sizeof head + sizeof elf, elf, sizeof elf);
+    return (str){code, sizeof head + 2 * sizeof elf};
 }
 
 static void serve_as(cuda_mode mode)

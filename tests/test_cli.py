@@ -402,13 +402,14 @@ def test_doctor_on_gpus(tmp_path):
     assert [f["found"].split(",")[0] for f in good["gpu"]] == ["Fake GPU 0", "Fake GPU 1"]
     assert "runs code for sm_90a" in good["gpu"][0]["found"]
     assert "MPK_NVRTC=/nowhere" in good["nvrtc"][0]["need"]
-    assert f"0 in the cache {tmp_path}" in good["kernels"][0]["found"]
+    assert f"0, and 0 whole programs, in the cache {tmp_path}" in good["kernels"][0]["found"]
     assert "sm_80, translated by the driver" in findings("capability:120")["gpu"][0]["found"]
     assert "too old" in findings("capability:75")["gpu"][0]["need"]
     assert "update" in findings("version:11000")["gpu"][0]["need"]
     assert "reboot" in findings("fail:cuInit:1:803")["gpu"][0]["need"]
     (tmp_path / f"{0:032x}.kernel").write_bytes(b"compiled")
-    assert "1 in the cache" in findings("")["kernels"][0]["found"]
+    (tmp_path / f"{1:032x}.program").write_bytes(b"whole")
+    assert "1, and 1 whole programs, in the cache" in findings("")["kernels"][0]["found"]
     support.mpk("doctor", "--clear-kernels", env=env)
     assert not list(tmp_path.iterdir())
     env["MPK_LIBCUDA"] = "/nowhere/libcuda.so.1"

@@ -168,10 +168,14 @@ typedef struct mpk_engine_facts {
     size_t size; /* in: sizeof(mpk_engine_facts); no more is written */
     uint32_t vocab_size, context_tokens, max_batch, step_tokens, threads;
     uint64_t weight_bytes, kv_bytes, other_bytes;
-    uint64_t load_ns, compile_ns; /* spent in mpk_engine_open: reading the model and starting it, compiling it */
+    /* Spent in mpk_engine_open: reading the model and bringing its weights; compiling.  On a GPU the kernel is compiled
+     * while weights are brought, so that the parts may be more than the whole. */
+    uint64_t load_ns, compile_ns;
     uint32_t graphs, tasks, events;
-    char device[64];        /* "CPU, 2 threads", "NVIDIA H100 80GB HBM3" */
-    uint32_t kernel_cached; /* 1: of a GPU: its kernel had been compiled before */
+    char device[64];                   /* "CPU, 2 threads", "NVIDIA H100 80GB HBM3" */
+    uint32_t kernel_cached;            /* 1: of a GPU: its kernel had been compiled before */
+    uint64_t device_ns;                /* also spent in mpk_engine_open: finding the GPU and opening it */
+    uint32_t program_cached, reserved; /* program_cached 1: of a GPU: the task graphs had been made before too */
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);

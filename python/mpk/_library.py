@@ -126,6 +126,9 @@ class EngineFacts(Structure):
         ("events", c_uint32),
         ("device", c_char * 64),
         ("kernel_cached", c_uint32),
+        ("device_ns", c_uint64),
+        ("program_cached", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

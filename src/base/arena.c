@@ -80,6 +80,19 @@ void arena_free(arena *a)
     arena_reset(a, (arena_mark){0});
 }
 
+void arena_adopt(arena *a, arena *from)
+{
+    arena_block *oldest = from->block;
+    if (!oldest)
+        return;
+    while (oldest->before)
+        oldest = oldest->before;
+    oldest->before = a->block;
+    a->block = from->block;
+    a->reserved_bytes += from->reserved_bytes;
+    *from = (arena){0};
+}
+
 void *arena_grow(arena *a, const void *items, size_t n, size_t *capacity, size_t item_bytes)
 {
     size_t grown = *capacity ? *capacity * 2 : 8;

@@ -36,6 +36,8 @@ arena_mark arena_get_mark(const arena *a);
 void arena_reset(arena *a, arena_mark mark);
 /* Free every block; the arena is empty and usable again. */
 void arena_free(arena *a);
+/* What lies in `from` now lies in a, as if allocated there last; from is empty.  For what a thread has made. */
+void arena_adopt(arena *a, arena *from);
 
 /* NEW(cx, a, p, n): p = n zeroed items in arena *a, or MPK_ENOMEM from the enclosing function. */
 #define NEW(cx, a, p, n)                                                                                               \

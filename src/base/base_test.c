@@ -1,4 +1,4 @@
-/* base_test.c - arenas, maps, text, number formats, random numbers, files. */
+/* base_test.c - arenas, maps, text, number formats, random numbers, files, many calls on threads. */
 #include "check.h"
 
 #include <locale.h>
@@ -9,6 +9,7 @@
 #include "base/map.h"
 #include "base/num.h"
 #include "base/rng.h"
+#include "base/thread.h"
 
 static mpk_context cx;
 
@@ -33,6 +34,65 @@ static void arena_keeps_and_resets(void **state)
     assert_null(arena_alloc(&a, SIZE_MAX / 2, 4));
     arena_free(&a);
     assert_int_equal(a.reserved_bytes, 0);
+}
+
+static void arena_adopts(void **state)
+{
+    (void)state;
+    arena a = {0}, from = {0}, none = {0};
+    char *kept = arena_copy(&a, "kept", 4), *moved[300];
+    arena_mark mark = arena_get_mark(&a);
+    for (int i = 0; i < 300; i++) {
+        moved[i] = arena_alloc(&from, 1000, 1);
+        memset(moved[i], i % 100, 1000);
+    }
+    size_t both = a.reserved_bytes + from.reserved_bytes;
+    arena_adopt(&a, &from);
+    arena_adopt(&a, &none);
+    assert_null(from.block);
+    assert_int_equal(from.reserved_bytes, 0);
+    assert_int_equal(a.reserved_bytes, both);
+    arena_free(&from);
+    memset(arena_alloc(&a, 5000, 1), 0xff, 5000);
+    for (int i = 0; i < 300; i++)
+        assert_int_equal(moved[i][999], i % 100);
+    arena_reset(&a, mark); /* as if allocated after it */
+    assert_string_equal(kept, "kept");
+    assert_true(a.reserved_bytes < both);
+    arena_adopt(&none, &a); /* into an empty one */
+    assert_string_equal(kept, "kept");
+    arena_free(&none);
+    assert_int_equal(none.reserved_bytes + a.reserved_bytes, 0);
+}
+
+/* Calls that count themselves; those in `bad` fail. */
+typedef struct many {
+    _Atomic unsigned calls[200];
+    uint32_t first_bad;
+} many;
+
+static mpk_status call_one(mpk_context *own, void *user, uint32_t i)
+{
+    many *m = user;
+    m->calls[i]++;
+    CHECK(own, i < m->first_bad, MPK_ESHAPE, "number %u is bad", i);
+    return MPK_OK;
+}
+
+static void calls_are_spread(void **state)
+{
+    (void)state;
+    for (uint32_t n = 0; n <= 200; n += 40) {
+        many m = {.first_bad = UINT32_MAX};
+        check_ok(&cx, thread_each(&cx, n, call_one, &m));
+        for (uint32_t i = 0; i < 200; i++)
+            assert_int_equal(m.calls[i], i < n);
+    }
+    many bad = {.first_bad = 100};
+    check_fails(&cx, MPK_ESHAPE, "is bad", thread_each(&cx, 200, call_one, &bad));
+    assert_int_equal(bad.calls[0], 0); /* the last come first, and after a failure no more */
+    many one = {.first_bad = 0};
+    check_fails(&cx, MPK_ESHAPE, "number 0 is bad", thread_each(&cx, 1, call_one, &one));
 }
 
 static mpk_status push_numbers(arena *a, size_t n)
@@ -207,6 +267,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arena_keeps_and_resets),
+        cmocka_unit_test(arena_adopts),
+        cmocka_unit_test(calls_are_spread),
         cmocka_unit_test(map_finds_what_was_put),
         cmocka_unit_test(errors_keep_the_first_message),
         cmocka_unit_test(numbers_convert_exactly),

@@ -4,7 +4,9 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -48,6 +50,71 @@ mpk_status thread_start(mpk_context *cx, pthread_t *thread, void *(*run)(void *)
     CHECK(cx, !error, MPK_ELIMIT, "cannot start a thread: %s", strerror(error));
     return MPK_OK;
 }
+
+/* ---- many calls ---- */
+
+enum { MAX_EACH = 64 };
+typedef struct each {
+    mpk_status (*f)(mpk_context *cx, void *user, uint32_t i);
+    void *user;
+    uint32_t n;
+    _Atomic uint32_t begun;
+    _Atomic bool failed;
+} each;
+typedef struct each_thread {
+    each *all;
+    mpk_context cx;
+    mpk_status status;
+    uint32_t failed; /* i */
+    pthread_t thread;
+} each_thread;
+
+static void *run_each(void *argument)
+{
+    each_thread *t = argument;
+    while (!t->all->failed) {
+        uint32_t k = atomic_fetch_add(&t->all->begun, 1);
+        if (k >= t->all->n)
+            break;
+        t->failed = t->all->n - 1 - k;
+        t->status = t->all->f(&t->cx, t->all->user, t->failed);
+        if (t->status != MPK_OK) {
+            t->all->failed = true;
+            break;
+        }
+    }
+    return NULL;
+}
+
+mpk_status thread_each(mpk_context *cx, uint32_t n, mpk_status (*f)(mpk_context *cx, void *user, uint32_t i),
+                       void *user)
+{
+    each all = {.f = f, .user = user, .n = n};
+    uint32_t most = thread_processors() < MAX_EACH ? thread_processors() : MAX_EACH, started = 1;
+    most = n < most ? n : most;
+    each_thread *threads = calloc(most + 1, sizeof *threads), *first = NULL;
+    CHECK(cx, threads, MPK_ENOMEM, "out of memory for %u threads", most);
+    for (uint32_t i = 0; i < most; i++) {
+        threads[i].all = &all;
+        threads[i].cx.log = cx ? cx->log : NULL;
+        threads[i].cx.log_user = cx ? cx->log_user : NULL;
+    }
+    while (started < most && pthread_create(&threads[started].thread, NULL, run_each, &threads[started]) == 0)
+        started++;
+    if (n)
+        run_each(&threads[0]);
+    for (uint32_t i = 0; i < started && i < most; i++) {
+        if (i)
+            pthread_join(threads[i].thread, NULL);
+        if (threads[i].status != MPK_OK && (!first || threads[i].failed < first->failed))
+            first = &threads[i];
+    }
+    mpk_status status = first ? status_fail(cx, first->status, "%s", first->cx.text) : MPK_OK;
+    free(threads);
+    return status;
+}
+
+/* ---- sleeping ---- */
 
 void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
 {

@@ -15,6 +15,12 @@ unsigned thread_processors(void);
 /* Start a thread; join with pthread_join.  MPK_ELIMIT with the system's reason. */
 mpk_status thread_start(mpk_context *cx, pthread_t *thread, void *(*run)(void *), void *argument);
 
+/* f(cx, user, i) for every i below n, the last first, on at most so many threads as there are processors, this one
+ * among them; each thread has a context of its own.  After a failure no new ones begin; of those that failed, the
+ * lowest i's message is in cx. */
+mpk_status thread_each(mpk_context *cx, uint32_t n, mpk_status (*f)(mpk_context *cx, void *user, uint32_t i),
+                       void *user);
+
 /* Sleep while *word == value, at most timeout_ns (UINT64_MAX: no limit); may wake early. */
 void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns);
 /* Wake every thread that sleeps on word. */

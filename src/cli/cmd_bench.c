@@ -200,11 +200,12 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
            (unsigned long long)args->seed.value);
     for (uint32_t i = 0; i < args->batch; i++)
         printf("%s%u", i ? ", " : "", b->lengths[i]);
-    printf("], \"load_ms\": %.3f, \"compile_ms\": %.3f, \"kernel_cached\": %s, \"open_ms\": %.3f, "
+    printf("], \"device_ms\": %.3f, \"load_ms\": %.3f, \"compile_ms\": %.3f, \"program_cached\": %s, "
+           "\"kernel_cached\": %s, \"open_ms\": %.3f, "
            "\"open_to_first_token_ms\": %.3f, \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": %.3f",
-           (double)facts->load_ns * 1e-6, (double)facts->compile_ns * 1e-6, facts->kernel_cached ? "true" : "false",
-           (double)b->open_ns * 1e-6, (double)b->answer_ns * 1e-6, quantile(&b->prompt_rate, 0.5),
-           quantile(&b->decode_rate, 0.5));
+           (double)facts->device_ns * 1e-6, (double)facts->load_ns * 1e-6, (double)facts->compile_ns * 1e-6,
+           facts->program_cached ? "true" : "false", facts->kernel_cached ? "true" : "false", (double)b->open_ns * 1e-6,
+           (double)b->answer_ns * 1e-6, quantile(&b->prompt_rate, 0.5), quantile(&b->decode_rate, 0.5));
     print_spread("first_token_ms", &b->first_ms, "p10", 0.1, "p90");
     print_spread("ms_per_token", &b->decode_ms, "p10", 0.1, "p90");
     print_spread("step_ms", &b->step_ms, "least", 0, "most");
@@ -256,9 +257,12 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
            quantile(&b->step_ms, 0.5), quantile(&b->step_ms, 0), quantile(&b->step_ms, 1), quantile(&b->decode_ms, 0.5),
            quantile(&b->decode_ms, 0.1), quantile(&b->decode_ms, 0.9), quantile(&b->first_ms, 0.5),
            quantile(&b->first_ms, 0.9));
-    printf("open    %10.1f ms to load, %.1f ms to compile%s, %.1f ms to a first token\n", (double)facts->load_ns * 1e-6,
-           (double)facts->compile_ns * 1e-6, facts->kernel_cached ? " (kernel from the cache)" : "",
-           (double)b->answer_ns * 1e-6);
+    const char *cached = facts->program_cached  ? " (from the cache)"
+                         : facts->kernel_cached ? " (kernel from the cache)"
+                                                : "";
+    printf("open    %10.1f ms: device %.1f, load %.1f, compile %.1f%s; %.1f ms to a first token\n",
+           (double)b->open_ns * 1e-6, (double)facts->device_ns * 1e-6, (double)facts->load_ns * 1e-6,
+           (double)facts->compile_ns * 1e-6, cached, (double)b->answer_ns * 1e-6);
     return b->profile ? print_profile(b) : CLI_DONE;
 }
 

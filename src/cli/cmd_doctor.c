@@ -14,7 +14,7 @@ typedef struct doctor_arguments {
 
 static const cli_option options[] = {
     {"json", 0, CLI_FLAG, false, NULL, "print JSON", offsetof(doctor_arguments, json), 0, 0},
-    {"clear-kernels", 0, CLI_FLAG, false, NULL, "first empty the cache of compiled kernels",
+    {"clear-kernels", 0, CLI_FLAG, false, NULL, "first empty the cache of compiled kernels and programs",
      offsetof(doctor_arguments, clear_kernels), 0, 0},
 };
 
@@ -154,8 +154,9 @@ static void look_at_kernel_cache(report *r, arena *a, const json_value *machine)
     if (*problem)
         add_finding(r, "kernels", problem, "the cache of compiled kernels cannot be used");
     else if (*folder)
-        add_finding(r, "kernels", NULL, "%.0f in the cache %s: %.1f MiB, at most %.0f", number(cache, "entries"),
-                    folder, number(cache, "bytes") / mib, number(cache, "limit_bytes") / mib);
+        add_finding(r, "kernels", NULL, "%.0f, and %.0f whole programs, in the cache %s: %.1f MiB, at most %.0f",
+                    number(cache, "kernels"), number(cache, "programs"), folder, number(cache, "bytes") / mib,
+                    number(cache, "limit_bytes") / mib);
     else
         add_finding(r, "kernels", NULL,
                     "no cache of compiled kernels (MPK_CACHE is empty, or there is no home folder)");

@@ -1,5 +1,6 @@
 /* ctest: slow */
-/* bodies_test.c - all bodies in one kernel, compiled by NVRTC for each architecture: what it costs.
+/* bodies_test.c - all bodies in one kernel, and what loads weights, compiled by NVRTC for each architecture: what it
+ * costs.
  *
  * Input: cases of all operators whose operands are plain, in one program.  Output: for each architecture seconds,
  * bytes of code, and for each function that spills its registers, stack and spills; a fast body that spills is an
@@ -105,8 +106,31 @@ static void test_all_bodies(void **state)
     cuda_nvrtc_close(nvrtc);
 }
 
+static void test_loader(void **state)
+{
+    (void)state;
+    cuda_nvrtc *nvrtc;
+    if (cuda_nvrtc_open(&cx, &nvrtc) != MPK_OK)
+        skip();
+    for (const gen_arch *arch = gen_arch_table; arch->name; arch++) {
+        arena a = {0};
+        str source;
+        text code = {0}, log = {0};
+        check_ok(&cx, gen_source_expand(&cx, &a, "pack.cuh", &source));
+        cuda_source s = {.name = "loader.cu", .code = source, .arch = arch};
+        check_ok(&cx, cuda_nvrtc_compile(&cx, nvrtc, &s, &code, &log));
+        assert_non_null(memmem(code.at, code.n, "mpk_pack", 8));
+        assert_non_null(memmem(code.at, code.n, "mpk_fill", 8));
+        assert_non_null(strstr(log.at, " 0 bytes spill stores"));
+        text_free(&code);
+        text_free(&log);
+        arena_free(&a);
+    }
+    cuda_nvrtc_close(nvrtc);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_bodies)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_bodies), cmocka_unit_test(test_loader)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* cache.c - a folder of compiled kernels.
+/* cache.c - a folder of compiled kernels, and of programs for GPUs.
  *
- * An entry is a file HASH.kernel: the head below, the compiler's log, the code.  A hit sets the file's time to now, so
+ * An entry is a file HASH.kernel: the head below, the compiler's log, the code; or HASH.program: the head, no log, the
+ * bytes that its owner gave.  A hit sets the file's time to now, so
  * that the order of times is the order of last use; after an entry was added, the folder is looked through and the
  * oldest ones go until the rest is within the limit.  Two processes that compile the same source at the same time write
  * the same entry twice, each under a name of its own until it is whole: whoever renames last wins, and both are right.
@@ -31,11 +32,12 @@ typedef struct entry_key {
 typedef struct entry_head {
     char magic[8];
     entry_key key;
-    uint64_t n_log, n_code, n_source; /* bytes; of the source for one more comparison */
+    uint64_t n_log, n_code, n_source; /* bytes; of the source, or of a program's key, for one more comparison */
     uint64_t check;                   /* of log and code */
 } entry_head;
 
 static const char entry_magic[8] = "mpkkern";
+static const char kernel_ending[] = ".kernel", program_ending[] = ".program";
 
 /* ---- where ---- */
 
@@ -68,20 +70,27 @@ static mpk_status make_folder(mpk_context *cx, arena *a, const char *folder)
     return MPK_OK;
 }
 
+static entry_key hash_key(str what, str more, uint64_t seed)
+{
+    entry_key key;
+    for (uint64_t i = 0; i < 2; i++)
+        key.hash[i] = hash_bytes(what.at, what.n, hash_bytes(more.at, more.n, seed + i * 0x10000));
+    return key;
+}
+
 static mpk_status find_key(mpk_context *cx, arena *a, const cuda_source *s, uint32_t version, entry_key *out)
 {
     str options;
     TRY(cuda_source_options(cx, a, s, &options));
-    for (int i = 0; i < 2; i++)
-        out->hash[i] =
-            hash_bytes(s->code.at, s->code.n, hash_bytes(options.at, options.n, version + (uint64_t)i * 0x10000));
+    *out = hash_key(s->code, options, version);
     return MPK_OK;
 }
 
-static mpk_status find_path(mpk_context *cx, arena *a, const char *folder, entry_key key, const char **out)
+static mpk_status find_path(mpk_context *cx, arena *a, const char *folder, entry_key key, const char *ending,
+                            const char **out)
 {
     char name[64];
-    snprintf(name, sizeof name, "%016" PRIx64 "%016" PRIx64 ".kernel", key.hash[0], key.hash[1]);
+    snprintf(name, sizeof name, "%016" PRIx64 "%016" PRIx64 "%s", key.hash[0], key.hash[1], ending);
     return file_join(cx, a, folder, name, out);
 }
 
@@ -93,15 +102,20 @@ static uint64_t check_of(const char *bytes, size_t n)
 }
 
 /* True if the bytes are a whole entry of this key; then *head is its head. */
-static bool read_head(const file_map *m, entry_key key, const cuda_source *s, entry_head *head)
+static bool read_head(const file_map *m, entry_key key, size_t n_source, entry_head *head)
 {
     if (m->n_bytes < sizeof *head)
         return false;
     memcpy(head, m->bytes, sizeof *head);
     size_t rest = m->n_bytes - sizeof *head;
     return memcmp(head->magic, entry_magic, sizeof entry_magic) == 0 && memcmp(&head->key, &key, sizeof key) == 0 &&
-           head->n_source == s->code.n && head->n_log <= rest && head->n_code == rest - head->n_log && head->n_code &&
+           head->n_source == n_source && head->n_log <= rest && head->n_code == rest - head->n_log && head->n_code &&
            head->check == check_of((const char *)m->bytes + sizeof *head, rest);
+}
+
+static void note_use(const char *path)
+{
+    utimensat(AT_FDCWD, path, NULL, 0); /* used now; a folder that cannot be written keeps its order */
 }
 
 /* True if the entry was there and whole.  Whatever is wrong with it means that there is none. */
@@ -113,13 +127,13 @@ static bool load_entry(const char *path, entry_key key, const cuda_source *s, te
     text found = {0};
     if (file_map_open(&unheard, path, &m) != MPK_OK)
         return false;
-    bool whole = read_head(&m, key, s, &head);
+    bool whole = read_head(&m, key, s->code.n, &head);
     if (whole) {
         const char *at = (const char *)m.bytes + sizeof head;
         text_add(&found, at + head.n_log, head.n_code);
         if (log && !found.failed && head.n_log)
             text_add(log, at, head.n_log);
-        utimensat(AT_FDCWD, path, NULL, 0); /* used now; a folder that cannot be written keeps its order */
+        note_use(path);
     }
     file_map_close(&m);
     if (!whole || found.failed) {
@@ -130,16 +144,15 @@ static bool load_entry(const char *path, entry_key key, const cuda_source *s, te
     return true;
 }
 
-static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, const cuda_source *s, const text *code,
-                              const text *log)
+static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, size_t n_source, str code, str log)
 {
     text t = {0};
-    entry_head head = {.key = key, .n_log = log->n, .n_code = code->n, .n_source = s->code.n};
+    entry_head head = {.key = key, .n_log = log.n, .n_code = code.n, .n_source = n_source};
     memcpy(head.magic, entry_magic, sizeof entry_magic);
     text_add(&t, (const char *)&head, sizeof head);
-    if (log->n)
-        text_add(&t, log->at, log->n);
-    text_add(&t, code->at, code->n);
+    if (log.n)
+        text_add(&t, log.at, log.n);
+    text_add(&t, code.at, code.n);
     if (!t.failed) {
         head.check = check_of(t.at + sizeof head, t.n - sizeof head);
         memcpy(t.at, &head, sizeof head);
@@ -156,7 +169,7 @@ typedef struct entry {
     const char *path;
     uint64_t n_bytes;
     struct timespec used;
-    bool is_part; /* not finished */
+    bool is_part, is_program; /* is_part: not finished */
 } entry;
 typedef VEC(entry) entries;
 
@@ -166,20 +179,28 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
+static bool begins_with(const char *s, const char *start)
+{
+    return strncmp(s, start, strlen(start)) == 0;
+}
+
 /* Entries and unfinished ones: names of other form are somebody else's. */
 static mpk_status add_entry(mpk_context *cx, arena *a, const char *folder, const char *name, entries *out)
 {
     entry e = {0};
     struct stat s;
-    bool is_part = ends_with(name, ".part") && strstr(name, ".kernel.") != NULL;
-    if (strspn(name, "0123456789abcdef") != 32 || !(is_part || ends_with(name, ".kernel")))
+    size_t n = strspn(name, "0123456789abcdef");
+    bool is_kernel = begins_with(name + n, kernel_ending), is_program = begins_with(name + n, program_ending);
+    const char *rest = name + n + (is_kernel ? sizeof kernel_ending : sizeof program_ending) - 1;
+    if (n != 32 || !(is_kernel || is_program) || (*rest && !(*rest == '.' && ends_with(rest, ".part"))))
         return MPK_OK;
     TRY(file_join(cx, a, folder, name, &e.path));
     if (lstat(e.path, &s) != 0 || !S_ISREG(s.st_mode))
         return MPK_OK; /* removed meanwhile */
     e.n_bytes = (uint64_t)s.st_size;
     e.used = s.st_mtim;
-    e.is_part = is_part;
+    e.is_part = *rest != 0;
+    e.is_program = is_program;
     PUSH(cx, a, out, e);
     return MPK_OK;
 }
@@ -225,11 +246,11 @@ static mpk_status shrink(mpk_context *cx, arena *a, const char *folder)
     return MPK_OK;
 }
 
-static mpk_status store(mpk_context *cx, arena *a, const char *folder, const char *path, entry_key key,
-                        const cuda_source *s, const text *code, const text *log)
+static mpk_status store(mpk_context *cx, arena *a, const char *folder, const char *path, entry_key key, size_t n_source,
+                        str code, str log)
 {
     TRY(make_folder(cx, a, folder));
-    TRY(write_entry(cx, path, key, s, code, log));
+    TRY(write_entry(cx, path, key, n_source, code, log));
     return shrink(cx, a, folder);
 }
 
@@ -243,7 +264,8 @@ static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_nvrtc 
     mpk_status status = cuda_nvrtc_compile(cx, n, s, code, &words);
     if (log && words.n)
         text_add(log, words.at, words.n);
-    if (status == MPK_OK && folder && store(&unheard, a, folder, path, key, s, code, &words) != MPK_OK)
+    if (status == MPK_OK && folder &&
+        store(&unheard, a, folder, path, key, s->code.n, (str){code->at, code->n}, (str){words.at, words.n}) != MPK_OK)
         log_line(cx, LOG_WARN, "the kernel is not kept in the cache: %s", unheard.text);
     text_free(&words);
     return status;
@@ -257,7 +279,7 @@ static mpk_status compile(mpk_context *cx, arena *a, const cuda_nvrtc *n, const 
     TRY(find_folder(cx, a, &folder));
     if (folder) {
         TRY(find_key(cx, a, s, cuda_nvrtc_version(n), &key));
-        TRY(find_path(cx, a, folder, key, &path));
+        TRY(find_path(cx, a, folder, key, kernel_ending, &path));
     }
     /* what is to be kept is compiled, so that source, log and code lie there whatever the cache has */
     bool found = folder && !s->keep_folder && load_entry(path, key, s, code, log);
@@ -279,6 +301,55 @@ mpk_status cuda_cache_compile(mpk_context *cx, const cuda_source *s, text *code,
     return status;
 }
 
+/* ---- programs ---- */
+
+/* *path == NULL: there is no cache. */
+static mpk_status find_program(mpk_context *cx, arena *a, str key, const char **folder, entry_key *hash,
+                               const char **path)
+{
+    *path = NULL;
+    *hash = hash_key(key, STR("program"), 0);
+    TRY(find_folder(cx, a, folder));
+    return *folder ? find_path(cx, a, *folder, *hash, program_ending, path) : MPK_OK;
+}
+
+bool cuda_cache_open_program(str key, file_map *file, str *bytes)
+{
+    mpk_context unheard = {0};
+    arena a = {0};
+    entry_key hash;
+    entry_head head;
+    const char *folder, *path;
+    bool found = find_program(&unheard, &a, key, &folder, &hash, &path) == MPK_OK && path &&
+                 file_map_open(&unheard, path, file) == MPK_OK;
+    if (found && !read_head(file, hash, key.n, &head)) {
+        file_map_close(file);
+        found = false;
+    }
+    if (found) {
+        *bytes = (str){(const char *)file->bytes + sizeof head + head.n_log, head.n_code};
+        note_use(path);
+    }
+    arena_free(&a);
+    return found;
+}
+
+void cuda_cache_store_program(mpk_context *cx, str key, str bytes)
+{
+    mpk_context unheard = {0};
+    arena a = {0};
+    entry_key hash;
+    const char *folder, *path;
+    mpk_status status = find_program(&unheard, &a, key, &folder, &hash, &path);
+    if (status == MPK_OK && path)
+        status = store(&unheard, &a, folder, path, hash, key.n, bytes, (str){0});
+    if (status != MPK_OK)
+        log_line(cx, LOG_WARN, "the program is not kept in the cache: %s", unheard.text);
+    arena_free(&a);
+}
+
+/* ---- looking at it ---- */
+
 mpk_status cuda_cache_describe(mpk_context *cx, arena *a, cuda_cache_facts *out)
 {
     cuda_cache_facts f = {.limit_bytes = limit_bytes};
@@ -287,7 +358,8 @@ mpk_status cuda_cache_describe(mpk_context *cx, arena *a, cuda_cache_facts *out)
     if (f.folder)
         TRY(list_entries(cx, a, f.folder, &all));
     for (size_t i = 0; i < all.n; i++) {
-        f.n_entries += !all.at[i].is_part;
+        f.n_kernels += !all.at[i].is_part && !all.at[i].is_program;
+        f.n_programs += !all.at[i].is_part && all.at[i].is_program;
         f.n_bytes += all.at[i].n_bytes;
     }
     *out = f;

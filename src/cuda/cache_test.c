@@ -1,4 +1,4 @@
-/* cache_test.c - the kernel cache: hits, damage, many writers, a full one, one that cannot be written.
+/* cache_test.c - the kernel cache: hits, damage, many writers, a full one, one that cannot be written; programs in it.
  *
  * Skipped where there is no NVRTC (see nvrtc_test.c): without it nothing is compiled, and so nothing kept.
  */
@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/rng.h"
+#include "base/str.h"
 #include "cuda/cache.h"
 
 typedef struct fixture {
@@ -103,16 +104,16 @@ static void second_time_is_a_hit(void **state)
     assert_memory_equal(first.at, second.at, first.n);
     text_free(&first);
     text_free(&second);
-    assert_int_equal(describe(f).n_entries, 1);
+    assert_int_equal(describe(f).n_kernels, 1);
     strcat(f->source, " ");
     assert_false(is_hit(f, NULL)); /* another source */
-    assert_int_equal(describe(f).n_entries, 2);
+    assert_int_equal(describe(f).n_kernels, 2);
     check_ok(&f->cx, cuda_cache_clear(&f->cx));
-    assert_int_equal(describe(f).n_entries, 0);
+    assert_int_equal(describe(f).n_kernels, 0);
     assert_false(is_hit(f, NULL));
     setenv("MPK_CACHE", "", 1); /* switched off */
     assert_false(is_hit(f, NULL));
-    assert_int_equal(describe(f).n_entries, 0);
+    assert_int_equal(describe(f).n_kernels, 0);
     check_ok(&f->cx, cuda_cache_clear(&f->cx));
     end(f);
 }
@@ -138,7 +139,7 @@ static void damage_is_replaced(void **state)
             fail_msg("%zu of %zu bytes, byte %zu changed: taken", n, good.n, at);
         assert_true(is_hit(f, NULL));
     }
-    assert_int_equal(describe(f).n_entries, 1);
+    assert_int_equal(describe(f).n_kernels, 1);
     arena_free(&a);
     end(f);
 }
@@ -173,13 +174,13 @@ static void processes_write_at_the_same_time(void **state)
         assert_int_equal(waitpid(children[i], &result, 0), children[i]);
         assert_int_equal(result, 0);
     }
-    assert_true(describe(f).n_entries <= 3);
+    assert_true(describe(f).n_kernels <= 3);
     for (uint64_t j = 0; j < 3; j++) {
         new_source(f, seed + j);
         is_hit(f, NULL);
         assert_true(is_hit(f, NULL));
     }
-    assert_int_equal(describe(f).n_entries, 3);
+    assert_int_equal(describe(f).n_kernels, 3);
     end(f);
 }
 
@@ -216,7 +217,7 @@ static void full_cache_forgets_the_oldest(void **state)
     add_large(f, dead, 10, 8000);
     add_large(f, alive, 10, 5);
     add_large(f, other, 10, 100000);
-    assert_int_equal(describe(f).n_entries, 2);
+    assert_int_equal(describe(f).n_kernels, 2);
     assert_true(describe(f).n_bytes > describe(f).limit_bytes);
     assert_false(is_hit(f, NULL));
     assert_false(has(f, oldest) || has(f, dead));
@@ -266,6 +267,51 @@ static void a_cache_that_cannot_be_written(void **state)
     end(f);
 }
 
+/* The bytes of a program, or "none". */
+static void check_program(const char *key, const char *expected)
+{
+    file_map file;
+    str bytes;
+    if (!cuda_cache_open_program(str_from(key), &file, &bytes)) {
+        assert_string_equal(expected, "none");
+        return;
+    }
+    assert_true(str_is(bytes, expected));
+    file_map_close(&file);
+}
+
+/* No compiler is needed. */
+static void programs_are_kept(void **state)
+{
+    (void)state;
+    fixture own = {.folder = "/tmp/mpk-cache-XXXXXX"}, *f = &own;
+    char path[512];
+    assert_non_null(mkdtemp(f->folder));
+    setenv("MPK_CACHE", f->folder, 1);
+    check_program("a", "none");
+    cuda_cache_store_program(&f->cx, STR("a"), STR("first"));
+    cuda_cache_store_program(&f->cx, STR("b"), STR("second"));
+    check_program("a", "first");
+    check_program("b", "second");
+    check_program("ab", "none");
+    cuda_cache_store_program(&f->cx, STR("a"), STR("third"));
+    check_program("a", "third");
+    assert_int_equal(describe(f).n_programs, 2);
+    assert_int_equal(describe(f).n_kernels, 0);
+    snprintf(path, sizeof path, "%s/0123456789abcdef0123456789abcdef.program.7.part", f->folder);
+    check_ok(&f->cx, file_write(&f->cx, path, "half", 4));
+    assert_int_equal(describe(f).n_programs, 2);
+    snprintf(path, sizeof path, "%s/0123456789abcdef0123456789abcdef.programme", f->folder);
+    check_ok(&f->cx, file_write(&f->cx, path, "somebody's", 10));
+    check_ok(&f->cx, cuda_cache_clear(&f->cx));
+    check_program("a", "none");
+    assert_int_equal(unlink(path), 0); /* it was left alone */
+    setenv("MPK_CACHE", "", 1);
+    cuda_cache_store_program(&f->cx, STR("a"), STR("first"));
+    check_program("a", "none");
+    end(f);
+}
+
 static void where_it_lies(void **state)
 {
     (void)state;
@@ -278,7 +324,7 @@ static void where_it_lies(void **state)
     setenv("XDG_CACHE_HOME", "/no/such/place", 1);
     check_ok(&cx, cuda_cache_describe(&cx, &a, &facts));
     assert_string_equal(facts.folder, "/no/such/place/mpk/kernels/");
-    assert_int_equal(facts.n_entries, 0);
+    assert_int_equal(facts.n_kernels, 0);
     unsetenv("XDG_CACHE_HOME");
     setenv("HOME", "/no/such/home", 1);
     check_ok(&cx, cuda_cache_describe(&cx, &a, &facts));
@@ -303,6 +349,7 @@ int main(void)
         cmocka_unit_test(processes_write_at_the_same_time),
         cmocka_unit_test(full_cache_forgets_the_oldest),
         cmocka_unit_test(a_cache_that_cannot_be_written),
+        cmocka_unit_test(programs_are_kept),
         cmocka_unit_test(where_it_lies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

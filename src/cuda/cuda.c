@@ -82,35 +82,75 @@ static mpk_status make_source(mpk_context *cx, arena *a, const gen_image *image,
     return MPK_OK;
 }
 
-static mpk_status compile_source(mpk_context *cx, const gen_arch *arch, bool as_ptx, const char *keep, str source,
-                                 text *code, bool *cached)
+/* Machine code or PTX of a source, from the cache or made now. */
+static mpk_status compile_source(mpk_context *cx, const char *name, const gen_arch *arch, bool as_ptx, const char *keep,
+                                 str source, text *code, bool *cached)
 {
     text words = {0};
     uint64_t start = clock_ns();
-    cuda_source s = {.name = "mpk.cu", .code = source, .arch = arch, .as_ptx = as_ptx, .keep_folder = keep};
+    cuda_source s = {.name = name, .code = source, .arch = arch, .as_ptx = as_ptx, .keep_folder = keep};
     mpk_status status = cuda_cache_compile(cx, &s, code, &words, cached);
     text_free(&words);
     TRY(status);
-    log_line(cx, LOG_DEBUG, "kernel for %s: %zu bytes, %s %.2f s", arch->name, code->n,
+    log_line(cx, LOG_DEBUG, "%s for %s: %zu bytes, %s %.2f s", name, arch->name, code->n,
              *cached ? "from the cache in" : "compiled in", (double)(clock_ns() - start) * 1e-9);
     return MPK_OK;
 }
 
-cuda_code_head cuda_head_of(str source)
+static mpk_status compile_kernel(mpk_context *cx, const gen_arch *arch, bool as_ptx, const char *keep, str source,
+                                 text *code, bool *cached)
 {
-    return (cuda_code_head){.magic = {'m', 'p', 'k', 'c', 'o', 'd', 'e'},
-                            .source_hash = hash_bytes(source.at, source.n, 0)};
+    return compile_source(cx, "mpk.cu", arch, as_ptx, keep, source, code, cached);
 }
 
-/* Code compiled before, without its head; it must be of the very source that this program gives now, for the host and
- * the kernel number bodies and lay out weights together. */
-static mpk_status open_code(mpk_context *cx, const cuda_machine *m, str *out)
+/* What packs weights and makes them up: the same for all programs. */
+static mpk_status compile_loader(mpk_context *cx, const gen_arch *arch, bool as_ptx, const char *keep, text *code)
 {
-    cuda_code_head want = cuda_head_of(m->source.text);
-    CHECK(cx, out->n > sizeof want && memcmp(out->at, &want, sizeof want) == 0, MPK_EUNSUPPORTED,
-          "the image's kernel was made by another mpk or for another GPU: compile the model again");
-    *out = (str){out->at + sizeof want, out->n - sizeof want};
-    return MPK_OK;
+    arena a = {0};
+    str source;
+    bool cached;
+    mpk_status status = gen_source_expand(cx, &a, "pack.cuh", &source);
+    if (status == MPK_OK)
+        status = compile_source(cx, "mpk_loader.cu", arch, as_ptx, keep, source, code, &cached);
+    arena_free(&a);
+    return status;
+}
+
+cuda_code_head cuda_head_of(str source, size_t loader_bytes)
+{
+    return (cuda_code_head){.magic = {'m', 'p', 'k', 'c', 'o', 'd', 'e', '2'},
+                            .source_hash = hash_bytes(source.at, source.n, 0),
+                            .loader_bytes = loader_bytes};
+}
+
+/* The bytes of cuda_options.code. */
+static mpk_status join_code(mpk_context *cx, str source, const text *loader, const text *kernel, text *code)
+{
+    cuda_code_head head = cuda_head_of(source, loader->n);
+    text_add(code, (const char *)&head, sizeof head);
+    text_add(code, loader->at, loader->n);
+    text_add(code, kernel->at, kernel->n);
+    if (!code->failed)
+        return MPK_OK;
+    text_free(code);
+    FAIL(cx, MPK_ENOMEM, "out of memory for a kernel of %zu bytes", kernel->n);
+}
+
+/* Take those bytes apart.  They must be of the very source that this program gives now, for the host and the kernel
+ * number bodies and lay out weights together. */
+static bool split_code(const cuda_machine *m, str *loader, str *kernel)
+{
+    str all = {m->options.code, m->options.code_bytes};
+    cuda_code_head want = cuda_head_of(m->source.text, 0), head;
+    if (all.n <= sizeof head)
+        return false;
+    memcpy(&head, all.at, sizeof head);
+    if (memcmp(head.magic, want.magic, sizeof want.magic) != 0 || head.source_hash != want.source_hash ||
+        head.loader_bytes >= all.n - sizeof head)
+        return false;
+    *loader = (str){all.at + sizeof head, (size_t)head.loader_bytes};
+    *kernel = (str){loader->at + loader->n, all.n - sizeof head - loader->n};
+    return true;
 }
 
 mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch *row, const char *keep, text *code)
@@ -119,21 +159,85 @@ mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch 
     gen_arch arch = *row;
     gen_source source;
     uint32_t shared;
-    text machine_code = {0};
+    text loader = {0}, kernel = {0};
     bool cached = false;
     mpk_status status = make_source(cx, &a, image, &arch, &source, &shared);
     if (status == MPK_OK)
-        status = compile_source(cx, &arch, false, keep, source.text, &machine_code, &cached);
-    if (status == MPK_OK) {
-        cuda_code_head head = cuda_head_of(source.text);
-        text_add(code, (const char *)&head, sizeof head);
-        text_add(code, machine_code.at, machine_code.n);
-        if (code->failed)
-            status = status_fail(cx, MPK_ENOMEM, "out of memory for a kernel of %zu bytes", machine_code.n);
-    }
-    text_free(&machine_code);
+        status = compile_loader(cx, &arch, false, keep, &loader);
+    if (status == MPK_OK)
+        status = compile_kernel(cx, &arch, false, keep, source.text, &kernel, &cached);
+    if (status == MPK_OK)
+        status = join_code(cx, source.text, &loader, &kernel, code);
+    text_free(&loader);
+    text_free(&kernel);
     arena_free(&a);
     return status;
+}
+
+/* The code of a machine on its way.  Weights need the loader alone, so that the kernel is compiled in a thread while
+ * they are brought. */
+typedef struct code_job {
+    cuda_machine *m;
+    str given_loader, given_kernel; /* of options.code; otherwise empty */
+    text loader, kernel;            /* made here */
+    mpk_context cx;                 /* of the thread */
+    mpk_status status;
+    pthread_t thread;
+    bool has_thread;
+} code_job;
+
+static void *run_code_job(void *argument)
+{
+    code_job *j = argument;
+    cuda_machine *m = j->m;
+    uint64_t begin = clock_ns();
+    j->status =
+        compile_kernel(&j->cx, &m->arch, m->as_ptx, m->options.keep, m->source.text, &j->kernel, &m->code_cached);
+    m->code_ns += clock_ns() - begin;
+    if (j->status != MPK_OK)
+        m->has_no_code = true;
+    return NULL;
+}
+
+/* The kernel begins to be compiled, unless it was given. */
+static mpk_status begin_code(mpk_context *cx, cuda_machine *m, code_job *j)
+{
+    bool given = m->options.code && split_code(m, &j->given_loader, &j->given_kernel);
+    CHECK(cx, given || !m->options.code || m->options.code_may_differ, MPK_EUNSUPPORTED,
+          "the image's kernel was made by another mpk or for another GPU: compile the model again");
+    m->code_cached = given;
+    if (given)
+        return MPK_OK;
+    j->m = m;
+    j->cx = (mpk_context){.log = cx->log, .log_user = cx->log_user};
+    TRY(thread_start(cx, &j->thread, run_code_job, j));
+    j->has_thread = true;
+    return compile_loader(cx, &m->arch, m->as_ptx, m->options.keep, &j->loader);
+}
+
+/* Wait for it, whatever else has happened. */
+static mpk_status end_code(mpk_context *cx, code_job *j, mpk_status status)
+{
+    uint64_t begin = clock_ns();
+    if (!j->has_thread)
+        return status;
+    pthread_join(j->thread, NULL);
+    j->m->code_wait_ns += clock_ns() - begin;
+    if (status == MPK_OK && j->status != MPK_OK)
+        status = status_fail(cx, j->status, "%s", j->cx.text);
+    return status;
+}
+
+/* Whoever started the machine may keep what was compiled. */
+static mpk_status offer_code(mpk_context *cx, const cuda_machine *m, const code_job *j)
+{
+    text all = {0};
+    if (!j->has_thread || !m->options.made)
+        return MPK_OK;
+    TRY(join_code(cx, m->source.text, &j->loader, &j->kernel, &all));
+    m->options.made(cx, m->options.made_user, (str){all.at, all.n});
+    text_free(&all);
+    return MPK_OK;
 }
 
 static cuda_launch main_launch(cuda_machine *m, void **arguments)
@@ -158,25 +262,22 @@ static mpk_status check_code(mpk_context *cx, cuda_machine *m)
     return cuda_launch_check(cx, m->gpu, &l);
 }
 
-static mpk_status load_code(mpk_context *cx, cuda_machine *m)
+static str code_of(str given, const text *made)
 {
-    text code = {0};
-    str bytes = {m->options.code, m->options.code_bytes};
-    mpk_status status = MPK_OK;
-    m->code_cached = bytes.at != NULL;
-    if (bytes.at) {
-        status = open_code(cx, m, &bytes);
-    } else {
-        status = compile_source(cx, &m->arch, m->as_ptx, m->options.keep, m->source.text, &code, &m->code_cached);
-        bytes = (str){code.at, code.n};
-    }
-    if (status == MPK_OK)
-        status = cuda_module_load(cx, m->gpu, "the kernel", bytes, &m->module);
-    text_free(&code);
-    TRY(status);
+    return given.at ? given : (str){made->at, made->n};
+}
+
+static mpk_status load_loader(mpk_context *cx, cuda_machine *m, const code_job *j)
+{
+    TRY(cuda_module_load(cx, m->gpu, "the loader", code_of(j->given_loader, &j->loader), &m->loader));
+    TRY(cuda_module_function(cx, m->gpu, m->loader, "mpk_pack", &m->pack));
+    return cuda_module_function(cx, m->gpu, m->loader, "mpk_fill", &m->fill);
+}
+
+static mpk_status load_kernel(mpk_context *cx, cuda_machine *m, const code_job *j)
+{
+    TRY(cuda_module_load(cx, m->gpu, "the kernel", code_of(j->given_kernel, &j->kernel), &m->module));
     TRY(cuda_module_function(cx, m->gpu, m->module, "mpk_kernel", &m->main));
-    TRY(cuda_module_function(cx, m->gpu, m->module, "mpk_pack", &m->pack));
-    TRY(cuda_module_function(cx, m->gpu, m->module, "mpk_fill", &m->fill));
     return check_code(cx, m);
 }
 
@@ -187,7 +288,7 @@ static mpk_status check_memory(mpk_context *cx, cuda_machine *m)
 {
     const rt_u64 *area = m->machine.image.block->area_bytes;
     const double gib = 1 << 30;
-    uint64_t free_bytes, total, staging = 128 << 20;
+    uint64_t free_bytes, total, staging = (uint64_t)CUDA_LANES * 2 * CUDA_PIECE_BYTES;
     uint64_t other = area[RT_STEP] + area[RT_TEMPS] + m->carriers.n_bytes + m->layout.n_bytes;
     m->allocated_bytes = m->weights.n_bytes + area[RT_STATE] + other;
     staging = m->weights.n_bytes < staging ? m->weights.n_bytes : staging;
@@ -487,7 +588,9 @@ static void describe(machine *base, machine_facts *out)
     out->device = cuda_gpu_facts(m->gpu)->name;
     out->scratch_bytes = (uint64_t)m->shared_bytes * base->image.block->n_workers;
     out->area_bytes += m->layout.n_bytes + m->carriers.n_bytes;
+    out->device_ns = m->device_ns;
     out->code_ns = m->code_ns;
+    out->code_wait_ns = m->code_wait_ns;
     out->code_cached = m->code_cached;
     if (cuda_gpu_use(&cx, m->gpu) == MPK_OK &&
         cuda_download_on(&cx, m->gpu, m->copies, &control, m->table_block + m->layout.control, sizeof control) ==
@@ -580,6 +683,8 @@ static void release_memory(cuda_machine *m)
         cuda_stream_release(m->gpu, m->copies);
     if (m->module)
         cuda_module_release(m->gpu, m->module);
+    if (m->loader)
+        cuda_module_release(m->gpu, m->loader);
 }
 
 /* A kernel that does not end keeps its memory: freeing would wait for it. */
@@ -636,12 +741,16 @@ static mpk_status tell(mpk_context *cx, const cuda_machine *m, const char *stage
     return m->options.progress ? m->options.progress(cx, m->options.progress_user, stage, done) : MPK_OK;
 }
 
-/* Everything that can be decided and refused without allocating. */
+/* Everything that can be decided and refused without allocating; the code's part of the time is counted. */
 static mpk_status plan(mpk_context *cx, cuda_machine *m)
 {
+    uint64_t begin = clock_ns();
     TRY(open_device(cx, m));
+    m->device_ns = clock_ns() - begin;
+    begin = clock_ns();
     NOTE(cx, make_source(cx, &m->arena, &m->machine.image, &m->arch, &m->source, &m->shared_bytes),
          "writing the kernel");
+    m->code_ns = m->code_wait_ns = clock_ns() - begin;
     TRY(cuda_plan_weights(cx, m));
     host_find_serving(&m->machine.image, &m->serving);
     if (m->serving.ready)
@@ -651,19 +760,43 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
     return check_memory(cx, m);
 }
 
+/* All that the kernel works on but its tables, which hold the addresses. */
+static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const cuda_weights *weights, const code_job *j)
+{
+    NOTE(cx, load_loader(cx, m, j), "preparing to load weights");
+    TRY(allocate(cx, m));
+    TRY(allocate_rings(cx, m));
+    return cuda_upload_weights(cx, m, weights, IR_NONE);
+}
+
+/* Code and weights side by side. */
+static mpk_status prepare(mpk_context *cx, cuda_machine *m, const cuda_weights *weights, code_job *j)
+{
+    uint64_t begin;
+    mpk_status status = begin_code(cx, m, j);
+    if (status == MPK_OK)
+        status = fill_memory(cx, m, weights, j);
+    if (status == MPK_OK && j->has_thread)
+        status = tell(cx, m, "compiling the kernel", 0);
+    NOTE(cx, end_code(cx, j, status), "preparing the machine");
+    begin = clock_ns();
+    NOTE(cx, load_kernel(cx, m, j), "preparing the kernel");
+    m->code_wait_ns += clock_ns() - begin;
+    m->code_ns += clock_ns() - begin;
+    TRY(tell(cx, m, "compiling the kernel", 1));
+    return offer_code(cx, m, j);
+}
+
 static mpk_status start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights)
 {
-    uint64_t begin = clock_ns();
+    code_job job = {0};
     TRY(plan(cx, m));
     TRY(cuda_stream_create(cx, m->gpu, &m->work));
     TRY(cuda_stream_create(cx, m->gpu, &m->copies));
-    TRY(tell(cx, m, "compiling the kernel", 0));
-    NOTE(cx, load_code(cx, m), "preparing the kernel");
-    m->code_ns = clock_ns() - begin;
-    TRY(tell(cx, m, "compiling the kernel", 1));
-    TRY(allocate(cx, m));
-    TRY(allocate_rings(cx, m));
-    TRY(cuda_upload_weights(cx, m, weights, IR_NONE));
+    mpk_status status = prepare(cx, m, weights, &job);
+    text_free(&job.loader);
+    text_free(&job.kernel);
+    TRY(status);
     TRY(upload_tables(cx, m));
     TRY(prepare_logits(cx, m));
     TRY(machine_begin(cx, &m->machine, &cuda_def, &m->machine.image, &m->serving, m->serving.ready ? &m->rings : NULL));

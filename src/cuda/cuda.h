@@ -25,6 +25,12 @@ typedef struct cuda_device_facts {
  * or one that mpk has no code for. */
 mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out);
 
+/* Keep a GPU open from looking at it until a machine runs on it: opening one anew takes a tenth of a second or more. */
+typedef struct cuda_held cuda_held;
+mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out);
+/* NULL is allowed.  Machines that run on it are not concerned. */
+void cuda_let_go(cuda_held *h);
+
 /* ---- weights ---- */
 
 /* One weight of the image as it is on the host. */
@@ -65,6 +71,10 @@ typedef struct cuda_options {
     const void *code;            /* the image's kernel, compiled before for this architecture; borrowed until cuda_start
                                     returns.  NULL: from the cache, or compiled now */
     size_t code_bytes;
+    bool code_may_differ; /* code that is not of this program is no error: it is compiled now */
+    /* The kernel has been compiled: the bytes that `code` takes, borrowed until it returns.  NULL: nobody wants them */
+    void (*made)(mpk_context *cx, void *user, str code);
+    void *made_user;
     /* Tell how far it is (0 to 1); anything but MPK_OK gives up with that status.  NULL: nobody asks. */
     mpk_status (*progress)(mpk_context *cx, void *user, const char *stage, double done);
     void *progress_user;

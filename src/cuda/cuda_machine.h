@@ -17,9 +17,11 @@
 #include "rt/rt_pack.h"
 
 enum {
-    CUDA_ALIGN = 1024,      /* of whatever bulk copies read */
-    CUDA_ELEMENT_BYTES = 8, /* of the largest dtype */
-    CUDA_CARRY_ALIGN = 256, /* of a carried tensor */
+    CUDA_ALIGN = 1024,          /* of whatever bulk copies read */
+    CUDA_ELEMENT_BYTES = 8,     /* of the largest dtype */
+    CUDA_CARRY_ALIGN = 256,     /* of a carried tensor */
+    CUDA_LANES = 12,            /* threads that bring weights, at most: a core copies a tenth of what the bus takes */
+    CUDA_PIECE_BYTES = 8 << 20, /* of weights at a time; each lane has two on the host and two on the GPU */
 };
 #define CUDA_NOT_CARRIED UINT64_MAX
 
@@ -119,12 +121,15 @@ typedef struct cuda_machine {
     cuda_gpu *gpu;
     gen_arch arch;
     gen_source source;
-    uint32_t shared_bytes; /* dynamic, of a block */
-    bool as_ptx;           /* the driver translates */
-    uint64_t code_ns;      /* what writing the kernel and compiling it took */
-    bool code_cached;      /* it came from the cache, or with the image */
+    uint32_t shared_bytes;    /* dynamic, of a block */
+    bool as_ptx;              /* the driver translates */
+    uint64_t device_ns;       /* what opening the GPU took */
+    uint64_t code_ns;         /* writing the kernel, compiling and loading it */
+    uint64_t code_wait_ns;    /* of that, while nothing else went on */
+    bool code_cached;         /* it came from the cache, or with the image */
+    _Atomic bool has_no_code; /* it does not compile: weights need not be brought any more */
 
-    cuda_module module;
+    cuda_module module, loader;
     cuda_function main, pack, fill;
     cuda_function_facts main_facts;
     cuda_stream work, copies; /* the kernel's; everything else's */
@@ -162,12 +167,14 @@ static inline cuda_machine *cuda_of(machine *m)
 
 /* ---- cuda.c ---- */
 
-/* Stands before the machine code in what cuda_compile gives. */
+/* Stands at the beginning of what cuda_compile gives; the code of the loader (device/pack.cuh) and that of the kernel
+ * follow. */
 typedef struct cuda_code_head {
     char magic[8];
-    uint64_t source_hash;
+    uint64_t source_hash; /* of the kernel's source */
+    uint64_t loader_bytes;
 } cuda_code_head;
-cuda_code_head cuda_head_of(str source);
+cuda_code_head cuda_head_of(str source, size_t loader_bytes);
 
 /* Let the kernel end, if it runs; nothing is under way.  It starts again with the next work. */
 mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);

@@ -97,8 +97,9 @@ static void add_cache(text *t)
             json_write_str(t, str_from(f.folder));
         else
             text_print(t, "null");
-        text_print(t, ", \"entries\": %llu, \"bytes\": %llu, \"limit_bytes\": %llu", (unsigned long long)f.n_entries,
-                   (unsigned long long)f.n_bytes, (unsigned long long)f.limit_bytes);
+        text_print(t, ", \"kernels\": %llu, \"programs\": %llu, \"bytes\": %llu, \"limit_bytes\": %llu",
+                   (unsigned long long)f.n_kernels, (unsigned long long)f.n_programs, (unsigned long long)f.n_bytes,
+                   (unsigned long long)f.limit_bytes);
     }
     text_print(t, "}");
     arena_free(&a);

@@ -1,4 +1,6 @@
 /* probe.c - is there a GPU that mpk can use, and what is it? */
+#include <stdlib.h>
+
 #include "cuda/cuda.h"
 
 static mpk_status look_at_memory(mpk_context *cx, cuda_driver *d, cuda_device_facts *out)
@@ -33,4 +35,36 @@ mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out)
     mpk_status status = probe(cx, d, index, out);
     cuda_driver_close(d);
     return status;
+}
+
+struct cuda_held {
+    cuda_driver *driver;
+    cuda_gpu *gpu;
+};
+
+mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out)
+{
+    cuda_held *h = calloc(1, sizeof *h);
+    CHECK(cx, h, MPK_ENOMEM, "out of memory for a GPU");
+    mpk_status status = cuda_driver_open(cx, &h->driver);
+    if (status == MPK_OK && index >= cuda_driver_gpus(h->driver))
+        status = status_fail(cx, MPK_EUNSUPPORTED, "there is no GPU %u: this process may use %u, the first is cuda:0",
+                             index, cuda_driver_gpus(h->driver));
+    if (status == MPK_OK)
+        status = cuda_gpu_open(cx, h->driver, index, &h->gpu);
+    if (status != MPK_OK) {
+        cuda_let_go(h);
+        return status;
+    }
+    *out = h;
+    return MPK_OK;
+}
+
+void cuda_let_go(cuda_held *h)
+{
+    if (!h)
+        return;
+    cuda_gpu_close(h->gpu);
+    cuda_driver_close(h->driver);
+    free(h);
 }

@@ -1,11 +1,10 @@
 /* upload.c - weights from host memory to the GPU, converted and packed on the way.
  *
  * Input: addresses on the host (mapped files) or nothing (made-up weights).  Output: the weights' block.
- * A weight is cut into pieces of whole rows.  Up to four lanes take pieces from a common counter; each has two pinned
- * buffers, so that it reads the next piece while the last one is on the bus.  A piece whose weight has no plain copy
- * goes through a staging buffer on the GPU, from where a kernel packs it: the model is never there twice.
- * What scales the columns of others goes first.
- * Cost: one read of the files; the bus or the page cache is the limit.
+ * A weight is cut into pieces of whole rows.  Lanes, a thread each, take pieces from a common counter; each has two
+ * pinned buffers, so that it reads the next piece while the last one is on the bus.  A piece whose weight has no plain
+ * copy goes through a staging buffer on the GPU, from where a kernel packs it: the model is never there twice. What
+ * scales the columns of others goes first. Cost: one read of the files; the bus or the page cache is the limit.
  */
 #include "base/num.h"
 #include "base/thread.h"
@@ -13,7 +12,7 @@
 #include "ir/blocks.h"
 #include "load/load.h"
 
-enum { LANES = 4, PIECE_BYTES = 16 << 20, PACK_THREADS = 256, PACK_BLOCKS = 4096 };
+enum { PACK_THREADS = 256, PACK_BLOCKS = 4096 };
 
 typedef struct piece {
     uint32_t weight;
@@ -77,6 +76,12 @@ static bool is_float(ir_dtype dtype)
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
 }
 
+/* What a weight is packed from. */
+static ir_dtype packable(ir_dtype dtype)
+{
+    return is_float(dtype) ? dtype : IR_BF16;
+}
+
 /* n elements, whole rows, of one dtype as another. */
 static mpk_status convert(mpk_context *cx, const void *from, ir_dtype from_dtype, void *to, ir_dtype to_dtype,
                           uint64_t n)
@@ -135,6 +140,15 @@ static mpk_status fill_on_gpu(mpk_context *cx, lane *l, const piece *p, ir_dtype
     return launch(cx, l, u->m->fill, "mpk_fill", &f, f.n);
 }
 
+/* Pinned memory is dear to make; made-up weights do without. */
+static mpk_status pin_buffer(mpk_context *cx, lane *l)
+{
+    if (l->buffers[l->turn].pinned)
+        return MPK_OK;
+    return cuda_host_alloc(cx, l->u->m->gpu, l->u->buffer_bytes, &l->buffers[l->turn].pinned,
+                           &l->buffers[l->turn].pinned_at);
+}
+
 /* The bytes of a piece in the next pinned buffer, converted, on their way to the GPU. */
 static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
 {
@@ -143,7 +157,9 @@ static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
     const tg_weight *w = weight_at(u, p->weight);
     uint64_t columns = u->m->weights.weights[p->weight].columns, n = p->n_rows * columns,
              first = p->first_row * columns;
-    void *pinned = l->buffers[l->turn].pinned;
+    void *pinned;
+    TRY(pin_buffer(cx, l));
+    pinned = l->buffers[l->turn].pinned;
     if (from->at) {
         const char *bytes = (const char *)from->at + ir_row_bytes(from->dtype, (int64_t)first);
         NOTE(cx, convert(cx, bytes, from->dtype, pinned, dtype, n), "loading weight %.*s", LOAD_NAME(w->name));
@@ -239,21 +255,21 @@ static mpk_status load_piece(mpk_context *cx, lane *l, const piece *p)
 {
     const cuda_machine *m = l->u->m;
     const cuda_resident *r = &m->weights.weights[p->weight];
-    ir_dtype dtype = weight_at(l->u, p->weight)->dtype, packable = is_float(dtype) ? dtype : IR_BF16;
+    ir_dtype dtype = weight_at(l->u, p->weight)->dtype, packed = packable(dtype);
     cuda_address plain =
         m->weight_block + r->offset + (uint64_t)ir_row_bytes(dtype, (int64_t)(p->first_row * r->columns));
     bool packs = has_packed(&m->weights, p->weight);
     if (r->plain) {
         TRY(take_buffer(cx, l));
         TRY(bring(cx, l, p, dtype, plain));
-        if (packs && packable == dtype)
+        if (packs && packed == dtype)
             TRY(pack_piece(cx, l, p, dtype, plain));
         TRY(give_buffer(cx, l));
     }
-    if (packs && (!r->plain || packable != dtype)) {
+    if (packs && (!r->plain || packed != dtype)) {
         TRY(take_buffer(cx, l));
-        TRY(bring(cx, l, p, packable, l->buffers[l->turn].staging));
-        TRY(pack_piece(cx, l, p, packable, l->buffers[l->turn].staging));
+        TRY(bring(cx, l, p, packed, l->buffers[l->turn].staging));
+        TRY(pack_piece(cx, l, p, packed, l->buffers[l->turn].staging));
         TRY(give_buffer(cx, l));
     }
     return MPK_OK;
@@ -266,7 +282,6 @@ static mpk_status open_lane(mpk_context *cx, upload *u, lane *l)
     cuda_gpu *g = u->m->gpu;
     TRY(cuda_stream_create(cx, g, &l->stream));
     for (int i = 0; i < 2; i++) {
-        TRY(cuda_host_alloc(cx, g, u->buffer_bytes, &l->buffers[i].pinned, &l->buffers[i].pinned_at));
         TRY(cuda_memory_alloc(cx, g, "staging buffers", u->buffer_bytes, &l->buffers[i].staging));
         TRY(cuda_event_create(cx, g, false, &l->buffers[i].free));
     }
@@ -298,7 +313,7 @@ static mpk_status run_pieces(mpk_context *cx, lane *l)
     upload *u = l->u;
     for (;;) {
         size_t i = atomic_fetch_add(&u->next, 1);
-        if (i >= l->end || u->failed)
+        if (i >= l->end || u->failed || u->m->has_no_code)
             break;
         TRY(load_piece(cx, l, &u->pieces.at[i]));
         u->done++;
@@ -312,6 +327,8 @@ static void *run_lane(void *argument)
 {
     lane *l = argument;
     l->status = cuda_gpu_use(&l->cx, l->u->m->gpu);
+    if (l->status == MPK_OK)
+        l->status = open_lane(&l->cx, l->u, l);
     if (l->status == MPK_OK)
         l->status = run_pieces(&l->cx, l);
     if (l->status != MPK_OK)
@@ -346,8 +363,8 @@ static mpk_status run_all(mpk_context *cx, upload *u, lane *lanes, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         lanes[i].u = u;
         lanes[i].reports = i == 0;
-        TRY(open_lane(cx, u, &lanes[i]));
     }
+    TRY(open_lane(cx, u, &lanes[0]));
     lanes[0].end = u->n_first;
     TRY(run_pieces(cx, &lanes[0]));
     u->next = u->n_first;
@@ -358,11 +375,20 @@ static mpk_status run_all(mpk_context *cx, upload *u, lane *lanes, uint32_t n)
 
 /* ---- pieces ---- */
 
-/* Whole rows, as many as a buffer holds in any format. */
+/* A row of a weight in a buffer: as it is, or as it is packed from. */
+static uint64_t row_bytes(const upload *u, uint32_t i)
+{
+    ir_dtype dtype = weight_at(u, i)->dtype;
+    int64_t columns = (int64_t)u->m->weights.weights[i].columns, plain = ir_row_bytes(dtype, columns),
+            other = ir_row_bytes(packable(dtype), columns);
+    return (uint64_t)(plain > other ? plain : other);
+}
+
+/* Whole rows, as many as a buffer holds. */
 static mpk_status cut_weight(mpk_context *cx, upload *u, uint32_t i)
 {
     const cuda_resident *r = &u->m->weights.weights[i];
-    uint64_t most = u->buffer_bytes / (r->columns * CUDA_ELEMENT_BYTES);
+    uint64_t most = u->buffer_bytes / row_bytes(u, i);
     most = most ? most : 1;
     if ((!r->plain && !has_packed(&u->m->weights, i)) || (u->only != IR_NONE && u->only != i))
         return MPK_OK;
@@ -378,10 +404,10 @@ static mpk_status cut(mpk_context *cx, upload *u)
     for (uint32_t i = 0; i < u->m->machine.image.n_weights; i++) {
         if (u->only != IR_NONE && u->only != i)
             continue;
-        uint64_t bytes = plan->weights[i].n_rows * plan->weights[i].columns * CUDA_ELEMENT_BYTES;
+        uint64_t bytes = plan->weights[i].n_rows * row_bytes(u, i);
         largest = bytes > largest ? bytes : largest;
     }
-    u->buffer_bytes = largest < PIECE_BYTES ? largest : PIECE_BYTES;
+    u->buffer_bytes = largest < CUDA_PIECE_BYTES ? largest : CUDA_PIECE_BYTES;
     if (u->buffer_bytes < plan->largest_row)
         u->buffer_bytes = plan->largest_row;
     for (uint32_t i = 0; i < u->m->machine.image.n_weights; i++)
@@ -396,8 +422,8 @@ static mpk_status cut(mpk_context *cx, upload *u)
 
 static mpk_status upload_pieces(mpk_context *cx, upload *u)
 {
-    lane lanes[LANES];
-    uint32_t n = thread_processors() < LANES ? thread_processors() : LANES;
+    lane lanes[CUDA_LANES];
+    uint32_t n = thread_processors() < CUDA_LANES ? thread_processors() : CUDA_LANES;
     n = u->pieces.n < n ? (uint32_t)u->pieces.n : n;
     memset(lanes, 0, sizeof lanes);
     mpk_status status = run_all(cx, u, lanes, n);

@@ -25,8 +25,9 @@ static mpk_status start(mpk_context *cx, mpk_engine *e)
     CHECK(cx, !error, MPK_ENOMEM, "no mutex: %s", strerror(error));
     e->has_mutex = true;
     e->tokens.tokenizer = e->build.model.tokenizer;
-    TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device,
-                             (str){e->build.code.at, e->build.code.n}, e->weights, e->gpu_weights, &e->machine));
+    engine_code code = {{e->build.code.at, e->build.code.n}, e->build.key};
+    TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, &code, e->weights,
+                             e->gpu_weights, &e->machine));
     TRY(check_machine(cx, e));
     return engine_start_collector(cx, e);
 }
@@ -39,7 +40,8 @@ static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engi
     TRY(engine_bind_weights(cx, e));
     NOTE(cx, start(cx, e), "starting %s on %s with %u workers", model, e->build.device.name, e->build.plan.threads);
     machine_describe(e->machine, &facts);
-    e->build.load_ns += clock_ns() - begin - facts.code_ns;
+    e->build.device_ns += facts.device_ns;
+    e->build.load_ns += clock_ns() - begin - facts.device_ns - facts.code_wait_ns;
     e->build.compile_ns += facts.code_ns;
     return MPK_OK;
 }
@@ -91,6 +93,8 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
         .tasks = (uint32_t)gen_image_count(h, RT_TASKS),
         .events = (uint32_t)gen_image_count(h, RT_EVENTS),
         .kernel_cached = live.code_cached,
+        .program_cached = e->build.is_cached,
+        .device_ns = e->build.device_ns,
     };
     snprintf(all.device, sizeof all.device, "%.63s", live.device);
     memcpy(facts, &all, all.size);

@@ -5,6 +5,7 @@
  *   engine_device.c    CPU or GPU
  *   engine_compile.c   shapes -> compiled program, weights bound
  *   engine_image.c     the file of mpk_compile_to_file
+ *   engine_cache.c     programs that have been compiled before
  *   engine.c           open, close, describe
  *   engine_request.c   requests and the collector's thread
  *   engine_stop.c      stop texts in a stream of text
@@ -52,6 +53,7 @@ typedef struct engine_device {
     const gen_arch *arch; /* of a GPU */
     uint64_t free_bytes;  /* of its memory */
     char name[128];
+    cuda_held *held; /* of a GPU that something will run on: it stays open meanwhile; NULL otherwise */
 } engine_device;
 
 /* What a model is compiled for.  Counts are final: no zero stands for a default. */
@@ -74,8 +76,10 @@ typedef struct engine_build {
     engine_plan plan;
     tg_program program; /* n_graphs 0: the image was read from a file */
     gen_image image;
-    text code; /* of a GPU: its kernel, if it came with the image or goes into one */
-    uint64_t load_ns, compile_ns;
+    text code;      /* of a GPU: its kernel, if it came with the image or goes into one */
+    str key;        /* of the cache of programs; at NULL: this one is not kept */
+    bool is_cached; /* image and code came from there */
+    uint64_t load_ns, compile_ns, device_ns;
 } engine_build;
 
 enum { ENGINE_BUCKETS = 1024 };
@@ -110,9 +114,12 @@ mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const c
 
 /* ---- engine_device.c ---- */
 
-/* for_running: a target alone is not enough.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: there is
- * no such GPU, or it cannot be used. */
+/* for_running: a target alone is not enough, and the caller calls engine_leave_device when he is done, whatever the
+ * status.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: there is no such GPU, or it cannot be used.
+ */
 mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running, engine_device *out);
+
+void engine_leave_device(engine_device *device);
 
 /* The device of an image that was compiled for the architecture `arch` ("": the CPU) and so many workers. */
 mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, const char *arch, uint32_t n_workers,
@@ -142,11 +149,26 @@ void engine_free_weights(mpk_engine *e);
 /* The compiler's options for a device.  kv_heads: of the model, 0 if there is none. */
 mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, const engine_device *device,
                                uint32_t kv_heads, pass_options *to);
-/* Start the image on the device; weights as engine_bind_weights leaves them: those of the CPU, or those of a GPU.
- * code: of a GPU, the kernel, empty: it is made. */
+/* Of a GPU: the kernel, empty: it is made.  With the key of the cache of programs (at NULL: there is none) it need not
+ * fit, and what is made is kept. */
+typedef struct engine_code {
+    str code, key;
+} engine_code;
+/* Start the image on the device; weights as engine_bind_weights leaves them: those of the CPU, or those of a GPU. */
 mpk_status engine_start_machine(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
-                                const engine_device *device, str code, void *const *weights,
+                                const engine_device *device, const engine_code *code, void *const *weights,
                                 const cuda_weight *gpu_weights, machine **out);
+
+/* ---- engine_cache.c ---- */
+
+extern const char engine_source_key[]; /* a hash of mpk's own sources (generated) */
+
+/* *key, in the arena, says all that the program and its kernel follow from. */
+mpk_status engine_program_key(mpk_context *cx, arena *a, const engine_device *device, const pass_options *options,
+                              uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens, str *key);
+/* True if the program of b->key is in the cache: b->image and b->code are filled. */
+bool engine_find_program(engine_build *b);
+void engine_keep_program(mpk_context *cx, str key, const gen_image *image, str code);
 
 /* ---- engine_profile.c ---- */
 

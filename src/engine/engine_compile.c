@@ -65,6 +65,17 @@ static mpk_status load(mpk_context *cx, const char *path, engine_build *b)
     return engine_progress(cx, &b->options, "loading", 1);
 }
 
+/* Is the program in the cache?  What is to be kept or proved is compiled; so is a part, which is to be looked at. */
+static mpk_status look_into_cache(mpk_context *cx, engine_build *b, const pass_options *options, uint32_t n,
+                                  ir_graph *const *graphs, const uint32_t *tokens)
+{
+    if (!b->device.held || b->options.keep || options->verify)
+        return MPK_OK;
+    TRY(engine_program_key(cx, &b->arena, &b->device, options, n, graphs, tokens, &b->key));
+    b->is_cached = engine_find_program(b);
+    return MPK_OK;
+}
+
 static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b)
 {
     ir_graph *graphs[ENGINE_MAX_GRAPHS];
@@ -82,8 +93,11 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
         if (only_tokens)
             break;
     }
-    TRY(pass_compile(cx, &b->arena, &options, n, graphs, tokens, &b->program));
-    TRY(gen_image_make(cx, &b->arena, &b->program, &b->image));
+    TRY(look_into_cache(cx, b, &options, n, graphs, tokens));
+    if (!b->is_cached) {
+        TRY(pass_compile(cx, &b->arena, &options, n, graphs, tokens, &b->program));
+        TRY(gen_image_make(cx, &b->arena, &b->program, &b->image));
+    }
     return engine_progress(cx, &b->options, "compiling", 1);
 }
 
@@ -94,11 +108,12 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
     TRY(engine_read_options(cx, &b->arena, options, &b->options));
     if (engine_is_image(model)) {
         NOTE(cx, engine_read_image(cx, model, for_running, b), "opening the image %s", model);
-        b->load_ns = clock_ns() - start;
+        b->load_ns = clock_ns() - start - b->device_ns;
     } else {
         NOTE(cx, load(cx, model, b), "loading %s", model);
         b->load_ns = clock_ns() - start;
         TRY(engine_choose_device(cx, &b->options, for_running, &b->device));
+        b->device_ns = clock_ns() - start - b->load_ns;
         TRY(engine_make_plan(cx, &b->model, &b->options, &b->device, for_running, &b->plan));
     }
     if (b->options.random_weights && !b->model.tensors.n && !b->model.tokenizer)
@@ -106,7 +121,7 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
     if (b->image.block)
         return MPK_OK;
     NOTE(cx, compile(cx, only_tokens, b), "compiling %s", model);
-    b->compile_ns = clock_ns() - start - b->load_ns;
+    b->compile_ns = clock_ns() - start - b->load_ns - b->device_ns;
     return MPK_OK;
 }
 
@@ -114,6 +129,7 @@ void engine_build_free(engine_build *b)
 {
     if (b->is_loaded)
         load_close(&b->model);
+    engine_leave_device(&b->device);
     text_free(&b->code);
     arena_free(&b->arena);
     *b = (engine_build){0};
@@ -293,11 +309,25 @@ static mpk_status tell_progress(mpk_context *cx, void *options, const char *stag
     return engine_progress(cx, options, stage, done);
 }
 
+/* What a kernel that is compiled belongs to. */
+typedef struct made_for {
+    const gen_image *image;
+    str key;
+} made_for;
+
+static void keep_made(mpk_context *cx, void *user, str code)
+{
+    const made_for *of = user;
+    engine_keep_program(cx, of->key, of->image, code);
+}
+
 static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
-                            const engine_device *device, str code, const cuda_weight *weights, machine **out)
+                            const engine_device *device, const engine_code *code, const cuda_weight *weights,
+                            machine **out)
 {
     static const cuda_mode modes[] = {CUDA_PERSISTENT, CUDA_GRAPH, CUDA_GRAPH_PDL};
     mpk_engine_options told = *o;
+    made_for of = {image, code->key};
     cuda_options options = {
         .device = device->index,
         .mode = modes[o->mode],
@@ -307,16 +337,19 @@ static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_e
         .keep = o->keep,
         .progress = tell_progress,
         .progress_user = &told,
+        .code_may_differ = code->key.at != NULL,
+        .made = code->key.at ? keep_made : NULL,
+        .made_user = &of,
     };
-    if (device->runs_code && code.n) {
-        options.code = code.at;
-        options.code_bytes = code.n;
+    if ((device->runs_code || code->key.at) && code->code.n) {
+        options.code = code->code.at;
+        options.code_bytes = code->code.n;
     }
     return cuda_start(cx, image, &(cuda_weights){weights, o->random_seed}, &options, out);
 }
 
 mpk_status engine_start_machine(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
-                                const engine_device *device, str code, void *const *weights,
+                                const engine_device *device, const engine_code *code, void *const *weights,
                                 const cuda_weight *gpu_weights, machine **out)
 {
     if (device->is_gpu)

@@ -33,13 +33,28 @@ static void use_cpu(const mpk_engine_options *o, engine_device *out)
     snprintf(out->name, sizeof out->name, "CPU");
 }
 
-static mpk_status use_gpu(mpk_context *cx, const mpk_engine_options *o, uint32_t index, engine_device *out)
+void engine_leave_device(engine_device *device)
+{
+    cuda_let_go(device->held);
+    device->held = NULL;
+}
+
+static mpk_status use_gpu(mpk_context *cx, const mpk_engine_options *o, uint32_t index, bool for_running,
+                          engine_device *out)
 {
     cuda_device_facts f;
+    cuda_held *held = NULL;
     bool as_ptx;
-    TRY(cuda_probe(cx, index, &f));
+    if (for_running)
+        TRY(cuda_hold(cx, index, &held));
+    mpk_status status = cuda_probe(cx, index, &f);
+    if (status != MPK_OK) {
+        cuda_let_go(held);
+        return status;
+    }
     gen_arch_for(f.gpu.major, f.gpu.minor, &as_ptx);
     *out = (engine_device){.is_gpu = true,
+                           .held = held,
                            .runs_code = !as_ptx,
                            .index = index,
                            .arch = f.arch,
@@ -66,12 +81,14 @@ static mpk_status use_target(mpk_context *cx, const mpk_engine_options *o, engin
 }
 
 /* A GPU, and the compiler of its kernels.  That there is none is no error. */
-static bool finds_gpu(const mpk_engine_options *o, engine_device *out)
+static bool finds_gpu(const mpk_engine_options *o, bool for_running, engine_device *out)
 {
     mpk_context unsaid = {0};
     cuda_nvrtc *compiler;
-    if (use_gpu(&unsaid, o, 0, out) != MPK_OK || cuda_nvrtc_open(&unsaid, &compiler) != MPK_OK)
+    if (use_gpu(&unsaid, o, 0, for_running, out) != MPK_OK || cuda_nvrtc_open(&unsaid, &compiler) != MPK_OK) {
+        engine_leave_device(out);
         return false;
+    }
     cuda_nvrtc_close(compiler);
     return true;
 }
@@ -80,6 +97,7 @@ mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bo
 {
     const char *chosen = getenv("MPK_DEVICE"), *word = o->device ? o->device : "auto";
     uint32_t index;
+    *out = (engine_device){0};
     if (strcmp(word, "auto") == 0 && chosen && *chosen && (for_running || !o->target))
         word = chosen;
     bool is_auto = strcmp(word, "auto") == 0, is_cuda = parse_cuda(word, &index);
@@ -90,8 +108,8 @@ mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bo
         return use_target(cx, o, out);
     }
     if (is_cuda)
-        return use_gpu(cx, o, index, out);
-    if (is_auto && finds_gpu(o, out))
+        return use_gpu(cx, o, index, for_running, out);
+    if (is_auto && finds_gpu(o, for_running, out))
         return MPK_OK;
     CHECK(cx, o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->keep && !o->profile, MPK_EARG,
           "this runs on the CPU, but mode, no_descriptor_prefetch, keep and profile are for a GPU");

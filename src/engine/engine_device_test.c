@@ -8,7 +8,20 @@
 
 static mpk_status choose(mpk_context *cx, const char *device, const char *target, bool for_running, engine_device *out)
 {
-    return engine_choose_device(cx, &(mpk_engine_options){.device = device, .target = target}, for_running, out);
+    mpk_status status =
+        engine_choose_device(cx, &(mpk_engine_options){.device = device, .target = target}, for_running, out);
+    assert_true((out->held != NULL) == (status == MPK_OK && for_running && out->is_gpu));
+    engine_leave_device(out);
+    return status;
+}
+
+static mpk_status choose_for_image(mpk_context *cx, const mpk_engine_options *o, const char *arch, uint32_t n_workers,
+                                   bool for_running, engine_device *out)
+{
+    *out = (engine_device){0};
+    mpk_status status = engine_image_device(cx, o, arch, n_workers, for_running, out);
+    engine_leave_device(out);
+    return status;
 }
 
 static void test_without_gpu(void **state)
@@ -49,6 +62,7 @@ static void test_with_gpu(void **state)
     check_fails(&cx, MPK_EUNSUPPORTED, "GPU 3", choose(&cx, "cuda:3", NULL, true, &d));
     check_fails(&cx, MPK_EARG, "each holds one",
                 engine_choose_device(&cx, &(mpk_engine_options){.device = "cuda", .threads = 133}, true, &d));
+    engine_leave_device(&d);
     setenv("MPK_DEVICE", "cpu", 1);
     check_ok(&cx, choose(&cx, NULL, NULL, true, &d));
     assert_false(d.is_gpu);
@@ -88,17 +102,21 @@ static void test_images(void **state)
     mpk_context cx = {0};
     engine_device d;
     mpk_engine_options none = {0}, cpu = {.device = "cpu"}, gpu = {.device = "cuda"}, other = {.target = "sm_80"};
+    char leaks[256];
     unsetenv("MPK_DEVICE");
-    assert_non_null(fake_cuda_start("capability:90,sms:132"));
-    check_ok(&cx, engine_image_device(&cx, &none, "", 3, true, &d));
+    const fake_cuda_face *fake = fake_cuda_start("capability:90,sms:132");
+    assert_non_null(fake);
+    check_ok(&cx, choose_for_image(&cx, &none, "", 3, true, &d));
     assert_true(!d.is_gpu && d.n_workers == 3);
-    check_fails(&cx, MPK_EARG, "compiled for the CPU", engine_image_device(&cx, &gpu, "", 3, true, &d));
-    check_ok(&cx, engine_image_device(&cx, &none, "sm_90a", 132, true, &d));
+    check_fails(&cx, MPK_EARG, "compiled for the CPU", choose_for_image(&cx, &gpu, "", 3, true, &d));
+    check_ok(&cx, choose_for_image(&cx, &none, "sm_90a", 132, true, &d));
     assert_true(d.is_gpu && d.n_workers == 132);
-    check_ok(&cx, engine_image_device(&cx, &none, "sm_100a", 148, false, &d)); /* to look at */
-    check_fails(&cx, MPK_EARG, "sm_100a", engine_image_device(&cx, &none, "sm_100a", 100, true, &d));
-    check_fails(&cx, MPK_EARG, "not for cpu", engine_image_device(&cx, &cpu, "sm_90a", 132, true, &d));
-    check_fails(&cx, MPK_EARG, "not for sm_80", engine_image_device(&cx, &other, "sm_90a", 132, false, &d));
+    check_ok(&cx, choose_for_image(&cx, &none, "sm_100a", 148, false, &d)); /* to look at */
+    check_fails(&cx, MPK_EARG, "sm_100a", choose_for_image(&cx, &none, "sm_100a", 100, true, &d));
+    check_fails(&cx, MPK_EARG, "not for cpu", choose_for_image(&cx, &cpu, "sm_90a", 132, true, &d));
+    check_fails(&cx, MPK_EARG, "not for sm_80", choose_for_image(&cx, &other, "sm_90a", 132, false, &d));
+    fake->leaks(leaks, sizeof leaks);
+    assert_string_equal(leaks, "");
 }
 
 int main(void)

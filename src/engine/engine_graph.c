@@ -197,20 +197,13 @@ static mpk_status copy_graph(mpk_context *cx, arena *a, const ir_graph *g, ir_gr
     return ir_parse(cx, a, (str){source, n}, out);
 }
 
-static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
-                          const mpk_engine_options *options, mpk_program *p)
+static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
+                              const mpk_engine_options *options, const engine_device *device, mpk_program *p)
 {
-    mpk_engine_options o;
-    engine_device device;
     cuda_weight *gpu_weights;
     pass_options passes;
     uint32_t n_tokens = 1; /* one graph, whatever its axes count */
-    TRY(check_constants(cx, g->ir, n_constants, constants));
-    TRY(engine_read_options(cx, &p->arena, options, &o));
-    if (!o.device)
-        o.device = "cpu"; /* where the caller's tensors are */
-    TRY(engine_choose_device(cx, &o, true, &device));
-    TRY(engine_pass_options(cx, &p->arena, &o, &device, 0, &passes));
+    TRY(engine_pass_options(cx, &p->arena, options, device, 0, &passes));
     TRY(copy_graph(cx, &p->arena, g->ir, &p->source));
     TRY(pass_compile(cx, &p->arena, &passes, 1, &p->source, &n_tokens, &p->program));
     TRY(gen_image_make(cx, &p->arena, &p->program, &p->image));
@@ -220,7 +213,24 @@ static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_consta
         p->weights[i] = find_binding(n_constants, constants, p->image.weights[i].name)->data;
         gpu_weights[i] = (cuda_weight){p->weights[i], p->image.weights[i].dtype};
     }
-    return engine_start_machine(cx, &p->image, &o, &device, (str){0}, p->weights, gpu_weights, &p->machine);
+    return engine_start_machine(cx, &p->image, options, device, &(engine_code){0}, p->weights, gpu_weights,
+                                &p->machine);
+}
+
+static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
+                          const mpk_engine_options *options, mpk_program *p)
+{
+    mpk_engine_options o;
+    engine_device device;
+    TRY(check_constants(cx, g->ir, n_constants, constants));
+    TRY(engine_read_options(cx, &p->arena, options, &o));
+    if (!o.device)
+        o.device = "cpu"; /* where the caller's tensors are */
+    mpk_status status = engine_choose_device(cx, &o, true, &device);
+    if (status == MPK_OK)
+        status = compile_for(cx, g, n_constants, constants, &o, &device, p);
+    engine_leave_device(&device);
+    return status;
 }
 
 mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "engine/engine.h"
 
 enum { IMAGE_VERSION = 2, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
@@ -213,7 +214,9 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     image_header h;
     const char *model;
     TRY(read_header(cx, &b->arena, bytes, &h, &model));
+    uint64_t begin = clock_ns();
     TRY(engine_image_device(cx, &b->options, h.plan.arch, h.plan.threads, for_running, &b->device));
+    b->device_ns = clock_ns() - begin;
     TRY(merge_options(cx, &h, &b->options));
     TRY(engine_progress(cx, &b->options, "loading", 0));
     NOTE(cx, load_open(cx, model, &b->model), "loading %s", model);

@@ -6,6 +6,7 @@
  */
 #include "gen/image.h"
 
+#include "base/thread.h"
 #include "ir/op.h"
 
 static const uint64_t entry_bytes[RT_SECTIONS] = {
@@ -528,6 +529,19 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, gen_
     return tg_verify_memory(cx, a, &c, area_bytes);
 }
 
+/* Graphs are read side by side, each into an arena of its own. */
+typedef struct reading {
+    gen_image *image;
+    arena *arenas; /* [n_graphs] */
+} reading;
+
+static mpk_status read_one(mpk_context *cx, void *user, uint32_t i)
+{
+    const reading *r = user;
+    NOTE(cx, read_graph(cx, &r->arenas[i], r->image->block, r->image, i), "checking graph %u of the image", i);
+    return MPK_OK;
+}
+
 mpk_status gen_image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, gen_image *out)
 {
     CHECK(cx, n >= sizeof(rt_header), MPK_EFORMAT, "the image has %zu bytes, not even a header", n);
@@ -541,8 +555,12 @@ mpk_status gen_image_open(mpk_context *cx, arena *a, const void *bytes, size_t n
     NEW(cx, a, image.ir, image.n_graphs);
     NEW(cx, a, image.places, image.n_graphs);
     TRY(read_weights(cx, a, image.block, &image));
+    reading r = {&image, NULL};
+    NEW(cx, a, r.arenas, image.n_graphs);
+    mpk_status status = thread_each(cx, image.n_graphs, read_one, &r);
     for (uint32_t i = 0; i < image.n_graphs; i++)
-        NOTE(cx, read_graph(cx, a, image.block, &image, i), "checking graph %u of the image", i);
+        arena_adopt(a, &r.arenas[i]);
+    TRY(status);
     *out = image;
     return MPK_OK;
 }

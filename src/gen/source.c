@@ -340,8 +340,7 @@ static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
     print_question(e, "loads", true);
     if (e->whole == GEN_BODIES)
         return MPK_OK;
-    TRY(add_file(e, STR("kernel.cuh"), 0));
-    return add_file(e, STR("pack.cuh"), 0);
+    return add_file(e, STR("kernel.cuh"), 0);
 }
 
 mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs, uint32_t n_workers,

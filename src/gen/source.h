@@ -57,7 +57,7 @@ typedef struct gen_graph {
 /* What the source holds. */
 typedef enum gen_whole {
     GEN_KERNEL,  /* everything */
-    GEN_BODIES,  /* everything but device/kernel.cuh, what it alone needs, and pack.cuh: to be tested on the host */
+    GEN_BODIES,  /* everything but device/kernel.cuh and what it alone needs: to be tested on the host */
     GEN_GENERIC, /* only bodies of rank 0, without pages and loaders: the same */
 } gen_whole;
 

@@ -24,7 +24,9 @@ typedef struct machine_facts {
     uint32_t n_pages, free_pages;                                  /* of the KV cache, when last looked at */
     uint64_t n_steps;
     uint64_t area_bytes, state_bytes, scratch_bytes; /* allocated */
-    uint64_t code_ns; /* of a target with a compiler of its own: what opening the device and making its code took */
+    /* What starting took on a target that has a device and code of its own: opening it; making that code, of which
+     * code_wait_ns while nothing else went on. */
+    uint64_t device_ns, code_ns, code_wait_ns;
     bool code_cached; /* that code had been compiled before */
 } machine_facts;
 

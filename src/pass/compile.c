@@ -1,7 +1,7 @@
 /* compile.c - the pipeline (paper §4): tensor programs in, linear tGraphs and the places of tensors out.
  *
- * A proof stands between the passes if options ask for it.  Each graph is compiled in scratch memory that goes when it
- * is done; the program keeps the linear graphs.
+ * A proof stands between the passes if options ask for it.  Graphs are compiled side by side, each in scratch memory
+ * that goes when it is done; the program keeps the linear graphs.
  */
 #include "base/thread.h"
 #include "pass/pass.h"
@@ -92,15 +92,37 @@ static mpk_status plan(pass_state *s, tg_program *p)
     return MPK_OK;
 }
 
+/* Graphs are compiled side by side, each with arenas of its own. */
+typedef struct compiling {
+    const pass_options *options;
+    ir_graph *const *graphs;
+    tg_program *program;
+    arena *results; /* [n_graphs] */
+} compiling;
+
+static mpk_status compile_one(mpk_context *cx, void *user, uint32_t i)
+{
+    const compiling *c = user;
+    tg_compiled *to = &c->program->graphs[i];
+    arena scratch = {0};
+    pass_state s = {.cx = cx, .result = &c->results[i], .scratch = &scratch, .options = c->options};
+    mpk_status status = compile_program(&s, c->graphs[i], to);
+    arena_free(&scratch);
+    NOTE(cx, status, "compiling for %u tokens", to->n_tokens);
+    return MPK_OK;
+}
+
 static mpk_status compile_all(pass_state *s, ir_graph *const *graphs, const uint32_t *n_tokens, tg_program *p)
 {
+    compiling c = {.options = s->options, .graphs = graphs, .program = p};
     NEW(s->cx, s->result, p->graphs, p->n_graphs);
-    for (uint32_t i = 0; i < p->n_graphs; i++) {
-        arena_mark mark = arena_get_mark(s->scratch);
+    NEW(s->cx, s->result, c.results, p->n_graphs);
+    for (uint32_t i = 0; i < p->n_graphs; i++)
         p->graphs[i].n_tokens = n_tokens[i];
-        NOTE(s->cx, compile_program(s, graphs[i], &p->graphs[i]), "compiling for %u tokens", n_tokens[i]);
-        arena_reset(s->scratch, mark);
-    }
+    mpk_status status = thread_each(s->cx, p->n_graphs, compile_one, &c);
+    for (uint32_t i = 0; i < p->n_graphs; i++)
+        arena_adopt(s->result, &c.results[i]);
+    TRY(status);
     return plan(s, p);
 }
 

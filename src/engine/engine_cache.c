@@ -1,0 +1,75 @@
+/* engine_cache.c - programs for GPUs that have been compiled before, kept beside the kernels (cuda/cache.h).
+ *
+ * Key: what the passes and the kernel's source follow from, written out: mpk's own sources, the GPU's architecture, the
+ * options of the passes, and the tensor programs as text.  Entry: the length of the image, the image, the kernel as
+ * cuda_options.code takes it.  The image is proved again when it is taken out (gen_image_open), and the kernel must be
+ * of the very source that the image gives, so a wrong entry costs time and nothing else.
+ * NVRTC is not part of the key, except that one named by MPK_NVRTC has programs of its own: looking for it is a part of
+ * what is saved.
+ */
+#include <stdlib.h>
+
+#include "cuda/cache.h"
+#include "engine/engine.h"
+
+static void print_options(const pass_options *o, text *t)
+{
+    text_print(t, "workers %u\npages %u %u\nfusion %d\nlaunch %d\ncoarse %d\ntasks %u\n", o->n_workers, o->page_bytes,
+               o->pages_per_worker, (int)o->fusion, (int)o->launch, o->coarse_events, o->tasks_per_worker);
+    text_print(t, "splits %u %u\nnorm %u\nrelaxed %d\nwhole %d\nlogits %d\n", o->splits, o->split_tokens,
+               o->norm_elements, o->relaxed, o->whole_tiles, o->logits);
+    for (uint32_t i = 0; i < o->n_degrees; i++)
+        text_print(t, "degree %u %u %.*s\n", o->degrees[i].axis, o->degrees[i].degree, STR_ARG(o->degrees[i].match));
+}
+
+mpk_status engine_program_key(mpk_context *cx, arena *a, const engine_device *device, const pass_options *options,
+                              uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens, str *key)
+{
+    text t = {0};
+    const char *compiler = getenv("MPK_NVRTC");
+    text_print(&t, "mpk %s\n%s %d\nnvrtc %s\n", engine_source_key, device->arch->name, device->runs_code,
+               compiler ? compiler : "");
+    print_options(options, &t);
+    for (uint32_t i = 0; i < n_graphs; i++) {
+        text_print(&t, "graph %u\n", n_tokens[i]);
+        ir_print(graphs[i], &t);
+    }
+    key->at = t.failed ? NULL : arena_copy(a, t.at, t.n);
+    key->n = t.n;
+    text_free(&t);
+    CHECK(cx, key->at, MPK_ENOMEM, "out of memory for the text of the program");
+    return MPK_OK;
+}
+
+bool engine_find_program(engine_build *b)
+{
+    mpk_context unheard = {0};
+    file_map file;
+    str bytes;
+    uint64_t n;
+    if (!cuda_cache_open_program(b->key, &file, &bytes))
+        return false;
+    memcpy(&n, bytes.at, bytes.n >= sizeof n ? sizeof n : 0);
+    bool good = bytes.n >= sizeof n && n <= bytes.n - sizeof n;
+    if (good) {
+        text_add(&b->code, bytes.at + sizeof n + n, bytes.n - sizeof n - n);
+        good =
+            !b->code.failed && gen_image_open(&unheard, &b->arena, bytes.at + sizeof n, (size_t)n, &b->image) == MPK_OK;
+    }
+    file_map_close(&file);
+    if (!good)
+        text_free(&b->code);
+    return good;
+}
+
+void engine_keep_program(mpk_context *cx, str key, const gen_image *image, str code)
+{
+    text t = {0};
+    uint64_t n = image->block->n_bytes;
+    text_add(&t, (const char *)&n, sizeof n);
+    text_add(&t, (const char *)image->block, n);
+    text_add(&t, code.at, code.n);
+    if (!t.failed)
+        cuda_cache_store_program(cx, key, (str){t.at, t.n});
+    text_free(&t);
+}

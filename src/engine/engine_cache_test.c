@@ -1,0 +1,175 @@
+/* ctest: slow */
+/* engine_cache_test.c - programs that are kept: a second start compiles nothing, another program does, and an entry
+ * that is damaged or has another kernel costs time and nothing else.  With a stand-in for the driver
+ * (tests/fake_cuda.h).
+ *
+ * Skipped where there is no NVRTC (see nvrtc_test.c). */
+#include "check.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "cuda/cache.h"
+#include "engine/engine.h"
+#include "fake_cuda.h"
+
+static const char config[] = "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], "
+                             "\"hidden_size\": 64, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+                             "\"num_hidden_layers\": 1, \"intermediate_size\": 96, \"vocab_size\": 300, "
+                             "\"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\", "
+                             "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": true}";
+
+typedef struct bed {
+    mpk_context cx;
+    const fake_cuda_face *fake;
+    char model[64], cache[64];
+} bed;
+
+static bed *set_up(bed *b)
+{
+    cuda_nvrtc *n;
+    char path[128];
+    *b = (bed){.model = "/tmp/mpk-model-XXXXXX", .cache = "/tmp/mpk-cache-XXXXXX"};
+    if (cuda_nvrtc_open(&b->cx, &n) != MPK_OK) {
+        print_message("skipped: %s\n", b->cx.text);
+        skip();
+    }
+    cuda_nvrtc_close(n);
+    assert_non_null(mkdtemp(b->model));
+    assert_non_null(mkdtemp(b->cache));
+    setenv("MPK_CACHE", b->cache, 1);
+    snprintf(path, sizeof path, "%s/config.json", b->model);
+    check_ok(&b->cx, file_write(&b->cx, path, config, sizeof config - 1));
+    b->fake = fake_cuda_start("capability:80,sms:2,memory:67108864");
+    assert_non_null(b->fake);
+    return b;
+}
+
+static void tear_down(bed *b)
+{
+    char words[256];
+    b->fake->leaks(words, sizeof words);
+    assert_string_equal(words, "");
+    check_ok(&b->cx, cuda_cache_clear(&b->cx));
+    assert_int_equal(rmdir(b->cache), 0);
+    snprintf(words, sizeof words, "%s/config.json", b->model);
+    unlink(words);
+    rmdir(b->model);
+    unsetenv("MPK_CACHE");
+}
+
+static mpk_status open_engine(bed *b, uint32_t step_tokens, mpk_engine **out)
+{
+    mpk_engine_options o = {
+        .size = sizeof o, .device = "cuda", .random_weights = true, .max_batch = 2, .step_tokens = step_tokens};
+    return mpk_engine_open(&b->cx, b->model, &o, out);
+}
+
+/* Open, look, close. */
+static mpk_engine_facts start(bed *b, uint32_t step_tokens)
+{
+    mpk_engine *e;
+    mpk_engine_facts facts = {.size = sizeof facts};
+    check_ok(&b->cx, open_engine(b, step_tokens, &e));
+    mpk_engine_describe(e, &facts);
+    mpk_engine_close(e);
+    return facts;
+}
+
+static void check_start(bed *b, uint32_t step_tokens, bool program, bool kernel)
+{
+    mpk_engine_facts facts = start(b, step_tokens);
+    assert_int_equal(facts.program_cached, program);
+    assert_int_equal(facts.kernel_cached, kernel);
+    assert_int_equal(facts.graphs, step_tokens);
+    assert_true(facts.tasks > 0 && facts.compile_ns > 0 && facts.load_ns > 0 && facts.device_ns > 0);
+}
+
+/* Change one byte in the middle of the only program that is kept. */
+static void damage_program(const bed *b)
+{
+    char path[512] = "";
+    DIR *d = opendir(b->cache);
+    for (struct dirent *item = readdir(d); item; item = readdir(d))
+        if (strstr(item->d_name, ".program"))
+            snprintf(path, sizeof path, "%s/%s", b->cache, item->d_name);
+    closedir(d);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    fseek(f, ftell(f) / 2, SEEK_SET);
+    int byte = fgetc(f);
+    fseek(f, -1, SEEK_CUR);
+    fputc(byte ^ 0x10, f);
+    fclose(f);
+}
+
+static void second_start_compiles_nothing(void **state)
+{
+    (void)state;
+    bed own, *b = set_up(&own);
+    check_start(b, 1, false, false);
+    check_start(b, 1, true, true);
+    damage_program(b);
+    check_start(b, 1, false, true);
+    check_start(b, 1, true, true); /* it was replaced */
+    check_start(b, 2, false, false);
+    check_start(b, 2, true, true);
+    check_start(b, 1, true, true);
+    tear_down(b);
+}
+
+/* What stands under the engine's key has the image, and a kernel that is none. */
+static void put_other_kernel(bed *b)
+{
+    mpk_engine *e;
+    check_ok(&b->cx, open_engine(b, 1, &e));
+    engine_keep_program(&b->cx, e->build.key, &e->build.image, STR("of another mpk"));
+    mpk_engine_close(e);
+}
+
+static void a_kernel_of_another_source_is_made_again(void **state)
+{
+    (void)state;
+    bed own, *b = set_up(&own);
+    file_map file;
+    str bytes;
+    mpk_engine *e;
+    put_other_kernel(b);
+    check_ok(&b->cx, open_engine(b, 1, &e));
+    assert_true(e->build.is_cached);
+    assert_true(cuda_cache_open_program(e->build.key, &file, &bytes)); /* and put in its place */
+    assert_true(bytes.n > e->build.image.block->n_bytes + 1000);
+    file_map_close(&file);
+    mpk_engine_close(e);
+    tear_down(b);
+}
+
+/* Weights are on their way when the kernel turns out not to compile. */
+static void without_a_compiler(void **state)
+{
+    (void)state;
+    bed own, *b = set_up(&own);
+    mpk_engine *e;
+    const char *named = getenv("MPK_NVRTC");
+    char *before = named ? strdup(named) : NULL;
+    setenv("MPK_NVRTC", "/nowhere/libnvrtc.so.13", 1);
+    check_fails(&b->cx, MPK_EUNSUPPORTED, "/nowhere/libnvrtc.so.13", open_engine(b, 1, &e));
+    if (before)
+        setenv("MPK_NVRTC", before, 1);
+    else
+        unsetenv("MPK_NVRTC");
+    free(before);
+    tear_down(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(second_start_compiles_nothing),
+        cmocka_unit_test(a_kernel_of_another_source_is_made_again),
+        cmocka_unit_test(without_a_compiler),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -10,7 +10,7 @@
 
 #include "tile/worker.cuh"
 
-enum { FOLD_PART, FOLD_LSE, FOLD_Y, FOLD_AT_ONCE = 8 };
+enum { FOLD_PART, FOLD_LSE, FOLD_Y, FOLD_AT_ONCE = 4 };
 
 /* What the splits of one head of one token say; lane k: split k.  -inf: it holds nothing. */
 MPK_FN float fold_ask_lse(const char *from, int splits, int heads)

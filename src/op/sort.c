@@ -77,6 +77,7 @@ static const op_case cases[] = {
     {"input %x : f32[7, 33] live=tokens\n%v, %i = sort(%x) {axis = 1}\n"},
     {"input %x : bf16[9, 3, 2]\n%v, %i = sort(%x) {axis = 0, descending = 1}\n"},
     {"input %x : i64[10]\n%v, %i = sort(%x) {axis = 0}\n"},
+    {"input %x : bf16[1500, 2]\n%v, %i = sort(%x) {axis = 0}\n"},
     {"input %x : bool[3, 5]\n%v, %i = sort(%x) {axis = 1, descending = 1}\n"},
 };
 

@@ -96,6 +96,7 @@ static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT), SHAPE_NEEDE
 static const op_case cases[] = {
     {"input %x : f32[7, 33] live=tokens\n%v, %i = topk(%x) {axis = 1, k = 5}\n"},
     {"input %x : bf16[9, 3, 2]\n%v, %i = topk(%x) {axis = 0, k = 9, largest = 0}\n"},
+    {"input %x : f64[2, 1500]\n%v, %i = topk(%x) {axis = 1, k = 40}\n"},
     {"input %x : i32[10]\n%v, %i = topk(%x) {axis = 0, k = 1}\n"},
     {"input %x : bool[3, 5]\n%v, %i = topk(%x) {axis = 1, k = 3}\n"},
 };

@@ -102,7 +102,8 @@ MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &va
     }
     rt_u64 n_rest = mpk_count(rest, y.rank);
     for (rt_u64 item = (rt_u64)mpk_thread(); item < n * n_rest; item += MPK_THREADS) {
-        rt_i64 i = (rt_i64)(item / n_rest), to[RT_MAX_RANK], entry[RT_MAX_RANK], from[RT_MAX_RANK] = {};
+        rt_i64 i = (rt_i64)mpk_divide(item, (rt_u32)n_rest), to[RT_MAX_RANK], entry[RT_MAX_RANK],
+               from[RT_MAX_RANK] = {};
         if (!(accumulate ? order_is_first(list, i) : order_is_last(list, i, n)))
             continue;
         mpk_place(lead, y.rank, list.s_rank[i], entry);

@@ -74,20 +74,26 @@ MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
         }
         double sum = 0, squares = 0;
         for (rt_i64 i = lane; mine && i < width; i += group)
-            sum += (double)mpk_get(x, g_x, from + i * step);
+            sum += mpk_get_double(x, g_x, from + i * step);
         double mean = mpk_sum(t, group, sum) / (double)width;
         for (rt_i64 i = lane; mine && i < width; i += group) {
-            double away = (double)mpk_get(x, g_x, from + i * step) - mean;
+            double away = mpk_get_double(x, g_x, from + i * step) - mean;
             squares += away * away;
         }
         double factor = 1.0 / sqrt(mpk_sum(t, group, squares) / (double)width + eps);
         for (rt_i64 i = lane; mine && i < width; i += group) {
-            float value = (float)(((double)mpk_get(x, g_x, from + i * step) - mean) * factor);
-            if (mpk_is_there(weight))
-                value *= mpk_get(weight, g_weight, i * weight.stride[0]);
-            if (mpk_is_there(bias))
-                value += mpk_get(bias, g_bias, i * bias.stride[0]);
-            mpk_put(y, g_y, to + i * y.stride[last], value);
+            double value = (mpk_get_double(x, g_x, from + i * step) - mean) * factor;
+            bool wide = y.dtype == MPK_F64;
+            value = wide ? value : (double)(float)value;
+            if (mpk_is_there(weight)) {
+                double by = mpk_get_double(weight, g_weight, i * weight.stride[0]);
+                value = wide ? value * by : (double)((float)value * (float)by);
+            }
+            if (mpk_is_there(bias)) {
+                double plus = mpk_get_double(bias, g_bias, i * bias.stride[0]);
+                value = wide ? value + plus : (double)((float)value + (float)plus);
+            }
+            mpk_put_double(y, g_y, to + i * y.stride[last], value);
         }
     }
 }

@@ -1,5 +1,5 @@
-"""Decompositions that PyTorch does not bring: its fused layers of a transformer encoder, and operators on segments, rows
-and grids, as the operators they are made of."""
+"""Decompositions that PyTorch does not bring: its fused layers of a transformer encoder, and operators on segments,
+rows and grids, as the operators they are made of."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def self_attention(
 def embedding_renorm(table: Tensor, ids: Tensor, max_norm: float, norm_type: float) -> Tensor:
     """Rows that ids name, shortened to max_norm where they are longer."""
     norm = torch.linalg.vector_norm(table, norm_type, 1, keepdim=True)
-    named = torch.zeros(table.shape[0], dtype=torch.int64).index_put((ids.reshape(-1),), torch.ones((), dtype=torch.int64))
+    one = torch.ones((), dtype=torch.int64)
+    named = torch.zeros(table.shape[0], dtype=torch.int64).index_put((ids.reshape(-1),), one)
     return torch.where((named[:, None] > 0) & (norm > max_norm), table * (max_norm / (norm + 1e-7)), table)
 
 
@@ -208,8 +209,8 @@ def histogram_even(
 
 
 def grid_sampler_3d(x: Tensor, grid: Tensor, mode: int, padding: int, align: bool) -> Tensor:
-    """x [N, C, D, H, W] at the places grid [N, .., 3], (x, y, z) from -1 to 1.  mode 0: between the eight neighbours, 1:
-    the nearest; padding 0: nothing outside, 1: the border, 2: mirrored there."""
+    """x [N, C, D, H, W] at the places grid [N, .., 3], (x, y, z) from -1 to 1.  mode 0: between the eight neighbours,
+    1: the nearest; padding 0: nothing outside, 1: the border, 2: mirrored there."""
 
     def place(at: Tensor, n: int) -> Tensor:
         at = (at + 1) / 2 * (n - 1) if align else ((at + 1) * n - 1) / 2

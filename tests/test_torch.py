@@ -254,6 +254,45 @@ def test_dtypes(dtype):
     assert is_whole(reports)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("eps", [1e-5, -0.5])
+def test_layer_norm_is_one_operator(dtype, eps):
+    def fn(x, w, b):
+        return torch.nn.functional.layer_norm(x, (40,), w, b, eps)
+
+    x, w, b = torch.randn(3, 40, dtype=dtype), torch.randn(40, dtype=dtype), torch.randn(40, dtype=dtype)
+    fast, reports = compiled(fn)
+    torch.testing.assert_close(fast(x, w, b), fn(x, w, b), equal_nan=True)
+    kinds = reports[0].programs[0].describe()["kinds"]
+    assert is_whole(reports) and kinds.pop("layer_norm") == 1 and set(kinds) <= {"copy"}
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings(mode):
+    def fn(table, ids, offsets):
+        return torch.nn.functional.embedding_bag(ids, table, offsets, mode=mode, padding_idx=3)
+
+    table, ids = torch.randn(9, 5), torch.tensor([1, 3, 8, 1, 3, 3, 0])
+    fast, reports = compiled(fn)
+    for offsets in [0, 2, 2, 4], [0, 0, 6, 7]:
+        torch.testing.assert_close(fast(table, ids, torch.tensor(offsets)), fn(table, ids, torch.tensor(offsets)))
+    assert is_whole(reports)
+
+
+def test_segments_and_cells():
+    def fn(x, lengths, edges):
+        mean = torch.segment_reduce(x, "mean", lengths=lengths, unsafe=True)
+        most = torch.segment_reduce(x, "max", lengths=lengths, unsafe=True, initial=0.0)
+        return mean, most, *torch.histogram(x, edges, density=True), torch.nonzero_static(x > 0, size=4)
+
+    x = torch.tensor([0.5, -1.0, 2.0, 0.25, 3.0, -0.5])
+    fast, reports = compiled(fn)
+    for lengths in [1, 0, 5], [2, 4, 0]:
+        arguments = x, torch.tensor(lengths), torch.tensor([-1.0, 0.0, 0.5, 3.0])
+        torch.testing.assert_close(fast(*arguments), fn(*arguments), equal_nan=True)
+    assert is_whole(reports)
+
+
 def test_no_elements():
     def fn(x):
         return torch.cat([x, x[:0]]), x[:0].sum(), x[:0] * 2

@@ -6,7 +6,8 @@ usage: op_db.py [--write FILE] [--json FILE] [--jobs N] [--samples N] [NAME...]
 Each entry of torch.testing._internal.common_methods_invocations.op_db, forward, on the CPU, for fp32, bf16, int64 and
 bool where the entry has them, with all of its sample inputs, within the tolerances of torch.testing.assert_close.  An
 operator is captured with make_fx over fake tensors in place of Dynamo, which is the same for a single call, and handed
-to the backend's own entry point.  Exit code 1 if anything is wrong.
+to the backend's own entry point.  With NAMEs, --write changes the rows of these entries in a table that is there.  Exit
+code 1 if anything is wrong.
 """
 
 import argparse
@@ -312,42 +313,66 @@ WORDS = {
     "no samples": "no samples",
     "wrong": "WRONG",
 }
+TITLES = WORDS | {"wrong": "wrong"}
+MEANINGS = {
+    "whole": "every sample is one program, a view or a constant",
+    "partly": "some operators or samples stayed with PyTorch",
+    "fallen back": "PyTorch runs all of it",
+    "undefined": "nothing to compare: the result is uninitialised memory",
+    "no samples": "of none of the four dtypes, or eager on the CPU refuses them all",
+    "wrong": "disagrees with eager",
+}
 
 
-def write(path, results):
-    import torch
+def row_of(record):
+    status = status_of(record)
+    why = next(iter(record["notes"]), "")[:110] if status != "whole" else ""
+    why = "; ".join(record["wrong"])[:160] if status == "wrong" else why
+    why = why.translate(str.maketrans("|<>", " ()"))
+    return f"| `{record['name']}` | {WORDS[status]} | {sum(record['counts'].values())} | {why} |"
 
-    results = sorted(results, key=lambda r: r["index"])
-    totals = collections.Counter(status_of(r) for r in results)
+
+def name_of(row):
+    return row.split("`")[1]
+
+
+HEAD = """# PyTorch's operator test data
+
+Written by `./dev op-db` with PyTorch {}: every entry of `op_db`, forward, on the CPU, all
+samples of fp32, bf16, int64 and bool, compared with eager PyTorch within its own tolerances. A float result
+that is outside of them passes if it is as near to eager's in fp64 as PyTorch asks of its own compilers
+(`torch._dynamo.utils.same`). Of equal elements, sort, topk, median and kthvalue may name any.
+
+"""
+SUMMARY = "| status | entries | meaning |"
+
+
+def write(path, head, rows):
+    totals = collections.Counter(row.split(" | ")[1] for row in rows)
     lines = [
-        "# PyTorch's operator test data",
-        "",
-        f"Written by `./dev op-db` with PyTorch {torch.__version__}: every entry of `op_db`, forward, on the CPU, all",
-        "samples of fp32, bf16, int64 and bool, compared with eager PyTorch within its own tolerances. A float result",
-        "that is outside of them passes if it is as near to eager's in fp64 as PyTorch asks of its own compilers",
-        "(`torch._dynamo.utils.same`). Of equal elements, sort, topk, median and kthvalue may name any.",
-        "",
-        "| status | entries | meaning |",
+        SUMMARY,
         "|---|---|---|",
-        f"| compiled whole | {totals['whole']} | every sample is one program, a view or a constant |",
-        f"| partly | {totals['partly']} | some operators or samples stayed with PyTorch |",
-        f"| fallen back | {totals['fallen back']} | PyTorch runs all of it |",
-        f"| undefined | {totals['undefined']} | nothing to compare: the result is uninitialised memory |",
-        f"| no samples | {totals['no samples']} | of none of the four dtypes, or eager on the CPU refuses them all |",
-        f"| wrong | {totals['wrong']} | disagrees with eager |",
+        *(f"| {word} | {totals[WORDS[status]]} | {MEANINGS[status]} |" for status, word in TITLES.items()),
         "",
         "| entry | status | samples | why not whole |",
         "|---|---|---|---|",
+        *rows,
     ]
-    for r in results:
-        why = next(iter(r["notes"]), "") if status_of(r) not in ("whole",) else ""
-        why = "; ".join(r["wrong"])[:160] if status_of(r) == "wrong" else why[:110]
-        lines.append(
-            f"| `{r['name']}` | {WORDS[status_of(r)]} | {sum(r['counts'].values())} | "
-            + why.translate(str.maketrans("|<>", " ()"))
-            + " |"
-        )
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text(head + "\n".join(lines) + "\n")
+
+
+def write_all(path, results):
+    import torch
+
+    write(path, HEAD.format(torch.__version__), [row_of(r) for r in results])
+
+
+def write_some(path, results):
+    """Into a table that is there: its head stays, and so do the rows of other entries."""
+    new = {r["name"]: row_of(r) for r in results}
+    text = path.read_text()
+    rows = [line for line in text.split("\n") if line.startswith("| `")]
+    write(path, text[: text.index(SUMMARY)], [new.get(name_of(row), row) for row in rows])
 
 
 def main():
@@ -372,7 +397,8 @@ def main():
     if options.json:
         options.json.write_text(json.dumps(sorted(results, key=lambda r: r["index"]), indent=1))
     if options.write:
-        write(options.write, results)
+        results.sort(key=lambda r: r["index"])
+        (write_some if options.names else write_all)(options.write, results)
     sys.exit(1 if totals["wrong"] else 0)
 
 

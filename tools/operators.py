@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Write docs/operators.md from the records in src/op, or check that it is up to date (--check: exit code 1 if not).
 
-Input: the C files of src/op that define an op_def; output: one section for each operator: the summary, the operands,
-the opening comment of the file, the attributes with their defaults.  The tables are read by regular expressions, which
-the one way in which records are written makes reliable.
+Input: the C files of src/op that define an op_def, and the headers there that they include; output: one section for
+each operator: the summary, the operands, the opening comment of the file, the attributes with their defaults.  The
+tables are read by regular expressions, which the one way in which records are written makes reliable.
 """
 import argparse
 import pathlib
@@ -27,8 +27,8 @@ P tokens per KV page.
 
 
 def table(source, name):
-    """The text between the braces of a static table of the record."""
-    start = re.search(r"\b" + name + r"\[\] = \{", source)
+    """The text between the braces of a static table of the record: NAME, or of a header HEADER_NAME."""
+    start = re.search(r"\b(?:\w+_)?" + name + r"\[\] = \{", source)
     if not start:
         return ""
     depth, at = 1, start.end()
@@ -63,13 +63,20 @@ def comment(source):
     return "\n\n".join(prose(p) for p in re.split(r"\n\n+", "\n".join(lines).strip()))
 
 
+def with_headers(source):
+    """The source, and behind it the headers of src/op that it includes."""
+    names = re.findall(r'#include "(op/[\w.]+)"', source)
+    return "\n".join([source, *((ROOT / "src" / name).read_text() for name in names)])
+
+
 def section(source, shared):
+    everything = with_headers(source)
     name, summary = (re.search(r"\." + field + r' = "([^"]*)"', source).group(1) for field in ("name", "summary"))
-    ins, outs = (operands(table(source, field)) for field in ("in", "out"))
+    ins, outs = (operands(table(everything, field)) for field in ("in", "out"))
     shown = ", ".join(n + ("?" if p == "optional" else " ..." if p else "") for n, p in ins)
     text = f"## {name}\n\n{prose(summary)}\n\n```text\n{', '.join(n for n, _ in outs)} = {name}({shown})\n```\n\n"
     text += comment(source) + "\n\n"
-    rows = attributes(table(source, "attributes"), shared)
+    rows = attributes(table(everything, "attributes"), shared)
     if rows:
         text += "| attribute | type | default |\n|---|---|---|\n"
         text += "".join(f"| `{n}` | {kind} | {value} |\n" for n, kind, value in rows) + "\n"
@@ -78,7 +85,8 @@ def section(source, shared):
 
 def document():
     shared = {name: re.search(r"#define " + name + r"\b(.*?)\n\n", (ROOT / "src/op" / file).read_text(), re.S).group(1)
-              for name, file in (("ROPE_ATTRIBUTE_ROWS", "rope.h"), ("POOL_RECORD", "pool.h"))}
+              for name, file in (("ROPE_ATTRIBUTE_ROWS", "rope.h"), ("POOL_RECORD", "pool.h"),
+                                  ("TURNED_ATTRIBUTE_ROWS", "turned.h"))}
     sources = [path.read_text() for path in sorted((ROOT / "src/op").glob("*.c"))]
     sections = dict(section(s, shared) for s in sources if re.search(r"^const op_def op_", s, re.M))
     index = textwrap.fill(", ".join(f"[{name}](#{name})" for name in sorted(sections)), 120)

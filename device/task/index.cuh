@@ -1,6 +1,5 @@
 /* index.cuh - operators that choose where elements come from or go to: flip, pad, triangle, strided, slice_scatter,
- * take_along, index, index_put, scatter; and full and iota, which come from nowhere.  Cost: memory, but for scatter: a
- * pass over a line of index for each entry of the result. */
+ * take_along, index; and full and iota, which come from nowhere.  Cost: memory. */
 #ifndef TASK_INDEX_CUH
 #define TASK_INDEX_CUH
 
@@ -13,6 +12,37 @@
     rt_i64 at[RT_MAX_RANK];                                                                                       \
     for (rt_u64 index_i = (rt_u64)mpk_thread(); index_i < index_n && (mpk_place(box, y.rank, index_i, at), true); \
          index_i += MPK_THREADS)
+
+/* The box with one entry, number 0, along an axis: an entry is a line. */
+MPK_FN mpk_box index_lines(const mpk_task &t, int rank, int axis)
+{
+    mpk_box lines = mpk_box_of(t, rank);
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == axis) {
+            lines.lo[i] = 0;
+            lines.hi[i] = 1;
+        }
+    return lines;
+}
+
+/* An element as what is combined: doubles, or integers modulo 2^64. */
+MPK_FN void index_get(const mpk_view &x, const char *g_x, rt_i64 at, double *value)
+{
+    *value = mpk_get_double(x, g_x, at);
+}
+MPK_FN void index_get(const mpk_view &x, const char *g_x, rt_i64 at, rt_i64 *value)
+{
+    *value = mpk_get_int(x, g_x, at);
+}
+MPK_FN void index_set(const mpk_view &y, char *g_y, rt_i64 at, double value)
+{
+    mpk_put_double(y, g_y, at, value);
+}
+MPK_FN void index_set(const mpk_view &y, char *g_y, rt_i64 at, rt_i64 value)
+{
+    mpk_put_int(y, g_y, at, value);
+}
 
 MPK_FN void full_run(const mpk_task &t, const mpk_view &y, double value)
 {
@@ -188,133 +218,6 @@ MPK_FN void index_run(const mpk_task &t, const index_views &v, const mpk_view &y
             from += entry * v.x.stride[k];
         }
         copies_move(y.dtype, g_y, mpk_offset(y, at), there ? g_x : (const char *)0, there ? from : 0);
-    }
-}
-
-/* y += values in y's arithmetic. */
-MPK_FN void index_add(const mpk_view &y, char *g_y, rt_i64 to, const mpk_view &from, const char *g_from, rt_i64 at)
-{
-    if (y.dtype == MPK_BOOL)
-        mpk_put_int(y, g_y, to, mpk_get_int(y, g_y, to) | mpk_get_int(from, g_from, at));
-    else if (mpk_is_exact(y.dtype))
-        mpk_put_int(y, g_y, to, (rt_i64)((rt_u64)mpk_get_int(y, g_y, to) + (rt_u64)mpk_get_int(from, g_from, at)));
-    else
-        mpk_put_double(y, g_y, to, mpk_get_double(y, g_y, to) + mpk_get_double(from, g_from, at));
-}
-
-/* Positions of the indices one after the other; a thread does the same entries of the rest for each, so of several
- * values for one entry the later comes later.  named: shape of the broadcast indices. */
-MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_view &values, const mpk_view &y,
-                          const mpk_numbers &named, bool accumulate, bool in_place)
-{
-    const char *g_values = mpk_data(t, values);
-    char *g_y = mpk_data(t, y);
-    mpk_box box = mpk_box_of(t, y.rank), positions = {}, rest = box;
-    if (!in_place)
-        copy_run(t, v.x, y);
-    mpk_sync();
-#pragma unroll
-    for (int i = 0; i < RT_MAX_RANK; i++) {
-        positions.hi[i] = i < v.rank ? (rt_u32)named.at[i] : 1;
-        rest.lo[i] = i < v.n ? 0 : rest.lo[i];
-        rest.hi[i] = i < v.n ? 1 : rest.hi[i];
-    }
-    rt_u64 n_positions = mpk_count(positions, v.rank), n_rest = mpk_count(rest, y.rank);
-    for (rt_u64 p = 0; p < n_positions; p++) {
-        rt_i64 position[RT_MAX_RANK], lead[RT_MAX_RANK];
-        bool there = true;
-        mpk_place(positions, v.rank, p, position);
-#pragma unroll
-        for (int k = 0; k < RT_MAX_RANK; k++) {
-            lead[k] = k < v.n && k < v.x.rank ? index_named(t, v, k, position) : 0;
-            there = there && (k >= v.n || (lead[k] >= (rt_i64)box.lo[k] && lead[k] < (rt_i64)box.hi[k]));
-        }
-        for (rt_u64 i = (rt_u64)mpk_thread(); there && i < n_rest; i += MPK_THREADS) {
-            rt_i64 to[RT_MAX_RANK], from[RT_MAX_RANK] = {};
-            mpk_place(rest, y.rank, i, to);
-#pragma unroll
-            for (int k = 0; k < RT_MAX_RANK; k++) {
-                if (k < v.rank)
-                    from[k] = position[k];
-                if (k < v.n)
-                    to[k] = lead[k];
-                else if (k < y.rank && k - v.n + v.rank < RT_MAX_RANK)
-                    from[k - v.n + v.rank] = to[k];
-            }
-            rt_i64 at = mpk_spread(values, v.rank + y.rank - v.n, from);
-            if (accumulate)
-                index_add(y, g_y, mpk_offset(y, to), values, g_values, at);
-            else
-                copies_move(y.dtype, g_y, mpk_offset(y, to), g_values, at);
-        }
-    }
-}
-
-enum { SCATTER_SET, SCATTER_SUM, SCATTER_PROD, SCATTER_MEAN, SCATTER_MAX, SCATTER_MIN };
-
-/* One value on top of another; NaN wins. */
-MPK_FN double scatter_pair(int kind, double a, double b)
-{
-    if (kind == SCATTER_MAX)
-        return a == a && (b > a || b != b) ? b : a;
-    if (kind == SCATTER_MIN)
-        return b < a || b != b ? b : a;
-    return kind == SCATTER_PROD ? a * b : a + b;
-}
-MPK_FN rt_i64 scatter_whole(int kind, rt_i64 a, rt_i64 b)
-{
-    if (kind == SCATTER_MAX)
-        return b > a ? b : a;
-    if (kind == SCATTER_MIN)
-        return b < a ? b : a;
-    return (rt_i64)(kind == SCATTER_PROD ? (rt_u64)a * (rt_u64)b : (rt_u64)a + (rt_u64)b);
-}
-
-/* An entry of the result looks for its values along the line of index. */
-MPK_FN void scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &index, const mpk_view &src,
-                        const mpk_view &y, int axis, int kind, bool include_self, bool in_place)
-{
-    const char *g_x = mpk_data(t, x), *g_index = mpk_data(t, index), *g_src = mpk_data(t, src);
-    char *g_y = mpk_data(t, y);
-    bool exact = mpk_is_exact(y.dtype);
-    INDEX_LOOP(t, y)
-    {
-        rt_i64 to = mpk_offset(y, at), old = mpk_offset(x, at), self = at[axis], last = -1, n = include_self, whole = 0;
-        double sum = 0;
-        bool inside = true;
-#pragma unroll
-        for (int i = 0; i < RT_MAX_RANK; i++)
-            inside = inside && (i >= y.rank || i == axis || at[i] < index.dims[i]);
-#pragma unroll
-        for (int i = 0; i < RT_MAX_RANK; i++)
-            if (i == axis)
-                at[i] = 0;
-        if (include_self && kind != SCATTER_SET && exact)
-            whole = mpk_get_int(x, g_x, old);
-        else if (include_self && kind != SCATTER_SET)
-            sum = mpk_get_double(x, g_x, old);
-        rt_i64 index_at = mpk_offset(index, at), src_at = mpk_offset(src, at);
-        for (rt_i64 i = 0; inside && i < index.dims[axis]; i++) {
-            if (index_resolve(mpk_get_int(index, g_index, index_at + i * index.stride[axis]), y.dims[axis]) != self)
-                continue;
-            rt_i64 from = src_at + i * src.stride[axis];
-            if (kind != SCATTER_SET && exact)
-                whole = n ? scatter_whole(kind, whole, mpk_get_int(src, g_src, from)) : mpk_get_int(src, g_src, from);
-            else if (kind != SCATTER_SET)
-                sum = n ? scatter_pair(kind, sum, mpk_get_double(src, g_src, from)) : mpk_get_double(src, g_src, from);
-            last = from;
-            n++;
-        }
-        if (last < 0 && !in_place)
-            copies_move(y.dtype, g_y, to, g_x, old);
-        if (last < 0)
-            continue;
-        if (kind == SCATTER_SET)
-            copies_move(y.dtype, g_y, to, g_src, last);
-        else if (exact)
-            mpk_put_int(y, g_y, to, kind == SCATTER_MEAN ? whole / n - (whole % n < 0) : whole);
-        else
-            mpk_put_double(y, g_y, to, kind == SCATTER_MEAN ? sum / (double)n : sum);
     }
 }
 

@@ -1,14 +1,188 @@
-/* lines.cuh - operators on lines along an axis: extreme, scan, scan_extreme, sort, topk, search_sorted.
+/* lines.cuh - operators on lines along an axis: extreme, scan, scan_extreme, search_sorted.
  *
- * A thread does an entry of the result, or a line.  sort and topk count for each entry how many stand before it: n^2
- * comparisons a line, no scratch, no order between threads.
+ * A short line is one thread's.  A longer one is shared by a group of threads, by its length alone: for extreme they
+ * take turns; for the running ones each has a part, goes through it, learns what the parts before it come to, and goes
+ * through it again.  Cost: one pass over x, or two.
  */
 #ifndef TASK_LINES_CUH
 #define TASK_LINES_CUH
 
 #include "task/index.cuh"
+#include "task/order.cuh"
+#include "task/rows.cuh"
 
-/* What entries are ordered by: integers exactly, floats as double. */
+/* How many threads share a line of n entries. */
+MPK_FN int lines_group(rt_i64 n)
+{
+    return n <= 64 ? 1 : mpk_group(n);
+}
+
+/* How good an element is as the largest, or smallest: NaN is better than all. */
+MPK_FN rt_u64 lines_merit(const mpk_view &x, const char *g_x, rt_i64 at, bool largest)
+{
+    rt_u64 rank = order_rank(x, g_x, at, !largest);
+    return rank == 0 && !largest && !mpk_is_exact(x.dtype) ? order_last(x.dtype) : rank;
+}
+
+/* The first of the best entries of each line. */
+MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value, const mpk_view &index, int axis,
+                        bool keep, bool largest)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
+    int group = lines_group(x.dims[axis]), lane = mpk_thread() % group;
+    mpk_box box = mpk_box_of(t, value.rank);
+    rt_u64 n = mpk_count(box, value.rank), line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        rt_i64 at[RT_MAX_RANK], from = 0;
+        int o = 0;
+        bool mine = rows_line(group, first, n, &line);
+        mpk_place(box, value.rank, mine ? line : 0, at);
+#pragma unroll
+        for (int i = 0; i < RT_MAX_RANK; i++) {
+            if (i < x.rank && i != axis && o < RT_MAX_RANK)
+                from += at[o] * x.stride[i];
+            o += i != axis || keep;
+        }
+        /* Numbers as complements, so that the first is the largest; no entry is 0. */
+        rt_u64 most = 0, best = 0;
+        for (rt_i64 i = lane; mine && i < x.dims[axis]; i += group) {
+            rt_u64 merit = lines_merit(x, g_x, from + i * x.stride[axis], largest);
+            if (!best || merit > most) {
+                most = merit;
+                best = ~(rt_u64)i;
+            }
+        }
+        if (group > 1) {
+            rt_u64 mine_most = most;
+            most = mpk_max(t, group, mine_most);
+            best = mpk_max(t, group, mine_most == most ? best : 0);
+        }
+        if (!mine || lane)
+            continue;
+        copies_move(value.dtype, g_value, mpk_offset(value, at), g_x, from + (rt_i64)~best * x.stride[axis]);
+        ((rt_i64 *)g_index)[mpk_offset(index, at)] = (rt_i64)~best;
+    }
+}
+
+/* The part of a line of n entries that a thread of its group has. */
+struct lines_part {
+    rt_i64 lo, hi;
+    int first; /* thread of the group */
+};
+MPK_FN lines_part lines_part_of(int group, bool mine, rt_i64 n)
+{
+    int lane = mpk_thread() % group;
+    lines_part p = {n * lane / group, mine ? n * (lane + 1) / group : 0, mpk_thread() - lane};
+    return p;
+}
+
+enum { SCAN_SUM, SCAN_PROD, SCAN_LOGSUMEXP };
+
+MPK_FN double scan_pair(int kind, double a, double b)
+{
+    if (kind == SCAN_PROD)
+        return a * b;
+    if (kind == SCAN_SUM)
+        return a + b;
+    double most = a > b || a != a ? a : b;
+    return a == b && fabs(a) == (double)MPK_INFINITY ? a : most + log1p(exp(-fabs(a - b)));
+}
+MPK_FN rt_i64 scan_pair(int kind, rt_i64 a, rt_i64 b)
+{
+    return (rt_i64)(kind == SCAN_PROD ? (rt_u64)a * (rt_u64)b : (rt_u64)a + (rt_u64)b);
+}
+
+/* In the arithmetic of `number`; none: what nothing comes to. */
+template <typename number>
+MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind, number none)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    number *s_sum = (number *)t.s_scratch;
+    int group = lines_group(x.dims[axis]);
+    mpk_box lines = index_lines(t, y.rank, axis);
+    rt_u64 n = mpk_count(lines, y.rank), line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        rt_i64 at[RT_MAX_RANK];
+        bool mine = rows_line(group, first, n, &line);
+        lines_part part = lines_part_of(group, mine, x.dims[axis]);
+        mpk_place(lines, y.rank, mine ? line : 0, at);
+        rt_i64 from = mpk_offset(x, at), to = mpk_offset(y, at);
+        number sum = none, value;
+        if (group > 1) {
+            for (rt_i64 i = part.lo; i < part.hi; i++) {
+                index_get(x, g_x, from + i * x.stride[axis], &value);
+                sum = scan_pair(kind, sum, value);
+            }
+            s_sum[mpk_thread()] = sum;
+            mpk_sync();
+            sum = none;
+            for (int i = part.first; i < mpk_thread(); i++)
+                sum = scan_pair(kind, sum, s_sum[i]);
+            mpk_sync();
+        }
+        for (rt_i64 i = part.lo; i < part.hi; i++) {
+            index_get(x, g_x, from + i * x.stride[axis], &value);
+            sum = scan_pair(kind, sum, value);
+            index_set(y, g_y, to + i * y.stride[axis], sum);
+        }
+    }
+}
+
+MPK_FN void scan_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind)
+{
+    if (mpk_is_exact(x.dtype) && mpk_is_exact(y.dtype))
+        scan_lines(t, x, y, axis, kind, (rt_i64)(kind == SCAN_PROD));
+    else
+        scan_lines(t, x, y, axis, kind, kind == SCAN_LOGSUMEXP ? (double)-MPK_INFINITY : (double)(kind == SCAN_PROD));
+}
+
+/* The number of the best entry so far: entry i, or `best` (-1: none).  most: its merit; of equal entries the last. */
+MPK_FN rt_i64 scan_better(rt_u64 merit, rt_i64 i, rt_i64 best, rt_u64 *most)
+{
+    if (best >= 0 && merit < *most)
+        return best;
+    *most = merit;
+    return i;
+}
+
+MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value, const mpk_view &index,
+                             int axis, bool largest)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
+    rt_i64 *s_best = (rt_i64 *)t.s_scratch, step = x.stride[axis];
+    int group = lines_group(x.dims[axis]);
+    mpk_box lines = index_lines(t, value.rank, axis);
+    rt_u64 n = mpk_count(lines, value.rank), line;
+    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+        rt_i64 at[RT_MAX_RANK], best = -1;
+        rt_u64 most = 0;
+        bool mine = rows_line(group, first, n, &line);
+        lines_part part = lines_part_of(group, mine, x.dims[axis]);
+        mpk_place(lines, value.rank, mine ? line : 0, at);
+        rt_i64 from = mpk_offset(x, at), to = mpk_offset(value, at), to_index = mpk_offset(index, at);
+        if (group > 1) {
+            for (rt_i64 i = part.lo; i < part.hi; i++)
+                best = scan_better(lines_merit(x, g_x, from + i * step, largest), i, best, &most);
+            s_best[mpk_thread()] = best;
+            mpk_sync();
+            best = -1;
+            for (int i = part.first; mine && i < mpk_thread(); i++)
+                if (s_best[i] >= 0)
+                    best = scan_better(lines_merit(x, g_x, from + s_best[i] * step, largest), s_best[i], best, &most);
+            mpk_sync();
+        }
+        for (rt_i64 i = part.lo; i < part.hi; i++) {
+            best = scan_better(lines_merit(x, g_x, from + i * step, largest), i, best, &most);
+            copies_move(value.dtype, g_value, to + i * value.stride[axis], g_x, from + best * step);
+            ((rt_i64 *)g_index)[to_index + i * index.stride[axis]] = best;
+        }
+    }
+}
+
+/* What search_sorted compares: integers exactly, floats as double; NaN is like nothing. */
 struct lines_key {
     double f;
     rt_i64 i;
@@ -22,157 +196,6 @@ MPK_FN lines_key lines_get(const mpk_view &x, const char *g_x, rt_i64 at)
     else
         k.f = mpk_get_double(x, g_x, at);
     return k;
-}
-/* a before b in rising order; NaN is larger than all numbers. */
-MPK_FN bool lines_less(bool exact, const lines_key &a, const lines_key &b)
-{
-    return exact ? a.i < b.i : a.f < b.f || (b.f != b.f && a.f == a.f);
-}
-MPK_FN bool lines_is_nan(bool exact, const lines_key &a)
-{
-    return !exact && a.f != a.f;
-}
-
-/* The first of the best entries of each line. */
-MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value, const mpk_view &index, int axis,
-                        bool keep, bool largest)
-{
-    const char *g_x = mpk_data(t, x);
-    char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
-    bool exact = mpk_is_exact(x.dtype);
-    INDEX_LOOP(t, value)
-    {
-        rt_i64 from = 0, best = 0;
-        int o = 0;
-#pragma unroll
-        for (int i = 0; i < RT_MAX_RANK; i++) {
-            if (i < x.rank && i != axis && o < RT_MAX_RANK)
-                from += at[o] * x.stride[i];
-            o += i != axis || keep;
-        }
-        lines_key most = lines_get(x, g_x, from);
-        for (rt_i64 i = 1; i < x.dims[axis] && !lines_is_nan(exact, most); i++) {
-            lines_key k = lines_get(x, g_x, from + i * x.stride[axis]);
-            if (lines_is_nan(exact, k) || (largest ? lines_less(exact, most, k) : lines_less(exact, k, most))) {
-                most = k;
-                best = i;
-            }
-        }
-        copies_move(value.dtype, g_value, mpk_offset(value, at), g_x, from + best * x.stride[axis]);
-        ((rt_i64 *)g_index)[mpk_offset(index, at)] = best;
-    }
-}
-
-/* The box of lines: one entry along the axis. */
-#define LINES_LOOP(t, y, axis)                                                                                      \
-    mpk_box lines = mpk_box_of(t, y.rank);                                                                          \
-    for (int lines_axis = 0; lines_axis < RT_MAX_RANK; lines_axis++)                                                \
-        if (lines_axis == axis) {                                                                                   \
-            lines.lo[lines_axis] = 0;                                                                               \
-            lines.hi[lines_axis] = 1;                                                                               \
-        }                                                                                                           \
-    rt_u64 lines_n = mpk_count(lines, y.rank);                                                                      \
-    rt_i64 at[RT_MAX_RANK];                                                                                         \
-    for (rt_u64 lines_i = (rt_u64)mpk_thread(); lines_i < lines_n && (mpk_place(lines, y.rank, lines_i, at), true); \
-         lines_i += MPK_THREADS)
-
-enum { SCAN_SUM, SCAN_PROD, SCAN_LOGSUMEXP };
-
-MPK_FN double scan_pair(int kind, double a, double b)
-{
-    if (kind == SCAN_PROD)
-        return a * b;
-    if (kind == SCAN_SUM)
-        return a + b;
-    double most = a > b || a != a ? a : b;
-    return a == b && fabs(a) == (double)MPK_INFINITY ? a : most + log1p(exp(-fabs(a - b)));
-}
-
-MPK_FN void scan_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind)
-{
-    const char *g_x = mpk_data(t, x);
-    char *g_y = mpk_data(t, y);
-    bool exact = mpk_is_exact(x.dtype) && mpk_is_exact(y.dtype);
-    LINES_LOOP(t, y, axis)
-    {
-        rt_i64 from = mpk_offset(x, at), to = mpk_offset(y, at);
-        double sum = kind == SCAN_PROD ? 1 : kind == SCAN_SUM ? 0 : (double)-MPK_INFINITY;
-        rt_u64 whole = kind == SCAN_PROD;
-        for (rt_i64 i = 0; i < x.dims[axis]; i++) {
-            if (exact) {
-                rt_u64 value = (rt_u64)mpk_get_int(x, g_x, from + i * x.stride[axis]);
-                whole = kind == SCAN_PROD ? whole * value : whole + value;
-                mpk_put_int(y, g_y, to + i * y.stride[axis], (rt_i64)whole);
-            } else {
-                sum = scan_pair(kind, sum, mpk_get_double(x, g_x, from + i * x.stride[axis]));
-                mpk_put_double(y, g_y, to + i * y.stride[axis], sum);
-            }
-        }
-    }
-}
-
-/* The best so far; of equal entries the last; NaN stays. */
-MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value, const mpk_view &index,
-                             int axis, bool largest)
-{
-    const char *g_x = mpk_data(t, x);
-    char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
-    bool exact = mpk_is_exact(x.dtype);
-    LINES_LOOP(t, value, axis)
-    {
-        rt_i64 from = mpk_offset(x, at), to = mpk_offset(value, at), to_index = mpk_offset(index, at), best = 0;
-        lines_key most = lines_get(x, g_x, from);
-        for (rt_i64 i = 0; i < x.dims[axis]; i++) {
-            lines_key k = lines_get(x, g_x, from + i * x.stride[axis]);
-            bool worse = largest ? lines_less(exact, k, most) : lines_less(exact, most, k);
-            if (lines_is_nan(exact, k) || (!lines_is_nan(exact, most) && !worse)) {
-                most = k;
-                best = i;
-            }
-            copies_move(value.dtype, g_value, to + i * value.stride[axis], g_x, from + best * x.stride[axis]);
-            ((rt_i64 *)g_index)[to_index + i * index.stride[axis]] = best;
-        }
-    }
-}
-
-/* Every entry of the lines finds its place: the number of entries before it.  The first k places are kept. */
-MPK_FN void sort_run(const mpk_task &t, const mpk_view &x, const mpk_view &values, const mpk_view &indices, int axis,
-                     bool falling, rt_i64 k)
-{
-    const char *g_x = mpk_data(t, x);
-    char *g_values = mpk_data(t, values), *g_indices = mpk_data(t, indices);
-    bool exact = mpk_is_exact(x.dtype);
-    mpk_box box = mpk_box_of(t, x.rank);
-#pragma unroll
-    for (int i = 0; i < RT_MAX_RANK; i++)
-        if (i == axis) {
-            box.lo[i] = 0;
-            box.hi[i] = (rt_u32)x.dims[i];
-        }
-    rt_u64 n = mpk_count(box, x.rank);
-    for (rt_u64 e = (rt_u64)mpk_thread(); e < n; e += MPK_THREADS) {
-        rt_i64 at[RT_MAX_RANK], self = 0, place = 0;
-        mpk_place(box, x.rank, e, at);
-#pragma unroll
-        for (int i = 0; i < RT_MAX_RANK; i++)
-            if (i == axis) {
-                self = at[i];
-                at[i] = 0;
-            }
-        rt_i64 from = mpk_offset(x, at);
-        lines_key mine = lines_get(x, g_x, from + self * x.stride[axis]);
-        for (rt_i64 i = 0; i < x.dims[axis]; i++) {
-            lines_key other = lines_get(x, g_x, from + i * x.stride[axis]);
-            bool before = falling ? lines_less(exact, mine, other) : lines_less(exact, other, mine);
-            bool behind = falling ? lines_less(exact, other, mine) : lines_less(exact, mine, other);
-            place += before || (!behind && i < self);
-        }
-        if (place >= k)
-            continue;
-        copies_move(values.dtype, g_values, mpk_offset(values, at) + place * values.stride[axis], g_x,
-                    from + self * x.stride[axis]);
-        ((rt_i64 *)g_indices)[mpk_offset(indices, at) + place * indices.stride[axis]] = self;
-    }
 }
 
 MPK_FN void search_sorted_run(const mpk_task &t, const mpk_view &sorted, const mpk_view &values, const mpk_view &index,

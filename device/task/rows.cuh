@@ -74,20 +74,26 @@ MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
         }
         double sum = 0, squares = 0;
         for (rt_i64 i = lane; mine && i < width; i += group)
-            sum += (double)mpk_get(x, g_x, from + i * step);
+            sum += mpk_get_double(x, g_x, from + i * step);
         double mean = mpk_sum(t, group, sum) / (double)width;
         for (rt_i64 i = lane; mine && i < width; i += group) {
-            double away = (double)mpk_get(x, g_x, from + i * step) - mean;
+            double away = mpk_get_double(x, g_x, from + i * step) - mean;
             squares += away * away;
         }
         double factor = 1.0 / sqrt(mpk_sum(t, group, squares) / (double)width + eps);
         for (rt_i64 i = lane; mine && i < width; i += group) {
-            float value = (float)(((double)mpk_get(x, g_x, from + i * step) - mean) * factor);
-            if (mpk_is_there(weight))
-                value *= mpk_get(weight, g_weight, i * weight.stride[0]);
-            if (mpk_is_there(bias))
-                value += mpk_get(bias, g_bias, i * bias.stride[0]);
-            mpk_put(y, g_y, to + i * y.stride[last], value);
+            double value = (mpk_get_double(x, g_x, from + i * step) - mean) * factor;
+            bool wide = y.dtype == MPK_F64;
+            value = wide ? value : (double)(float)value;
+            if (mpk_is_there(weight)) {
+                double by = mpk_get_double(weight, g_weight, i * weight.stride[0]);
+                value = wide ? value * by : (double)((float)value * (float)by);
+            }
+            if (mpk_is_there(bias)) {
+                double plus = mpk_get_double(bias, g_bias, i * bias.stride[0]);
+                value = wide ? value + plus : (double)((float)value + (float)plus);
+            }
+            mpk_put_double(y, g_y, to + i * y.stride[last], value);
         }
     }
 }
@@ -124,6 +130,44 @@ MPK_FN double reduce_group(const mpk_task &t, int kind, int group, double a)
            : kind == REDUCE_MIN  ? reduce_group_min(t, group, a)
            : kind == REDUCE_PROD ? reduce_group_prod(t, group, a)
                                  : mpk_sum(t, group, a);
+}
+
+/* The same of integers, exactly: sums and products wrap around; "any" and "all" are the largest and the smallest of
+ * 0 and 1. */
+MPK_FN rt_i64 reduce_whole_larger(rt_i64 a, rt_i64 b)
+{
+    return b > a ? b : a;
+}
+MPK_FN rt_i64 reduce_whole_smaller(rt_i64 a, rt_i64 b)
+{
+    return b < a ? b : a;
+}
+MPK_FN rt_i64 reduce_whole_times(rt_i64 a, rt_i64 b)
+{
+    return (rt_i64)((rt_u64)a * (rt_u64)b);
+}
+MPK_FN rt_i64 reduce_whole_plus(rt_i64 a, rt_i64 b)
+{
+    return (rt_i64)((rt_u64)a + (rt_u64)b);
+}
+MPK_REDUCTION(reduce_group_whole_max, rt_i64, reduce_whole_larger)
+MPK_REDUCTION(reduce_group_whole_min, rt_i64, reduce_whole_smaller)
+MPK_REDUCTION(reduce_group_whole_prod, rt_i64, reduce_whole_times)
+MPK_REDUCTION(reduce_group_whole_sum, rt_i64, reduce_whole_plus)
+
+MPK_FN rt_i64 reduce_pair(int kind, rt_i64 a, rt_i64 b)
+{
+    return kind == REDUCE_MAX || kind == REDUCE_ANY   ? reduce_whole_larger(a, b)
+           : kind == REDUCE_MIN || kind == REDUCE_ALL ? reduce_whole_smaller(a, b)
+           : kind == REDUCE_PROD                      ? reduce_whole_times(a, b)
+                                                      : reduce_whole_plus(a, b);
+}
+MPK_FN rt_i64 reduce_group(const mpk_task &t, int kind, int group, rt_i64 a)
+{
+    return kind == REDUCE_MAX || kind == REDUCE_ANY   ? reduce_group_whole_max(t, group, a)
+           : kind == REDUCE_MIN || kind == REDUCE_ALL ? reduce_group_whole_min(t, group, a)
+           : kind == REDUCE_PROD                      ? reduce_group_whole_prod(t, group, a)
+                                                      : reduce_group_whole_sum(t, group, a);
 }
 
 /* exp(x - largest): fp32, of f64 fp64. */
@@ -194,39 +238,19 @@ MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool k
     return part;
 }
 
-/* One value on top of another, exactly: sums and products wrap around. */
-MPK_FN rt_i64 reduce_whole(int kind, rt_i64 a, rt_i64 b)
-{
-    switch (kind) {
-    case REDUCE_MAX:
-        return b > a ? b : a;
-    case REDUCE_MIN:
-        return b < a ? b : a;
-    case REDUCE_PROD:
-        return (rt_i64)((rt_u64)a * (rt_u64)b);
-    case REDUCE_ANY:
-        return a | (b != 0);
-    case REDUCE_ALL:
-        return a & (b != 0);
-    default:
-        return (rt_i64)((rt_u64)a + (rt_u64)b);
-    }
-}
-
-/* A part of integers, or for any and all of floats. */
-MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box &part, int kind)
+/* Entries lane, lane + group, ... of the part, as integers; of "any" and "all" whether they are not zero. */
+MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box &part, int kind, int lane, int group)
 {
     rt_i64 result = kind == REDUCE_MAX   ? -0x7fffffffffffffffll - 1
                     : kind == REDUCE_MIN ? 0x7fffffffffffffffll
                                          : (rt_i64)(kind == REDUCE_PROD || kind == REDUCE_ALL);
     rt_u64 n = mpk_count(part, x.rank);
-    for (rt_u64 i = 0; i < n; i++) {
+    for (rt_u64 i = (rt_u64)lane; i < n; i += (rt_u64)group) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(part, x.rank, i, at);
         rt_i64 from = mpk_offset(x, at);
-        result = reduce_whole(kind, result,
-                              mpk_is_exact(x.dtype) ? mpk_get_int(x, g_x, from)
-                                                    : (rt_i64)(mpk_get_double(x, g_x, from) != 0));
+        rt_i64 value = mpk_is_exact(x.dtype) ? mpk_get_int(x, g_x, from) : (rt_i64)(mpk_get_double(x, g_x, from) != 0);
+        result = reduce_pair(kind, result, kind >= REDUCE_ANY ? (rt_i64)(value != 0) : value);
     }
     return result;
 }
@@ -246,15 +270,14 @@ MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &p
     return result;
 }
 
-/* n_reduced: entries of x for one of the result, all alive.  Few, or integers: a thread does an entry of the result
- * alone. */
+/* n_reduced: entries of x for one of the result, all alive.  Few: a thread does an entry of the result alone. */
 MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int kind, int set, bool keep,
                        rt_i64 n_reduced)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
     bool integers = (mpk_is_exact(x.dtype) && mpk_is_exact(y.dtype)) || kind >= REDUCE_ANY;
-    int group = integers || n_reduced <= 64 ? 1 : mpk_group(n_reduced);
+    int group = n_reduced <= 64 ? 1 : mpk_group(n_reduced), lane = mpk_thread() % group;
     mpk_box box = mpk_box_of(t, y.rank);
     rt_u64 n = mpk_count(box, y.rank), line;
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
@@ -264,16 +287,19 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
         to = mpk_offset(y, at);
         mpk_box part = reduce_part(t, x, set, keep, at);
         if (integers) {
-            if (mine)
-                mpk_put_int(y, g_y, to, reduce_integers(x, g_x, part, kind));
+            rt_i64 result = reduce_integers(x, g_x, part, kind, lane, group);
+            if (group > 1)
+                result = reduce_group(t, kind, group, result);
+            if (mine && lane == 0)
+                mpk_put_int(y, g_y, to, result);
             continue;
         }
-        double result = reduce_floats(x, g_x, part, kind, mpk_thread() % group, group);
+        double result = reduce_floats(x, g_x, part, kind, lane, group);
         if (group > 1)
             result = reduce_group(t, kind, group, result);
         if (kind == REDUCE_MEAN)
             result /= (double)mpk_count(part, x.rank);
-        if (mine && mpk_thread() % group == 0)
+        if (mine && lane == 0)
             mpk_put_double(y, g_y, to, result);
     }
 }

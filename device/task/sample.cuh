@@ -9,7 +9,7 @@
 #ifndef TASK_SAMPLE_CUH
 #define TASK_SAMPLE_CUH
 
-#include "tile/view.cuh"
+#include "task/order.cuh"
 
 enum { SAMPLE_BLOCK = 1024, SAMPLE_DIGITS = 256 };
 enum { SAMPLE_TEMPERATURE, SAMPLE_TOP_K, SAMPLE_TOP_P, SAMPLE_MIN_P };
@@ -104,23 +104,17 @@ MPK_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, rt_u64 below)
     return low;
 }
 
-/* Sort the ranks in scratch, falling; SAMPLE_BLOCK of them, zeros at the end. */
-MPK_FN void sample_sort(const mpk_task &t)
+/* The ranks of a block, which order.cuh sorts, the highest first. */
+struct sample_ranks {
+    rt_u64 *s_rank;
+};
+MPK_FN void order_settle(const sample_ranks &r, rt_i64 a, rt_i64 b)
 {
-    rt_u64 *s_rank = (rt_u64 *)(t.s_scratch + SAMPLE_RANKS);
-    for (int width = 2; width <= SAMPLE_BLOCK; width *= 2)
-        for (int step = width / 2; step > 0; step /= 2) {
-            mpk_sync();
-            for (int i = mpk_thread(); i < SAMPLE_BLOCK; i += MPK_THREADS) {
-                int other = i ^ step;
-                rt_u64 a = s_rank[i], b = s_rank[other];
-                if (other > i && (a < b) == ((i & width) == 0)) {
-                    s_rank[i] = b;
-                    s_rank[other] = a;
-                }
-            }
-        }
-    mpk_sync();
+    rt_u64 first = r.s_rank[a], second = r.s_rank[b];
+    if (first < second) {
+        r.s_rank[a] = second;
+        r.s_rank[b] = first;
+    }
 }
 
 /* The next block, or the first again: its ranks and weights. */
@@ -135,8 +129,6 @@ MPK_FN void sample_next(const mpk_task &t, sample_row *r, bool again)
     rt_i64 first = again || r->first < 0 ? 0 : r->first + r->n;
     mpk_sync();
     r->low = sample_cut(t, *r, below);
-    for (int i = mpk_thread(); i < SAMPLE_BLOCK; i += MPK_THREADS)
-        s_rank[i] = 0;
     if (mpk_thread() == 0)
         s->n = 0;
     mpk_sync();
@@ -151,7 +143,8 @@ MPK_FN void sample_next(const mpk_task &t, sample_row *r, bool again)
     mpk_sync();
     r->n = s->n < SAMPLE_BLOCK ? s->n : SAMPLE_BLOCK;
     r->first = first;
-    sample_sort(t);
+    sample_ranks ranks = {s_rank};
+    order_sort(t, ranks, (rt_i64)r->n, SAMPLE_BLOCK);
     for (int i = mpk_thread(); i < (int)r->n; i += MPK_THREADS)
         s_weight[i] = sample_weight(*r, mpk_from_key((rt_u32)(s_rank[i] >> 32)));
     mpk_sync();

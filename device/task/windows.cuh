@@ -6,7 +6,8 @@
 #ifndef TASK_WINDOWS_CUH
 #define TASK_WINDOWS_CUH
 
-#include "task/lines.cuh"
+#include "task/index.cuh"
+#include "task/order.cuh"
 
 /* Up to three spatial axes, one number each. */
 struct conv_how {
@@ -160,13 +161,13 @@ MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &v
         pool_window w = pool_find(x, h, at);
         rt_u64 inside = mpk_count(w.steps, x.rank - 2);
         rt_i64 number, best = 0, from = -1, plane = at[0] * x.stride[0] + at[1] * x.stride[1];
-        lines_key most = {0, 0};
+        rt_u64 most = 0;
         for (rt_u64 e = 0; e < inside; e++) {
             rt_i64 offset = plane + pool_entry(x, h, w, e, &number);
-            lines_key k = lines_get(x, g_x, offset);
-            if (from >= 0 && !lines_is_nan(exact, k) && !lines_less(exact, most, k))
+            rt_u64 rank = order_rising(x, g_x, offset);
+            if (from >= 0 && rank <= most && (exact || rank < order_last(x.dtype)))
                 continue;
-            most = k;
+            most = rank;
             best = number;
             from = offset;
         }

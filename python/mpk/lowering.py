@@ -61,7 +61,11 @@ UNARY = {name: f"{name}({{0}})" for name in """
     "neg": "-{0}", "special_i0e": "i0e({0})", "special_i1": "i1({0})", "special_i1e": "i1e({0})",
     "special_bessel_j0": "j0({0})", "special_bessel_j1": "j1({0})", "special_bessel_y0": "y0({0})",
     "special_bessel_y1": "y1({0})", "special_ndtri": "ndtri({0})", "special_log_ndtr": "log_ndtr({0})",
-    "special_erfcx": "erfcx({0})", "sgn": "sign({0})", "relu": "max({0}, 0)", "logical_not": "lnot({0})",
+    "special_erfcx": "erfcx({0})", "special_modified_bessel_i0": "i0({0})", "special_modified_bessel_i1": "i1({0})",
+    "special_modified_bessel_k0": "k0({0})", "special_modified_bessel_k1": "k1({0})",
+    "special_scaled_modified_bessel_k0": "k0e({0})", "special_scaled_modified_bessel_k1": "k1e({0})",
+    "prims.spherical_bessel_j0": "where(isinf({0}), 0.0, where({0} == 0, 1.0, sin({0}) / {0}))",
+    "sgn": "sign({0})", "relu": "max({0}, 0)", "logical_not": "lnot({0})",
     "isposinf": "{0} == inf", "isneginf": "{0} == (-inf)", "frac": "{0} - trunc({0})", "positive": "{0}",
     "angle": "where({0} < 0, 3.141592653589793, where(isnan({0}), nan, 0.0))",
     "deg2rad": "{0} * 0.017453292519943295", "rad2deg": "{0} * 57.29577951308232",
@@ -74,6 +78,11 @@ BINARY = {name: f"{name}({{0}}, {{1}})" for name in """
     atan2 fmod remainder fmax fmin copysign nextafter hypot logaddexp logaddexp2 xlogy gcd lcm pow igamma
     igammac
 """.split()} | {
+    f"special_{shift}chebyshev_polynomial_{kind}": f"chebyshev_{kind}({x}, {{1}})"
+    for kind in "tuvw" for shift, x in (("", "{0}"), ("shifted_", "{0} + {0} - 1"))
+} | {
+    "special_hermite_polynomial_h": "hermite_h({0}, {1})", "special_hermite_polynomial_he": "hermite_he({0}, {1})",
+    "special_laguerre_polynomial_l": "laguerre({0}, {1})", "special_legendre_polynomial_p": "legendre({0}, {1})",
     "maximum": "max({0}, {1})", "minimum": "min({0}, {1})", "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}",
     "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}", "bitwise_and": "and({0}, {1})",
     "bitwise_or": "or({0}, {1})", "bitwise_xor": "xor({0}, {1})", "logical_and": "land({0}, {1})",

@@ -10,6 +10,7 @@ import torch
 
 from mpk.emit import Emitter, Unsupported, Val
 from mpk.lowering import aten, in_range, lower, packet, result_dtype, result_shape
+from mpk.lowering_math import LOW, no_extra
 
 
 def axis_first(e: Emitter, x: Val, axis: int) -> Val:
@@ -138,6 +139,34 @@ def index_select(e: Emitter, x: Val, axis: int, i: Val) -> Val:
 @lower(aten.embedding)
 def embedding(e: Emitter, table: Val, ids: Val, *_: Any) -> Val:
     return e.op("index", table, as_index(e, ids))
+
+
+@lower(aten._embedding_bag_forward_only, aten._embedding_bag)
+def embedding_bag(
+    e: Emitter,
+    table: Val,
+    ids: Val,
+    offsets: Val,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    weights: Val | None = None,
+    include_last_offset: bool = False,
+    padding: int = -1,
+) -> list[Any]:
+    """The sum, mean or largest of the rows ids[offsets[b]] .. ids[offsets[b + 1] - 1] of the table; of none: 0."""
+    bags, n, width = offsets.shape[0] - int(include_last_offset), ids.numel, table.shape[1]
+    wide = torch.float32 if table.dtype in LOW else table.dtype
+    y = e.folded(torch.zeros((1, 1), dtype=wide).expand(bags, width))
+    if n and y.numel:
+        begun = search(e, offsets, e.folded(torch.arange(n)), True)
+        left_out = "lor({0} == {1}, {2} > {3})"
+        bag = e.map(f"where({left_out}, {{3}}, {{2}} - 1)", ids, padding, begun, bags, dtype=torch.int64)
+        rows = e.cast(e.op("index", table, as_index(e, ids)), wide)
+        rows = rows if weights is None else e.map("{0} * {1}", rows, e.reshape(weights, (n, 1)), dtype=wide)
+        places = e.expand(e.reshape(bag, (n, 1)), (n, width))
+        y = scatter_into(e, y, 0, places, rows, ("sum", "mean", "max")[mode], False)
+    return [e.cast(y, table.dtype), *[lambda: no_extra("places of bags")] * 3]
 
 
 @lower(aten.gather)
@@ -407,3 +436,28 @@ for _name, _mode, _spatial, _aligned in (
     ("upsample_bicubic2d", "cubic", 2, True),
 ):
     lower(packet(_name))(resize(_mode, _spatial, _aligned))
+
+
+def blending(n: int, size: int, align: bool, scale: float | None) -> torch.Tensor:
+    """[size, n]: how much of each of n entries a resized one takes, a triangle as wide as what it stands for."""
+    ratio = 1 / scale if scale else n / size
+    ratio = ((n - 1) / (size - 1) if size > 1 else 0.0) if align else ratio
+    wide = max(ratio, 1.0)
+    centre = ratio * (torch.arange(size, dtype=torch.float64) + 0.5)[:, None]
+    j = torch.arange(n)[None, :]
+    seen = (j >= (centre - wide + 0.5).trunc().clamp(min=0)) & (j < (centre + wide + 0.5).trunc())
+    weight = (1 - ((j - centre + 0.5) / wide).abs()).clamp(min=0) * seen
+    return weight / weight.sum(1, keepdim=True)
+
+
+@lower(aten._upsample_bilinear2d_aa.default)
+def bilinear_aa(
+    e: Emitter, x: Val, size: Sequence[int], align: bool, scale_h: float | None = None, scale_w: float | None = None
+) -> Val:
+    wide = torch.float32 if x.dtype in LOW else x.dtype
+    n, (h, w) = math.prod(x.shape[:2]), x.shape[2:]
+    rows, columns = blending(h, size[0], align, scale_h), blending(w, size[1], align, scale_w).T
+    y = e.cast(e.reshape(x, (n, h, w)), wide)
+    y = e.op("batch_matmul", y, e.folded(columns.to(wide).expand(n, *columns.shape)))
+    y = e.op("batch_matmul", e.folded(rows.to(wide).expand(n, *rows.shape)), y)
+    return e.cast(e.reshape(y, result_shape(e)), x.dtype)

@@ -1,33 +1,10 @@
 /* body_copies.c - generic bodies of operators that move elements and compute nothing (device/task/copies.cuh). */
 #include "gen/body_print.h"
 
-static mpk_status print_copy(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_simple(c, n, "copy_run", "", out);
-    return MPK_OK;
-}
-
-static mpk_status print_reshape(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_simple(c, n, "reshape_run", "", out);
-    return MPK_OK;
-}
-
-static mpk_status print_gather(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_simple(c, n, "gather_run", "", out);
-    return MPK_OK;
-}
-
-static mpk_status print_embedding(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_simple(c, n, "embedding_run", "", out);
-    return MPK_OK;
-}
+GEN_PRINTER(copy, "copy_run", "")
+GEN_PRINTER(reshape, "reshape_run", "")
+GEN_PRINTER(gather, "gather_run", "")
+GEN_PRINTER(embedding, "embedding_run", "")
 
 /* One call for each input, with where it begins along the axis. */
 static mpk_status print_concat(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -43,12 +20,8 @@ static mpk_status print_concat(mpk_context *cx, const gen_call *c, uint32_t n, t
     return MPK_OK;
 }
 
-const gen_body gen_body_copy = {.op = "copy", .name = "copies", .accepts = gen_accepts_plain, .print = print_copy};
-const gen_body gen_body_reshape = {
-    .op = "reshape", .name = "copies", .accepts = gen_accepts_plain, .print = print_reshape};
-const gen_body gen_body_gather = {
-    .op = "gather", .name = "copies", .accepts = gen_accepts_plain, .print = print_gather};
-const gen_body gen_body_embedding = {
-    .op = "embedding", .name = "copies", .accepts = gen_accepts_plain, .print = print_embedding};
-const gen_body gen_body_concat = {
-    .op = "concat", .name = "copies", .accepts = gen_accepts_plain, .print = print_concat};
+const gen_body gen_body_copy = GEN_BODY("copy", "copies", print_copy, NULL);
+const gen_body gen_body_reshape = GEN_BODY("reshape", "copies", print_reshape, NULL);
+const gen_body gen_body_gather = GEN_BODY("gather", "copies", print_gather, NULL);
+const gen_body gen_body_embedding = GEN_BODY("embedding", "copies", print_embedding, NULL);
+const gen_body gen_body_concat = GEN_BODY("concat", "copies", print_concat, NULL);

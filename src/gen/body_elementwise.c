@@ -12,52 +12,23 @@ static void print_function(const gen_call *c, uint32_t n, const char *function, 
                c->op->n_in > 1 ? "in_" : "nothing", c->op->n_in > 1 ? def->in[1].name : "", def->out[0].name);
 }
 
-static mpk_status print_add(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    print_function(c, n, "ADD", out);
-    return MPK_OK;
-}
+#define PRINTER(name, function)                                                               \
+    static mpk_status print_##name(mpk_context *cx, const gen_call *c, uint32_t n, text *out) \
+    {                                                                                         \
+        (void)cx;                                                                             \
+        print_function(c, n, function, out);                                                  \
+        return MPK_OK;                                                                        \
+    }
+PRINTER(add, "ADD")
+PRINTER(mul, "MUL")
+PRINTER(silu, "SILU")
+PRINTER(gelu, c->op->attributes[0].i ? "GELU_TANH" : "GELU")
+PRINTER(silu_mul, "SILU_MUL")
+GEN_PRINTER(cast, "cast_run", "")
 
-static mpk_status print_mul(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    print_function(c, n, "MUL", out);
-    return MPK_OK;
-}
-
-static mpk_status print_silu(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    print_function(c, n, "SILU", out);
-    return MPK_OK;
-}
-
-static mpk_status print_gelu(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    print_function(c, n, c->op->attributes[0].i ? "GELU_TANH" : "GELU", out);
-    return MPK_OK;
-}
-
-static mpk_status print_silu_mul(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    print_function(c, n, "SILU_MUL", out);
-    return MPK_OK;
-}
-
-static mpk_status print_cast(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_simple(c, n, "cast_run", "", out);
-    return MPK_OK;
-}
-
-const gen_body gen_body_add = {.op = "add", .name = "elementwise", .accepts = gen_accepts_plain, .print = print_add};
-const gen_body gen_body_mul = {.op = "mul", .name = "elementwise", .accepts = gen_accepts_plain, .print = print_mul};
-const gen_body gen_body_silu = {.op = "silu", .name = "elementwise", .accepts = gen_accepts_plain, .print = print_silu};
-const gen_body gen_body_gelu = {.op = "gelu", .name = "elementwise", .accepts = gen_accepts_plain, .print = print_gelu};
-const gen_body gen_body_silu_mul = {
-    .op = "silu_mul", .name = "elementwise", .accepts = gen_accepts_plain, .print = print_silu_mul};
-const gen_body gen_body_cast = {.op = "cast", .name = "elementwise", .accepts = gen_accepts_plain, .print = print_cast};
+const gen_body gen_body_add = GEN_BODY("add", "elementwise", print_add, NULL);
+const gen_body gen_body_mul = GEN_BODY("mul", "elementwise", print_mul, NULL);
+const gen_body gen_body_silu = GEN_BODY("silu", "elementwise", print_silu, NULL);
+const gen_body gen_body_gelu = GEN_BODY("gelu", "elementwise", print_gelu, NULL);
+const gen_body gen_body_silu_mul = GEN_BODY("silu_mul", "elementwise", print_silu_mul, NULL);
+const gen_body gen_body_cast = GEN_BODY("cast", "elementwise", print_cast, NULL);

@@ -35,7 +35,7 @@ static mpk_status keep_subject(subject s)
     return MPK_OK;
 }
 
-/* Beside the cases of the records: long rows and contexts, and KV pages in the order of tensor cores. */
+/* Beside the cases of the records: long rows, lines and contexts, and KV pages in the order of tensor cores. */
 #define PLACES(tokens, pages)                                                                                         \
     "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n" \
     "state %kc : bf16[80, 2, 16, 64]\nstate %vc : bf16[80, 2, 16, 64]\n"
@@ -54,6 +54,34 @@ static const char *const more_graphs[] = {
     "input %x : bf16[4, 512] live=tokens\ninput %t : f32[4, 2, 32] live=tokens\n" PLACES(
         "4", "2, 40") "const %qn : bf16[64]\nconst %kn : bf16[64]\n%y, %l, %k, %v = attention_split(%x, %t, %p, %s, "
                       "%pages, %kc, %vc, %qn, %kn) {heads = 4, kv_heads = 2, head_size = 64, splits = 5, unit = 64}\n",
+    "input %x : f32[3, 5000] live=tokens\n%v, %i = sort(%x) {axis = 1}\n",
+    "input %x : f32[2, 5000]\n%y = map(%x) {expr = \"log(x0)\"}\n%v, %i = sort(%y) {axis = 1}\n",
+    "input %x : f64[5000]\n%y = map(%x) {expr = \"log(x0)\"}\n%v, %i = topk(%y) {axis = 0, k = 2600}\n",
+    "input %x : f64[5000]\n%y = map(%x) {expr = \"sqrt(x0 + 2)\"}\n%v, %i = extreme(%y) {axis = 0, kind = \"min\"}\n",
+    "input %x : f16[5000]\n%y = map(%x) {expr = \"sqrt(x0 + 3.5)\"}\n%v, %i = scan_extreme(%y) {axis = 0}\n",
+    "input %x : i64[5000, 2]\n%v, %i = sort(%x) {axis = 0, descending = 1}\n",
+    "input %x : bool[5000]\n%v, %i = sort(%x) {axis = 0, descending = 1}\n",
+    "input %x : f64[40000]\n%v, %i = sort(%x) {axis = 0}\n",
+    "input %x : f32[2, 40000] live=rows\n%v, %i = topk(%x) {axis = 1, k = 50}\n",
+    "input %x : bool[5000]\n%v, %i = topk(%x) {axis = 0, k = 3000, largest = 0}\n",
+    "input %x : i64[5000, 2]\n%v, %i = topk(%x) {axis = 0, k = 1500}\n",
+    "input %x : f32[2, 5000]\n%y = scan(%x) {axis = 1}\n",
+    "input %x : i32[40000]\n%y = scan(%x) {axis = 0, kind = \"prod\", dtype = \"i64\"}\n",
+    "input %x : f32[300, 3]\n%y = scan(%x) {axis = 0, kind = \"logsumexp\"}\n",
+    "input %x : f16[2, 5000]\n%v, %i = scan_extreme(%x) {axis = 1, kind = \"min\"}\n",
+    "input %x : bool[5000]\n%v, %i = scan_extreme(%x) {axis = 0}\n",
+    "input %x : f32[2, 40000] live=rows\n%v, %i = extreme(%x) {axis = 1, kind = \"min\"}\n",
+    "input %x : bool[300, 3]\n%v, %i = extreme(%x) {axis = 0, keep = 1, kind = \"max\"}\n",
+    "input %x : i32[2, 5000] live=rows\n%y = reduce(%x) {axes = [1], kind = \"sum\"}\n",
+    "input %x : bool[300, 2]\n%y = reduce(%x) {axes = [0], kind = \"all\"}\n",
+    "input %x : bf16[2, 5000]\ninput %i : i64[2, 40000]\ninput %s : bf16[2, 40000]\n%y = scatter(%x, %i, %s) {axis = "
+    "1, kind = \"sum\"}\n",
+    "input %x : i32[5000]\ninput %i : i64[5000]\ninput %s : i32[5000]\n%y = scatter(%x, %i, %s) {axis = 0, kind = "
+    "\"mean\", include_self = 0}\n",
+    "input %x : f32[3000, 2]\ninput %i : i64[5000, 2]\ninput %s : f32[5000, 2]\n%y = scatter(%x, %i, %s) {axis = 0}\n",
+    "input %x : f32[9]\ninput %v : f32[5000]\ninput %i : i64[5000]\n%y = index_put(%x, %v, %i) {accumulate = 1}\n",
+    "input %x : f32[9, 70, 3]\ninput %v : f32[5000, 3]\ninput %i : i64[5000]\ninput %k : i64[5000]\n%y = "
+    "index_put(%x, %v, %i, %k)\n",
 };
 
 /* Keep a case if there is code for it: operands of a block dtype have none, other plain ones must. */

@@ -1,28 +1,8 @@
 /* body_index.c - generic bodies of operators that choose where elements come from or go to, and of those along lines
- * (device/task/index.cuh, lines.cuh, sdpa.cuh). */
+ * (device/task/index.cuh, scatter.cuh, lines.cuh, sort.cuh, sdpa.cuh). */
 #include <math.h>
 
 #include "gen/body_print.h"
-
-/* A call with numbers behind the operands: "i" an int, "b" a truth, "d" a double, each from the attribute's number
- * that follows it in `what`; "|" ends. */
-static mpk_status print_attributes(const gen_call *c, uint32_t n, const char *function, const char *what, text *out)
-{
-    gen_print_head(c, n, out);
-    gen_print_call(c, function, out);
-    for (; *what != '|'; what += 2) {
-        const ir_attribute *a = &c->op->attributes[what[1] - '0'];
-        text_print(out, ", ");
-        if (what[0] == 'i')
-            text_print(out, "%lld", (long long)a->i);
-        else if (what[0] == 'b')
-            text_print(out, "%s", a->i ? "true" : "false");
-        else
-            gen_print_double(a->f, out);
-    }
-    text_print(out, ");\n}\n");
-    return MPK_OK;
-}
 
 /* "    constexpr mpk_numbers NAME = {{...}};", of an attribute that may be empty: then `otherwise`. */
 static void print_list(const gen_call *c, const char *name, uint32_t attribute, uint32_t rank, int64_t otherwise,
@@ -44,18 +24,12 @@ static int word_number(str word, const char *const *words)
     return 0;
 }
 
-#define PRINTER(name, function, what)                                                         \
-    static mpk_status print_##name(mpk_context *cx, const gen_call *c, uint32_t n, text *out) \
-    {                                                                                         \
-        (void)cx;                                                                             \
-        return print_attributes(c, n, function, what, out);                                   \
-    }
-PRINTER(full, "full_run", "d1|")
-PRINTER(iota, "iota_run", "d1d2|")
-PRINTER(triangle, "triangle_run", "i0b1|")
-PRINTER(take_along, "take_along_run", "i0|")
-PRINTER(search_sorted, "search_sorted_run", "b0|")
-PRINTER(group_norm, "group_norm_run", "i0d1|")
+GEN_PRINTER(full, "full_run", "d1")
+GEN_PRINTER(iota, "iota_run", "d1d2")
+GEN_PRINTER(triangle, "triangle_run", "i0b1")
+GEN_PRINTER(take_along, "take_along_run", "i0")
+GEN_PRINTER(search_sorted, "search_sorted_run", "b0")
+GEN_PRINTER(group_norm, "group_norm_run", "i0d1")
 
 static mpk_status print_flip(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
@@ -214,6 +188,26 @@ static mpk_status print_topk(mpk_context *cx, const gen_call *c, uint32_t n, tex
     return MPK_OK;
 }
 
+/* As in sort.cuh: a list of 1024 entries of 12 bytes, and a word. */
+static uint32_t scratch_of_sort(const gen_call *c)
+{
+    (void)c;
+    return 1024 * 12 + 8;
+}
+
+/* As in scatter.cuh: a list of 512 entries of 12 bytes and its length; of scatter also a value for each entry, and sums
+ * and counts of 1024. */
+static uint32_t scratch_of_index_put(const gen_call *c)
+{
+    (void)c;
+    return 512 * 12 + 8;
+}
+
+static uint32_t scratch_of_scatter(const gen_call *c)
+{
+    return scratch_of_index_put(c) + 512 * 8 + 1024 * 12;
+}
+
 /* Weights of a chunk, the query and the sums of values, in double; as in sdpa.cuh. */
 static uint32_t scratch_of_sdpa(const gen_call *c)
 {
@@ -238,31 +232,23 @@ static mpk_status print_sdpa(mpk_context *cx, const gen_call *c, uint32_t n, tex
     return MPK_OK;
 }
 
-#define BODY(operator, file, printer)                                                \
-    {                                                                                \
-        .op = operator, .name = file, .accepts = gen_accepts_plain, .print = printer \
-    }
-const gen_body gen_body_full = BODY("full", "index", print_full);
-const gen_body gen_body_iota = BODY("iota", "index", print_iota);
-const gen_body gen_body_flip = BODY("flip", "index", print_flip);
-const gen_body gen_body_pad = BODY("pad", "index", print_pad);
-const gen_body gen_body_triangle = BODY("triangle", "index", print_triangle);
-const gen_body gen_body_strided = BODY("strided", "index", print_strided);
-const gen_body gen_body_slice_scatter = BODY("slice_scatter", "index", print_slice_scatter);
-const gen_body gen_body_take_along = BODY("take_along", "index", print_take_along);
-const gen_body gen_body_index = BODY("index", "index", print_index);
-const gen_body gen_body_index_put = BODY("index_put", "index", print_index_put);
-const gen_body gen_body_scatter = BODY("scatter", "index", print_scatter);
-const gen_body gen_body_extreme = BODY("extreme", "lines", print_extreme);
-const gen_body gen_body_scan = BODY("scan", "lines", print_scan);
-const gen_body gen_body_scan_extreme = BODY("scan_extreme", "lines", print_scan_extreme);
-const gen_body gen_body_sort = BODY("sort", "lines", print_sort);
-const gen_body gen_body_topk = BODY("topk", "lines", print_topk);
-const gen_body gen_body_search_sorted = BODY("search_sorted", "lines", print_search_sorted);
-const gen_body gen_body_group_norm = {.op = "group_norm",
-                                      .name = "sdpa",
-                                      .accepts = gen_accepts_plain,
-                                      .print = print_group_norm,
-                                      .scratch_bytes = gen_scratch_reduce};
+const gen_body gen_body_full = GEN_BODY("full", "index", print_full, NULL);
+const gen_body gen_body_iota = GEN_BODY("iota", "index", print_iota, NULL);
+const gen_body gen_body_flip = GEN_BODY("flip", "index", print_flip, NULL);
+const gen_body gen_body_pad = GEN_BODY("pad", "index", print_pad, NULL);
+const gen_body gen_body_triangle = GEN_BODY("triangle", "index", print_triangle, NULL);
+const gen_body gen_body_strided = GEN_BODY("strided", "index", print_strided, NULL);
+const gen_body gen_body_slice_scatter = GEN_BODY("slice_scatter", "index", print_slice_scatter, NULL);
+const gen_body gen_body_take_along = GEN_BODY("take_along", "index", print_take_along, NULL);
+const gen_body gen_body_index = GEN_BODY("index", "index", print_index, NULL);
+const gen_body gen_body_index_put = GEN_BODY("index_put", "scatter", print_index_put, scratch_of_index_put);
+const gen_body gen_body_scatter = GEN_BODY("scatter", "scatter", print_scatter, scratch_of_scatter);
+const gen_body gen_body_extreme = GEN_BODY("extreme", "lines", print_extreme, gen_scratch_reduce);
+const gen_body gen_body_scan = GEN_BODY("scan", "lines", print_scan, gen_scratch_reduce);
+const gen_body gen_body_scan_extreme = GEN_BODY("scan_extreme", "lines", print_scan_extreme, gen_scratch_reduce);
+const gen_body gen_body_sort = GEN_BODY("sort", "sort", print_sort, scratch_of_sort);
+const gen_body gen_body_topk = GEN_BODY("topk", "sort", print_topk, scratch_of_sort);
+const gen_body gen_body_search_sorted = GEN_BODY("search_sorted", "lines", print_search_sorted, NULL);
+const gen_body gen_body_group_norm = GEN_BODY("group_norm", "sdpa", print_group_norm, gen_scratch_reduce);
 const gen_body gen_body_sdpa = {
     .op = "sdpa", .name = "sdpa", .accepts = accepts_sdpa, .print = print_sdpa, .scratch_bytes = scratch_of_sdpa};

@@ -53,22 +53,8 @@ static mpk_status print_logits(mpk_context *cx, const gen_call *c, uint32_t n, t
     return MPK_OK;
 }
 
-static mpk_status print_fold(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_simple(c, n, "attention_fold_run", "", out);
-    return MPK_OK;
-}
+GEN_PRINTER(attention_fold, "attention_fold_run", "")
 
-const gen_body gen_body_linear = {.op = "linear",
-                                  .name = "linear",
-                                  .accepts = gen_accepts_plain,
-                                  .print = print_linear,
-                                  .scratch_bytes = scratch_bytes};
-const gen_body gen_body_logits = {.op = "logits",
-                                  .name = "linear",
-                                  .accepts = gen_accepts_plain,
-                                  .print = print_logits,
-                                  .scratch_bytes = scratch_bytes};
-const gen_body gen_body_attention_fold = {
-    .op = "attention_fold", .name = "fold", .accepts = gen_accepts_plain, .print = print_fold};
+const gen_body gen_body_linear = GEN_BODY("linear", "linear", print_linear, scratch_bytes);
+const gen_body gen_body_logits = GEN_BODY("logits", "linear", print_logits, scratch_bytes);
+const gen_body gen_body_attention_fold = GEN_BODY("attention_fold", "fold", print_attention_fold, NULL);

@@ -119,4 +119,4 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
-const gen_body gen_body_map = {.op = "map", .name = "map", .accepts = gen_accepts_plain, .print = print};
+const gen_body gen_body_map = GEN_BODY("map", "map", print, NULL);

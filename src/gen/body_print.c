@@ -133,11 +133,25 @@ void gen_print_call(const gen_call *c, const char *function, text *out)
     }
 }
 
-void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *arguments, text *out)
+static void print_attribute(const ir_attribute *a, char kind, text *out)
+{
+    if (kind == 'i')
+        text_print(out, ", %lld", (long long)a->i);
+    else if (kind == 'b')
+        text_print(out, ", %s", a->i ? "true" : "false");
+    else {
+        text_print(out, ", ");
+        gen_print_double(a->f, out);
+    }
+}
+
+void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *what, text *out)
 {
     gen_print_head(c, n, out);
     gen_print_call(c, function, out);
-    text_print(out, "%s);\n}\n", arguments);
+    for (; *what; what += 2)
+        print_attribute(&c->op->attributes[what[1] - '0'], what[0], out);
+    text_print(out, ");\n}\n");
 }
 
 /* 17 digits give a double back, 9 a float; C wants a point or an exponent. */

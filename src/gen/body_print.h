@@ -25,8 +25,23 @@ void gen_print_head(const gen_call *c, uint32_t n, text *out);
 void gen_print_head_of_rows(const gen_call *c, uint32_t n, text *out);
 /* "    function(t, in_x, in_weight, out_y": what follows is the record's. */
 void gen_print_call(const gen_call *c, const char *function, text *out);
-/* The whole instance: head, call with these further arguments (", 3, true" or ""), end. */
-void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *arguments, text *out);
+/* The whole instance: head, one call with attributes of the operator behind the operands, end.  what: two letters for
+ * each attribute, "i" an int, "b" a truth or "d" a double, and its number: "i0d1". */
+void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *what, text *out);
+/* print_NAME, the `print` of a body that is such a call. */
+#define GEN_PRINTER(name, function, what)                                                     \
+    static mpk_status print_##name(mpk_context *cx, const gen_call *c, uint32_t n, text *out) \
+    {                                                                                         \
+        (void)cx;                                                                             \
+        gen_print_simple(c, n, function, what, out);                                          \
+        return MPK_OK;                                                                        \
+    }
+/* A generic body for all plain operands; scratch: its `scratch_bytes`, or NULL. */
+#define GEN_BODY(operator, file, printer, scratch)                                                             \
+    {                                                                                                          \
+        .op = operator, .name = file, .accepts = gen_accepts_plain, .print = printer, .scratch_bytes = scratch \
+    }
+
 /* A number as a literal of C: a double, or with an f behind it a float; infinities and NaN too. */
 void gen_print_double(double x, text *out);
 void gen_print_float(float x, text *out);

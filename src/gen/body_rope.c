@@ -33,13 +33,7 @@ static mpk_status print_rope_table(mpk_context *cx, const gen_call *c, uint32_t 
     return MPK_OK;
 }
 
-static mpk_status print_rope(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_simple(c, n, "rope_run", c->op->attributes[0].i ? ", true" : ", false", out);
-    return MPK_OK;
-}
+GEN_PRINTER(rope, "rope_run", "b0")
 
-const gen_body gen_body_rope_table = {
-    .op = "rope_table", .name = "rope", .accepts = gen_accepts_plain, .print = print_rope_table};
-const gen_body gen_body_rope = {.op = "rope", .name = "rope", .accepts = gen_accepts_plain, .print = print_rope};
+const gen_body gen_body_rope_table = GEN_BODY("rope_table", "rope", print_rope_table, NULL);
+const gen_body gen_body_rope = GEN_BODY("rope", "rope", print_rope, NULL);

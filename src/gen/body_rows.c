@@ -1,29 +1,12 @@
 /* body_rows.c - generic bodies of operators that reduce along axes (device/task/rows.cuh), and batch_matmul. */
 #include "gen/body_print.h"
 
-/* One call with eps behind the operands. */
-static void print_with_eps(const gen_call *c, uint32_t n, const char *function, text *out)
-{
-    gen_print_head(c, n, out);
-    gen_print_call(c, function, out);
-    text_print(out, ", ");
-    gen_print_double(c->op->attributes[0].f, out);
-    text_print(out, ");\n}\n");
-}
-
-static mpk_status print_rms_norm(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    print_with_eps(c, n, "rms_norm_run", out);
-    return MPK_OK;
-}
-
-static mpk_status print_layer_norm(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    print_with_eps(c, n, "layer_norm_run", out);
-    return MPK_OK;
-}
+GEN_PRINTER(rms_norm, "rms_norm_run", "d0")
+GEN_PRINTER(layer_norm, "layer_norm_run", "d0")
+GEN_PRINTER(argmax, "argmax_run", "")
+GEN_PRINTER(argmax_partial, "argmax_partial_run", "i0")
+GEN_PRINTER(argmax_reduce, "argmax_reduce_run", "")
+GEN_PRINTER(batch_matmul, "batch_matmul_run", "b0")
 
 static void print_along_axis(const gen_call *c, uint32_t n, bool logarithm, text *out)
 {
@@ -70,48 +53,12 @@ static mpk_status print_reduce(mpk_context *cx, const gen_call *c, uint32_t n, t
     return MPK_OK;
 }
 
-static mpk_status print_argmax(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_simple(c, n, "argmax_run", "", out);
-    return MPK_OK;
-}
-
-static mpk_status print_argmax_partial(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_head(c, n, out);
-    gen_print_call(c, "argmax_partial_run", out);
-    text_print(out, ", %lld);\n}\n", (long long)c->op->attributes[0].i);
-    return MPK_OK;
-}
-
-static mpk_status print_argmax_reduce(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_simple(c, n, "argmax_reduce_run", "", out);
-    return MPK_OK;
-}
-
-static mpk_status print_batch_matmul(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    gen_print_simple(c, n, "batch_matmul_run", c->op->attributes[0].i ? ", true" : ", false", out);
-    return MPK_OK;
-}
-
-#define ROWS(operator, printer)                                                         \
-    {                                                                                   \
-        .op = operator, .name = "rows", .accepts = gen_accepts_plain, .print = printer, \
-        .scratch_bytes = gen_scratch_reduce                                             \
-    }
-const gen_body gen_body_rms_norm = ROWS("rms_norm", print_rms_norm);
-const gen_body gen_body_layer_norm = ROWS("layer_norm", print_layer_norm);
-const gen_body gen_body_softmax = ROWS("softmax", print_softmax);
-const gen_body gen_body_log_softmax = ROWS("log_softmax", print_log_softmax);
-const gen_body gen_body_reduce = ROWS("reduce", print_reduce);
-const gen_body gen_body_argmax = ROWS("argmax", print_argmax);
-const gen_body gen_body_argmax_partial = ROWS("argmax_partial", print_argmax_partial);
-const gen_body gen_body_argmax_reduce = ROWS("argmax_reduce", print_argmax_reduce);
-const gen_body gen_body_batch_matmul = {
-    .op = "batch_matmul", .name = "matmul", .accepts = gen_accepts_plain, .print = print_batch_matmul};
+const gen_body gen_body_rms_norm = GEN_BODY("rms_norm", "rows", print_rms_norm, gen_scratch_reduce);
+const gen_body gen_body_layer_norm = GEN_BODY("layer_norm", "rows", print_layer_norm, gen_scratch_reduce);
+const gen_body gen_body_softmax = GEN_BODY("softmax", "rows", print_softmax, gen_scratch_reduce);
+const gen_body gen_body_log_softmax = GEN_BODY("log_softmax", "rows", print_log_softmax, gen_scratch_reduce);
+const gen_body gen_body_reduce = GEN_BODY("reduce", "rows", print_reduce, gen_scratch_reduce);
+const gen_body gen_body_argmax = GEN_BODY("argmax", "rows", print_argmax, gen_scratch_reduce);
+const gen_body gen_body_argmax_partial = GEN_BODY("argmax_partial", "rows", print_argmax_partial, gen_scratch_reduce);
+const gen_body gen_body_argmax_reduce = GEN_BODY("argmax_reduce", "rows", print_argmax_reduce, gen_scratch_reduce);
+const gen_body gen_body_batch_matmul = GEN_BODY("batch_matmul", "matmul", print_batch_matmul, NULL);

@@ -17,5 +17,4 @@ static uint32_t scratch_bytes(const gen_call *c)
     return GEN_REDUCE_BYTES + 1024 * 16 + 256 * 4 + 64;
 }
 
-const gen_body gen_body_sample = {
-    .op = "sample", .name = "sample", .accepts = gen_accepts_plain, .print = print, .scratch_bytes = scratch_bytes};
+const gen_body gen_body_sample = GEN_BODY("sample", "sample", print, scratch_bytes);

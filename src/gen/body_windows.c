@@ -105,11 +105,7 @@ static mpk_status print_upsample(mpk_context *cx, const gen_call *c, uint32_t n,
     return MPK_OK;
 }
 
-#define WINDOWS(operator, printer)                                                        \
-    {                                                                                     \
-        .op = operator, .name = "windows", .accepts = gen_accepts_plain, .print = printer \
-    }
-const gen_body gen_body_conv = WINDOWS("conv", print_conv);
-const gen_body gen_body_max_pool = WINDOWS("max_pool", print_max_pool);
-const gen_body gen_body_avg_pool = WINDOWS("avg_pool", print_avg_pool);
-const gen_body gen_body_upsample = WINDOWS("upsample", print_upsample);
+const gen_body gen_body_conv = GEN_BODY("conv", "windows", print_conv, NULL);
+const gen_body gen_body_max_pool = GEN_BODY("max_pool", "windows", print_max_pool, NULL);
+const gen_body gen_body_avg_pool = GEN_BODY("avg_pool", "windows", print_avg_pool, NULL);
+const gen_body gen_body_upsample = GEN_BODY("upsample", "windows", print_upsample, NULL);

@@ -138,8 +138,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
-    if (shape_input(g, op, input)->dtype == IR_I32)
-        pages_fill(g, op, POSITIONS, K_CACHE, input, seed, data);
+    pages_fill(g, op, POSITIONS, K_CACHE, input, seed, data);
 }
 
 static const op_operand in[] = {

@@ -20,16 +20,10 @@
  * Cost: that of attention; units balance the splits, so the operator's time does not count as dependent on data.
  */
 #include "op/attend.h"
-#include "op/heads.h"
+#include "op/turned.h"
 
-enum { QKV, TABLE, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE, Q_NORM, K_NORM };
 enum { PART, LSE, K_OUT, V_OUT };
-enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT };
-
-static heads_split split_of(const ir_attribute *a)
-{
-    return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};
-}
+enum { EPS = TURNED_ATTRIBUTES, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT };
 
 static mpk_status check_attributes(mpk_context *cx, const ir_op *op)
 {
@@ -44,9 +38,8 @@ static mpk_status check_attributes(mpk_context *cx, const ir_op *op)
 }
 
 /* The caches must be state itself: positions of earlier steps are read without being named in `reads`. */
-static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *op, heads_split n)
+static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
-    TRY(pages_expect_caches(cx, g, op, K_CACHE, n.kv, n.size));
     for (uint32_t i = K_CACHE; i <= V_CACHE; i++)
         CHECK(cx, shape_input(g, op, i)->kind == IR_STATE, MPK_EUNSUPPORTED,
               "attention_split: %%%.*s is written in this step, the cache must be state",
@@ -56,17 +49,11 @@ static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    heads_split n = split_of(op->attributes);
-    TRY(heads_check(cx, g, op, n, Q_NORM));
+    heads_split n = turned_split(op);
+    TRY(turned_expect(cx, g, op));
     TRY(check_attributes(cx, op));
-    const ir_tensor *qkv = shape_input(g, op, QKV), *table = shape_input(g, op, TABLE);
-    TRY(shape_expect(cx, g, op, TABLE, 1 << IR_F32, 3, (int64_t[]){qkv->dims[0], 2, SHAPE_FREE}));
-    TRY(shape_expect_live(cx, g, op, TABLE, qkv->live));
-    CHECK(cx, 2 * table->dims[2] <= n.size, MPK_ESHAPE,
-          "attention_split: the table rotates %lld entries, heads have %lld", (long long)(2 * table->dims[2]),
-          (long long)n.size);
-    TRY(pages_expect(cx, g, op, POSITIONS, qkv->dims[0], qkv->live));
-    TRY(check_caches(cx, g, op, n));
+    TRY(check_caches(cx, g, op));
+    const ir_tensor *qkv = shape_input(g, op, QKV);
     for (uint32_t i = PART; i <= LSE; i++) {
         out[i].dtype = i == PART ? qkv->dtype : IR_F32;
         out[i].live = qkv->live;
@@ -75,10 +62,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
         out[i].dims[1] = op->attributes[SPLITS].i;
         out[i].dims[2] = i == PART ? n.q * n.size : n.q;
     }
-    for (uint32_t i = 0; i < 2; i++) {
-        shape_like(shape_input(g, op, K_CACHE + i), &out[K_OUT + i]);
-        out[K_OUT + i].shares = op->in[K_CACHE + i];
-    }
+    turned_caches(g, op, &out[K_OUT]);
     return MPK_OK;
 }
 
@@ -102,7 +86,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 {
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == QKV)
-        *read = heads_box(shape_input(g, op, QKV), split_of(op->attributes), box->lo[2] / group_columns(op),
+        *read = heads_box(shape_input(g, op, QKV), turned_split(op), box->lo[2] / group_columns(op),
                           box->hi[2] / group_columns(op));
     else if (input == K_CACHE || input == V_CACHE)
         *read = (ir_box){0};
@@ -230,7 +214,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;
     const op_view *in = call->in;
-    heads_split n = split_of(a);
+    heads_split n = turned_split(call->op);
     work w = {.call = call, .n = n, .alive = op_live_entries(call, &in[QKV]), .half = in[TABLE].dims[2]};
     w.view = (attend_view){&in[K_CACHE], &in[V_CACHE], &in[PAGES], attend_scale(a[SCALE].f, n.size), a[WINDOW].i};
     w.query = scratch;
@@ -276,40 +260,35 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     }
 }
 
-static const op_operand in[] = {
-    {"qkv", 0},     {"table", 0},   {"positions", 0},        {"slots", 0},           {"pages", 0},
-    {"k_cache", 0}, {"v_cache", 0}, {"q_norm", OP_OPTIONAL}, {"k_norm", OP_OPTIONAL}};
 static const op_operand out[] = {{"part", 0}, {"lse", 0}, {"k_cache", 0}, {"v_cache", 0}};
 static const op_attribute attributes[] = {
-    SHAPE_NEEDED("heads", INT),  SHAPE_NEEDED("kv_heads", INT), SHAPE_NEEDED("head_size", INT),
-    SHAPE_REAL("eps", 1e-6),     SHAPE_REAL("scale", 0),        SHAPE_INT("window", 0),
-    SHAPE_INT("interleaved", 0), SHAPE_NEEDED("splits", INT),   SHAPE_INT("unit", 128)};
+    TURNED_ATTRIBUTE_ROWS,       SHAPE_REAL("eps", 1e-6),     SHAPE_REAL("scale", 0), SHAPE_INT("window", 0),
+    SHAPE_INT("interleaved", 0), SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128)};
 
-#define INPUTS(tokens, qkv, half, pages, cache)                                                                       \
-    "input %x : " qkv " live=tokens\ninput %t : f32[" tokens ", 2, " half "] live=tokens\n"                           \
-    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n" \
-    "state %kc : " cache "\nstate %vc : " cache "\n"
 static const op_case cases[] = {
-    {INPUTS("1", "f32[1, 960]", "32", "2, 4",
-            "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 9, "
-                                 "kv_heads = 3, head_size = 64, splits = 4, unit = 16}\n"},
-    {INPUTS("7", "f32[7, 336]", "24", "3, 3",
-            "bf16[9, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
-                                 "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads "
-                                 "= 5, kv_heads = 1, head_size = 48, eps = 1e-05, window = 9, splits = 3, unit = 8}\n"},
-    {INPUTS("7", "bf16[7, 640]", "32", "4, 3",
-            "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
-                                 "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = "
-                                 "4, kv_heads = 2, head_size = 80, interleaved = 1, scale = 0.2, splits = 9, unit = "
-                                 "4}\n"},
+    {TURNED_INPUTS(
+        "1", "f32[1, 960]", "32", "2, 4",
+        "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 9, "
+                             "kv_heads = 3, head_size = 64, splits = 4, unit = 16}\n"},
+    {TURNED_INPUTS(
+        "7", "f32[7, 336]", "24", "3, 3",
+        "bf16[9, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
+                             "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads "
+                             "= 5, kv_heads = 1, head_size = 48, eps = 1e-05, window = 9, splits = 3, unit = 8}\n"},
+    {TURNED_INPUTS(
+        "7", "bf16[7, 640]", "32", "4, 3",
+        "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
+                             "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = "
+                             "4, kv_heads = 2, head_size = 80, interleaved = 1, scale = 0.2, splits = 9, unit = "
+                             "4}\n"},
 };
 
 const op_def op_attention_split = {
     .name = "attention_split",
     .summary = "norm, rope, cache update and attention of a few tokens, cut over the context; see attention_fold",
-    .in = in,
+    .in = turned_in,
     .out = out,
-    .n_in = SHAPE_COUNT(in),
+    .n_in = SHAPE_COUNT(turned_in),
     .n_out = SHAPE_COUNT(out),
     .attributes = attributes,
     .n_attributes = SHAPE_COUNT(attributes),

@@ -2,30 +2,20 @@
  *
  * The number is rounded to the dtype as cast does.  Cost: one store an entry.
  */
-#include "op/shape.h"
-#include "op/walk.h"
+#include "op/made.h"
 
 enum { SHAPE, VALUE, DTYPE };
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     (void)g;
-    str name = op->attributes[DTYPE].s;
-    CHECK(cx, ir_dtype_from_name(name, &out->dtype) && SHAPE_PLAIN >> out->dtype & 1, MPK_EUNSUPPORTED,
-          "full: dtype \"%.*s\" is not a plain dtype", STR_ARG(name));
+    TRY(made_dtype(cx, op, DTYPE, out));
     out->rank = op->attributes[SHAPE].ints.n;
     CHECK(cx, out->rank <= IR_MAX_RANK, MPK_ESHAPE, "full: shape has %u axes, at most %d are possible", out->rank,
           IR_MAX_RANK);
     for (uint32_t i = 0; i < out->rank; i++)
         out->dims[i] = op->attributes[SHAPE].ints.at[i];
     return MPK_OK;
-}
-
-/* There is no input. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
-{
-    (void)g, (void)op, (void)input, (void)box;
-    *read = (ir_box){0};
 }
 
 static void ref(const op_call *call, const ir_box *box, void *scratch)
@@ -39,7 +29,6 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     while (walk_next(box, y->rank, at));
 }
 
-static const op_operand out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("shape", INTS), SHAPE_NEEDED("value", FLOAT),
                                           SHAPE_WORD("dtype", "f32")};
 static const op_case cases[] = {
@@ -51,13 +40,10 @@ static const op_case cases[] = {
 const op_def op_full = {
     .name = "full",
     .summary = "one number everywhere",
-    .out = out,
-    .n_out = SHAPE_COUNT(out),
+    MADE_RECORD,
     .attributes = attributes,
     .n_attributes = SHAPE_COUNT(attributes),
     .infer = infer,
-    .axes = shape_axes_all,
-    .reads = reads,
     .ref = ref,
     .cases = cases,
     .n_cases = SHAPE_COUNT(cases),

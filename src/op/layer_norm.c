@@ -1,8 +1,9 @@
-/* layer_norm.c - (x - mean) / sqrt(variance + eps) * weight + bias over the last axis.  x [.., N], weight, bias [N] or
- * absent.
+/* layer_norm.c - (x - mean) / sqrt(variance + eps) * weight + bias over the last axis.  x real [.., N], weight, bias
+ * [N] real or absent.
  *
  * Mean and variance are sums in double from the first entry to the last, the variance around the mean (two passes, so
- * that a large mean costs no digits). A row is never cut. Cost: three passes over the row.
+ * that a large mean costs no digits); the rest is fp32, of f64 fp64. A row is never cut. Cost: three passes over the
+ * row.
  */
 #include <math.h>
 
@@ -15,33 +16,57 @@ enum { X, WEIGHT, BIAS };
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
-    TRY(shape_expect_dtype(cx, g, op, X, SHAPE_FLOAT));
+    TRY(shape_expect_dtype(cx, g, op, X, SHAPE_REAL_NUMBER));
     CHECK(cx, x->rank > 0, MPK_ESHAPE, "layer_norm: input x (%%%.*s) is a scalar", STR_ARG(x->name));
     CHECK(cx, x->rank > 1 || x->live == IR_ALL, MPK_ESHAPE, "layer_norm: the normalised axis may not be partly alive");
-    TRY(shape_expect(cx, g, op, WEIGHT, SHAPE_FLOAT, 1, &x->dims[x->rank - 1]));
-    TRY(shape_expect(cx, g, op, BIAS, SHAPE_FLOAT, 1, &x->dims[x->rank - 1]));
-    CHECK(cx, op->attributes[0].f >= 0, MPK_EARG, "layer_norm: eps is %g, expected 0 or more", op->attributes[0].f);
+    TRY(shape_expect(cx, g, op, WEIGHT, SHAPE_REAL_NUMBER, 1, &x->dims[x->rank - 1]));
+    TRY(shape_expect(cx, g, op, BIAS, SHAPE_REAL_NUMBER, 1, &x->dims[x->rank - 1]));
     shape_like(x, out);
     return MPK_OK;
 }
 
-/* In place; sums in double from 0 to n - 1. */
-static void normalise(float *row, int64_t n, const op_view *weight, const op_view *bias, double eps)
+/* Element i of a row, normalised: in fp32 once the factor is there, or all in fp64. */
+static double finish_f32(double away, double factor, const op_view *weight, const op_view *bias, int64_t i)
 {
+    float y = (float)(away * factor);
+    if (weight->data)
+        y *= op_load(weight, i * weight->stride[0]);
+    if (bias->data)
+        y += op_load(bias, i * bias->stride[0]);
+    return (double)y;
+}
+static double finish_f64(double away, double factor, const op_view *weight, const op_view *bias, int64_t i)
+{
+    double y = away * factor;
+    if (weight->data)
+        y *= walk_load_double(weight, i * weight->stride[0]);
+    if (bias->data)
+        y += walk_load_double(bias, i * bias->stride[0]);
+    return y;
+}
+
+/* A row of n; sums in double from 0 to n - 1. */
+static void normalise(const op_call *call, const double *row, int64_t n, int64_t to)
+{
+    const op_view *weight = &call->in[WEIGHT], *bias = &call->in[BIAS], *y = &call->out[0];
+    bool wide = y->dtype == IR_F64;
     double sum = 0, squares = 0;
     for (int64_t i = 0; i < n; i++)
-        sum += (double)row[i];
+        sum += row[i];
     double mean = sum / (double)n;
     for (int64_t i = 0; i < n; i++)
-        squares += ((double)row[i] - mean) * ((double)row[i] - mean);
-    double factor = 1 / sqrt(squares / (double)n + eps);
-    for (int64_t i = 0; i < n; i++) {
-        row[i] = (float)(((double)row[i] - mean) * factor);
-        if (weight->data)
-            row[i] *= op_load(weight, i * weight->stride[0]);
-        if (bias->data)
-            row[i] += op_load(bias, i * bias->stride[0]);
-    }
+        squares += (row[i] - mean) * (row[i] - mean);
+    double factor = 1 / sqrt(squares / (double)n + call->attributes[0].f);
+    for (int64_t i = 0; i < n; i++)
+        walk_store_double(y, to + i * y->stride[y->rank - 1],
+                          (wide ? finish_f64 : finish_f32)(row[i] - mean, factor, weight, bias, i));
+}
+
+static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    (void)box;
+    const ir_tensor *x = shape_input(g, op, X);
+    return (size_t)x->dims[x->rank - 1] * sizeof(double);
 }
 
 static void ref(const op_call *call, const ir_box *box, void *scratch)
@@ -50,9 +75,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     int64_t at[IR_MAX_RANK], n = x->dims[x->rank - 1];
     memcpy(at, box->lo, sizeof at);
     do {
-        walk_load_row(x, walk_offset(x, at), 0, n, scratch);
-        normalise(scratch, n, &call->in[WEIGHT], &call->in[BIAS], call->attributes[0].f);
-        walk_store_row(y, walk_offset(y, at), 0, n, scratch);
+        walk_load_doubles(x, walk_offset(x, at), x->stride[x->rank - 1], n, scratch);
+        normalise(call, scratch, n, walk_offset(y, at));
     } while (walk_next(box, x->rank - 1, at));
 }
 
@@ -61,6 +85,7 @@ static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-5)};
 static const op_case cases[] = {
     {"input %x : f32[7, 320] live=tokens\nconst %w : f32[320]\nconst %b : bf16[320]\n%y = layer_norm(%x, %w, %b)\n"},
     {"input %x : bf16[3, 5, 48]\n%y = layer_norm(%x, _, _) {eps = 0.001}\n"},
+    {"input %x : f64[3, 1000]\nconst %w : f64[1000]\nconst %b : f64[1000]\n%y = layer_norm(%x, %w, %b)\n"},
 };
 
 const op_def op_layer_norm = {
@@ -75,7 +100,7 @@ const op_def op_layer_norm = {
     .infer = infer,
     .axes = shape_axes_rows,
     .reads = shape_reads_rows,
-    .scratch_bytes = shape_scratch_row,
+    .scratch_bytes = scratch_bytes,
     .ref = ref,
     .cases = cases,
     .n_cases = SHAPE_COUNT(cases),

@@ -120,6 +120,56 @@ SPECIAL_FN int64_t whole_shift_right(int64_t a, int64_t b)
 REMAINDERS(float, f)
 REMAINDERS(double, d)
 
+/* Polynomials of degree n, rounded down, by their recurrences from degrees 0 and 1; below degree 0 they are 0.  Those
+ * of Chebyshev (first to fourth kind) have a closed form within -1 .. 1.  A degree that no loop should count up to
+ * gives NaN, as do Hermite's where they overflow. */
+enum { FIRST_KIND, SECOND_KIND, THIRD_KIND, FOURTH_KIND, HERMITE, HERMITE_E, LAGUERRE, LEGENDRE };
+#define POLYNOMIALS(type, suffix, hermite_limit)                                        \
+    SPECIAL_FN type chebyshev_##suffix(int kind, type x, type n)                        \
+    {                                                                                   \
+        type t = acos##suffix(x), half = t / 2;                                         \
+        if (kind == FIRST_KIND)                                                         \
+            return cos##suffix(n * t);                                                  \
+        if (kind == SECOND_KIND)                                                        \
+            return sin##suffix((n + 1) * t) / sin##suffix(t);                           \
+        type between = (n + (type)0.5) * t;                                             \
+        return kind == THIRD_KIND ? cos##suffix(between) / cos##suffix(half)            \
+                                  : sin##suffix(between) / sin##suffix(half);           \
+    }                                                                                   \
+    SPECIAL_FN type polynomial_##suffix(int kind, type x, type degree)                  \
+    {                                                                                   \
+        int hermite = kind == HERMITE || kind == HERMITE_E;                             \
+        if (!(degree > -1))                                                             \
+            return 0;                                                                   \
+        type n = floor##suffix(degree < 0 ? 0 : degree), p = 1, twice = x + x;          \
+        if (n == 0)                                                                     \
+            return 1;                                                                   \
+        if (kind <= FOURTH_KIND && n > (kind == FIRST_KIND ? 6 : 8) && x > -1 && x < 1) \
+            return chebyshev_##suffix(kind, x, n);                                      \
+        if (n > (hermite ? hermite_limit : 1 << 20))                                    \
+            return NAN;                                                                 \
+        type q = kind == SECOND_KIND || kind == HERMITE ? twice                         \
+                 : kind == THIRD_KIND                   ? twice - 1                     \
+                 : kind == FOURTH_KIND                  ? twice + 1                     \
+                 : kind == LAGUERRE                     ? 1 - x                         \
+                                                        : x;                                                \
+        for (type k = 1; k < n && !isnan(q); k++) {                                     \
+            type next = kind <= FOURTH_KIND ? twice * q - p                             \
+                        : kind == HERMITE   ? twice * q - 2 * k * p                     \
+                        : kind == HERMITE_E ? x * q - k * p                             \
+                        : kind == LAGUERRE  ? ((k + k + (1 - x)) * q - k * p) / (k + 1) \
+                                            : ((k + k + 1) * x * q - k * p) / (k + 1);   \
+            p = q;                                                                      \
+            q = next;                                                                   \
+        }                                                                               \
+        return q;                                                                       \
+    }
+#define acosd acos
+#define cosd cos
+#define sind sin
+POLYNOMIALS(float, f, 128)
+POLYNOMIALS(double, d, 512)
+
 /* ---- tables ---- */
 
 /* name, text, arguments, of floats, of doubles */
@@ -163,6 +213,18 @@ REMAINDERS(double, d)
     X(i0e, "i0e", 1, (float)special_bessel_i((double)a, 0, 1), special_bessel_i(a, 0, 1))                             \
     X(i1, "i1", 1, (float)special_bessel_i((double)a, 1, 0), special_bessel_i(a, 1, 0))                               \
     X(i1e, "i1e", 1, (float)special_bessel_i((double)a, 1, 1), special_bessel_i(a, 1, 1))                             \
+    X(k0, "k0", 1, (float)special_bessel_k((double)a, 0, 0), special_bessel_k(a, 0, 0))                               \
+    X(k0e, "k0e", 1, (float)special_bessel_k((double)a, 0, 1), special_bessel_k(a, 0, 1))                             \
+    X(k1, "k1", 1, (float)special_bessel_k((double)a, 1, 0), special_bessel_k(a, 1, 0))                               \
+    X(k1e, "k1e", 1, (float)special_bessel_k((double)a, 1, 1), special_bessel_k(a, 1, 1))                             \
+    X(chebyshev_t, "chebyshev_t", 2, polynomial_f(FIRST_KIND, a, b), polynomial_d(FIRST_KIND, a, b))                  \
+    X(chebyshev_u, "chebyshev_u", 2, polynomial_f(SECOND_KIND, a, b), polynomial_d(SECOND_KIND, a, b))                \
+    X(chebyshev_v, "chebyshev_v", 2, polynomial_f(THIRD_KIND, a, b), polynomial_d(THIRD_KIND, a, b))                  \
+    X(chebyshev_w, "chebyshev_w", 2, polynomial_f(FOURTH_KIND, a, b), polynomial_d(FOURTH_KIND, a, b))                \
+    X(hermite_h, "hermite_h", 2, polynomial_f(HERMITE, a, b), polynomial_d(HERMITE, a, b))                            \
+    X(hermite_he, "hermite_he", 2, polynomial_f(HERMITE_E, a, b), polynomial_d(HERMITE_E, a, b))                      \
+    X(laguerre, "laguerre", 2, polynomial_f(LAGUERRE, a, b), polynomial_d(LAGUERRE, a, b))                            \
+    X(legendre, "legendre", 2, polynomial_f(LEGENDRE, a, b), polynomial_d(LEGENDRE, a, b))                            \
     X(zeta, "zeta", 2, (float)special_zeta((double)a, (double)b), special_zeta(a, b))                                 \
     X(igamma, "igamma", 2, (float)special_gamma_part((double)a, (double)b, log_gamma_d((double)a), 0),                \
       special_gamma_part(a, b, log_gamma_d(a), 0))                                                                    \

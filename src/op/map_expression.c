@@ -8,7 +8,9 @@
  *   rounding    f32(x) f16(x) bf16(x) f64(x) i64(x) i32(x) i16(x) i8(x) u8(x) bool(x)
  *   floats      exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh
  *               asinh acosh atanh sigmoid erf erfc erfcx erfinv ndtri log_ndtr lgamma digamma j0 j1 y0 y1 i0 i0e i1 i1e
+ *               k0 k0e k1 k1e
  *               atan2(x, y) hypot copysign nextafter ldexp logaddexp logaddexp2 xlogy zeta(x, q) igamma(a, x) igammac
+ *               chebyshev_t(x, n) chebyshev_u chebyshev_v chebyshev_w hermite_h hermite_he laguerre legendre
  *               lerp(x, y, w)
  *   any number  abs sign square floor ceil trunc round min(x, y) max fmin fmax pow fmod remainder floordiv truncdiv
  *   integers    gcd(x, y) lcm shl shr; and of truths too: and(x, y) or xor not(x)

@@ -7,36 +7,20 @@
  * Since k and v lie behind q in a row, the box of qkv that a task reads is the one around three ranges of columns.
  * Cost: one pass over qkv.
  */
-#include "op/heads.h"
+#include "op/turned.h"
 
-enum { QKV, TABLE, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE, Q_NORM, K_NORM };
-enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, INTERLEAVED };
-
-static heads_split split_of(const ir_attribute *a)
-{
-    return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};
-}
+enum { EPS = TURNED_ATTRIBUTES, INTERLEAVED };
 
 /* q keeps the dtype of qkv; keys and values take that of the cache. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    heads_split n = split_of(op->attributes);
-    TRY(heads_check(cx, g, op, n, Q_NORM));
-    const ir_tensor *qkv = shape_input(g, op, QKV), *table = shape_input(g, op, TABLE);
-    TRY(shape_expect(cx, g, op, TABLE, 1 << IR_F32, 3, (int64_t[]){qkv->dims[0], 2, SHAPE_FREE}));
-    TRY(shape_expect_live(cx, g, op, TABLE, qkv->live));
-    CHECK(cx, 2 * table->dims[2] <= n.size, MPK_ESHAPE, "rope_kv: the table rotates %lld entries, heads have %lld",
-          (long long)(2 * table->dims[2]), (long long)n.size);
-    TRY(pages_expect(cx, g, op, POSITIONS, qkv->dims[0], qkv->live));
-    TRY(pages_expect_caches(cx, g, op, K_CACHE, n.kv, n.size));
-    shape_like(qkv, &out[0]);
+    heads_split n = turned_split(op);
+    TRY(turned_expect(cx, g, op));
+    shape_like(shape_input(g, op, QKV), &out[0]);
     out[0].rank = 3;
     out[0].dims[1] = n.q;
     out[0].dims[2] = n.size;
-    for (uint32_t i = 0; i < 2; i++) {
-        shape_like(shape_input(g, op, K_CACHE + i), &out[1 + i]);
-        out[1 + i].shares = op->in[K_CACHE + i];
-    }
+    turned_caches(g, op, &out[1]);
     return MPK_OK;
 }
 
@@ -56,7 +40,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     int64_t lo = kv_head_from(op->attributes, box->lo[1]), hi = kv_head_from(op->attributes, box->hi[1]);
-    heads_split n = split_of(op->attributes);
+    heads_split n = turned_split(op);
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == QKV) {
         read->lo[1] = box->lo[1] * n.size;
@@ -82,7 +66,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;
-    heads_split n = split_of(a);
+    heads_split n = turned_split(call->op);
     const op_view *in = call->in, *qkv = &in[QKV], *table = &in[TABLE], *q = &call->out[0];
     int64_t half = table->dims[2];
     float *row = scratch, *cosine = row + n.size, *sine = cosine + half;
@@ -108,48 +92,42 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
-    if (shape_input(g, op, input)->dtype == IR_I32)
-        pages_fill(g, op, POSITIONS, K_CACHE, input, seed, data);
+    pages_fill(g, op, POSITIONS, K_CACHE, input, seed, data);
 }
 
-static const op_operand in[] = {
-    {"qkv", 0},     {"table", 0},   {"positions", 0},        {"slots", 0},           {"pages", 0},
-    {"k_cache", 0}, {"v_cache", 0}, {"q_norm", OP_OPTIONAL}, {"k_norm", OP_OPTIONAL}};
 static const op_operand out[] = {{"q", 0}, {"k_cache", 0}, {"v_cache", 0}};
-static const op_attribute attributes[] = {SHAPE_NEEDED("heads", INT), SHAPE_NEEDED("kv_heads", INT),
-                                          SHAPE_NEEDED("head_size", INT), SHAPE_REAL("eps", 1e-6),
-                                          SHAPE_INT("interleaved", 0)};
+static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS, SHAPE_REAL("eps", 1e-6), SHAPE_INT("interleaved", 0)};
 
-#define INPUTS(tokens, qkv, half, pages, cache)                                                                       \
-    "input %x : " qkv " live=tokens\ninput %t : f32[" tokens ", 2, " half "] live=tokens\n"                           \
-    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n" \
-    "state %kc : " cache "\nstate %vc : " cache "\n"
 static const op_case cases[] = {
-    {INPUTS("1", "f32[1, 960]", "32", "2, 4", "f32[9, 3, 16, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, "
-                                                                   "%vc) {heads = 9, kv_heads = 3, head_size = 64}\n"},
-    {INPUTS("7", "f32[7, 336]", "24", "3, 2",
-            "bf16[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
-                                 "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 5, "
-                                 "kv_heads = 1, head_size = 48, eps = 1e-05}\n"},
-    {INPUTS("7", "bf16[7, 640]", "32", "4, 3",
-            "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
-                                 "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = 4, kv_heads "
-                                 "= 2, head_size = 80, interleaved = 1}\n"},
-    {INPUTS("33", "bf16[33, 1024]", "64", "1, 3",
-            "bf16[3, 2, 64, 128]") "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
-                                   "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 4, "
-                                   "kv_heads = 2, head_size = 128}\n"},
-    {INPUTS("70", "bf16[70, 640]", "32", "4, 2",
-            "bf16[8, 2, 64, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 6, kv_heads = 2, "
-                                  "head_size = 64}\n"},
+    {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
+                   "f32[9, 3, 16, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, "
+                                        "%vc) {heads = 9, kv_heads = 3, head_size = 64}\n"},
+    {TURNED_INPUTS("7", "f32[7, 336]", "24", "3, 2",
+                   "bf16[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
+                                        "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 5, "
+                                        "kv_heads = 1, head_size = 48, eps = 1e-05}\n"},
+    {TURNED_INPUTS(
+        "7", "bf16[7, 640]", "32", "4, 3",
+        "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
+                             "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = 4, kv_heads "
+                             "= 2, head_size = 80, interleaved = 1}\n"},
+    {TURNED_INPUTS(
+        "33", "bf16[33, 1024]", "64", "1, 3",
+        "bf16[3, 2, 64, 128]") "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
+                               "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 4, "
+                               "kv_heads = 2, head_size = 128}\n"},
+    {TURNED_INPUTS(
+        "70", "bf16[70, 640]", "32", "4, 2",
+        "bf16[8, 2, 64, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 6, kv_heads = 2, "
+                              "head_size = 64}\n"},
 };
 
 const op_def op_rope_kv = {
     .name = "rope_kv",
     .summary = "split packed q, k, v; normalise and rotate heads; put keys and values into the cache",
-    .in = in,
+    .in = turned_in,
     .out = out,
-    .n_in = SHAPE_COUNT(in),
+    .n_in = SHAPE_COUNT(turned_in),
     .n_out = SHAPE_COUNT(out),
     .attributes = attributes,
     .n_attributes = SHAPE_COUNT(attributes),

@@ -105,4 +105,20 @@ static inline void softmax_box(const op_call *call, const ir_box *box, void *scr
     } while (walk_next(&lines, y->rank, at));
 }
 
+static const op_operand softmax_in[] = {{"x", 0}}, softmax_out[] = {{"y", 0}};
+static const op_attribute softmax_attributes[] = {SHAPE_INT("axis", -1)};
+#define SOFTMAX_CASES(op_name)                                                       \
+    {                                                                                \
+        {"input %x : f32[7, 1003] live=tokens\n%y = " op_name "(%x)\n"},             \
+            {"input %x : bf16[3, 5, 4]\n%y = " op_name "(%x) {axis = 1}\n"},         \
+            {"input %x : f32[7, 3] live=tokens\n%y = " op_name "(%x) {axis = 0}\n"}, \
+            {"input %x : f64[3, 9]\n%y = " op_name "(%x)\n"},                        \
+    }
+
+/* What the records have in common. */
+#define SOFTMAX_RECORD                                                                                         \
+    .in = softmax_in, .out = softmax_out, .n_in = SHAPE_COUNT(softmax_in), .n_out = SHAPE_COUNT(softmax_out),  \
+    .attributes = softmax_attributes, .n_attributes = SHAPE_COUNT(softmax_attributes), .infer = softmax_infer, \
+    .axes = softmax_axes, .reads = softmax_reads, .scratch_bytes = softmax_scratch_bytes
+
 #endif

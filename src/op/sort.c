@@ -5,7 +5,6 @@
  *
  * Idea: merge sort from the bottom, in scratch. Cost: n log n comparisons a line, 32 bytes of scratch an entry.
  */
-#include "op/fill.h"
 #include "op/sort.h"
 
 enum { AXIS, DESCENDING };
@@ -13,9 +12,7 @@ enum { AXIS, DESCENDING };
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     TRY(line_infer(cx, g, op, SHAPE_PLAIN));
-    shape_like(shape_input(g, op, 0), &out[0]);
-    shape_like(shape_input(g, op, 0), &out[1]);
-    out[1].dtype = IR_I64;
+    sort_infer(shape_input(g, op, 0), op, shape_input(g, op, 0)->dims[line_axis(op)], out);
     return MPK_OK;
 }
 
@@ -35,10 +32,13 @@ static void merge(sort_order order, const sort_entry *from, int64_t lo, int64_t 
     }
 }
 
-/* Returns the half of the scratch that holds the sorted entries. */
-static const sort_entry *sort_line(sort_order order, sort_entry *from, int64_t n)
+static const sort_entry *order_line(sort_order order, const op_view *x, int64_t offset, int64_t stride, int64_t n,
+                                    int64_t k, sort_entry *scratch)
 {
-    sort_entry *to = from + n;
+    (void)k;
+    sort_entry *from = scratch, *to = scratch + n;
+    for (int64_t i = 0; i < n; i++)
+        from[i] = (sort_entry){line_load(x, offset + i * stride), i};
     for (int64_t width = 1; width < n; width *= 2) {
         for (int64_t lo = 0; lo < n; lo += 2 * width) {
             int64_t mid = lo + width < n ? lo + width : n, hi = mid + width < n ? mid + width : n;
@@ -53,48 +53,27 @@ static const sort_entry *sort_line(sort_order order, sort_entry *from, int64_t n
 
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
-    const op_view *x = &call->in[0];
-    uint32_t axis = line_axis(call->op);
-    sort_order order = {walk_is_exact(x->dtype), call->attributes[DESCENDING].i != 0};
-    sort_entry *entries = scratch;
-    ir_box lines = *box;
-    lines.hi[axis] = 1;
-    int64_t at[IR_MAX_RANK], n = x->dims[axis];
-    memcpy(at, lines.lo, sizeof at);
-    do {
-        int64_t offset = walk_offset(x, at);
-        for (int64_t i = 0; i < n; i++)
-            entries[i] = (sort_entry){line_load(x, offset + i * x->stride[axis]), i};
-        const sort_entry *sorted = sort_line(order, entries, n);
-        for (int64_t i = 0; i < n; i++)
-            sort_store(call, at, i, sorted[i].index);
-    } while (walk_next(&lines, x->rank, at));
+    sort_box(call, box, call->attributes[DESCENDING].i != 0, order_line, scratch);
 }
 
-static const op_operand in[] = {{"x", 0}}, out[] = {{"values", 0}, {"indices", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT), SHAPE_INT("descending", 0)};
 static const op_case cases[] = {
     {"input %x : f32[7, 33] live=tokens\n%v, %i = sort(%x) {axis = 1}\n"},
     {"input %x : bf16[9, 3, 2]\n%v, %i = sort(%x) {axis = 0, descending = 1}\n"},
     {"input %x : i64[10]\n%v, %i = sort(%x) {axis = 0}\n"},
+    {"input %x : bf16[1500, 2]\n%v, %i = sort(%x) {axis = 0}\n"},
     {"input %x : bool[3, 5]\n%v, %i = sort(%x) {axis = 1, descending = 1}\n"},
 };
 
 const op_def op_sort = {
     .name = "sort",
     .summary = "entries in order along an axis, and where each was; stable",
-    .in = in,
-    .out = out,
-    .n_in = SHAPE_COUNT(in),
-    .n_out = SHAPE_COUNT(out),
+    SORT_RECORD,
     .attributes = attributes,
     .n_attributes = SHAPE_COUNT(attributes),
     .infer = infer,
-    .axes = line_axes,
-    .reads = line_reads,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
     .cases = cases,
     .n_cases = SHAPE_COUNT(cases),
-    .fill = fill_wide_integers,
 };

@@ -5,7 +5,6 @@
  *
  * Idea: a heap of the k best so far, with the worst of them on top. Cost: n log k comparisons a line at most.
  */
-#include "op/fill.h"
 #include "op/sort.h"
 
 enum { AXIS, COUNT, LARGEST };
@@ -17,10 +16,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(line_infer(cx, g, op, SHAPE_PLAIN));
     CHECK(cx, k >= 1 && k <= x->dims[line_axis(op)], MPK_ESHAPE, "topk: %lld of %lld entries", (long long)k,
           (long long)x->dims[line_axis(op)]);
-    shape_like(x, &out[0]);
-    out[0].dims[line_axis(op)] = k;
-    shape_like(&out[0], &out[1]);
-    out[1].dtype = IR_I64;
+    sort_infer(x, op, k, out);
     return MPK_OK;
 }
 
@@ -52,8 +48,8 @@ static void sink(sort_order o, sort_entry *heap, int64_t n, int64_t i)
 }
 
 /* The k best of a line, best first. */
-static void select_line(sort_order o, const op_view *x, int64_t offset, int64_t stride, int64_t n, sort_entry *heap,
-                        int64_t k)
+static const sort_entry *select_line(sort_order o, const op_view *x, int64_t offset, int64_t stride, int64_t n,
+                                     int64_t k, sort_entry *heap)
 {
     for (int64_t i = 0; i < k; i++)
         heap[i] = (sort_entry){line_load(x, offset + i * stride), i};
@@ -72,30 +68,19 @@ static void select_line(sort_order o, const op_view *x, int64_t offset, int64_t 
         heap[left] = worst;
         sink(o, heap, left, 0);
     }
+    return heap;
 }
 
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
-    const op_view *x = &call->in[0];
-    uint32_t axis = line_axis(call->op);
-    sort_order order = {walk_is_exact(x->dtype), call->attributes[LARGEST].i != 0};
-    sort_entry *heap = scratch;
-    ir_box lines = *box;
-    lines.hi[axis] = 1;
-    int64_t at[IR_MAX_RANK], k = call->attributes[COUNT].i;
-    memcpy(at, lines.lo, sizeof at);
-    do {
-        select_line(order, x, walk_offset(x, at), x->stride[axis], x->dims[axis], heap, k);
-        for (int64_t i = 0; i < k; i++)
-            sort_store(call, at, i, heap[i].index);
-    } while (walk_next(&lines, x->rank, at));
+    sort_box(call, box, call->attributes[LARGEST].i != 0, select_line, scratch);
 }
 
-static const op_operand in[] = {{"x", 0}}, out[] = {{"values", 0}, {"indices", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT), SHAPE_NEEDED("k", INT), SHAPE_INT("largest", 1)};
 static const op_case cases[] = {
     {"input %x : f32[7, 33] live=tokens\n%v, %i = topk(%x) {axis = 1, k = 5}\n"},
     {"input %x : bf16[9, 3, 2]\n%v, %i = topk(%x) {axis = 0, k = 9, largest = 0}\n"},
+    {"input %x : f64[2, 1500]\n%v, %i = topk(%x) {axis = 1, k = 40}\n"},
     {"input %x : i32[10]\n%v, %i = topk(%x) {axis = 0, k = 1}\n"},
     {"input %x : bool[3, 5]\n%v, %i = topk(%x) {axis = 1, k = 3}\n"},
 };
@@ -103,18 +88,12 @@ static const op_case cases[] = {
 const op_def op_topk = {
     .name = "topk",
     .summary = "the k largest or smallest entries along an axis in order, and where each was",
-    .in = in,
-    .out = out,
-    .n_in = SHAPE_COUNT(in),
-    .n_out = SHAPE_COUNT(out),
+    SORT_RECORD,
     .attributes = attributes,
     .n_attributes = SHAPE_COUNT(attributes),
     .infer = infer,
-    .axes = line_axes,
-    .reads = line_reads,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
     .cases = cases,
     .n_cases = SHAPE_COUNT(cases),
-    .fill = fill_wide_integers,
 };

@@ -161,6 +161,14 @@ static __device__ void loader_loop(void)
 
 /* ---- the clerk ---- */
 
+MPK_FN void clerk_empty(char *to, rt_u32 bytes)
+{
+    if (bytes == 16)
+        ptx_store_words(to, {RT_EMPTY, RT_EMPTY, RT_EMPTY, RT_EMPTY});
+    else
+        ptx_store_word(to, RT_EMPTY);
+}
+
 /* Words that this worker has written and that carried their own readiness, for the next step: nobody reads them any
  * more.  The worker's next trigger releases the stores.  All lanes. */
 MPK_FN void clerk_clear(void)
@@ -168,7 +176,6 @@ MPK_FN void clerk_clear(void)
     const rt_kernel *k = mpk_w.k;
     const rt_u32 *first = k->first_clear + (rt_u64)mpk_w.graph * k->machine.n_workers + mpk_w.index;
     const rt_u32 lane = threadIdx.x % 32, last = first[1];
-    const mpk_words empty = {RT_EMPTY, RT_EMPTY, RT_EMPTY, RT_EMPTY};
 #pragma unroll 1
     for (rt_u32 from = first[0]; from < last; from += 32) {
         rt_clear own = {};
@@ -184,14 +191,17 @@ MPK_FN void clerk_clear(void)
             const rt_u32 stride = __shfl_sync(0xffffffffu, own.stride_bytes, i);
             const rt_u32 bytes = __shfl_sync(0xffffffffu, own.unit_bytes, i);
             const rt_u32 alive = first_row >= live ? 0 : n_rows < live - first_row ? n_rows : live - first_row;
+            /* Of long rows few are written (parts of attention): look first. */
+            const bool looks = units >= 16 && alive <= 32;
+            rt_u32 left = __ballot_sync(0xffffffffu, looks && lane < alive &&
+                                                         ptx_load_word((char *)at + lane * (rt_u64)stride) != RT_EMPTY);
 #pragma unroll 1
-            for (rt_u32 u = lane; u < alive * units; u += 32) {
-                char *to = (char *)at + (rt_u64)(u / units) * stride + u % units * bytes;
-                if (bytes == 16)
-                    ptx_store_words(to, empty);
-                else
-                    ptx_store_word(to, RT_EMPTY);
-            }
+            for (; left; left &= left - 1)
+                for (rt_u32 u = lane; u < units; u += 32)
+                    clerk_empty((char *)at + (rt_u64)(__ffs((int)left) - 1) * stride + u * bytes, bytes);
+#pragma unroll 1
+            for (rt_u32 u = lane; !looks && u < alive * units; u += 32)
+                clerk_empty((char *)at + (rt_u64)(u / units) * stride + u % units * bytes, bytes);
         }
     }
     __syncwarp();

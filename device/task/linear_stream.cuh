@@ -143,6 +143,7 @@ MPK_FN void stream_load_x(const mpk_task &t, const stream_shape &s, int pass, in
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
     const bool carried = mpk_carries(t, s.x), few = stream_rows(t) <= 2;
     const int blocks_of_last = s.last, last = s.pages - 1 - pass, end = s.columns - pass * 1024;
+    const mpk_words none = {0, 0, 0, 0};
     const char *base[1 + WIDE];
     bool there[1 + WIDE];
 #pragma unroll
@@ -162,8 +163,9 @@ MPK_FN void stream_load_x(const mpk_task &t, const stream_shape &s, int pass, in
                 for (int j = 0; j < 4; j++)
 #pragma unroll
                     for (int m = 0; m <= WIDE; m++)
-                        if (there[m] && j < blocks && first + c * 8 + j * 32 < end)
-                            x.at[i][j][m] = ptx_load_words(base[m] + (first + j * 32) * 2);
+                        x.at[i][j][m] = there[m] && j < blocks && first + c * 8 + j * 32 < end
+                                            ? ptx_load_words(base[m] + (first + j * 32) * 2)
+                                            : none;
             }
         if (!carried)
             break;

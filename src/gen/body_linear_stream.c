@@ -8,7 +8,7 @@ enum {
     PAGE_COLUMNS = 1024,
     UNIT_COLUMNS = 256,
     NARROW_PAGES = 4, /* of x in registers, for up to 8 tokens, and for up to 16: what is in the routines' names */
-    WIDE_PAGES = 3,
+    WIDE_PAGES = 2,
     SCRATCH_BYTES = 8 * 8 * 32 * 16 + 512 + 2 * 8 * 16 * 8 + 32, /* STREAM_SCRATCH */
 };
 
@@ -84,7 +84,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 static const gen_routine *routine(const gen_call *c)
 {
     static const gen_routine narrow = {"stream_shape", "linear_stream<4, 0>", "linear_stream_load"},
-                             wide = {"stream_shape", "linear_stream<3, 1>", "linear_stream_load"};
+                             wide = {"stream_shape", "linear_stream<2, 1>", "linear_stream_load"};
     return rows_of_step(c) <= 8 ? &narrow : &wide;
 }
 

@@ -5,17 +5,20 @@
  * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the page
  * ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the warpgroups
  * bring it themselves: 64 columns of 64 tokens at a time, two such stages ahead of the products, in the same swizzle.
- * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w: 3 accumulators of
- * 64 x 64.  One of at most 64 tokens gives each warpgroup half of the rows, or with at most 64 rows every other stage:
- * there w streams at the speed of memory.  But for that last case the warpgroups never wait for each other.  Squares
- * for an rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is applied to the sums.
+ * Products of a stage are left under way while the next stage is waited for.
+ * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w.  One of at most 64
+ * tokens gives each warpgroup half of the rows, or with at most 64 rows every other stage: there w streams at the speed
+ * of memory.  But for that last case the warpgroups never wait for each other.  Squares for an rms_norm (whose weight
+ * is folded into w) are summed from the stages of x; the scale is applied to the sums.
  *
  * Nothing of a shape is a template parameter: all operators of all graphs share this code.
  *
  * A pass is up to 24 (32 with 64 tokens) groups of 8 rows of w; for each pass all tokens of the task, for these all
- * columns.  A page holds blocks_per_page blocks of each of its groups (2 of 16 groups, 4 of 8, or 8 of 4), one group
- * after the other.  Columns are added in the same order whatever the number of tokens alive.
- * Cost of 64 columns, 128 tokens, 192 rows: 48 wgmma of 64 x 64 x 16; 16 KB of x and 24 KB of w from L2.
+ * columns, 128 in a step.  A page holds the step's 4 blocks of each of 8 groups, one group after the other: a copy of
+ * 2 KB for each, since copies of 1 KB reach half the bandwidth.  The pages of a step lie together, so that one product
+ * reads them all: where too few are left before the end of the ring, these are left out.
+ * Columns are added in the same order whatever the number of tokens alive.
+ * Cost of 64 columns, 128 tokens, 192 rows: 8 wgmma of 64 x 192 x 16; 16 KB of x and 24 KB of w from L2.
  */
 #ifndef TASK_LINEAR_TILE_CUH
 #define TASK_LINEAR_TILE_CUH
@@ -26,7 +29,8 @@
 
 enum {
     TILE_TOKENS = 64,    /* of a warpgroup */
-    TILE_STAGES = 3,     /* of x, of a warpgroup: one being read, two on their way */
+    TILE_AHEAD = 2,      /* stages of x on their way */
+    TILE_STAGES = 4,     /* of a warpgroup: these, one being read, one whose products are under way */
     TILE_HALF = 64 * 64, /* bytes: 64 tokens x 32 columns */
     TILE_STAGE = 2 * TILE_HALF,
     TILE_X = TILE_STAGES * TILE_STAGE,
@@ -34,7 +38,10 @@ enum {
     TILE_SCRATCH = TILE_SCALES + 2 * 64 * 4,
     TILE_ROW = 72, /* floats from a row of sums in scratch to the next: apart in banks */
     TILE_MOST_WIDE = 24,
-    TILE_MOST = 32, /* groups of a pass */
+    TILE_MOST = 32,       /* groups of a pass */
+    TILE_BLOCKS = 4,      /* of a step, of each group */
+    TILE_PIECE = TILE_BLOCKS * 512,
+    TILE_GROUPS = 8, /* of a page */
 };
 
 /* Where the operands stand in rt_entry.at, and what surrounds the product. */
@@ -73,55 +80,78 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
 
 /* One pass. */
 struct tile_pass {
-    int groups;          /* of it */
-    int blocks_per_page; /* of each group */
-    int pages;           /* of a step: blocks_per_page * 32 columns */
-    int steps;
+    int groups; /* of it */
+    int pages;  /* of a step */
+    int steps;  /* of 128 columns */
 };
 
 MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
 {
     tile_pass q;
     q.groups = p.groups - at < p.per_pass ? p.groups - at : p.per_pass;
-    q.blocks_per_page = q.groups <= 4 ? 8 : q.groups <= 8 ? 4 : 2;
-    q.pages = q.groups > 16 ? 2 : 1;
-    const int blocks = (s.columns + 31) / 32;
-    q.steps = (blocks + q.blocks_per_page - 1) / q.blocks_per_page;
+    q.pages = (q.groups + TILE_GROUPS - 1) / TILE_GROUPS;
+    q.steps = ((s.columns + 31) / 32 + TILE_BLOCKS - 1) / TILE_BLOCKS;
     return q;
+}
+
+/* Pages to leave out, so that the next n lie together. */
+MPK_FN int tile_gap(const mpk_ring &r, int n)
+{
+    return r.at + n > r.n ? (int)(r.n - r.at) : 0;
 }
 
 /* ---- the loader's part ---- */
 
 /* One page: a piece of each of n groups, a lane each. */
-MPK_FN void tile_load_page(mpk_load &l, const tile_pass &q, const char *from, int n, rt_u32 group_bytes, bool once)
+MPK_FN void tile_load_page(mpk_load &l, const char *from, int n, rt_u32 group_bytes, bool once)
 {
-    const rt_u32 lane = threadIdx.x % 32, piece = (rt_u32)q.blocks_per_page * 512;
-    char *page = load_page(&l, (rt_u32)n * piece, 0);
+    const rt_u32 lane = threadIdx.x % 32;
+    char *page = load_page(&l, (rt_u32)n * TILE_PIECE, 0);
     if (!page || lane >= (rt_u32)n)
         return;
     rt_u64 *full = &mpk_w.full[(page - mpk_s) / MPK_PAGE_BYTES];
     if (once)
-        ptx_copy_bulk_once(page + lane * piece, from + (rt_u64)lane * group_bytes, piece, full, l.policy);
+        ptx_copy_bulk_once(page + lane * TILE_PIECE, from + (rt_u64)lane * group_bytes, TILE_PIECE, full, l.policy);
     else /* other workers' tokens want the same */
-        ptx_copy_bulk(page + lane * piece, from + (rt_u64)lane * group_bytes, piece, full);
+        ptx_copy_bulk(page + lane * TILE_PIECE, from + (rt_u64)lane * group_bytes, TILE_PIECE, full);
 }
 
+/* The pages of one step; from: its first block of the pass's first group. */
+MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes, bool once)
+{
+    for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
+        load_page(&l, 0, 0);
+    for (int i = 0; i < q.pages; i++) {
+        const int n = q.groups - TILE_GROUPS * i < TILE_GROUPS ? q.groups - TILE_GROUPS * i : TILE_GROUPS;
+        tile_load_page(l, from + (rt_u64)(TILE_GROUPS * i) * group_bytes, n, group_bytes, once);
+        __syncwarp();
+    }
+}
+
+/* No more than n pages under way. */
+MPK_FN void tile_settle(mpk_load &l, rt_u32 n)
+{
+    for (; l.flying > n; l.flying--) {
+        mpk_barrier_wait(&mpk_w.full[l.tail.first + l.tail.at], l.tail.parity);
+        ring_next(&l.tail);
+    }
+    l.in_flight = n;
+}
+
+/* Small copies want more pages under way, and there are no polls that they could delay. */
 MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
 {
     const tile_plan p = tile_plan_of(l.e, s);
-    const rt_u32 group_bytes = (rt_u32)s.blocks * 512;
+    const rt_u32 group_bytes = (rt_u32)s.blocks * 512, in_flight = l.in_flight;
+    l.in_flight = l.ring.n;
     for (int at = 0; at < p.groups; at += p.per_pass) {
         const tile_pass q = tile_pass_at(p, s, at);
         const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)(p.first + at) * group_bytes;
         for (int turn = 0; turn < p.turns; turn++)
             for (int step = 0; step < q.steps && !l.cancelled; step++)
-                for (int i = 0; i < q.pages; i++) {
-                    int n = q.groups - 16 * i < 16 ? q.groups - 16 * i : 16;
-                    tile_load_page(l, q, base + (rt_u64)(16 * i) * group_bytes + step * q.blocks_per_page * 512, n,
-                                   group_bytes, !p.wide);
-                    __syncwarp();
-                }
+                tile_load_step(l, q, base + step * TILE_PIECE, group_bytes, !p.wide);
     }
+    tile_settle(l, in_flight);
 }
 
 /* ---- x into shared memory ---- */
@@ -207,44 +237,44 @@ MPK_FN rt_u64 tile_in_w(int k)
     return (rt_u64)(k / 2 * (512 / 16) + k % 2 * 2);
 }
 
-/* One stage: s_x its first byte; first, second: its blocks in the first and in the second page. */
-template <int FIRST, int SECOND>
-MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second, rt_u32 group_bytes, float *sum)
+/* One stage: s_x, s_w its first bytes; sum is being added to until tile_wait_products. */
+template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, float *sum)
 {
-    const rt_u64 a = ptx_matrix(s_x, 512), b = ptx_matrix(first, group_bytes);
-    const rt_u64 b2 = SECOND ? ptx_matrix(second, group_bytes) : b;
+    const rt_u64 a = ptx_matrix(s_x, 512), b = ptx_matrix(s_w, TILE_PIECE);
     ptx_group_begin();
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        if (FIRST == 128)
+    for (int k = 0; k < 4; k++)
+        if (N == 192)
+            ptx_group_multiply_192(sum, a + tile_in_x(k), b + tile_in_w(k));
+        else if (N == 128)
             ptx_group_multiply_128(sum, a + tile_in_x(k), b + tile_in_w(k));
         else
             ptx_group_multiply_64(sum, a + tile_in_x(k), b + tile_in_w(k));
-        if (SECOND)
-            ptx_group_multiply_64(sum + FIRST / 2, a + tile_in_x(k), b2 + tile_in_w(k));
-    }
     ptx_group_commit();
-    ptx_group_wait<0>();
+}
+
+/* Products of all stages but the last n are done. */
+template <int N> MPK_FN void tile_wait_products(void)
+{
+    ptx_group_wait<N>();
 }
 #else
 /* Without warpgroups' products: the same sums in the same registers by those of warps, 16 tokens each.  a: of the
  * warp's tokens, columns 16 k ... of a block; s_w: that block of the first group. */
-template <int N>
-MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int k, rt_u32 group_bytes, float *sum)
+template <int N> MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int k, float *sum)
 {
     const int lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
-    s_w += matrix / 2 * group_bytes + row * 64 + ((2 * k + matrix % 2) ^ row / 2) * 16;
+    s_w += matrix / 2 * TILE_PIECE + row * 64 + ((2 * k + matrix % 2) ^ row / 2) * 16;
 #pragma unroll
     for (int n = 0; n < N / 8; n += 2) {
         rt_u32 b[4];
-        ptx_load_matrices(b, s_w + n * group_bytes);
+        ptx_load_matrices(b, s_w + n * TILE_PIECE);
         ptx_multiply_bf16(sum + 4 * n, a[0], a[1], a[2], a[3], b[0], b[1]);
         ptx_multiply_bf16(sum + 4 * n + 4, a[0], a[1], a[2], a[3], b[2], b[3]);
     }
 }
 
-template <int FIRST, int SECOND>
-MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second, rt_u32 group_bytes, float *sum)
+template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, float *sum)
 {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
     s_x += (2 * warp + matrix % 2) * 512 + row * 64;
@@ -253,59 +283,76 @@ MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second
         const int block = i / 2, k = i % 2;
         rt_u32 a[4];
         ptx_load_matrices(a, s_x + block * TILE_HALF + ((2 * k + matrix / 2) ^ row / 2) * 16);
-        tile_multiply_by_warps<FIRST>(a, first + block * 512, k, group_bytes, sum);
-        if (SECOND)
-            tile_multiply_by_warps<SECOND>(a, second + block * 512, k, group_bytes, sum + FIRST / 2);
+        tile_multiply_by_warps<N>(a, s_w + block * 512, k, sum);
     }
+}
+
+template <int N> MPK_FN void tile_wait_products(void)
+{
 }
 #endif
 
-/* Columns of a pass for this warpgroup's tokens, stages turn, turn + turns ...: FIRST rows of w from the first page of
- * a step, SECOND from the second, each page's from byte `skip` on.  sum[(FIRST + SECOND) / 2] per lane, as
- * ptx_group_multiply leaves it.
+/* Take the pages of the next step, which lie together; the number of the first. */
+MPK_FN rt_u32 tile_take(const tile_pass &q, mpk_ring *ring)
+{
+    rt_u32 page;
+    for (int gap = tile_gap(*ring, q.pages); gap > 0; gap--) {
+        ring_take(ring, &page);
+        ring_release(page);
+    }
+    const rt_u32 first = ring->first + ring->at;
+    for (int i = 0; i < q.pages; i++)
+        ring_take(ring, &page);
+    return first;
+}
+
+MPK_FN void tile_release(const tile_pass &q, rt_u32 first)
+{
+    for (int i = 0; i < q.pages; i++)
+        ring_release(first + i);
+}
+
+/* Columns of a pass for this warpgroup's tokens, stages turn, turn + turns ...: N rows of w, in each step from page
+ * `part` on.  sum[N / 2] per lane, as ptx_group_multiply leaves it.
  *
- * Products are waited for at the end of a stage: the other warpgroup keeps the tensor cores busy meanwhile. */
-template <int FIRST, int SECOND>
-MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int skip,
+ * A stage's products are waited for when the next stage's are under way: so buffers of x and pages of w are given back
+ * one stage late. */
+template <int N>
+MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int part,
                          int turn, int turns, mpk_ring *ring, float *sum, float *square)
 {
-    /* More than 64 rows: a page holds one stage. */
-    const int per_page = FIRST + SECOND > 64 ? 1 : q.blocks_per_page / 2, n = q.steps * per_page;
-    const int columns = s.columns, norm = s.norm;
-    const rt_u32 group_bytes = (rt_u32)per_page * 1024;
+    const int n = 2 * q.steps, columns = s.columns, norm = s.norm;
     int buffer = 0, stage = turn;
-    for (int i = 0; i < TILE_STAGES - 1; i++)
+    rt_u32 before = 0;
+    for (int i = 0; i < TILE_AHEAD; i++)
         tile_copy_stage(c, columns, turn + i * turns, n, i);
     for (int step = 0; step < q.steps; step++) {
-        rt_u32 page[2];
-        const char *first = ring_take(ring, &page[0]) + skip, *second = first;
-        if (SECOND)
-            second = ring_take(ring, &page[1]) + skip;
-        for (int in_page = turn; in_page < per_page; in_page += turns, stage += turns) {
-            ptx_copy_async_wait<TILE_STAGES - 2>();
+        const rt_u32 page = tile_take(q, ring);
+        const char *s_w = mpk_s + (page + part) * MPK_PAGE_BYTES;
+        for (int in_page = turn; in_page < 2; in_page += turns, stage += turns) {
+            ptx_copy_async_wait<TILE_AHEAD - 1>();
             if (norm)
                 tile_add_squares(c, buffer, square);
             ptx_fence_shared(); /* products read through the other proxy */
-            tile_meet();        /* the stage is there, and nobody reads the one before any more */
-            tile_copy_stage(c, columns, stage + (TILE_STAGES - 1) * turns, n, buffer ? buffer - 1 : TILE_STAGES - 1);
-            tile_multiply<FIRST, SECOND>(s_x + buffer * TILE_STAGE, first + in_page * 1024, second + in_page * 1024,
-                                         group_bytes, sum);
-            buffer = buffer + 1 == TILE_STAGES ? 0 : buffer + 1;
+            tile_meet();        /* the stage is there, and nobody reads the one two before any more */
+            tile_multiply<N>(s_x + buffer * TILE_STAGE, s_w + in_page * 1024, sum);
+            tile_copy_stage(c, columns, stage + TILE_AHEAD * turns, n, (buffer + TILE_AHEAD) % TILE_STAGES);
+            tile_wait_products<1>();
+            if (in_page == turn && step)
+                tile_release(q, before);
+            buffer = (buffer + 1) % TILE_STAGES;
         }
-        ring_release(page[0]);
-        if (SECOND)
-            ring_release(page[1]);
+        before = page;
     }
+    tile_wait_products<0>();
+    tile_release(q, before);
 }
 
 /* Nothing to do for a pass and these tokens: let its pages go. */
 MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
 {
-    for (int i = 0; i < q.steps * q.pages; i++) {
-        rt_u32 page;
-        ring_take(ring, &page);
-        ring_release(page);
-    }
+    for (int i = 0; i < q.steps; i++)
+        tile_release(q, tile_take(q, ring));
 }
 
 /* ---- the end of a tile ---- */
@@ -482,7 +529,7 @@ MPK_FN void tile_put_squares(float *square, float *s_square)
 
 /* ---- the body ---- */
 
-/* How the warpgroups of a task of few tokens share it: the halves of each page's rows, or the stages. */
+/* How the warpgroups of a task of few tokens share it: the pages of a step, or its stages. */
 enum { TILE_ALONE, TILE_ROWS, TILE_COLUMNS };
 
 /* The second warpgroup's sums and squares to those of the first. */
@@ -517,14 +564,14 @@ static __device__ __noinline__ void tile_finish_unit(const mpk_task &t, const ti
         tile_finish(t, s, row, group, s_sum, s_square);
 }
 
-/* One pass for this warpgroup's tokens from `row` on.  Sums are this function's own for each shape: were they one array
- * for all, ptxas would wait after every product. */
-template <int FIRST, int SECOND>
+/* One pass for this warpgroup's tokens from `row` on, N rows of w.  Sums are this function's own for each shape: were
+ * they one array for all, ptxas would wait after every product. */
+template <int N>
 MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int shared,
                         mpk_ring *ring)
 {
-    constexpr int UNITS = (FIRST + SECOND) / 64;
-    const int half = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, part = shared == TILE_ROWS ? half : 0;
+    constexpr int UNITS = N / 64;
+    const int half = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, part = shared == TILE_ROWS ? half * UNITS : 0;
     const bool joins = UNITS == 1 && shared == TILE_COLUMNS;
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS,
@@ -535,16 +582,14 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
 #pragma unroll
     for (int i = 0; i < UNITS * 32; i++)
         sum[i] = 0;
-    /* Groups of a page that belong to the other warpgroup. */
-    const int skip = part * 8 * q.blocks_per_page * 512;
-    tile_columns<FIRST, SECOND>(s, q, c, s_x, skip, joins ? half : 0, joins ? 2 : 1, ring, sum, square);
+    tile_columns<N>(s, q, c, s_x, part, joins ? half : 0, joins ? 2 : 1, ring, sum, square);
     tile_put_squares(square, s_square);
     tile_meet(); /* stages of x give way to sums */
     if (joins)
         tile_join(t, sum);
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
-        const int in_pass = shared == TILE_ROWS ? 16 * u + 8 * part : 8 * u;
+        const int in_pass = TILE_GROUPS * (part + u);
         if (in_pass >= q.groups || (joins && half))
             break;
         tile_put(sum + 32 * u, s_sum);
@@ -558,15 +603,13 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int shared,
                      mpk_ring *ring)
 {
-    const int units = shared == TILE_ROWS ? q.pages : (q.groups + 7) / 8;
+    const int units = shared == TILE_ROWS ? (q.pages + 1) / 2 : q.pages;
     if (units == 1)
-        tile_run_as<64, 0>(t, s, q, first, row, shared, ring);
-    else if (shared == TILE_ROWS)
-        tile_run_as<64, 64>(t, s, q, first, row, shared, ring);
+        tile_run_as<64>(t, s, q, first, row, shared, ring);
     else if (units == 2)
-        tile_run_as<128, 0>(t, s, q, first, row, shared, ring);
+        tile_run_as<128>(t, s, q, first, row, shared, ring);
     else
-        tile_run_as<128, 64>(t, s, q, first, row, shared, ring);
+        tile_run_as<192>(t, s, q, first, row, shared, ring);
 }
 
 /* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every product. */
@@ -586,7 +629,7 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         else if (p.wide)
             tile_run(t, s, q, p.first + at, row + half * TILE_TOKENS, TILE_ALONE, &ring);
         else
-            tile_run(t, s, q, p.first + at, row, q.groups <= 8 ? TILE_COLUMNS : TILE_ROWS, &ring);
+            tile_run(t, s, q, p.first + at, row, q.pages == 1 ? TILE_COLUMNS : TILE_ROWS, &ring);
     }
     *t.ring = ring;
 }

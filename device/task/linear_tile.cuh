@@ -13,7 +13,7 @@
  *
  * Nothing of a shape is a template parameter: all operators of all graphs share this code.
  *
- * A pass is up to 24 (32 with 64 tokens) groups of 8 rows of w; for each pass all tokens of the task, for these all
+ * A pass is up to 24 groups of 8 rows of w; for each pass all tokens of the task, for these all
  * columns, 128 in a step.  A page holds the step's 4 blocks of each of 8 groups, one group after the other: a copy of
  * 2 KB for each, since copies of 1 KB reach half the bandwidth.  The pages of a step lie together, so that one product
  * reads them all: where too few are left before the end of the ring, these are left out.
@@ -37,8 +37,7 @@ enum {
     TILE_SCALES = 2 * TILE_X, /* float[2][64]: sum of squares of each token */
     TILE_SCRATCH = TILE_SCALES + 2 * 64 * 4,
     TILE_ROW = 72, /* floats from a row of sums in scratch to the next: apart in banks */
-    TILE_MOST_WIDE = 24,
-    TILE_MOST = 32,       /* groups of a pass */
+    TILE_MOST = 24,       /* groups of a pass */
     TILE_BLOCKS = 4,      /* of a step, of each group */
     TILE_PIECE = TILE_BLOCKS * 512,
     TILE_GROUPS = 8, /* of a page */
@@ -73,7 +72,7 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.groups = ((int)e->hi[1] + per_group - 1) / per_group - p.first;
     p.wide = tokens > TILE_TOKENS;
     p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
-    const int most = p.wide ? TILE_MOST_WIDE : TILE_MOST, passes = (p.groups + most - 1) / most;
+    const int passes = (p.groups + TILE_MOST - 1) / TILE_MOST;
     p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
     return p;
 }
@@ -94,9 +93,11 @@ MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
     return q;
 }
 
-/* Pages to leave out, so that the next n lie together. */
+/* Pages to leave out, so that the next n lie together.  A step's pages are given back when those of the next are there:
+ * wherever the first one begins, both find room. */
 MPK_FN int tile_gap(const mpk_ring &r, int n)
 {
+    static_assert(MPK_PAGES >= 3 * (TILE_MOST / TILE_GROUPS) - 1, "two steps need this many pages");
     return r.at + n > r.n ? (int)(r.n - r.at) : 0;
 }
 
@@ -303,6 +304,7 @@ MPK_FN rt_u32 tile_take(const tile_pass &q, mpk_ring *ring)
     const rt_u32 first = ring->first + ring->at;
     for (int i = 0; i < q.pages; i++)
         ring_take(ring, &page);
+    __syncwarp(); /* barriers and products take whole warps */
     return first;
 }
 
@@ -624,12 +626,11 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         if (at >= p.groups)
             break;
         const tile_pass q = tile_pass_at(p, s, at);
+        const int shared = p.wide ? TILE_ALONE : q.pages == 1 ? TILE_COLUMNS : TILE_ROWS;
         if (row >= (int)t.hi0)
             tile_drop(q, &ring);
-        else if (p.wide)
-            tile_run(t, s, q, p.first + at, row + half * TILE_TOKENS, TILE_ALONE, &ring);
         else
-            tile_run(t, s, q, p.first + at, row, q.pages == 1 ? TILE_COLUMNS : TILE_ROWS, &ring);
+            tile_run(t, s, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, shared, &ring);
     }
     *t.ring = ring;
 }

@@ -394,7 +394,7 @@ template <int K> MPK_FN void attend_run_chunk(const mpk_task &t, const attend_sh
 
 /* ---- the body ---- */
 
-template <int K> static __device__ __noinline__ void attention_tile(const mpk_task &t, const attend_shape &s)
+template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shape &s)
 {
     const int group = s.heads / s.kv_heads, end = (int)t.hi0, heads_end = (int)t.e->hi[1] / K;
     attend_chunk c;

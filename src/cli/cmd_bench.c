@@ -46,7 +46,8 @@ static const cli_option options[] = {
     {"mode", 0, CLI_CHOICE, false, "kernel|graph|graph-pdl",
      "on a GPU: one kernel; or one for each operator in a CUDA graph, without and with overlap (kernel)",
      offsetof(bench_arguments, engine.mode), 0, 0},
-    {"profile", 0, CLI_FLAG, false, NULL, "on a GPU: where the time of the last step went, by kind of operator (with -n 1: of the prompts)",
+    {"profile", 0, CLI_FLAG, false, NULL,
+     "on a GPU: where the time of the last step went, by kind of operator (with -n 1: of the prompts)",
      offsetof(bench_arguments, engine.profile), 0, 0},
     CLI_QUIET_ROW(bench_arguments, engine),
 };

@@ -97,8 +97,7 @@ MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *
     c->row_warps = rows <= 16 ? 1 : rows <= 32 ? 2 : rows <= 64 ? 4 : 8;
 }
 
-template <int K>
-MPK_FN attend_source attend_source_of(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
+template <int K> MPK_FN attend_source attend_source_of(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
 {
     const rt_u32 head_bytes = ATTEND_PAGE * K * 2;
     attend_source from;
@@ -195,8 +194,7 @@ template <int K> MPK_FN void attend_score(const char *s_keys, const attend_rows<
 
 /* Scores become weights, in powers of 2; what was there before is brought to the new maximum.  all: every row sees all
  * positions. */
-template <int K>
-MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], attend_rows<K> *r)
+template <int K> MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], attend_rows<K> *r)
 {
     const int c = threadIdx.x % 4;
     const float none = -__int_as_float(0x7f800000);

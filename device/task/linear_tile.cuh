@@ -35,9 +35,9 @@ enum {
     TILE_X = TILE_STAGES * TILE_STAGE,
     TILE_SCALES = 2 * TILE_X, /* float[2][64]: sum of squares of each token */
     TILE_SCRATCH = TILE_SCALES + 2 * 64 * 4,
-    TILE_ROW = 72, /* floats from a row of sums in scratch to the next: apart in banks */
-    TILE_MOST = 24,       /* groups of a pass */
-    TILE_BLOCKS = 4,      /* of a step, of each group */
+    TILE_ROW = 72,   /* floats from a row of sums in scratch to the next: apart in banks */
+    TILE_MOST = 24,  /* groups of a pass */
+    TILE_BLOCKS = 4, /* of a step, of each group */
     TILE_PIECE = TILE_BLOCKS * 512,
     TILE_GROUPS = 8, /* of a page */
 };
@@ -287,15 +287,9 @@ template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, flo
     }
 }
 
-MPK_FN void tile_begin_products(void)
-{
-}
-MPK_FN void tile_end_products(void)
-{
-}
-MPK_FN void tile_wait_products(void)
-{
-}
+MPK_FN void tile_begin_products(void) {}
+MPK_FN void tile_end_products(void) {}
+MPK_FN void tile_wait_products(void) {}
 #endif
 
 /* Take the pages of the next step, which lie together; the number of the first. */
@@ -321,8 +315,8 @@ MPK_FN void tile_release(const tile_pass &q, rt_u32 first)
             ptx_barrier_arrive(&mpk_w.empty[first + i]);
 }
 
-/* Columns of a pass for this warpgroup's tokens: N rows of w, from page `part` of a step on; of each step STAGES stages,
- * two or that of number `turn`.  sum[N / 2] per lane, as ptx_group_multiply leaves it.
+/* Columns of a pass for this warpgroup's tokens: N rows of w, from page `part` of a step on; of each step STAGES
+ * stages, two or that of number `turn`.  sum[N / 2] per lane, as ptx_group_multiply leaves it.
  *
  * While the products of a step are under way, x of the next step is asked for and squares are added; the other
  * warpgroup keeps the tensor cores busy while this one waits. */

@@ -549,7 +549,7 @@ static __device__ __noinline__ int begin_step(bool serve)
     return 1;
 }
 
-static __device__ void body_loop(void)
+MPK_FN void body_loop(void)
 {
     const bool serve = mpk_w.mode == RT_SERVE;
     while (begin_step(serve)) {

@@ -603,5 +603,9 @@ static inline void ptx_group_multiply_128(float *c, rt_u64 a, rt_u64 b)
 {
     emulated_group_product<128>(c, a, b);
 }
+static inline void ptx_group_multiply_192(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<192>(c, a, b);
+}
 
 #endif

@@ -33,6 +33,7 @@ struct emulated_list {
     const emulated_late *late;
     void *kept[EMULATED_LATE]; /* what they become */
     rt_u32 n_late;
+    rt_u32 first; /* pages that are gone before the first task */
     mpk_ring loaded, taken[EMULATED_BODIES]; /* where the ring stood at the end, for each side */
 };
 static emulated_list emulated_tasks;
@@ -44,6 +45,8 @@ static void emulated_load(void)
     l.ring.n = l.tail.n = MPK_PAGES;
     l.in_flight = 3;
     l.aot = 1;
+    for (rt_u32 i = 0; i < emulated_tasks.first; i++)
+        load_page(&l, 0, 0);
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         l.e = &emulated_tasks.entries[i];
         if (mpk_body_loads(l.e->body))
@@ -90,6 +93,10 @@ static void emulated_clerk(void)
 static void emulated_bodies(void)
 {
     mpk_ring ring = {0, MPK_PAGES, 0, 0};
+    for (rt_u32 i = 0, page; i < emulated_tasks.first; i++) {
+        ring_take(&ring, &page);
+        ring_release(page);
+    }
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         const rt_entry *e = &emulated_tasks.entries[i];
         const rt_u32 live = mpk_w.live[e->live];
@@ -122,6 +129,7 @@ static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
 {
     emulated_state = seed * 2 + 1;
     emulated_n_bulk = emulated_idle = 0;
+    emulated_tasks.first = emulated_random(MPK_PAGES);
     memset(&mpk_w, 0, sizeof mpk_w);
     memset(emulated_warps, 0, sizeof emulated_warps);
     memset(emulated_barriers, 0, sizeof emulated_barriers);

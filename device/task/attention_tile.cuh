@@ -3,9 +3,9 @@
  *
  * The operator attention.  Tokens of a task that are neighbours and of one slot are taken together; the rows of the
  * tensor-core operand are their query heads that share a KV head, up to 128 rows, 16 for each warp.  All warps walk
- * along the positions that any of the rows sees, 32 at a time, which come by cp.async while the 32 before are worked
- * on. Up to 64 rows, pairs of warps share rows: one takes the first 16 of 32 positions, the other the rest, and they
- * are put together at the end in that order.  So a token that stands alone (one of a decoding slot) works as well.
+ * along the pages that any of the rows sees, which come by cp.async while the page before is worked on, 32 positions at
+ * a time. Up to 64 rows, pairs of warps share rows: one takes the first 32 positions of a page, the other the rest, and
+ * they are put together at the end in that order.  So a token that stands alone (one of a decoding slot) works as well.
  *
  * Keys and values lie in fragment order (tile/kv.cuh): operands are single shared loads, and the scores of q k^T are
  * already the operand of p v.  Softmax is online in f32, in powers of 2.
@@ -18,7 +18,7 @@
 #include "tile/kv.cuh"
 #include "tile/worker.cuh"
 
-enum { ATTEND_PAGE = 64, ATTEND_STEP = 32, ATTEND_ROWS = 128 };
+enum { ATTEND_PAGE = 64, ATTEND_UNIT = 32, ATTEND_ROWS = 128 };
 
 struct attend_shape {
     int heads, kv_heads;
@@ -32,8 +32,16 @@ enum { ATTEND_Q, ATTEND_K, ATTEND_V, ATTEND_POSITIONS, ATTEND_SLOTS, ATTEND_PAGE
 /* Tokens first .. last - 1 of one slot, query heads head .. head + n_heads - 1 of one KV head. */
 struct attend_chunk {
     int slot, first, last, head, n_heads, kv_head;
-    int step, n_steps; /* of 32 positions each: those that any row sees */
+    int step, n_steps; /* pages of the slot: those that any row sees */
     int row_warps;     /* 1, 2, 4, 8: warps that have rows of their own */
+};
+
+/* Where the chunk's keys and values lie. */
+struct attend_source {
+    const int *pages; /* of the slot */
+    int n_pages, slot_pages;
+    const char *keys, *values; /* of the KV head in page 0 */
+    rt_u32 page_bytes;
 };
 
 /* What a lane has of its two rows, 16 warp + g and + 8. */
@@ -82,35 +90,44 @@ MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *
         most = b > most ? b : most;
     }
     most = most < room ? most : room - 1;
-    const int last = (rt_u32)c->slot < (rt_u32)s.slots ? most / ATTEND_STEP + 1 : 0;
-    c->step = least / ATTEND_STEP;
+    const int last = (rt_u32)c->slot < (rt_u32)s.slots ? most / ATTEND_PAGE + 1 : 0;
+    c->step = least / ATTEND_PAGE;
     c->n_steps = most >= 0 && last > c->step ? last - c->step : 0;
     const int rows = (c->last - c->first) * c->n_heads;
     c->row_warps = rows <= 16 ? 1 : rows <= 32 ? 2 : rows <= 64 ? 4 : 8;
 }
 
-/* Page that holds a step of the slot, or -1. */
-MPK_FN int attend_page(const mpk_task &t, const attend_shape &s, int slot, int step)
+template <int K> MPK_FN attend_source attend_source_of(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
 {
-    const int i = step / (ATTEND_PAGE / ATTEND_STEP);
-    if (i >= s.slot_pages)
-        return -1;
-    const int page = mpk_at<const int>(t, ATTEND_PAGES)[slot * s.slot_pages + i];
-    return (rt_u32)page < (rt_u32)s.n_pages ? page : -1;
+    const rt_u32 head_bytes = ATTEND_PAGE * K * 2;
+    attend_source from;
+    from.pages = mpk_at<const int>(t, ATTEND_PAGES) + c.slot * s.slot_pages;
+    from.n_pages = s.n_pages;
+    from.slot_pages = s.slot_pages;
+    from.keys = mpk_at<const char>(t, ATTEND_K) + c.kv_head * head_bytes;
+    from.values = mpk_at<const char>(t, ATTEND_V) + c.kv_head * head_bytes;
+    from.page_bytes = s.kv_heads * head_bytes;
+    return from;
 }
 
-/* Ask for keys and values of a step: all threads.  to: keys, then values. */
-template <int K>
-MPK_FN void attend_copy(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int step, int page, char *to)
+/* Page of a step of the slot, or -1. */
+MPK_FN int attend_page(const attend_source &from, int step)
 {
-    constexpr int BYTES = ATTEND_STEP * K * 2;
+    const int page = step < from.slot_pages ? from.pages[step] : -1;
+    return (rt_u32)page < (rt_u32)from.n_pages ? page : -1;
+}
+
+/* Ask for keys and values of a page: all threads.  to: keys, then values. */
+template <int K> MPK_FN void attend_copy(const attend_source &from, int page, char *to)
+{
+    constexpr int BYTES = ATTEND_PAGE * K * 2;
     if (page >= 0) {
-        const rt_u64 at =
-            ((rt_u64)page * s.kv_heads + c.kv_head) * ATTEND_PAGE * K * 2 + step % (ATTEND_PAGE / ATTEND_STEP) * BYTES;
-        const char *keys = mpk_at<const char>(t, ATTEND_K) + at, *values = mpk_at<const char>(t, ATTEND_V) + at;
-        for (int i = (int)threadIdx.x * 16; i < BYTES; i += MPK_THREADS * 16) {
-            ptx_copy_async(to + i, keys + i, true);
-            ptx_copy_async(to + BYTES + i, values + i, true);
+        const rt_u64 at = (rt_u64)page * from.page_bytes + threadIdx.x * 16;
+        to += threadIdx.x * 16;
+#pragma unroll
+        for (int i = 0; i < BYTES; i += MPK_THREADS * 16) {
+            ptx_copy_async(to + i, from.keys + at + i, true);
+            ptx_copy_async(to + BYTES + i, from.values + at + i, true);
         }
     }
     ptx_copy_async_commit();
@@ -155,36 +172,42 @@ MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const at
             r->out[n][e] = 0;
 }
 
-/* 16 positions from `base` on: s_keys, s_values their first bytes. */
-template <int K>
-MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, float scale, attend_rows<K> *r)
+/* Scores of 32 positions: s_keys their first byte. */
+template <int K> MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*score)[4])
 {
     const int lane = threadIdx.x % 32, c = lane % 4, g = lane / 4, lane_at = g * 64 + (c ^ g / 2) * 16;
-    const float none = -__int_as_float(0x7f800000);
-    float score[2][4], most[2] = {none, none};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < ATTEND_UNIT / 8; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             score[i][e] = 0;
 #pragma unroll
-        for (int d = 0; d < K / 32; d++) {
+    for (int d = 0; d < K / 32; d++)
+#pragma unroll
+        for (int i = 0; i < ATTEND_UNIT / 8; i++) {
             const mpk_words w = *(const mpk_words *)(s_keys + (i * (K / 32) + d) * 512 + lane_at);
-            const rt_u32(*q)[4] = r->query[d];
+            const rt_u32(*q)[4] = r.query[d];
             ptx_multiply_bf16(score[i], q[0][0], q[1][0], q[0][1], q[1][1], w.x, w.y);
             ptx_multiply_bf16(score[i], q[0][2], q[1][2], q[0][3], q[1][3], w.z, w.w);
         }
-    }
+}
+
+/* Scores become weights, in powers of 2; what was there before is brought to the new maximum.  all: every row sees all
+ * positions. */
+template <int K> MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], attend_rows<K> *r)
+{
+    const int c = threadIdx.x % 4;
+    const float none = -__int_as_float(0x7f800000);
+    float most[2] = {none, none}, kept[2], zero[2];
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < ATTEND_UNIT / 8; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int position = base + 8 * i + 2 * c + e % 2, m = e / 2;
-            const bool seen = position <= r->position[m] && position >= r->from[m];
+            const bool seen = all || (position <= r->position[m] && position >= r->from[m]);
             score[i][e] = seen ? score[i][e] * scale : none;
             most[m] = fmaxf(most[m], score[i][e]);
         }
-    float kept[2], zero[2];
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         most[m] = fmaxf(most[m], __shfl_xor_sync(0xffffffffu, most[m], 1));
@@ -196,7 +219,7 @@ MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, floa
         r->sum[m] *= kept[m];
     }
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < ATTEND_UNIT / 8; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             score[i][e] = ptx_exp2(score[i][e] - zero[e / 2]);
@@ -208,16 +231,33 @@ MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, floa
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 r->out[n][e] *= kept[e / 2];
-    const rt_u32 a0 = ptx_pack_bf16(score[0][0], score[0][1]), a1 = ptx_pack_bf16(score[0][2], score[0][3]),
-                 a2 = ptx_pack_bf16(score[1][0], score[1][1]), a3 = ptx_pack_bf16(score[1][2], score[1][3]);
+}
+
+/* 32 positions from `base` on: s_keys, s_values their first bytes. */
+template <int K>
+MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, float scale, bool all, attend_rows<K> *r)
+{
+    const int lane = threadIdx.x % 32;
+    float score[ATTEND_UNIT / 8][4];
+    attend_score<K>(s_keys, *r, score);
+    if (all)
+        attend_weigh<K>(base, scale, true, score, r);
+    else
+        attend_weigh<K>(base, scale, false, score, r);
 #pragma unroll
-    for (int n = 0; n < K / 8; n++) {
-        const uint2 w = *(const uint2 *)(s_values + n * 256 + lane * 8);
-        ptx_multiply_bf16(r->out[n], a0, a1, a2, a3, w.x, w.y);
+    for (int half = 0; half < ATTEND_UNIT / 16; half++) {
+        const float(*p)[4] = score + 2 * half;
+        const rt_u32 a0 = ptx_pack_bf16(p[0][0], p[0][1]), a1 = ptx_pack_bf16(p[0][2], p[0][3]),
+                     a2 = ptx_pack_bf16(p[1][0], p[1][1]), a3 = ptx_pack_bf16(p[1][2], p[1][3]);
+#pragma unroll
+        for (int n = 0; n < K / 8; n++) {
+            const uint2 w = *(const uint2 *)(s_values + half * 32 * K + n * 256 + lane * 8);
+            ptx_multiply_bf16(r->out[n], a0, a1, a2, a3, w.x, w.y);
+        }
     }
 }
 
-/* Warps of the second half of each step hand their results to those of the first. */
+/* Warps of the second half of each page hand their results to those of the first. */
 template <int K> MPK_FN void attend_put(attend_rows<K> *r, float *s_part)
 {
     const int lane = threadIdx.x % 32;
@@ -273,27 +313,56 @@ MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_
     }
 }
 
-/* The steps of a chunk: s_step holds two of them, one being read and one on its way. */
-template <int K>
-MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int part, int last,
-                         attend_rows<K> *r)
+/* What all rows of a warp see: positions from .. last; what any of them sees ends at `most`. */
+struct attend_sight {
+    int from, last, most;
+};
+
+template <int K> MPK_FN attend_sight attend_sight_of(const attend_rows<K> &r)
 {
-    constexpr int BYTES = 2 * ATTEND_STEP * K * 2;
-    int page = c.n_steps > 0 ? attend_page(t, s, c.slot, c.step) : -1;
-    attend_copy<K>(t, s, c, c.step, page, t.s_scratch);
-    int next = c.n_steps > 1 ? attend_page(t, s, c.slot, c.step + 1) : -1;
-    for (int i = 0; i < c.n_steps; i++) {
-        ptx_copy_async_wait<0>();
-        mpk_sync(); /* the step is there, and nobody reads the one before any more */
-        attend_copy<K>(t, s, c, c.step + i + 1, next, t.s_scratch + (i + 1) % 2 * BYTES);
-        const int after = i + 2 < c.n_steps ? attend_page(t, s, c.slot, c.step + i + 2) : -1;
-        const char *s_keys = t.s_scratch + i % 2 * BYTES, *s_values = s_keys + BYTES / 2;
-        const int base = (c.step + i) * ATTEND_STEP;
-        if (page >= 0 && base <= last)
+    attend_sight a;
+    a.from = r.from[0] > r.from[1] ? r.from[0] : r.from[1];
+    a.last = r.position[0] < r.position[1] ? r.position[0] : r.position[1];
+    a.most = r.position[0] > r.position[1] ? r.position[0] : r.position[1];
 #pragma unroll
-            for (int half = 0; half < 2; half++)
-                if (part < 0 || part == half)
-                    attend_unit<K>(s_keys + half * 32 * K, s_values + half * 32 * K, base + 16 * half, s.scale, r);
+    for (int d = 4; d < 32; d *= 2) {
+        const int from = __shfl_xor_sync(0xffffffffu, a.from, d), last = __shfl_xor_sync(0xffffffffu, a.last, d),
+                  most = __shfl_xor_sync(0xffffffffu, a.most, d);
+        a.from = from > a.from ? from : a.from;
+        a.last = last < a.last ? last : a.last;
+        a.most = most > a.most ? most : a.most;
+    }
+    return a;
+}
+
+/* The pages of a chunk: scratch holds two of them, one being read and one on its way.  part: of each page; -1: all. */
+template <int K>
+MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int part, attend_rows<K> *r)
+{
+    constexpr int BYTES = 2 * ATTEND_PAGE * K * 2;
+    const attend_source from = attend_source_of<K>(t, s, c);
+    const attend_sight sight = attend_sight_of<K>(*r);
+    const float scale = s.scale;
+    char *s_pages = t.s_scratch;
+    const int end = c.step + c.n_steps;
+    int page = c.step < end ? attend_page(from, c.step) : -1;
+    attend_copy<K>(from, page, s_pages);
+    int next = c.step + 1 < end ? attend_page(from, c.step + 1) : -1;
+    for (int step = c.step; step < end; step++) {
+        const int odd = (step - c.step) % 2;
+        ptx_copy_async_wait<0>();
+        mpk_sync(); /* the page is there, and nobody reads the one before any more */
+        attend_copy<K>(from, next, s_pages + (odd ^ 1) * BYTES);
+        const int after = step + 2 < end ? attend_page(from, step + 2) : -1;
+        const char *s_page = s_pages + odd * BYTES;
+#pragma unroll 1
+        for (int u = part < 0 ? 0 : part; u < ATTEND_PAGE / ATTEND_UNIT; u += part < 0 ? 1 : 2) {
+            const int base = step * ATTEND_PAGE + u * ATTEND_UNIT;
+            const char *s_keys = s_page + u * ATTEND_UNIT * K * 2;
+            if (page >= 0 && base <= sight.most)
+                attend_unit<K>(s_keys, s_keys + BYTES / 2, base, scale,
+                               base >= sight.from && base + ATTEND_UNIT - 1 <= sight.last, r);
+        }
         page = next;
         next = after;
     }
@@ -306,15 +375,8 @@ template <int K> MPK_FN void attend_run_chunk(const mpk_task &t, const attend_sh
     const bool works = part < parts;
     attend_rows<K> r;
     attend_begin_rows<K>(t, s, c, works ? first_row : ATTEND_ROWS * ATTEND_ROWS, &r);
-    /* The last position that the warp's rows see. */
-    int last = r.position[0] > r.position[1] ? r.position[0] : r.position[1];
-#pragma unroll
-    for (int d = 4; d < 32; d *= 2) {
-        const int other = __shfl_xor_sync(0xffffffffu, last, d);
-        last = other > last ? other : last;
-    }
-    attend_steps<K>(t, s, c, parts > 1 ? part : -1, last, &r);
-    mpk_sync(); /* steps give way to parts, or to the next chunk's */
+    attend_steps<K>(t, s, c, parts > 1 ? part : -1, &r);
+    mpk_sync(); /* pages give way to parts, or to the next chunk's */
     if (parts > 1) {
         float *s_part = (float *)t.s_scratch + row_warp * (K / 2 + 4) * 32;
         if (part == 1)
@@ -330,7 +392,7 @@ template <int K> MPK_FN void attend_run_chunk(const mpk_task &t, const attend_sh
 
 /* ---- the body ---- */
 
-template <int K> static __device__ __noinline__ void attention_tile(const mpk_task &t, const attend_shape &s)
+template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shape &s)
 {
     const int group = s.heads / s.kv_heads, end = (int)t.hi0, heads_end = (int)t.e->hi[1] / K;
     attend_chunk c;

@@ -4,18 +4,21 @@
  *
  * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the page
  * ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the warpgroups
- * bring it themselves: 64 columns of 64 tokens at a time, two such stages ahead of the products, in the same swizzle.
- * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w: 3 accumulators of
- * 64 x 64.  One of at most 64 tokens gives each warpgroup half of the rows, or with at most 64 rows every other stage:
- * there w streams at the speed of memory.  But for that last case the warpgroups never wait for each other.  Squares
- * for an rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is applied to the sums.
+ * bring it themselves, in stages of 64 columns of 64 tokens in the same swizzle: those of a step while the products of
+ * the step before are under way.
+ * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w.  One of at most 64
+ * tokens gives each warpgroup half of the rows, or with at most 64 rows every other stage: there w streams at the speed
+ * of memory.  But for that last case the warpgroups never wait for each other.  Squares for an rms_norm (whose weight
+ * is folded into w) are summed from the stages of x; the scale is applied to the sums.
  *
  * Nothing of a shape is a template parameter: all operators of all graphs share this code.
  *
- * A pass is up to 24 (32 with 64 tokens) groups of 8 rows of w; for each pass all tokens of the task, for these all
- * columns.  A page holds blocks_per_page blocks of each of its groups (2 of 16 groups, 4 of 8, or 8 of 4), one group
- * after the other.  Columns are added in the same order whatever the number of tokens alive.
- * Cost of 64 columns, 128 tokens, 192 rows: 48 wgmma of 64 x 64 x 16; 16 KB of x and 24 KB of w from L2.
+ * A pass is up to 24 groups of 8 rows of w; for each pass all tokens of the task, for these all
+ * columns, 128 in a step.  A page holds the step's 4 blocks of each of 8 groups, one group after the other: a copy of
+ * 2 KB for each, since copies of 1 KB reach half the bandwidth.  The pages of a step lie together, so that one product
+ * reads them all: where too few are left before the end of the ring, these are left out.
+ * Columns are added in the same order whatever the number of tokens alive.
+ * Cost of 64 columns, 128 tokens, 192 rows: 8 wgmma of 64 x 192 x 16; 16 KB of x and 24 KB of w from L2.
  */
 #ifndef TASK_LINEAR_TILE_CUH
 #define TASK_LINEAR_TILE_CUH
@@ -26,15 +29,17 @@
 
 enum {
     TILE_TOKENS = 64,    /* of a warpgroup */
-    TILE_STAGES = 3,     /* of x, of a warpgroup: one being read, two on their way */
+    TILE_STAGES = 4,     /* of a warpgroup: two of the step being read, two of the next on their way */
     TILE_HALF = 64 * 64, /* bytes: 64 tokens x 32 columns */
     TILE_STAGE = 2 * TILE_HALF,
     TILE_X = TILE_STAGES * TILE_STAGE,
     TILE_SCALES = 2 * TILE_X, /* float[2][64]: sum of squares of each token */
     TILE_SCRATCH = TILE_SCALES + 2 * 64 * 4,
-    TILE_ROW = 72, /* floats from a row of sums in scratch to the next: apart in banks */
-    TILE_MOST_WIDE = 24,
-    TILE_MOST = 32, /* groups of a pass */
+    TILE_ROW = 72,   /* floats from a row of sums in scratch to the next: apart in banks */
+    TILE_MOST = 24,  /* groups of a pass */
+    TILE_BLOCKS = 4, /* of a step, of each group */
+    TILE_PIECE = TILE_BLOCKS * 512,
+    TILE_GROUPS = 8, /* of a page */
 };
 
 /* Where the operands stand in rt_entry.at, and what surrounds the product. */
@@ -66,62 +71,84 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.groups = ((int)e->hi[1] + per_group - 1) / per_group - p.first;
     p.wide = tokens > TILE_TOKENS;
     p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
-    const int most = p.wide ? TILE_MOST_WIDE : TILE_MOST, passes = (p.groups + most - 1) / most;
+    const int passes = (p.groups + TILE_MOST - 1) / TILE_MOST;
     p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
     return p;
 }
 
 /* One pass. */
 struct tile_pass {
-    int groups;          /* of it */
-    int blocks_per_page; /* of each group */
-    int pages;           /* of a step: blocks_per_page * 32 columns */
-    int steps;
+    int groups; /* of it */
+    int pages;  /* of a step */
+    int steps;  /* of 128 columns */
 };
 
 MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
 {
     tile_pass q;
     q.groups = p.groups - at < p.per_pass ? p.groups - at : p.per_pass;
-    q.blocks_per_page = q.groups <= 4 ? 8 : q.groups <= 8 ? 4 : 2;
-    q.pages = q.groups > 16 ? 2 : 1;
-    const int blocks = (s.columns + 31) / 32;
-    q.steps = (blocks + q.blocks_per_page - 1) / q.blocks_per_page;
+    q.pages = (q.groups + TILE_GROUPS - 1) / TILE_GROUPS;
+    q.steps = ((s.columns + 31) / 32 + TILE_BLOCKS - 1) / TILE_BLOCKS;
     return q;
+}
+
+/* Pages to leave out, so that the next n lie together. */
+MPK_FN int tile_gap(const mpk_ring &r, int n)
+{
+    return r.at + n > r.n ? (int)(r.n - r.at) : 0;
 }
 
 /* ---- the loader's part ---- */
 
-/* One page: a piece of each of n groups, a lane each. */
-MPK_FN void tile_load_page(mpk_load &l, const tile_pass &q, const char *from, int n, rt_u32 group_bytes, bool once)
+/* The pages of one step, a piece of each group, a lane each; from: its first block of the pass's first group. */
+MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes, bool once)
 {
-    const rt_u32 lane = threadIdx.x % 32, piece = (rt_u32)q.blocks_per_page * 512;
-    char *page = load_page(&l, (rt_u32)n * piece, 0);
-    if (!page || lane >= (rt_u32)n)
-        return;
-    rt_u64 *full = &mpk_w.full[(page - mpk_s) / MPK_PAGE_BYTES];
-    if (once)
-        ptx_copy_bulk_once(page + lane * piece, from + (rt_u64)lane * group_bytes, piece, full, l.policy);
-    else /* other workers' tokens want the same */
-        ptx_copy_bulk(page + lane * piece, from + (rt_u64)lane * group_bytes, piece, full);
+    const int lane = (int)threadIdx.x % 32;
+    int groups = 0; /* for which there is a page */
+    for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
+        load_page(&l, 0, 0);
+    char *first = mpk_s + (l.ring.first + l.ring.at) * MPK_PAGE_BYTES;
+    while (groups < q.groups) {
+        const int n = q.groups - groups < TILE_GROUPS ? q.groups - groups : TILE_GROUPS;
+        if (!load_page(&l, (rt_u32)n * TILE_PIECE, 0))
+            break;
+        groups += n;
+    }
+    if (lane < groups) {
+        char *to = first + lane * TILE_PIECE;
+        rt_u64 *full = &mpk_w.full[(to - mpk_s) / MPK_PAGE_BYTES];
+        if (once)
+            ptx_copy_bulk_once(to, from + (rt_u64)lane * group_bytes, TILE_PIECE, full, l.policy);
+        else /* other workers' tokens want the same */
+            ptx_copy_bulk(to, from + (rt_u64)lane * group_bytes, TILE_PIECE, full);
+    }
+    __syncwarp();
 }
 
+/* No more than n pages under way. */
+MPK_FN void tile_settle(mpk_load &l, rt_u32 n)
+{
+    for (; l.flying > n; l.flying--) {
+        mpk_barrier_wait(&mpk_w.full[l.tail.first + l.tail.at], l.tail.parity);
+        ring_next(&l.tail);
+    }
+    l.in_flight = n;
+}
+
+/* Small copies want more pages under way, and there are no polls that they could delay. */
 MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
 {
     const tile_plan p = tile_plan_of(l.e, s);
-    const rt_u32 group_bytes = (rt_u32)s.blocks * 512;
+    const rt_u32 group_bytes = (rt_u32)s.blocks * 512, in_flight = l.in_flight;
+    l.in_flight = l.ring.n;
     for (int at = 0; at < p.groups; at += p.per_pass) {
         const tile_pass q = tile_pass_at(p, s, at);
         const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)(p.first + at) * group_bytes;
         for (int turn = 0; turn < p.turns; turn++)
             for (int step = 0; step < q.steps && !l.cancelled; step++)
-                for (int i = 0; i < q.pages; i++) {
-                    int n = q.groups - 16 * i < 16 ? q.groups - 16 * i : 16;
-                    tile_load_page(l, q, base + (rt_u64)(16 * i) * group_bytes + step * q.blocks_per_page * 512, n,
-                                   group_bytes, !p.wide);
-                    __syncwarp();
-                }
+                tile_load_step(l, q, base + step * TILE_PIECE, group_bytes, !p.wide);
     }
+    tile_settle(l, in_flight);
 }
 
 /* ---- x into shared memory ---- */
@@ -154,22 +181,19 @@ MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, c
     c->to = s_x + row / 8 * 512 + row % 8 * 64 + (piece ^ row % 8 / 2) * 16;
 }
 
-/* Ask for stage `stage` of x; one group of copies, empty behind the last stage. */
-MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int n_stages, int buffer)
+/* Ask for stage `stage` of x. */
+MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int buffer)
 {
-    if (stage < n_stages) {
-#pragma unroll 1 /* few registers */
-        for (int half = 0; half < 2; half++) {
-            const int column = stage * 64 + half * 32;
-            const bool inside = column + c.column < columns;
+    const int column = stage * 64 + c.column;
+    char *to = c.to + buffer * TILE_STAGE;
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
-                const bool there = inside && c.from[m] != TILE_NONE;
-                ptx_copy_async(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048,
-                               c.x + (there ? c.from[m] + (rt_u32)column * 2 : 0), there);
-            }
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            const bool there = column + half * 32 < columns && c.from[m] != TILE_NONE;
+            ptx_copy_async(to + half * TILE_HALF + m * 2048,
+                           c.x + (there ? c.from[m] + (rt_u32)(stage * 128 + half * 64) : 0), there);
         }
-    }
     ptx_copy_async_commit();
 }
 
@@ -207,44 +231,50 @@ MPK_FN rt_u64 tile_in_w(int k)
     return (rt_u64)(k / 2 * (512 / 16) + k % 2 * 2);
 }
 
-/* One stage: s_x its first byte; first, second: its blocks in the first and in the second page. */
-template <int FIRST, int SECOND>
-MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second, rt_u32 group_bytes, float *sum)
+/* One stage: s_x, s_w its first bytes; between tile_begin_products and tile_end_products. */
+template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, float *sum)
 {
-    const rt_u64 a = ptx_matrix(s_x, 512), b = ptx_matrix(first, group_bytes);
-    const rt_u64 b2 = SECOND ? ptx_matrix(second, group_bytes) : b;
-    ptx_group_begin();
+    const rt_u64 a = ptx_matrix(s_x, 512), b = ptx_matrix(s_w, TILE_PIECE);
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        if (FIRST == 128)
+    for (int k = 0; k < 4; k++)
+        if (N == 192)
+            ptx_group_multiply_192(sum, a + tile_in_x(k), b + tile_in_w(k));
+        else if (N == 128)
             ptx_group_multiply_128(sum, a + tile_in_x(k), b + tile_in_w(k));
         else
             ptx_group_multiply_64(sum, a + tile_in_x(k), b + tile_in_w(k));
-        if (SECOND)
-            ptx_group_multiply_64(sum + FIRST / 2, a + tile_in_x(k), b2 + tile_in_w(k));
-    }
+}
+
+MPK_FN void tile_begin_products(void)
+{
+    ptx_group_begin();
+}
+/* They go on; their sums and what they read are theirs until tile_wait_products. */
+MPK_FN void tile_end_products(void)
+{
     ptx_group_commit();
+}
+MPK_FN void tile_wait_products(void)
+{
     ptx_group_wait<0>();
 }
 #else
 /* Without warpgroups' products: the same sums in the same registers by those of warps, 16 tokens each.  a: of the
  * warp's tokens, columns 16 k ... of a block; s_w: that block of the first group. */
-template <int N>
-MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int k, rt_u32 group_bytes, float *sum)
+template <int N> MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int k, float *sum)
 {
     const int lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
-    s_w += matrix / 2 * group_bytes + row * 64 + ((2 * k + matrix % 2) ^ row / 2) * 16;
+    s_w += matrix / 2 * TILE_PIECE + row * 64 + ((2 * k + matrix % 2) ^ row / 2) * 16;
 #pragma unroll
     for (int n = 0; n < N / 8; n += 2) {
         rt_u32 b[4];
-        ptx_load_matrices(b, s_w + n * group_bytes);
+        ptx_load_matrices(b, s_w + n * TILE_PIECE);
         ptx_multiply_bf16(sum + 4 * n, a[0], a[1], a[2], a[3], b[0], b[1]);
         ptx_multiply_bf16(sum + 4 * n + 4, a[0], a[1], a[2], a[3], b[2], b[3]);
     }
 }
 
-template <int FIRST, int SECOND>
-MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second, rt_u32 group_bytes, float *sum)
+template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, float *sum)
 {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
     s_x += (2 * warp + matrix % 2) * 512 + row * 64;
@@ -253,59 +283,79 @@ MPK_FN void tile_multiply(const char *s_x, const char *first, const char *second
         const int block = i / 2, k = i % 2;
         rt_u32 a[4];
         ptx_load_matrices(a, s_x + block * TILE_HALF + ((2 * k + matrix / 2) ^ row / 2) * 16);
-        tile_multiply_by_warps<FIRST>(a, first + block * 512, k, group_bytes, sum);
-        if (SECOND)
-            tile_multiply_by_warps<SECOND>(a, second + block * 512, k, group_bytes, sum + FIRST / 2);
+        tile_multiply_by_warps<N>(a, s_w + block * 512, k, sum);
     }
 }
+
+MPK_FN void tile_begin_products(void) {}
+MPK_FN void tile_end_products(void) {}
+MPK_FN void tile_wait_products(void) {}
 #endif
 
-/* Columns of a pass for this warpgroup's tokens, stages turn, turn + turns ...: FIRST rows of w from the first page of
- * a step, SECOND from the second, each page's from byte `skip` on.  sum[(FIRST + SECOND) / 2] per lane, as
- * ptx_group_multiply leaves it.
- *
- * Products are waited for at the end of a stage: the other warpgroup keeps the tensor cores busy meanwhile. */
-template <int FIRST, int SECOND>
-MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int skip,
-                         int turn, int turns, mpk_ring *ring, float *sum, float *square)
+/* Take the pages of the next step, which lie together; the number of the first. */
+MPK_FN rt_u32 tile_take(const tile_pass &q, mpk_ring *ring)
 {
-    /* More than 64 rows: a page holds one stage. */
-    const int per_page = FIRST + SECOND > 64 ? 1 : q.blocks_per_page / 2, n = q.steps * per_page;
+    rt_u32 page;
+    for (int gap = tile_gap(*ring, q.pages); gap > 0; gap--) {
+        ring_take(ring, &page);
+        ring_release(page);
+    }
+    const rt_u32 first = ring->first + ring->at;
+    for (int i = 0; i < q.pages; i++)
+        ring_take(ring, &page);
+    __syncwarp(); /* barriers and products take whole warps */
+    return first;
+}
+
+MPK_FN void tile_release(const tile_pass &q, rt_u32 first)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        for (int i = 0; i < q.pages; i++)
+            ptx_barrier_arrive(&mpk_w.empty[first + i]);
+}
+
+/* Columns of a pass for this warpgroup's tokens: N rows of w, from page `part` of a step on; of each step STAGES
+ * stages, two or that of number `turn`.  sum[N / 2] per lane, as ptx_group_multiply leaves it.
+ *
+ * While the products of a step are under way, x of the next step is asked for and squares are added; the other
+ * warpgroup keeps the tensor cores busy while this one waits. */
+template <int N, int STAGES>
+MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int part,
+                         int turn, mpk_ring *ring, float *sum, float *square)
+{
     const int columns = s.columns, norm = s.norm;
-    const rt_u32 group_bytes = (rt_u32)per_page * 1024;
-    int buffer = 0, stage = turn;
-    for (int i = 0; i < TILE_STAGES - 1; i++)
-        tile_copy_stage(c, columns, turn + i * turns, n, i);
+#pragma unroll
+    for (int i = 0; i < STAGES; i++)
+        tile_copy_stage(c, columns, turn + i, i);
     for (int step = 0; step < q.steps; step++) {
-        rt_u32 page[2];
-        const char *first = ring_take(ring, &page[0]) + skip, *second = first;
-        if (SECOND)
-            second = ring_take(ring, &page[1]) + skip;
-        for (int in_page = turn; in_page < per_page; in_page += turns, stage += turns) {
-            ptx_copy_async_wait<TILE_STAGES - 2>();
-            if (norm)
-                tile_add_squares(c, buffer, square);
-            ptx_fence_shared(); /* products read through the other proxy */
-            tile_meet();        /* the stage is there, and nobody reads the one before any more */
-            tile_copy_stage(c, columns, stage + (TILE_STAGES - 1) * turns, n, buffer ? buffer - 1 : TILE_STAGES - 1);
-            tile_multiply<FIRST, SECOND>(s_x + buffer * TILE_STAGE, first + in_page * 1024, second + in_page * 1024,
-                                         group_bytes, sum);
-            buffer = buffer + 1 == TILE_STAGES ? 0 : buffer + 1;
-        }
-        ring_release(page[0]);
-        if (SECOND)
-            ring_release(page[1]);
+        const int buffer = step % 2 * 2;
+        const rt_u32 page = tile_take(q, ring);
+        const char *s_w = mpk_s + (page + part) * MPK_PAGE_BYTES + turn * 1024;
+        ptx_copy_async_wait<0>();
+        ptx_fence_shared(); /* products read through the other proxy */
+        tile_meet();        /* the step is there, and nobody reads the one before any more */
+        tile_begin_products();
+#pragma unroll
+        for (int i = 0; i < STAGES; i++)
+            tile_multiply<N>(s_x + (buffer + i) * TILE_STAGE, s_w + i * 1024, sum);
+        tile_end_products();
+        if (step + 1 < q.steps)
+#pragma unroll
+            for (int i = 0; i < STAGES; i++)
+                tile_copy_stage(c, columns, 2 * step + 2 + turn + i, (buffer ^ 2) + i);
+        for (int i = 0; i < STAGES && norm; i++)
+            tile_add_squares(c, buffer + i, square);
+        tile_wait_products();
+        tile_release(q, page);
     }
 }
 
 /* Nothing to do for a pass and these tokens: let its pages go. */
 MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
 {
-    for (int i = 0; i < q.steps * q.pages; i++) {
-        rt_u32 page;
-        ring_take(ring, &page);
-        ring_release(page);
-    }
+    for (int i = 0; i < q.steps; i++)
+        tile_release(q, tile_take(q, ring));
 }
 
 /* ---- the end of a tile ---- */
@@ -335,42 +385,65 @@ MPK_FN float tile_activate(int activation, float x)
     return activation == ACTIVATE_SILU ? __fdividef(x, 1 + __expf(-x)) : activate(activation, x);
 }
 
-/* Two neighbours of a row, of which the first stands at an even column: as one word where that is aligned. */
-MPK_FN void tile_store(const mpk_task &t, const tile_shape &s, int row, int column, float a, float b)
+/* Where a tile goes; read before the first store, or it would be read again behind each. */
+struct tile_end {
+    rt_u16 *y;
+    const rt_u16 *residual; /* NULL: none */
+    int rows, lo, hi;       /* columns of y, and those of the task */
+    int tokens;             /* end of the task's that are alive */
+    int norm, columns;      /* of x */
+    float eps;
+};
+
+MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
 {
-    rt_u16 *y = mpk_at<rt_u16>(t, s.y) + (rt_u64)row * s.rows + column;
-    const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];
+    tile_end e;
+    e.y = mpk_at<rt_u16>(t, s.y);
+    e.residual = s.residual >= 0 ? mpk_at<const rt_u16>(t, s.residual) : 0;
+    e.rows = s.rows;
+    e.lo = (int)t.e->lo[1];
+    e.hi = (int)t.e->hi[1];
+    e.tokens = (int)t.hi0;
+    e.norm = s.norm;
+    e.columns = s.columns;
+    e.eps = s.eps;
+    return e;
+}
+
+/* Two neighbours of a row, of which the first stands at an even column: as one word where that is aligned. */
+MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
+{
+    rt_u16 *y = e.y + (rt_u64)row * e.rows + column;
     const rt_u32 v = ptx_pack_bf16(a, b);
-    if (column >= lo && column + 1 < hi && s.rows % 2 == 0) {
+    if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0) {
         ptx_store_word(y, v);
         return;
     }
-    if (column >= lo && column < hi)
+    if (column >= e.lo && column < e.hi)
         y[0] = (rt_u16)v;
-    if (column + 1 >= lo && column + 1 < hi)
+    if (column + 1 >= e.lo && column + 1 < e.hi)
         y[1] = (rt_u16)(v >> 16);
 }
 
-MPK_FN rt_u32 tile_residual(const mpk_task &t, const tile_shape &s, int row, int column)
+MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
 {
-    const rt_u16 *r = mpk_at<const rt_u16>(t, s.residual) + (rt_u64)row * s.rows + column;
-    const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];
+    const rt_u16 *r = e.residual + (rt_u64)row * e.rows + column;
     rt_u32 v = 0;
-    if (row >= (int)t.hi0)
+    if (row >= e.tokens)
         return 0;
-    if (column >= lo && column + 1 < hi && s.rows % 2 == 0)
+    if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0)
         return ptx_load_word(r);
-    if (column >= lo && column < hi)
+    if (column >= e.lo && column < e.hi)
         v = r[0];
-    if (column + 1 >= lo && column + 1 < hi)
+    if (column + 1 >= e.lo && column + 1 < e.hi)
         v |= (rt_u32)r[1] << 16;
     return v;
 }
 
-/* 1 / root mean square. */
-MPK_FN float tile_scale(const tile_shape &s, float square)
+/* 1 / root mean square; 1 without a norm. */
+MPK_FN float tile_scale(const tile_end &e, float square)
 {
-    return rsqrtf(square / (float)s.columns + s.eps);
+    return e.norm ? rsqrtf(square / (float)e.columns + e.eps) : 1;
 }
 
 /* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum f32[16][TILE_ROW], s_square of the
@@ -379,19 +452,20 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
                         const float *s_square)
 {
     const int lane = threadIdx.x % 32, column = group * 8 + 2 * lane;
+    const tile_end e = tile_end_of(t, s);
     const float bias[2] = {tile_bias_of(t, s, column), tile_bias_of(t, s, column + 1)};
     for (int r0 = 0; r0 < 16; r0 += 8) {
         rt_u32 residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (s.residual >= 0)
+        if (e.residual)
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                residual[i] = tile_residual(t, s, row + r0 + i, column);
+                residual[i] = tile_residual(e, row + r0 + i, column);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float2 v = *(const float2 *)(s_sum + (r0 + i) * TILE_ROW + 2 * lane);
-            const float scale = s.norm ? tile_scale(s, s_square[r0 + i]) : 1;
-            if (row + r0 + i < (int)t.hi0)
-                tile_store(t, s, row + r0 + i, column, v.x * scale + bias[0] + ptx_low_bf16(residual[i]),
+            const float scale = tile_scale(e, s_square[r0 + i]);
+            if (row + r0 + i < e.tokens)
+                tile_store(e, row + r0 + i, column, v.x * scale + bias[0] + ptx_low_bf16(residual[i]),
                            v.y * scale + bias[1] + ptx_high_bf16(residual[i]));
         }
     }
@@ -401,17 +475,18 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
 MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
                               const float *s_square)
 {
-    const int lane = threadIdx.x % 32, column = group * 4 + lane;
-    const float gate = column < s.rows ? tile_bias(t, s, 0, column) : 0;
-    const float up = column < s.rows ? tile_bias(t, s, 1, column) : 0;
+    const int lane = threadIdx.x % 32, column = group * 4 + lane, activation = s.activation;
+    const tile_end e = tile_end_of(t, s);
+    const float gate = column < e.rows ? tile_bias(t, s, 0, column) : 0;
+    const float up = column < e.rows ? tile_bias(t, s, 1, column) : 0;
 #pragma unroll 4
     for (int i = 0; i < 16; i++) {
         const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = s.norm ? tile_scale(s, s_square[i]) : 1;
-        const float a = tile_activate(s.activation, v.x * scale + gate) * (v.y * scale + up);
+        const float scale = tile_scale(e, s_square[i]);
+        const float a = tile_activate(activation, v.x * scale + gate) * (v.y * scale + up);
         const float b = __shfl_down_sync(0xffffffffu, a, 1);
-        if (row + i < (int)t.hi0 && lane % 2 == 0)
-            tile_store(t, s, row + i, column, a, b);
+        if (row + i < e.tokens && lane % 2 == 0)
+            tile_store(e, row + i, column, a, b);
     }
 }
 
@@ -420,11 +495,12 @@ MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, 
                                const float *s_square)
 {
     const int lane = threadIdx.x % 32, column = group * 8 + 2 * lane;
-    const bool has_a = column < s.rows, has_b = column + 1 < s.rows;
-    for (int i = 0; i < 16 && row + i < (int)t.hi0; i++) {
+    const tile_end e = tile_end_of(t, s);
+    const bool has_a = column < e.rows, has_b = column + 1 < e.rows;
+    for (int i = 0; i < 16 && row + i < e.tokens; i++) {
         const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = s.norm ? tile_scale(s, s_square[i]) : 1, a = v.x * scale, b = v.y * scale;
-        float *y = mpk_at<float>(t, s.y) + (rt_u64)(row + i) * s.rows + column;
+        const float scale = tile_scale(e, s_square[i]), a = v.x * scale, b = v.y * scale;
+        float *y = (float *)e.y + (rt_u64)(row + i) * e.rows + column;
         float best = -__int_as_float(0x7f800000);
         int at = -1;
         if (has_a)
@@ -449,7 +525,7 @@ MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, 
             }
         }
         if (lane == 0) {
-            float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(row + i) * ((s.rows + 63) / 64) + group / 8) * 2;
+            float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(row + i) * ((e.rows + 63) / 64) + group / 8) * 2;
             to[0] = best;
             to[1] = (float)at;
         }
@@ -481,9 +557,6 @@ MPK_FN void tile_put_squares(float *square, float *s_square)
 }
 
 /* ---- the body ---- */
-
-/* How the warpgroups of a task of few tokens share it: the halves of each page's rows, or the stages. */
-enum { TILE_ALONE, TILE_ROWS, TILE_COLUMNS };
 
 /* The second warpgroup's sums and squares to those of the first. */
 MPK_FN void tile_join(const mpk_task &t, float *sum)
@@ -517,35 +590,32 @@ static __device__ __noinline__ void tile_finish_unit(const mpk_task &t, const ti
         tile_finish(t, s, row, group, s_sum, s_square);
 }
 
-/* One pass for this warpgroup's tokens from `row` on.  Sums are this function's own for each shape: were they one array
- * for all, ptxas would wait after every product. */
-template <int FIRST, int SECOND>
-MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int shared,
-                        mpk_ring *ring)
+/* One pass for this warpgroup's tokens from `row` on, `own` pages of each step with N rows of w, of which the last may
+ * be nobody's; STAGES 1: the warpgroups join.  Sums are this function's own for each shape: were they one array for
+ * all, ptxas would wait after every product. */
+template <int N, int STAGES>
+MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int part,
+                        int own, mpk_ring *ring)
 {
-    constexpr int UNITS = (FIRST + SECOND) / 64;
-    const int half = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, part = shared == TILE_ROWS ? half : 0;
-    const bool joins = UNITS == 1 && shared == TILE_COLUMNS;
+    const int half = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS,
           *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
-    float sum[UNITS * 32], square[2] = {0, 0};
+    float sum[N / 2], square[2] = {0, 0};
     tile_copy c;
     tile_copy_begin(t, s, row, s_x, &c);
 #pragma unroll
-    for (int i = 0; i < UNITS * 32; i++)
+    for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
-    /* Groups of a page that belong to the other warpgroup. */
-    const int skip = part * 8 * q.blocks_per_page * 512;
-    tile_columns<FIRST, SECOND>(s, q, c, s_x, skip, joins ? half : 0, joins ? 2 : 1, ring, sum, square);
+    tile_columns<N, STAGES>(s, q, c, s_x, part, STAGES == 1 ? half : 0, ring, sum, square);
     tile_put_squares(square, s_square);
     tile_meet(); /* stages of x give way to sums */
-    if (joins)
+    if (STAGES == 1)
         tile_join(t, sum);
 #pragma unroll
-    for (int u = 0; u < UNITS; u++) {
-        const int in_pass = shared == TILE_ROWS ? 16 * u + 8 * part : 8 * u;
-        if (in_pass >= q.groups || (joins && half))
+    for (int u = 0; u < N / 64; u++) {
+        const int in_pass = TILE_GROUPS * (part + u);
+        if (u >= own || in_pass >= q.groups || (STAGES == 1 && half))
             break;
         tile_put(sum + 32 * u, s_sum);
         __syncwarp();
@@ -555,18 +625,17 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
     tile_meet(); /* and sums to stages */
 }
 
-MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int shared,
+/* The warpgroups of a task of few tokens share a pass: the stages of each step if that is one page, or the pages. */
+MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, bool wide,
                      mpk_ring *ring)
 {
-    const int units = shared == TILE_ROWS ? q.pages : (q.groups + 7) / 8;
-    if (units == 1)
-        tile_run_as<64, 0>(t, s, q, first, row, shared, ring);
-    else if (shared == TILE_ROWS)
-        tile_run_as<64, 64>(t, s, q, first, row, shared, ring);
-    else if (units == 2)
-        tile_run_as<128, 0>(t, s, q, first, row, shared, ring);
+    const int half = threadIdx.x / 128, own = wide ? q.pages : (q.pages + 1) / 2;
+    if (!wide && q.pages == 1)
+        tile_run_as<64, 1>(t, s, q, first, row, 0, 1, ring);
+    else if (own <= 2)
+        tile_run_as<128, 2>(t, s, q, first, row, wide ? 0 : half * own, own, ring);
     else
-        tile_run_as<128, 64>(t, s, q, first, row, shared, ring);
+        tile_run_as<192, 2>(t, s, q, first, row, 0, own, ring);
 }
 
 /* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every product. */
@@ -583,10 +652,8 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         const tile_pass q = tile_pass_at(p, s, at);
         if (row >= (int)t.hi0)
             tile_drop(q, &ring);
-        else if (p.wide)
-            tile_run(t, s, q, p.first + at, row + half * TILE_TOKENS, TILE_ALONE, &ring);
         else
-            tile_run(t, s, q, p.first + at, row, q.groups <= 8 ? TILE_COLUMNS : TILE_ROWS, &ring);
+            tile_run(t, s, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, p.wide, &ring);
     }
     *t.ring = ring;
 }

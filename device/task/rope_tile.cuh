@@ -100,12 +100,10 @@ MPK_FN float turn_weight(const mpk_task &t, int operand, int type, int dim)
 }
 
 /* Four dims times scale and weight, rounded. */
-MPK_FN uint2 turn_norm(const mpk_task &t, int operand, int type, int dim, float scale, uint2 v)
+MPK_FN uint2 turn_norm(const float *weight, float scale, uint2 v)
 {
-    v.x = ptx_pack_bf16(ptx_low_bf16(v.x) * scale * turn_weight(t, operand, type, dim),
-                        ptx_high_bf16(v.x) * scale * turn_weight(t, operand, type, dim + 1));
-    v.y = ptx_pack_bf16(ptx_low_bf16(v.y) * scale * turn_weight(t, operand, type, dim + 2),
-                        ptx_high_bf16(v.y) * scale * turn_weight(t, operand, type, dim + 3));
+    v.x = ptx_pack_bf16(ptx_low_bf16(v.x) * scale * weight[0], ptx_high_bf16(v.x) * scale * weight[1]);
+    v.y = ptx_pack_bf16(ptx_low_bf16(v.y) * scale * weight[2], ptx_high_bf16(v.y) * scale * weight[3]);
     return v;
 }
 
@@ -128,37 +126,44 @@ MPK_FN void turn_rotate(uint2 *low, uint2 *high, float4 cosine, float4 sine)
     high->y = ptx_pack_bf16(g * cosine.z + c * sine.z, h * cosine.w + d * sine.w);
 }
 
-/* Query heads lo .. hi - 1 and keys of KV heads kv_lo .. kv_hi - 1. */
+/* Query heads lo .. hi - 1, or keys of these KV heads.  What stays is read first: behind a store it would be read again
+ * and again. */
 template <int K>
-MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, int lo, int hi, int kv_lo, int kv_hi, bool twice,
-                       int live)
+MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, bool keys, int lo, int hi, bool twice, int live)
 {
     constexpr int LANES = K / 8, HEADS_AT_ONCE = MPK_THREADS / LANES;
     const int dim = (int)threadIdx.x % LANES * 4, first = (int)threadIdx.x / LANES;
-    const int per_token = hi - lo + kv_hi - kv_lo, n = live * per_token, columns = (s.heads + 2 * s.kv_heads) * K;
+    const int heads = s.heads, kv_heads = s.kv_heads, columns = (heads + 2 * kv_heads) * K;
+    const int per_token = hi - lo, n = live * per_token;
+    const int type = keys ? s.k_norm_type : s.q_norm_type, norm = keys ? TURN_K_NORM : TURN_Q_NORM;
+    const float eps = s.eps;
+    const rt_u16 *qkv = mpk_at<const rt_u16>(t, TURN_QKV) + (keys ? heads + lo : lo) * K + dim;
+    const float *table = mpk_at<const float>(t, TURN_TABLE) + dim;
+    rt_u16 *q = mpk_at<rt_u16>(t, s.q) + lo * K + dim, *cache = mpk_at<rt_u16>(t, TURN_K_CACHE);
+    float weight[2][4];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        weight[i / 4][i % 4] = type >= 0 ? turn_weight(t, norm, type, dim + i % 4 + i / 4 * (K / 2)) : 1;
     for (int base = 0; base < n; base += HEADS_AT_ONCE * TURN_AT_ONCE) {
         uint2 low[TURN_AT_ONCE], high[TURN_AT_ONCE];
         float4 cosine[TURN_AT_ONCE], sine[TURN_AT_ONCE];
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
-            const int item = base + i * HEADS_AT_ONCE + first, token = item / per_token, j = item % per_token;
+            const int item = base + i * HEADS_AT_ONCE + first, token = per_token == 1 ? item : item / per_token;
             low[i] = high[i] = make_uint2(0, 0);
             cosine[i] = sine[i] = make_float4(0, 0, 0, 0);
             if (item >= n)
                 continue;
-            const int head = j < hi - lo ? lo + j : s.heads + kv_lo + j - (hi - lo);
-            const rt_u16 *from = mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)token * columns + head * K + dim;
-            const float *table = mpk_at<const float>(t, TURN_TABLE) + (rt_u64)token * K + dim;
+            const rt_u16 *from = qkv + (rt_u64)token * columns + (item - token * per_token) * K;
             low[i] = *(const uint2 *)from;
             high[i] = *(const uint2 *)(from + K / 2);
-            cosine[i] = *(const float4 *)table;
-            sine[i] = *(const float4 *)(table + K / 2);
+            cosine[i] = *(const float4 *)(table + (rt_u64)token * K);
+            sine[i] = *(const float4 *)(table + (rt_u64)token * K + K / 2);
         }
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
-            const int item = base + i * HEADS_AT_ONCE + first, token = item / per_token, j = item % per_token;
-            const bool is_key = j >= hi - lo;
-            const int type = is_key ? s.k_norm_type : s.q_norm_type, norm = is_key ? TURN_K_NORM : TURN_Q_NORM;
+            const int item = base + i * HEADS_AT_ONCE + first, token = per_token == 1 ? item : item / per_token;
+            const int head = item - token * per_token;
             float square = turn_square(low[i]) + turn_square(high[i]);
 #pragma unroll
             for (int d = 1; d < LANES; d *= 2)
@@ -166,24 +171,23 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, int lo, int hi, i
             if (item >= n)
                 continue;
             if (type >= 0) {
-                const float scale = rsqrtf(square / K + s.eps);
-                low[i] = turn_norm(t, norm, type, dim, scale, low[i]);
-                high[i] = turn_norm(t, norm, type, dim + K / 2, scale, high[i]);
+                const float scale = rsqrtf(square / K + eps);
+                low[i] = turn_norm(weight[0], scale, low[i]);
+                high[i] = turn_norm(weight[1], scale, high[i]);
             }
             turn_rotate(&low[i], &high[i], cosine[i], sine[i]);
-            if (!is_key) {
-                rt_u16 *to = mpk_at<rt_u16>(t, s.q) + ((rt_u64)token * s.heads + lo + j) * K + dim;
-                *(uint2 *)to = low[i];
-                *(uint2 *)(to + K / 2) = high[i];
-                continue;
+            rt_u16 *to = q + ((rt_u64)token * heads + head) * K;
+            rt_u16 *to_high = to + K / 2;
+            if (keys) {
+                const int place = turn_target(t, s, token, twice, live);
+                if (place < 0)
+                    continue;
+                to = cache + ((rt_u64)(place / TURN_PAGE) * kv_heads + lo + head) * TURN_PAGE * K;
+                to_high = to + kv_key_at(place % TURN_PAGE, dim + K / 2, TURN_PAGE, K, 2);
+                to += kv_key_at(place % TURN_PAGE, dim, TURN_PAGE, K, 2);
             }
-            const int place = turn_target(t, s, token, twice, live), head = kv_lo + j - (hi - lo);
-            if (place < 0)
-                continue;
-            rt_u16 *to =
-                mpk_at<rt_u16>(t, TURN_K_CACHE) + ((rt_u64)(place / TURN_PAGE) * s.kv_heads + head) * TURN_PAGE * K;
-            *(uint2 *)(to + kv_key_at(place % TURN_PAGE, dim, TURN_PAGE, K, 2)) = low[i];
-            *(uint2 *)(to + kv_key_at(place % TURN_PAGE, dim + K / 2, TURN_PAGE, K, 2)) = high[i];
+            *(uint2 *)to = low[i];
+            *(uint2 *)to_high = high[i];
         }
     }
 }
@@ -290,7 +294,9 @@ template <int K> static __device__ __noinline__ void rope_tile(const mpk_task &t
     const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1], group = s.heads / s.kv_heads, live = (int)t.hi0;
     const int kv_lo = (lo + group - 1) / group, kv_hi = (hi + group - 1) / group;
     const bool twice = kv_lo < kv_hi && turn_any_twice(t, s, live);
-    turn_heads<K>(t, s, lo, hi, kv_lo, kv_hi, twice, live);
+#pragma unroll 1
+    for (int keys = 0; keys < 2; keys++)
+        turn_heads<K>(t, s, keys, keys ? kv_lo : lo, keys ? kv_hi : hi, twice, live);
     if (kv_lo < kv_hi)
         turn_values<K>(t, s, kv_lo, kv_hi, twice, live);
 }

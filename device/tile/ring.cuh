@@ -89,6 +89,7 @@ MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
         ring_next(&l->tail);
         l->flying--;
     }
+    __syncwarp(); /* no lane looks at these barriers any more when they move on */
     if (threadIdx.x % 32 == 0) {
         mpk_w.note[page] = note;
         ptx_barrier_expect(&mpk_w.full[page], n_bytes);

@@ -46,7 +46,8 @@ static const cli_option options[] = {
     {"mode", 0, CLI_CHOICE, false, "kernel|graph|graph-pdl",
      "on a GPU: one kernel; or one for each operator in a CUDA graph, without and with overlap (kernel)",
      offsetof(bench_arguments, engine.mode), 0, 0},
-    {"profile", 0, CLI_FLAG, false, NULL, "on a GPU: where the time of the last step went, by kind of operator",
+    {"profile", 0, CLI_FLAG, false, NULL,
+     "on a GPU: where the time of the last step went, by kind of operator (with -n 1: of the prompts)",
      offsetof(bench_arguments, engine.profile), 0, 0},
     CLI_QUIET_ROW(bench_arguments, engine),
 };
@@ -266,11 +267,23 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
     return b->profile ? print_profile(b) : CLI_DONE;
 }
 
+/* Of a run that generates one token each, the last step is the rest of the prompts; otherwise each request has one. */
+static uint32_t tokens_of_last_step(const bench *b, uint32_t step_tokens)
+{
+    uint64_t tokens = 0;
+    if (b->args->generate > 1)
+        return b->args->batch;
+    for (uint32_t i = 0; i < b->args->batch; i++)
+        tokens += b->lengths[i];
+    return (uint32_t)((tokens - 1) % step_tokens) + 1;
+}
+
 static int print_result(bench *b)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
     mpk_engine_describe(b->engine, &facts);
-    if (b->args->engine.profile && mpk_engine_profile(b->cx, b->engine, b->args->batch, &b->profile) != MPK_OK)
+    if (b->args->engine.profile &&
+        mpk_engine_profile(b->cx, b->engine, tokens_of_last_step(b, facts.step_tokens), &b->profile) != MPK_OK)
         return cli_report(b->command, b->cx);
     sort_samples(&b->decode_ms);
     sort_samples(&b->step_ms);

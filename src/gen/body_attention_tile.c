@@ -5,7 +5,7 @@
 
 enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
 enum { SCALE, WINDOW };
-enum { PAGE_TOKENS = 64, STEP = 32, MOST_GROUP = 64 };
+enum { PAGE_TOKENS = 64, MOST_GROUP = 64 };
 
 static bool is_dense(const ir_tensor *t, ir_dtype dtype)
 {
@@ -40,12 +40,10 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
-/* Two steps of keys and values, or half the warps' results. */
+/* Two pages of keys and values; in their place later half the warps' results, which are fewer bytes. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    uint32_t size = (uint32_t)gen_input(c, Q)->dims[2], steps = 2 * 2 * STEP * size * 2,
-             parts = 4 * (size / 2 + 4) * 128;
-    return steps > parts ? steps : parts;
+    return 2 * 2 * PAGE_TOKENS * (uint32_t)gen_input(c, Q)->dims[2] * 2;
 }
 
 const gen_body gen_body_attention_tile = {.op = "attention",

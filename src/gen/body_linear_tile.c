@@ -5,7 +5,7 @@
 
 enum {
     FEWEST_TOKENS = 17,
-    SCRATCH_BYTES = 2 * 3 * 2 * 64 * 64 + 2 * 64 * 4, /* TILE_SCRATCH */
+    SCRATCH_BYTES = 2 * 4 * 2 * 64 * 64 + 2 * 64 * 4, /* TILE_SCRATCH */
 };
 
 extern const gen_body gen_body_linear_stream;

@@ -107,14 +107,26 @@ static double share_of(const chooser *c, const ir_box *box)
     return (double)ir_box_elements(box, c->out->rank) / (double)ir_elements(c->out);
 }
 
-/* Bytes that a task reads; of state that the record does not name its share, since work on it is balanced. */
-static double bytes_of(const chooser *c, const ir_box *box)
+/* Bytes that a task reads at once; of state that the record does not name its share, since work on it is balanced. */
+static double bytes_at_once(const chooser *c, const ir_box *box)
 {
     double bytes = (double)op_bytes_read(c->ir, c->op, box);
     for (uint32_t i = 0; c->op->def->flags & OP_READS_EARLIER && i < c->op->n_in; i++)
         if (c->op->in[i] != IR_NONE && c->ir->tensors.at[c->op->in[i]].kind == IR_STATE)
             bytes += (double)ir_bytes(&c->ir->tensors.at[c->op->in[i]]) * share_of(c, box);
     return bytes;
+}
+
+/* Bytes that a task reads: where tiles are whole, a task of several takes them one after the other, and reads anew for
+ * each what they share. */
+static double bytes_of(const chooser *c, const ir_box *box)
+{
+    int64_t tile = c->s->options->whole_tiles && c->out->rank ? c->axes[0].tile : 0;
+    if (tile <= 1 || box->hi[0] - box->lo[0] <= tile)
+        return bytes_at_once(c, box);
+    ir_box one = *box;
+    one.hi[0] = one.lo[0] + tile;
+    return bytes_at_once(c, &one) * (double)count_units(box->hi[0] - box->lo[0], tile);
 }
 
 /* Workers that share one memory end sooner if some of them load less: a part of the cost is that of the mean tile,

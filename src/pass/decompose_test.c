@@ -83,12 +83,13 @@ static void check_even(const tg_graph *g, ir_op_id op, uint32_t axis, int64_t un
     assert_int_equal(spread_of(g, op, 0, 1).least, out->dims[0]);
 }
 
-/* Tiles of many tokens: whole ones, nearly a task for each worker, neither side much longer than the other. */
+/* Tiles of many tokens: nearly a task for each worker, one tile of tokens or a few, which read the weights anew: then
+ * more columns in one tile would have been more to read. */
 static void check_tiles(const tg_graph *g, ir_op_id op)
 {
-    spread tokens = spread_of(g, op, 0, 64), columns = spread_of(g, op, 1, 8);
+    spread tokens = spread_of(g, op, 0, 128), columns = spread_of(g, op, 1, 8);
     assert_true(tokens.n > WORKERS * 9 / 10 && tokens.n <= WORKERS);
-    assert_true(columns.most * 8 <= tokens.most * 64 * 2 && tokens.most * 64 <= columns.most * 8 * 4);
+    assert_true(tokens.most == 1 || tokens.most * (128 + columns.most * 8) <= 128 + tokens.most * columns.most * 8);
 }
 
 static void check_ops(const tg_graph *g, uint32_t n_tokens, int64_t splits, int64_t kv_heads)

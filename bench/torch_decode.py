@@ -5,8 +5,9 @@
 
 MODEL: a folder with a config.json (models/qwen3-0.6b); weights are random, the same for all ways.  Batch 1, a static
 cache of `window` positions that all ways write in place, greedy.  For each way: milliseconds a token, the median of
-five loops behind one that compiles; launches by the host in a step; whether the tokens are those of eager; seconds that
-the first step took, and for mpk how many of them were its own.
+five loops behind one that compiles; launches by the host in a step; how many tokens are those of eager, and where they
+part, by how much eager prefers its own (random weights make near ties); seconds that the first step took, and for mpk
+how many of them were its own.
 """
 
 import argparse
@@ -44,12 +45,13 @@ def measure(net, step, cache, prompt, n):
         place += prompt.shape[1]
         if first is None:
             first = rivals.seconds("cuda", lambda: step(token.clone(), cache, place))
-        out = torch.empty(n, dtype=torch.long, device="cuda")
+        out = torch.empty(1 + n, dtype=torch.long, device="cuda")
+        out[:1].copy_(token.view(-1))
 
         def loop():
             for i in range(n):
                 token.copy_(step(token, cache, place))
-                out[i : i + 1].copy_(token.view(-1))
+                out[i + 1 : i + 2].copy_(token.view(-1))
                 place.add_(1)
 
         times.append(rivals.seconds("cuda", loop) * 1e3 / n)
@@ -82,6 +84,13 @@ def mpk(net, reports):
 WAYS = {"eager": eager, "inductor": inductor, "mpk": mpk}
 
 
+def preference(net, prompt, tokens, other):
+    """By how much eager's logit of the last of `tokens` exceeds that of `other`, in standard deviations of all."""
+    ids = torch.cat([prompt, torch.tensor([tokens[:-1]], device="cuda", dtype=prompt.dtype)], 1)
+    logits = net(input_ids=ids, logits_to_keep=1).logits[0, -1].float()
+    return ((logits[tokens[-1]] - logits[other]) / logits.std()).item()
+
+
 def run(model, options):
     net = rivals.random_model(model, "cuda", options.dtype)
     prompt = rivals.random_tokens(net, "cuda", 1, options.prompt)
@@ -107,6 +116,8 @@ def run(model, options):
             row["fallbacks"] = sorted({name for r in reports for name in r.fallbacks})
             row["own_s"] = round(sum(r.seconds for r in reports), 2)
             row["made"] = [program.describe() for r in reports for program in r.programs]
+        if same < len(expected):
+            row["preference"] = round(preference(net, prompt, expected[: same + 1], tokens[same]), 4)
         print(json.dumps(row), flush=True)
 
 

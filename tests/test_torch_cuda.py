@@ -20,7 +20,7 @@ import transformers  # noqa: E402
 
 import mpk  # noqa: E402
 import torch_models  # noqa: E402
-from mpk import backend  # noqa: E402
+from mpk import backend, gpu  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 pytestmark = pytest.mark.skipif(
@@ -194,6 +194,7 @@ def test_shapes_that_change():
 
 
 def test_memory_goes_back():
+    """Five programs with 32 MB of temporaries each; others that use the GPU meanwhile disturb this."""
     x = torch.randn(64, 1 << 16, device=GPU)
 
     def once():
@@ -209,7 +210,7 @@ def test_memory_goes_back():
         return torch.cuda.mem_get_info()[0]
 
     before = once()
-    assert once() >= before - (4 << 20)
+    assert [once() for _ in range(5)][-1] >= before - (64 << 20)
 
 
 # ---- streams ----
@@ -347,19 +348,28 @@ def test_explain_names_the_gpu():
     assert "1 launches a call on " + torch.cuda.get_device_name(0) in str(told)
 
 
-def test_a_call_costs_little():
+def test_a_call_costs_little(monkeypatch):
+    """The host's time in the backend, and in the whole call of the compiled function."""
+    seen, call = [], gpu.GpuRunner.__call__
+    monkeypatch.setattr(gpu.GpuRunner, "__call__", lambda self, a: (seen.append((self, list(a))), call(self, a))[1])
     fast, _ = compiled(torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(4)]).to(GPU))
     x = torch.randn(1, 16, device=GPU)
     fast(x)
-    best = 1.0
-    for _ in range(20):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(50):
-            fast(x)
-        best = min(best, (time.perf_counter() - start) / 50)
-    print(f"a call of the compiled function: {best * 1e6:.1f} us, Dynamo's part included")
-    assert best < 200e-6
+    runner, arguments = seen[0]
+
+    def microseconds(fn):
+        best = 1.0
+        for _ in range(20):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(50):
+                fn()
+            best = min(best, (time.perf_counter() - start) / 50)
+        return best * 1e6
+
+    own, whole = microseconds(lambda: call(runner, arguments)), microseconds(lambda: fast(x))
+    print(f"the backend: {own:.1f} us, the call of the compiled function: {whole:.1f} us")
+    assert own < 60 and whole < 200  # 15 and 50 on a quiet machine
 
 
 @pytest.mark.parametrize("name", ["generate", "vision", "module"])

@@ -223,6 +223,17 @@ def test_what_a_program_cannot_take_where_it_is(face):
         runner([freed])
 
 
+def test_a_constant_lies_where_a_program_can_take_it(face):
+    base = torch.arange(16.0)
+    odd = base[1:9] if base.data_ptr() % 16 == 0 else base[:8]
+    e, values, unsupported, gm = lowered(lambda x: [x + odd], (8,), device="cpu")
+    assert not unsupported
+    runner = StandInRunner(gm, e, values, backend.Options(), backend.Report())
+    assert [s.kind for s in runner.slots if s.data is not None] == ["constant"]
+    runner([torch.ones(8)])
+    assert not runner.refused and all(address % 16 == 0 for address in runner.program.addresses)
+
+
 def test_a_failed_run_is_told_by_the_next(face, monkeypatch):
     fast = torch.compile(lambda x: x * 3, backend=backend.mpk)
     x = torch.ones(8)

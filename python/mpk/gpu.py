@@ -65,7 +65,8 @@ class GpuRunner(backend.Runner):
         self.order = _orders.setdefault(self.index, Order())
         for slot in self.slots:
             if slot.data is not None:
-                slot.data = slot.data.to(self.device)
+                data = slot.data.to(self.device)
+                slot.data = data.clone() if data.data_ptr() % ALIGNMENT else data
         self.addresses = [s.data.data_ptr() if s.data is not None else 0 for s in self.slots]
         # Weights and caches keep their addresses as a rule: they are compared at once.
         nodes = backend.placeholders(self.gm)

@@ -257,8 +257,8 @@ def grid_sampler_3d(x: Tensor, grid: Tensor, mode: int, padding: int, align: boo
 
     sizes = x.shape[2:]
     at = [place(grid[..., 2 - i], sizes[i]) for i in range(3)]
-    batch = torch.arange(x.shape[0]).reshape(-1, 1, 1, 1)
-    columns, y = x.permute(0, 2, 3, 4, 1), torch.zeros((), dtype=x.dtype)
+    batch = torch.arange(x.shape[0], device=x.device).reshape(-1, 1, 1, 1)
+    columns, y = x.permute(0, 2, 3, 4, 1), x.new_zeros(())
     for corner in range(8 if mode == 0 else 1):
         weight, where, inside = torch.ones_like(at[0]), [], torch.ones_like(at[0], dtype=torch.bool)
         for i in range(3):

@@ -21,6 +21,8 @@
  * The loader assumes that the next step runs the same graph as the last and goes on with its first tasks.  If another
  * comes, the bodies' side asks it to stop (resync), throws away what it has loaded for the step that does not come, and
  * both begin the new list together.
+ *
+ * A call (rt_call) is one step: nobody waits for another, and each warp leaves when its part of it is done.
  */
 #ifndef KERNEL_CUH
 #define KERNEL_CUH
@@ -131,7 +133,7 @@ static __device__ void loader_loop(void)
     for (;;) {
         d.list = mpk_list(graph);
         int done = loader_run_list(&l, &d, &slot, &parity);
-        if (ptx_load_flag(&mpk_w.abort) || k->mode != RT_SERVE)
+        if (ptx_load_flag(&mpk_w.abort) || k->mode != RT_SERVE || k->call.is_one)
             return;
         if (done) {
             l.step++;
@@ -283,6 +285,10 @@ static __device__ void clerk_loop(void)
         ptx_acquire_flag(&mpk_w.begun);
         if (!mpk_w.direct) {
             clerk_run_list(mpk_list(mpk_w.graph), &turn);
+            if (mpk_w.k->call.is_one) {
+                ptx_store_flag(&mpk_w.abort, 1); /* all is counted: the worker leaves */
+                return;
+            }
         }
 #if MPK_JIT_PAGES
         else
@@ -502,6 +508,11 @@ static __device__ __noinline__ void await_step(void)
     rt_control *c = mpk_w.control;
     rt_u64 step, last = mpk_w.step;
     rt_u32 n = 0;
+    rt_call *call = (rt_call *)&mpk_w.k->call;
+    if (call->is_one && mpk_w.begun) {
+        mpk_w.choice = MPK_STOP;
+        return;
+    }
     while ((step = rt_load_wide_acquire_device(&c->step)) == last)
         if (++n % 64 == 0 && ptx_load_flag(&mpk_w.abort))
             break;
@@ -517,6 +528,8 @@ static __device__ __noinline__ void await_step(void)
         mpk_w.hybrid = mpk_w.k->machine.graphs[mpk_w.graph].n_jit != 0;
     for (rt_u32 i = 0; i < RT_LIVES; i++)
         mpk_w.live[i] = rt_word_live(step, i);
+    if (call->is_one)
+        rt_add_acq_rel_device(&call->arrived, 1); /* partner: call_loop */
 }
 
 /* All threads: the next step, or (not serving) the one operator that this kernel runs.  0: none comes. */
@@ -560,6 +573,8 @@ MPK_FN void body_loop(void)
         if (!serve)
             return;
     }
+    if (mpk_thread() == 0 && (!MPK_BULK || mpk_w.direct))
+        ptx_store_flag(&mpk_w.abort, 1); /* of a call; where there is a clerk it has the last word */
 }
 
 /* ---- the step task ---- */
@@ -700,11 +715,83 @@ static __device__ void step_loop(rt_kernel *k)
 /* One thread of every other worker: bring it the machine's abort word. */
 static __device__ void watch_loop(void)
 {
+    const rt_u32 rest_ns = mpk_w.k->call.is_one ? 500 : 5000; /* a call ends only when everyone has left */
     while (!ptx_load_flag(&mpk_w.abort)) {
         if (rt_load_relaxed_device(&mpk_w.control->abort) != RT_RUNNING)
             ptx_store_flag(&mpk_w.abort, 1);
-        __nanosleep(5000);
+        __nanosleep(rest_ns);
     }
+}
+
+/* One thread, once no worker changes it any more: how the machine stands, and what has failed, to the host. */
+static __device__ __noinline__ void tell_end(rt_kernel *k)
+{
+    rt_machine *m = &k->machine;
+    while (rt_load_relaxed_device(&m->control->abort) == RT_FAULTING)
+        __nanosleep(100);
+    rt_u32 state = rt_load_acquire_system(&m->control->abort);
+    if (state == RT_FAULTED)
+        for (rt_u32 i = 0; i < sizeof(rt_fault) / 4; i++)
+            ((volatile rt_u32 *)k->host_fault)[i] = ((const rt_u32 *)&m->control->fault)[i];
+    __threadfence_system();
+    rt_store_release_system(k->host_state, state == RT_RUNNING ? RT_STOPPING : state);
+}
+
+/* ---- calls ---- */
+
+MPK_FN void call_move_list(const rt_kernel *k, rt_u32 list)
+{
+    const rt_call *c = &k->call;
+    for (rt_u32 i = c->first_use[list] + threadIdx.x; i < c->first_use[list + 1]; i += blockDim.x)
+        ((rt_u64 *)k->entries)[c->uses[i].word] = c->addresses[1 + c->uses[i].slot] + c->uses[i].offset;
+}
+
+/* All threads, before any of them reads an entry: new addresses into the worker's own list; worker 0 also into JIT
+ * tasks, which others read once it has published the step. */
+static __device__ __noinline__ void call_begin(const rt_kernel *k)
+{
+    const rt_u64 set = k->call.addresses[0];
+    if (k->call.held[blockIdx.x] == set)
+        return;
+    call_move_list(k, blockIdx.x);
+    if (blockIdx.x == 0)
+        call_move_list(k, k->machine.n_workers);
+    __threadfence();
+#if MPK_BULK
+    ptx_fence_bulk();
+#endif
+    __syncthreads();
+    if (threadIdx.x == 0)
+        k->call.held[blockIdx.x] = set;
+}
+
+/* A warp of worker 0, in the place of step_loop: publish the step, see its end.  The step word is cleared for the next
+ * call only when every worker has seen it. */
+static __device__ void call_loop(rt_kernel *k)
+{
+    rt_machine *m = step_begin(k);
+    rt_u64 since = 0;
+    rt_u32 n = 0, aborted = 0;
+    mpk_ending ending = {0, RT_NONE, 0, 0};
+    if (rt_lane() == 0)
+        rt_step_publish(m, &m->workers[0], 0, RT_NONE, RT_NONE);
+    rt_meet();
+    rt_u64 step = m->serving->step;
+    ending_follow(&ending, m, step);
+    const rt_u32 everyone = m->n_workers * rt_word_epoch(step);
+    while (!aborted && !(step_has_ended(&ending) && rt_every(rt_load_acquire_device(&k->call.arrived) == everyone))) {
+        if (step_is_stuck(m, &since, &n) && rt_lane() == 0)
+            rt_raise_stall(m, 0);
+        aborted = !rt_every(rt_load_relaxed_device(&m->control->abort) == RT_RUNNING);
+    }
+    step_end(k, RT_NO_STEP);
+    rt_meet();
+    if (rt_lane() != 0)
+        return;
+    if (aborted)
+        tell_end(k);
+    else
+        rt_store_wide_release_device(&m->control->step, RT_NO_STEP);
 }
 
 /* ---- the courier ---- */
@@ -798,14 +885,7 @@ static __device__ void courier_loop(rt_kernel *k)
         ;
     if (lane == 0) {
         courier_words(k, &asked);
-        while (rt_load_relaxed_device(&m->control->abort) == RT_FAULTING)
-            __nanosleep(100);
-        rt_u32 state = rt_load_acquire_system(&m->control->abort);
-        if (state == RT_FAULTED)
-            for (rt_u32 i = 0; i < sizeof(rt_fault) / 4; i++)
-                ((volatile rt_u32 *)k->host_fault)[i] = ((const rt_u32 *)&m->control->fault)[i];
-        __threadfence_system();
-        rt_store_release_system(k->host_state, state == RT_RUNNING ? RT_STOPPING : state);
+        tell_end(k);
     }
 }
 
@@ -852,6 +932,8 @@ MPK_FN void worker_begin(const rt_kernel *k)
 extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt_kernel *k)
 {
     rt_u32 warp = threadIdx.x / 32;
+    if (k->call.is_one)
+        call_begin(k);
     worker_begin(k);
     if (k->mode == RT_ONE_STEP) {
         if (blockIdx.x == 0 && warp == 0) {
@@ -872,6 +954,8 @@ extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt
 #endif
     else if (k->mode != RT_SERVE)
         return;
+    else if (warp == MPK_WARPS + 2 && blockIdx.x == 0 && k->call.is_one)
+        call_loop(k);
     else if (warp == MPK_WARPS + 2 && blockIdx.x == 0)
         step_loop(k);
     else if (warp == MPK_WARPS + 2 && blockIdx.x <= k->machine.n_schedulers) {
@@ -880,7 +964,7 @@ extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt
                 if (!rt_sched_poll(&k->machine, &k->machine.schedulers[blockIdx.x - 1]))
                     __nanosleep(50);
             }
-    } else if (warp == MPK_WARPS + 3 && blockIdx.x == 0)
+    } else if (warp == MPK_WARPS + 3 && blockIdx.x == 0 && !k->call.is_one)
         courier_loop(k);
     else if (warp == MPK_WARPS + 3 && threadIdx.x % 32 == 0)
         watch_loop();

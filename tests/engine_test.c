@@ -455,7 +455,8 @@ static void test_progress_can_stop(void **state)
 static void test_graph_by_hand(void **state)
 {
     (void)state;
-    float x[6] = {1, 2, 3, 4, 5, 6}, y[6] = {0}, one[6] = {1, 1, 1, 1, 1, 1};
+    float x[6] = {1, 2, 3, 4, 5, 6}, y[6] = {0};
+    _Alignas(16) float one[6] = {1, 1, 1, 1, 1, 1};
     const int64_t dims[] = {2, 3}, perm[] = {1, 0};
     mpk_graph *g = NULL, *again = NULL;
     mpk_program *p = NULL;
@@ -479,6 +480,10 @@ static void test_graph_by_hand(void **state)
     assert_string_equal(source, second);
     mpk_binding w = {"w", one, sizeof one};
     check_fails(cx, MPK_EARG, "w", mpk_program_compile(cx, g, 0, NULL, NULL, &p));
+    mpk_engine_options calls = {.size = sizeof calls, .device = "cpu", .mode = MPK_MODE_CALLS};
+    mpk_engine *e;
+    check_fails(cx, MPK_EARG, "for a GPU", mpk_program_compile(cx, g, 1, &w, &calls, &p));
+    check_fails(cx, MPK_EARG, "for tensor programs", mpk_engine_open(cx, "no_such_model", &calls, &e));
     check_fails(cx, MPK_EARG, "operator", mpk_graph_operator(cx, g, "no_such", NULL, 0, NULL, 0, NULL, &t));
     check_ok(cx, mpk_program_compile(cx, g, 1, &w, NULL, &p));
     mpk_graph_free(g);
@@ -492,6 +497,12 @@ static void test_graph_by_hand(void **state)
     }
     mpk_binding wrong = {"z", x, sizeof x};
     check_fails(cx, MPK_EARG, "z", mpk_program_run(cx, p, 1, &wrong));
+    void *data[] = {x, y};
+    check_fails(cx, MPK_EARG, "2 addresses for 0 slots", mpk_program_launch(cx, p, NULL, NULL, 2, data));
+    check_ok(cx, mpk_program_name_slots(cx, p, 1, (const char *[]){"x"}));
+    check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_call runs it", mpk_program_launch(cx, p, NULL, NULL, 1, data));
+    check_fails(cx, MPK_EUNSUPPORTED, "MPK_MODE_CALLS", mpk_program_wait(cx, p));
+    check_fails(cx, MPK_EARG, "slot 1 of 1", mpk_program_touch(cx, p, 1));
     mpk_program_close(p);
     mpk_free(source);
     mpk_free(second);

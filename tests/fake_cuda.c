@@ -384,6 +384,14 @@ ENTRY cuCtxSetCurrent(void *context)
     return 0;
 }
 
+ENTRY cuCtxGetCurrent(void **context);
+ENTRY cuCtxGetCurrent(void **context)
+{
+    ENTER("cuCtxGetCurrent");
+    *context = current;
+    return 0;
+}
+
 ENTRY cuCtxSynchronize(void);
 ENTRY cuCtxSynchronize(void)
 {
@@ -771,6 +779,14 @@ static void end_graph(kind k, graph *g)
 {
     free(g->nodes);
     end_handle(k, g);
+}
+
+ENTRY cuStreamIsCapturing(const stream *s, int *state);
+ENTRY cuStreamIsCapturing(const stream *s, int *state)
+{
+    ENTER_CURRENT("cuStreamIsCapturing");
+    *state = s && s->recording;
+    return 0;
 }
 
 ENTRY cuStreamBeginCapture_v2(stream *s, int mode);

@@ -101,7 +101,11 @@ typedef struct mpk_binding {
 
 /* Compile for options->threads workers and start them.  constants: the bytes of every constant, borrowed until the
  * program is closed.  Of the options, what concerns models has no meaning here.  MPK_EARG: a constant is missing,
- * unknown or of another size. */
+ * unknown or of another size.
+ *
+ * With options->mode MPK_MODE_CALLS, for a GPU, nothing is copied to it: the addresses of constants, and those that
+ * mpk_program_launch gets, are of its memory (the primary context's, as PyTorch's are), aligned to 16 bytes.  Constants
+ * that task code reads in an order of its own get a copy in that order; all others are used where they are. */
 MPK_API mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants,
                                        const mpk_binding *constants, const mpk_engine_options *options,
                                        mpk_program **out);
@@ -118,7 +122,24 @@ MPK_API mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint3
  * used until the next call.  A slot that is written (an output, a state) overlaps no other.  MPK_EARG: n is not what
  * was named, or an address is NULL or not aligned, and nothing was run; else as mpk_program_run. */
 MPK_API mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *const *data);
-/* What it was compiled to, as JSON, yours (mpk_free): {"operators": 12, "tasks": 40, ..., "kinds": {"linear": 3}}. */
+/* Of MPK_MODE_CALLS: put one run on a stream (the driver's CUstream; NULL: the default one) and return.  It is one
+ * launch of one kernel, behind a small copy if an address has changed since the last, and nothing waits on the host.
+ * Every input, constant, state and output of the program has a slot (mpk_program_name_slots); data[n]: their addresses
+ * on the GPU, used until the run has ended on the stream.  Runs of one program follow each other, whatever their
+ * streams, and this one also follows the last run of `after` (NULL: of none): kernels of two programs want all of the
+ * GPU each, so put them one behind the other.  A constant whose address has changed is read anew. MPK_EARG: as
+ * mpk_program_call, or `after` runs on another GPU; MPK_EUNSUPPORTED: a program of another mode, or the stream is being
+ * captured; MPK_ESTALLED, MPK_EDEVICE: an earlier run failed, or the GPU did. */
+MPK_API mpk_status mpk_program_launch(mpk_context *cx, mpk_program *p, mpk_program *after, void *stream, uint32_t n,
+                                      void *const *data);
+/* Wait until the last launch has ended.  MPK_ESTALLED, MPK_EDEVICE: it failed. */
+MPK_API mpk_status mpk_program_wait(mpk_context *cx, mpk_program *p);
+/* The constant in this slot has got new values where it is: the next launch uses them.  (Those that are used where they
+ * are need it not.)  MPK_EARG: no such slot. */
+MPK_API mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot);
+/* What it was compiled to, as JSON, yours (mpk_free): {"operators": 12, "tasks": 40, ..., "kinds": {"linear": 3},
+ * "copied": ["w"], "device": "NVIDIA H100 80GB HBM3", "workers": 132, "kernel_ms": 5210.2, "kernel_cached": false}.
+ * copied: constants of which a program of MPK_MODE_CALLS keeps a copy in an order of its own. */
 MPK_API mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **json);
 MPK_API void mpk_program_close(mpk_program *p);
 

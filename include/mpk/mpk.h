@@ -109,6 +109,7 @@ typedef enum mpk_mode {
     MPK_MODE_KERNEL,    /* one kernel that runs until the engine is closed */
     MPK_MODE_GRAPH,     /* the same task code, one kernel for each operator in a CUDA graph: the baseline */
     MPK_MODE_GRAPH_PDL, /* the same, each kernel beginning while the one before ends */
+    MPK_MODE_CALLS,     /* of tensor programs (graph.h): a launch for each run, in the caller's memory on the GPU */
 } mpk_mode;
 
 /* Cut axis `axis` of the output of every operator that matches into `degree` parts, instead of what the compiler

@@ -205,6 +205,9 @@ _SIGNATURES: dict[str, list] = {
     "mpk_program_compile": [c_void_p, c_void_p, c_uint32, POINTER(Binding), POINTER(EngineOptions), POINTER(c_void_p)],
     "mpk_program_name_slots": [c_void_p, c_void_p, c_uint32, POINTER(c_char_p)],
     "mpk_program_call": [c_void_p, c_void_p, c_uint32, c_void_p],
+    "mpk_program_launch": [c_void_p, c_void_p, c_void_p, c_void_p, c_uint32, c_void_p],
+    "mpk_program_wait": [c_void_p, c_void_p],
+    "mpk_program_touch": [c_void_p, c_void_p, c_uint32],
     "mpk_program_describe": [c_void_p, c_void_p, POINTER(c_void_p)],
 }
 _RELEASES = [

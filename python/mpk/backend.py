@@ -1,4 +1,4 @@
-"""torch.compile(backend="mpk"): PyTorch programs as tensor programs.
+"""torch.compile(backend="mpk"): PyTorch programs as tensor programs, on the CPU or on a GPU.
 
 Dynamo captures, AOTAutograd makes the graph functional and decomposes what no lowering does whole.  Here each graph,
 once its shapes are numbers, becomes one tensor program, or several with operators of PyTorch between them where some
@@ -13,6 +13,7 @@ import functools
 import math
 import operator
 import threading
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,11 +51,13 @@ class Options:
 
 @dataclasses.dataclass
 class Report:
-    """What became of one graph: facts of each program, and reasons by operator of what stayed with PyTorch."""
+    """What became of one graph: facts of each program, reasons by operator of what stayed with PyTorch, and how long
+    lowering and compiling took."""
 
     programs: list[Program] = dataclasses.field(default_factory=list)
     fallbacks: dict[str, str] = dataclasses.field(default_factory=dict)
     n_fallbacks: int = 0
+    seconds: float = 0.0
 
 
 # ---- running ----
@@ -64,9 +67,9 @@ class Runner:
     """A program and how to call it with PyTorch's tensors.  The first call, which brings the weights, compiles it."""
 
     def __init__(self, gm: torch.fx.GraphModule, e: Emitter, values: dict, options: Options, report: Report) -> None:
-        self.gm, self.options, self.report = gm, options, report
+        self.gm, self.options, self.report, self.device = gm, options, report, e.device
         (returned,) = gm.graph.find_nodes(op="output")[0].args
-        # ("slot", slot, shape, stride, dtype), ("argument", index, views of it) or ("known", value)
+        # ("slot", slot, shape, stride, dtype), ("argument", index, views of it), ("known", value), or ("made", tensor)
         self.outputs = [_place_output(e, values, node, i) for i, node in enumerate(returned)]
         assign_mutations(gm, e, values)
         self.emitter, self.slots = e, e.slots
@@ -83,17 +86,25 @@ class Runner:
         self.plain = len(self.results) == len(self.outputs)
         self.idle = not self.results and not self.written
 
-    def start(self) -> None:
-        """Compile for the addresses of the first call."""
+    def compile(self, threads: int, gpu: int | None = None) -> Program:
+        """The program for the addresses of the first call."""
         constants = {
             s.name: (self.addresses[at], _dense_bytes(s, self.expected))
             for at, s in enumerate(self.slots)
             if s.constant
         }
-        program = self.emitter.graph.compile(constants, self.options.threads or torch.get_num_threads())
+        begin = time.perf_counter()
+        program = self.emitter.graph.compile(constants, threads, gpu)
         program.name_slots([s.name for s in self.slots])
+        self.report.seconds += time.perf_counter() - begin
+        return program
+
+    def adopt(self, program: Program) -> None:
         self.emitter, self.program = None, program
         self.report.programs.append(program)
+
+    def start(self) -> None:
+        self.adopt(self.compile(self.options.threads or torch.get_num_threads()))
 
     def give_up(self, problem: Error) -> None:
         """The compiler refuses the program as a whole: PyTorch runs it."""
@@ -141,17 +152,17 @@ class Runner:
         shape, stride, dtype = self.expected[i]
         if not is_permuted(shape, stride):
             stride = lowering.contiguous_strides(shape)
-        copy = torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
+        copy = torch.empty_strided(shape, stride, dtype=dtype, device=self.device).copy_(tensor)
         self.addresses[at] = copy.data_ptr()
         return tensor if i in self.written else None, copy
 
     def check(self, i: int, tensor: torch.Tensor) -> None:
         """Is this tensor what the program was compiled for?  Asked when its address is new."""
         shape, stride, dtype = self.expected[i]
-        if tensor.device.type != "cpu" or tensor.dtype != dtype or tuple(tensor.shape) != shape:
+        if tensor.device != self.device or tensor.dtype != dtype or tuple(tensor.shape) != shape:
             raise ArgumentError(
                 f"argument {i} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}; "
-                f"compiled for {dtype} {list(shape)} on cpu"
+                f"compiled for {dtype} {list(shape)} on {self.device}"
             )
         if any(n > 1 and a != b for n, a, b in zip(shape, stride, tensor.stride())):
             self.copied.add(i)
@@ -196,6 +207,12 @@ OVERWRITING = {
 }
 
 
+def device_of(gm: torch.fx.GraphModule) -> torch.device:
+    """Where the graph's program runs: on the GPU of its first CUDA tensor, if it has one."""
+    values = (v for n in gm.graph.nodes for v in _flat([n.meta.get("val")]) if isinstance(v, torch.Tensor))
+    return next((v.device for v in values if v.device.type == "cuda"), torch.device("cpu"))
+
+
 def in_place_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
     """Nodes that may write their first argument: it is to become their result, and nobody else reads it."""
     return {
@@ -208,7 +225,7 @@ def in_place_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
 def lower_graph(gm: torch.fx.GraphModule) -> tuple[Emitter, dict, dict[torch.fx.Node, str]]:
     """Lower all nodes but the mutations: the program, the nodes' values, and the nodes that were not lowered with the
     reason; the others go on as if the results of those were inputs."""
-    e, values, changes, unsupported = Emitter("torch"), {}, mutations(gm), {}
+    e, values, changes, unsupported = Emitter("torch", device_of(gm)), {}, mutations(gm), {}
     written, late = {argument for _, argument, _ in changes}, {copy for copy, _, _ in changes}
     e.in_place = in_place_nodes(gm)
     numbers = {node: i for i, node in enumerate(placeholders(gm))}
@@ -255,9 +272,7 @@ def _stand_in(e: Emitter, node: torch.fx.Node) -> Any:
             return fake
         try:
             e.n_stand_ins += 1
-            return e.argument(
-                STAND_IN + e.n_stand_ins, torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype)
-            )
+            return e.argument(STAND_IN + e.n_stand_ins, fake)
         except Unsupported:
             return Foreign()
 
@@ -285,6 +300,8 @@ def _given(output: tuple, arguments: Sequence[Any]) -> Any:
     """A result that no program makes; views share the memory of their argument, as in eager."""
     if output[0] == "known":
         return output[1]
+    if output[0] == "made":
+        return output[1].clone()
     value = arguments[output[1]]
     for target, rest, named in output[2]:
         value = target(value, *rest, **named)
@@ -305,7 +322,9 @@ def _place_output(e: Emitter, values: dict, node: Any, index: int) -> tuple:
     shape = tuple(fake.shape)
     stride = tuple(fake.stride()) if is_permuted(shape, fake.stride()) else tuple(lowering.contiguous_strides(shape))
     if val.numel == 0:
-        return ("known", torch.empty_strided(shape, stride, dtype=val.dtype))
+        return ("known", torch.empty_strided(shape, stride, dtype=val.dtype, device=fake.device))
+    if fake.device != e.device:
+        return ("made", torch.empty_strided(shape, stride, dtype=val.dtype, device=fake.device).copy_(val.data))
     order = dense_order(shape, stride)
     name = f"r{index}"
     laid = e.permute(val, order)
@@ -313,6 +332,14 @@ def _place_output(e: Emitter, values: dict, node: Any, index: int) -> tuple:
     e.graph.output(tensor)
     e.slots.append(Slot(name, "result", index))
     return ("slot", len(e.slots) - 1, shape, stride, val.dtype)
+
+
+def runner_of(device: torch.device) -> type[Runner]:
+    if device.type == "cpu":
+        return Runner
+    from mpk.gpu import GpuRunner
+
+    return GpuRunner
 
 
 # ---- what stays with PyTorch ----
@@ -362,7 +389,7 @@ def compile_static(gm: torch.fx.GraphModule, options: Options, report: Report, n
     e, values, unsupported = lower_graph(gm)
     try:
         if not unsupported:
-            return Runner(gm, e, values, options, report)
+            return runner_of(e.device)(gm, e, values, options, report)
     except (Unsupported, Error) as problem:
         unsupported = {n: str(problem) for n in gm.graph.nodes if n.op == "call_function"}
     changes = mutations(gm)
@@ -456,7 +483,12 @@ def symbols_of_shapes(gm: torch.fx.GraphModule) -> set[Any]:
 
 
 def loose_numbers(gm: torch.fx.GraphModule) -> frozenset[int]:
-    """Arguments that are whole numbers and no shape depends on: they can be tensors, and need no program each."""
+    """Arguments that are whole numbers and no shape depends on: they can be tensors, and need no program each.  On a
+    GPU none are if numbers are returned: the host would wait for them."""
+    (returned,) = gm.graph.find_nodes(op="output")[0].args
+    numbers = (n for n in _flat([returned]) if isinstance(n, torch.fx.Node))
+    if device_of(gm).type != "cpu" and any(isinstance(n.meta.get("val"), torch.SymInt) for n in numbers):
+        return frozenset()
     used = symbols_of_shapes(gm)
     fakes = [node.meta.get("val") for node in placeholders(gm)]
     return frozenset(
@@ -470,7 +502,7 @@ class ByShape:
     def __init__(self, gm: torch.fx.GraphModule, options: Options) -> None:
         self.gm, self.options, self.lock = gm, options, threading.Lock()
         self.compiled: collections.OrderedDict[tuple, Callable] = collections.OrderedDict()
-        self.loose = loose_numbers(gm)
+        self.loose, self.device = loose_numbers(gm), device_of(gm)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         function, arguments = self.find(arguments)
@@ -482,10 +514,13 @@ class ByShape:
                     results[i] = int(results[i])
         return results
 
+    def as_tensor(self, number: int) -> torch.Tensor:
+        return torch.full((), number, dtype=torch.int64, device=self.device)
+
     def find(self, given: Sequence[Any]) -> tuple[Callable, Sequence[Any]]:
         """The function for these arguments, and the arguments with loose numbers as tensors."""
         with self.lock:
-            arguments = [torch.tensor(a) if i in self.loose else a for i, a in enumerate(given)]
+            arguments = [self.as_tensor(a) if i in self.loose else a for i, a in enumerate(given)]
             key = tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
             function = self.compiled.get(key)
             if function is None:
@@ -510,8 +545,9 @@ _warned: set[frozenset[str]] = set()
 
 
 def compile_and_tell(gm: torch.fx.GraphModule, options: Options) -> Callable:
-    report = Report()
+    report, begin = Report(), time.perf_counter()
     function = compile_static(gm, options, report)
+    report.seconds += time.perf_counter() - begin
     if options.reports is not None:
         options.reports.append(report)
     tell(report)

@@ -1,5 +1,5 @@
-"""Decompositions that PyTorch does not bring: its fused layers of a transformer encoder, and operators on segments,
-rows and grids, as the operators they are made of."""
+"""Decompositions that PyTorch does not bring: its fused layers, and operators on segments, rows and grids, as the
+operators they are made of."""
 
 from __future__ import annotations
 
@@ -93,11 +93,43 @@ def self_attention(
     return y, y.new_empty((0,))
 
 
+def lstm_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What an LSTM cell does on a GPU behind its two products [B, 4 H]; the last result serves training alone."""
+    gates = input_gates + hidden_gates
+    for bias in (input_bias, hidden_bias):
+        gates = gates if bias is None else gates + bias
+    i, f, g, o = gates.chunk(4, 1)
+    c = torch.sigmoid(f) * cx + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c, gates
+
+
+def gru_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The same of a GRU cell, [B, 3 H]."""
+    x = input_gates if input_bias is None else input_gates + input_bias
+    h = hidden_gates if hidden_bias is None else hidden_gates + hidden_bias
+    (rx, zx, nx), (rh, zh, nh) = x.chunk(3, 1), h.chunk(3, 1)
+    z = torch.sigmoid(zx + zh)
+    n = torch.tanh(nx + torch.sigmoid(rx + rh) * nh)
+    return n + z * (hx - n), torch.cat([x, h[:, : 2 * hx.shape[1]]], 1)
+
+
 def embedding_renorm(table: Tensor, ids: Tensor, max_norm: float, norm_type: float) -> Tensor:
     """Rows that ids name, shortened to max_norm where they are longer."""
     norm = torch.linalg.vector_norm(table, norm_type, 1, keepdim=True)
-    one = torch.ones((), dtype=torch.int64)
-    named = torch.zeros(table.shape[0], dtype=torch.int64).index_put((ids.reshape(-1),), one)
+    one = torch.ones((), dtype=torch.int64, device=table.device)
+    named = torch.zeros(table.shape[0], dtype=torch.int64, device=table.device).index_put((ids.reshape(-1),), one)
     return torch.where((named[:, None] > 0) & (norm > max_norm), table * (max_norm / (norm + 1e-7)), table)
 
 
@@ -118,7 +150,9 @@ def segment_reduce(
     lengths = offsets.diff(dim=axis) if lengths is None else lengths
     n, segments = data.shape[axis], lengths.shape[axis]
     ends = lengths.cumsum(axis) + (0 if offsets is None else offsets.narrow(axis, 0, 1))
-    places = torch.searchsorted(ends, torch.arange(n).expand(*data.shape[:axis], n).contiguous(), right=True)
+    places = torch.searchsorted(
+        ends, torch.arange(n, device=data.device).expand(*data.shape[:axis], n).contiguous(), right=True
+    )
     rest = (1,) * (data.dim() - axis - 1)
     kind, none = {
         "sum": ("sum", 0.0),
@@ -139,10 +173,11 @@ def segment_reduce(
 def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     """The places of the first `size` entries that are not zero; those that are too many go to one more place."""
     if x.dim() == 0 or x.numel() == 0 or size == 0:
-        return torch.full((size, x.dim()), fill_value, dtype=torch.int64)
+        return torch.full((size, x.dim()), fill_value, dtype=torch.int64, device=x.device)
     found = (x != 0).reshape(-1)
     place = torch.where(found, found.cumsum(0) - 1, size).clamp(max=size)
-    number = torch.full((size + 1,), -1, dtype=torch.int64).scatter(0, place, torch.arange(x.numel()))[:size]
+    number = x.new_full((size + 1,), -1, dtype=torch.int64)
+    number = number.scatter(0, place, torch.arange(x.numel(), device=x.device))[:size]
     places = [number // math.prod(x.shape[axis + 1 :]) % n for axis, n in enumerate(x.shape)]
     return torch.where(number[:, None] < 0, fill_value, torch.stack(places, 1))
 
@@ -152,13 +187,13 @@ def histogram_dd(x: Tensor, edges: Sequence[Tensor], *, weight: Tensor | None = 
     The last cells hold their upper edges."""
     x = x.reshape(-1, len(edges))
     shape = [b.shape[0] - 1 for b in edges]
-    cell, inside = torch.zeros(x.shape[0], dtype=torch.int64), torch.ones(x.shape[0], dtype=torch.bool)
+    cell, inside = x.new_zeros(x.shape[0], dtype=torch.int64), x.new_ones(x.shape[0], dtype=torch.bool)
     for axis, (b, n) in enumerate(zip(edges, shape)):
         at = x[:, axis].contiguous()
         cell = cell * n + (torch.searchsorted(b, at, right=True) - 1).clamp(max=n - 1)
         inside = inside & (at >= b[0]) & (at <= b[-1])
     n = math.prod(shape)
-    weight = torch.ones(x.shape[0], dtype=x.dtype) if weight is None else weight.reshape(-1)
+    weight = x.new_ones(x.shape[0]) if weight is None else weight.reshape(-1)
     counts = x.new_zeros(n + 1).index_put((torch.where(inside, cell, n),), weight, accumulate=True)[:n].reshape(shape)
     if density:
         counts = counts / counts.sum()
@@ -176,7 +211,7 @@ def even_edges(
         ends = x[:, axis].aminmax() if x.shape[0] else (x.new_zeros(()), x.new_ones(()))
         low, high = ends if range is None else (x.new_full((), v) for v in range[2 * axis : 2 * axis + 2])
         same = (low == high) * 0.5
-        edges.append(torch.linspace(low - same, high + same, n + 1, dtype=x.dtype))
+        edges.append(torch.linspace(low - same, high + same, n + 1, dtype=x.dtype, device=x.device))
     return edges
 
 
@@ -222,8 +257,8 @@ def grid_sampler_3d(x: Tensor, grid: Tensor, mode: int, padding: int, align: boo
 
     sizes = x.shape[2:]
     at = [place(grid[..., 2 - i], sizes[i]) for i in range(3)]
-    batch = torch.arange(x.shape[0]).reshape(-1, 1, 1, 1)
-    columns, y = x.permute(0, 2, 3, 4, 1), torch.zeros((), dtype=x.dtype)
+    batch = torch.arange(x.shape[0], device=x.device).reshape(-1, 1, 1, 1)
+    columns, y = x.permute(0, 2, 3, 4, 1), x.new_zeros(())
     for corner in range(8 if mode == 0 else 1):
         weight, where, inside = torch.ones_like(at[0]), [], torch.ones_like(at[0], dtype=torch.bool)
         for i in range(3):
@@ -238,6 +273,8 @@ def grid_sampler_3d(x: Tensor, grid: Tensor, mode: int, padding: int, align: boo
 
 
 table = {
+    aten._thnn_fused_lstm_cell.default: lstm_cell,
+    aten._thnn_fused_gru_cell.default: gru_cell,
     aten.embedding_renorm.default: embedding_renorm,
     aten.segment_reduce.default: segment_reduce,
     aten.nonzero_static.default: nonzero_static,

@@ -116,10 +116,11 @@ class Slot:
 
 
 class Emitter:
-    """Builds one tensor program; the face that lowering functions see."""
+    """Builds one tensor program; the face that lowering functions see.  Its tensors are all on one device; what is
+    known at compile time may lie on the CPU, too."""
 
-    def __init__(self, name: str) -> None:
-        self.graph = mg.Graph(name)
+    def __init__(self, name: str, device: torch.device = torch.device("cpu")) -> None:
+        self.graph, self.device = mg.Graph(name), device
         self.slots: list[Slot] = []
         self.lifted: dict[int, mg.Tensor] = {}
         self.node: torch.fx.Node | None = None
@@ -133,8 +134,8 @@ class Emitter:
         """Argument `index` of the compiled function; its memory is used as it lies, strided like `fake`.  written: the
         program changes it; static: it is a weight, the same in each call."""
         dtype_name(fake.dtype)
-        if fake.device.type != "cpu":
-            raise Unsupported(f"a tensor on {fake.device}")
+        if fake.device != self.device:
+            raise Unsupported(f"a tensor on {fake.device} in a graph for {self.device}")
         shape = tuple(int(n) for n in fake.shape)
         if math.prod(shape) == 0:
             return self.folded(torch.empty(shape, dtype=fake.dtype))
@@ -308,8 +309,9 @@ class Emitter:
             value = values[node.args[0]][node.args[1]]
             return value() if callable(value) else value
         meta = node.meta.get("val")
-        if any(isinstance(v, torch.Tensor) and v.device.type != "cpu" for v in _flat([meta])):
-            raise Unsupported(f"a result on {_flat([meta])[0].device}")
+        places = {v.device for v in _flat([meta]) if isinstance(v, torch.Tensor)} - {self.device}
+        if places - {torch.device("cpu")}:
+            raise Unsupported(f"a result on {(places - {torch.device('cpu')}).pop()} in a graph for {self.device}")
         if isinstance(meta, torch.Tensor) and meta.numel() == 0:
             return self.folded(torch.empty(tuple(meta.shape), dtype=meta.dtype))
         arguments = bind(node)
@@ -319,6 +321,8 @@ class Emitter:
         folded = self._fold(node, values)
         if folded is not None:
             return folded
+        if places:
+            raise Unsupported(f"a result on {places.pop()} in a graph for {self.device}")
         function = table.get(node.target)
         if function is None:
             raise Unsupported("no lowering")
@@ -342,6 +346,7 @@ class Emitter:
         if not known or size > FOLD_LIMIT or node.target._schema.is_mutable:
             return None
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: self._real(values[n]))
+        args, kwargs = torch.utils._pytree.tree_map_only(torch.device, lambda _: torch.device("cpu"), (args, kwargs))
         with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
             result = node.target(*args, **kwargs)
         return torch.utils._pytree.tree_map_only(torch.Tensor, self.folded, result)
@@ -361,7 +366,7 @@ class Emitter:
         return self.folded(torch.full((1,) * meta.dim(), value, dtype=meta.dtype).expand(tuple(meta.shape)))
 
     def _real(self, value: Any) -> Any:
-        return torch.utils._pytree.tree_map_only(Val, lambda v: v.data, value)
+        return torch.utils._pytree.tree_map_only(Val, lambda v: v.data.cpu(), value)
 
 
 def _flat(values: Any) -> list[Any]:

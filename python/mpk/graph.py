@@ -21,6 +21,7 @@ from mpk import _library as c
 F32, F16, BF16, F64, I32, I64, BOOL = range(7)
 U8, I8, I16 = 17, 18, 19
 INPUT, CONSTANT, STATE = range(3)
+MODE_KERNEL, MODE_CALLS = 0, 3
 MAX_RANK, MAX_INPUTS = 6, 20
 ABSENT = 0xFFFFFFFF
 
@@ -115,17 +116,22 @@ class Graph:
         """The text form (docs/text-form.md)."""
         return c.text_of(c.lib.mpk_graph_print, self._handle)
 
-    def compile(self, constants: Mapping[str, tuple[int, int]], threads: int = 0) -> Program:
-        """constants: name -> (address, bytes), which must stay as long as the program."""
-        return Program(self._handle, constants, threads)
+    def compile(self, constants: Mapping[str, tuple[int, int]], threads: int = 0, gpu: int | None = None) -> Program:
+        """constants: name -> (address, bytes), which must stay as long as the program.  gpu: None: the CPU; else the
+        number of a GPU: all addresses, also those of `launch`, are of its memory."""
+        return Program(self._handle, constants, threads, gpu)
 
 
 class Program:
     """A compiled tensor program with its workers.  One thread at a time may call it."""
 
-    def __init__(self, graph: ctypes.c_void_p, constants: Mapping[str, tuple[int, int]], threads: int) -> None:
+    def __init__(
+        self, graph: ctypes.c_void_p, constants: Mapping[str, tuple[int, int]], threads: int, gpu: int | None = None
+    ) -> None:
         bindings = (c.Binding * len(constants))(*((n.encode(), at, size) for n, (at, size) in constants.items()))
         options = c.EngineOptions(size=ctypes.sizeof(c.EngineOptions), threads=threads)
+        if gpu is not None:
+            options.device, options.mode = f"cuda:{gpu}".encode(), MODE_CALLS
         self._handle: ctypes.c_void_p | None = ctypes.c_void_p()
         self._close, self._forks = c.lib.mpk_program_close, c.Process.forks
         c.call(
@@ -136,26 +142,47 @@ class Program:
             ctypes.byref(options),
             ctypes.byref(self._handle),
         )
-        self._data = (ctypes.c_uint64 * 0)()
+        self.addresses = (ctypes.c_uint64 * 0)()
 
     def name_slots(self, names: Sequence[str]) -> None:
-        """Name the tensors whose addresses `call` takes, in this order."""
+        """Name the tensors whose addresses `call` takes and `launch` reads from `addresses`, in this order."""
         texts = (ctypes.c_char_p * len(names))(*(name.encode() for name in names))
         c.call(c.lib.mpk_program_name_slots, self._handle, len(names), texts)
-        self._data = (ctypes.c_uint64 * len(names))()
+        self.addresses = (ctypes.c_uint64 * len(names))()
 
     def call(self, addresses: Sequence[int]) -> None:
         """Run once; each address is that of the bytes of its slot, dense and row-major, and of the right size."""
         if self._forks != c.Process.forks:
             c.Process.check(self._forks)
-        data = self._data
+        data = self.addresses
         data[:] = addresses
         status = c.lib.mpk_program_call(c.context.handle, self._handle, len(data), data)
         if status:
             c.fail(status)
 
+    def launch(self, stream: int, after: Program | None = None) -> None:
+        """Of a GPU: put one run with the tensors at self.addresses on a stream (CUstream; 0: the default one), behind
+        the last run of `after`, and return."""
+        if self._forks != c.Process.forks:
+            c.Process.check(self._forks)
+        data = self.addresses
+        status = c.lib.mpk_program_launch(
+            c.context.handle, self._handle, after and after._handle, stream, len(data), data
+        )
+        if status:
+            c.fail(status)
+
+    def wait(self) -> None:
+        """Of a GPU: until the last run has ended; raises what it failed with."""
+        c.call(c.lib.mpk_program_wait, self._handle)
+
+    def touch(self, slot: int) -> None:
+        """Of a GPU: the constant in this slot has got new values where it is."""
+        c.call(c.lib.mpk_program_touch, self._handle, slot)
+
     def describe(self) -> dict:
-        """Operators, tasks, events, and how many operators of each kind."""
+        """Operators, tasks, events, how many operators of each kind, the device, names of constants of which the
+        program keeps a copy in another order."""
         return json.loads(c.text_of(c.lib.mpk_program_describe, self._handle))
 
     def close(self) -> None:

@@ -252,6 +252,51 @@ def flash_for_cpu(
     return [attend(e, q, k, v, mask, dropout, causal, scale), lambda: no_extra("log-sum-exp of attention")]
 
 
+@lower(aten._scaled_dot_product_flash_attention)
+def flash(
+    e: Emitter,
+    q: Val,
+    k: Val,
+    v: Val,
+    dropout: float = 0.0,
+    causal: bool = False,
+    debug_mask: bool = False,
+    scale: float | None = None,
+) -> list[Any]:
+    return [attend(e, q, k, v, None, dropout, causal, scale), *[lambda: no_extra("log-sum-exp of attention")] * 8]
+
+
+@lower(aten._scaled_dot_product_efficient_attention)
+def efficient(
+    e: Emitter,
+    q: Val,
+    k: Val,
+    v: Val,
+    mask: Val | None = None,
+    with_sums: bool = False,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: float | None = None,
+) -> list[Any]:
+    return [attend(e, q, k, v, mask, dropout, causal, scale), *[lambda: no_extra("log-sum-exp of attention")] * 3]
+
+
+@lower(aten._scaled_dot_product_cudnn_attention)
+def cudnn(
+    e: Emitter,
+    q: Val,
+    k: Val,
+    v: Val,
+    mask: Val | None = None,
+    with_sums: bool = False,
+    dropout: float = 0.0,
+    causal: bool = False,
+    debug_mask: bool = False,
+    scale: float | None = None,
+) -> list[Any]:
+    return [attend(e, q, k, v, mask, dropout, causal, scale), *[lambda: no_extra("log-sum-exp of attention")] * 8]
+
+
 @lower(aten._scaled_dot_product_attention_math)
 def attention_math(
     e: Emitter,

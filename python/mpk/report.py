@@ -15,12 +15,14 @@ from mpk import backend
 class Explanation:
     """What the backend made of one call.
 
-    graphs: pieces in which Dynamo captured it, one if nothing broke; launches: programs that a call runs; tasks,
+    graphs: pieces in which Dynamo captured it, one if nothing broke; launches: programs that a call runs, on a GPU one
+    launch of a kernel each; devices: where they run; tasks,
     events, operators: of all programs; kinds: operators by name; fallbacks: operators that PyTorch runs, and why.
     """
 
     graphs: int
     launches: int
+    devices: list[str]
     operators: int
     tasks: int
     events: int
@@ -32,7 +34,8 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.graphs} graphs, {self.launches} launches a call, {self.operators} operators, {self.tasks} tasks, "
+            f"{self.graphs} graphs, {self.launches} launches a call on {' and '.join(self.devices) or 'nothing'}, "
+            f"{self.operators} operators, {self.tasks} tasks, "
             f"{self.events} events, compiled in {self.compile_ms:.1f} ms"
         ]
         lines += ["  " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.kinds.items(), key=lambda kn: -kn[1]))]
@@ -63,6 +66,7 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> Explanation:
     return Explanation(
         len(reports),
         len(facts),
+        sorted({f["device"] for f in facts}),
         total("operators"),
         total("tasks"),
         total("events"),

@@ -248,7 +248,16 @@ static cuda_launch main_launch(cuda_machine *m, void **arguments)
                          .n_threads = m->arch.worker_threads,
                          .shared_bytes = m->shared_bytes,
                          .arguments = arguments,
-                         .cooperative = m->options.mode == CUDA_PERSISTENT && cuda_gpu_facts(m->gpu)->cooperative};
+                         .cooperative = (m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS) &&
+                                        cuda_gpu_facts(m->gpu)->cooperative};
+}
+
+mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s)
+{
+    cuda_address argument = m->table_block + m->layout.kernel;
+    void *arguments[] = {&argument};
+    cuda_launch l = main_launch(m, arguments);
+    return cuda_launch_on(cx, m->gpu, s, &l);
 }
 
 /* All that can be wrong with the kernel is said before it is launched. */
@@ -289,14 +298,16 @@ static mpk_status check_memory(mpk_context *cx, cuda_machine *m)
     const rt_u64 *area = m->machine.image.block->area_bytes;
     const double gib = 1 << 30;
     uint64_t free_bytes, total, staging = (uint64_t)CUDA_LANES * 2 * CUDA_PIECE_BYTES;
-    uint64_t other = area[RT_STEP] + area[RT_TEMPS] + m->carriers.n_bytes + m->layout.n_bytes;
-    m->allocated_bytes = m->weights.n_bytes + area[RT_STATE] + other;
-    staging = m->weights.n_bytes < staging ? m->weights.n_bytes : staging;
+    bool calls = m->options.mode == CUDA_CALLS; /* inputs, states and outputs are the caller's */
+    uint64_t state = calls ? 0 : area[RT_STATE];
+    uint64_t other = (calls ? 0 : area[RT_STEP]) + area[RT_TEMPS] + m->carriers.n_bytes + m->layout.n_bytes;
+    m->allocated_bytes = m->weights.n_bytes + state + other;
+    staging = calls ? 0 : m->weights.n_bytes < staging ? m->weights.n_bytes : staging;
     TRY(cuda_memory_available(cx, m->gpu, &free_bytes, &total));
     CHECK(cx, m->allocated_bytes + staging <= free_bytes, MPK_ELIMIT,
           "this takes %.2f GiB of the GPU's memory (weights %.2f, KV cache %.2f, the rest %.2f), but only %.2f of %.2f "
           "are free: lower the context or the batch, or use another GPU",
-          (double)(m->allocated_bytes + staging) / gib, (double)m->weights.n_bytes / gib, (double)area[RT_STATE] / gib,
+          (double)(m->allocated_bytes + staging) / gib, (double)m->weights.n_bytes / gib, (double)state / gib,
           (double)(other + staging) / gib, (double)free_bytes / gib, (double)total / gib);
     return MPK_OK;
 }
@@ -307,7 +318,7 @@ static mpk_status allocate(mpk_context *cx, cuda_machine *m)
                                                 "temporaries"};
     const rt_u64 *area = m->machine.image.block->area_bytes;
     TRY(cuda_memory_alloc(cx, m->gpu, names[0], m->weights.n_bytes, &m->weight_block));
-    for (int i = RT_STATE; i < RT_AREAS; i++) {
+    for (int i = m->options.mode == CUDA_CALLS ? RT_TEMPS : RT_STATE; i < RT_AREAS; i++) {
         TRY(cuda_memory_alloc(cx, m->gpu, names[i], area[i], &m->areas[i]));
         if (m->areas[i])
             TRY(cuda_fill_on(cx, m->gpu, m->copies, m->areas[i], 0, area[i]));
@@ -403,14 +414,11 @@ static void look(cuda_machine *m, bool now)
 /* The kernel's work is in memory: start it, or start it again. */
 static mpk_status launch(mpk_context *cx, cuda_machine *m)
 {
-    cuda_address argument = m->table_block + m->layout.kernel;
-    void *arguments[] = {&argument};
-    cuda_launch l = main_launch(m, arguments);
     cuda_address abort_word = m->table_block + m->layout.control + offsetof(rt_control, abort);
     TRY(cuda_gpu_use(cx, m->gpu));
     TRY(cuda_fill_on(cx, m->gpu, m->work, abort_word, 0, sizeof(rt_word)));
     rt_store_release_system(&m->mailbox->state, RT_RUNNING);
-    TRY(cuda_launch_on(cx, m->gpu, m->work, &l));
+    TRY(cuda_launch_main(cx, m, m->work));
     m->launched = true;
     m->looked_ns = clock_ns();
     m->n_launches++;
@@ -592,7 +600,7 @@ static void describe(machine *base, machine_facts *out)
     out->code_ns = m->code_ns;
     out->code_wait_ns = m->code_wait_ns;
     out->code_cached = m->code_cached;
-    if (cuda_gpu_use(&cx, m->gpu) == MPK_OK &&
+    if (!m->calls && cuda_gpu_use(&cx, m->gpu) == MPK_OK &&
         cuda_download_on(&cx, m->gpu, m->copies, &control, m->table_block + m->layout.control, sizeof control) ==
             MPK_OK &&
         cuda_stream_wait(&cx, m->gpu, m->copies) == MPK_OK) {
@@ -694,12 +702,17 @@ static void stop(machine *base)
     mpk_context cx = {0};
     bool ended = true;
     cuda_baseline_stop(m);
+    cuda_context before = m->gpu ? cuda_driver_current(m->driver) : NULL;
     if (m->gpu && cuda_gpu_use(&cx, m->gpu) == MPK_OK && m->has_lock)
         ended = end_kernel(m);
     if (m->has_books)
         machine_end(base);
-    if (m->gpu && ended)
+    if (m->gpu && ended) {
+        cuda_calls_stop(m);
         release_memory(m);
+    }
+    if (m->gpu)
+        cuda_gpu_leave(m->gpu, before);
     if (ended) {
         cuda_gpu_close(m->gpu);
         cuda_driver_close(m->driver);
@@ -725,12 +738,51 @@ static const machine_def cuda_def = {.name = "cuda",
                                      .lend_logits = lend_logits,
                                      .return_logits = return_logits};
 
+/* ---- calls: whoever has his own memory runs nothing through ours ---- */
+
+static mpk_status refuse_write(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, const void *from)
+{
+    (void)m, (void)graph, (void)tensor, (void)from;
+    FAIL(cx, MPK_EUNSUPPORTED, "this program runs in its caller's memory on the GPU: mpk_program_launch runs it");
+}
+
+static mpk_status refuse_read(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, void *to)
+{
+    return refuse_write(cx, m, graph, tensor, to);
+}
+
+static mpk_status refuse_run(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
+{
+    (void)n_tokens, (void)n_rows;
+    return refuse_write(cx, m, graph, 0, NULL);
+}
+
+static mpk_status refuse_clear(mpk_context *cx, machine *m)
+{
+    return refuse_write(cx, m, 0, 0, NULL);
+}
+
+static const machine_def calls_def = {.name = "cuda",
+                                      .stop = stop,
+                                      .check = cuda_call_check,
+                                      .write_tensor = refuse_write,
+                                      .read_tensor = refuse_read,
+                                      .run_graph = refuse_run,
+                                      .clear_state = refuse_clear,
+                                      .describe = describe,
+                                      .body_of = body_of,
+                                      .make_slots = cuda_call_make_slots,
+                                      .launch_slots = cuda_call_launch,
+                                      .wait_launch = cuda_call_wait,
+                                      .touch_slot = cuda_call_touch,
+                                      .keeps_copy = cuda_call_keeps_copy};
+
 static void read_options(cuda_machine *m, const cuda_options *from)
 {
     cuda_options *o = &m->options;
     if (from)
         *o = *from;
-    o->stall_ns = o->stall_ns ? o->stall_ns : 10000000000u;
+    o->stall_ns = o->stall_ns ? o->stall_ns : o->mode == CUDA_CALLS ? 60000000000u : 10000000000u;
     o->body_ns = o->body_ns ? o->body_ns : 60000000000u;
     o->idle_ns = o->idle_ns ? o->idle_ns : 200000000u;
     o->in_flight = o->in_flight ? o->in_flight : IN_FLIGHT;
@@ -752,7 +804,10 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
          "writing the kernel");
     m->code_ns = m->code_wait_ns = clock_ns() - begin;
     TRY(cuda_plan_weights(cx, m));
-    host_find_serving(&m->machine.image, &m->serving);
+    if (m->options.mode == CUDA_CALLS)
+        CHECK(cx, m->machine.image.n_graphs == 1, MPK_EUNSUPPORTED, "calls are of programs with one graph");
+    else
+        host_find_serving(&m->machine.image, &m->serving);
     if (m->serving.ready)
         host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries, &m->rings);
     TRY(cuda_plan_carriers(cx, m));
@@ -766,7 +821,8 @@ static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const cuda_weigh
     NOTE(cx, load_loader(cx, m, j), "preparing to load weights");
     TRY(allocate(cx, m));
     TRY(allocate_rings(cx, m));
-    return cuda_upload_weights(cx, m, weights, IR_NONE);
+    return m->options.mode == CUDA_CALLS ? cuda_calls_start(cx, m, weights)
+                                         : cuda_upload_weights(cx, m, weights, IR_NONE);
 }
 
 /* Code and weights side by side. */
@@ -799,8 +855,9 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const cuda_weights *we
     TRY(status);
     TRY(upload_tables(cx, m));
     TRY(prepare_logits(cx, m));
-    TRY(machine_begin(cx, &m->machine, &cuda_def, &m->machine.image, &m->serving, m->serving.ready ? &m->rings : NULL));
-    return m->options.mode == CUDA_PERSISTENT ? MPK_OK : cuda_baseline_start(cx, m);
+    TRY(machine_begin(cx, &m->machine, m->machine.def, &m->machine.image, &m->serving,
+                      m->serving.ready ? &m->rings : NULL));
+    return m->options.mode == CUDA_GRAPH || m->options.mode == CUDA_GRAPH_PDL ? cuda_baseline_start(cx, m) : MPK_OK;
 }
 
 mpk_status cuda_start(mpk_context *cx, const gen_image *image, const cuda_weights *weights, const cuda_options *options,
@@ -808,9 +865,9 @@ mpk_status cuda_start(mpk_context *cx, const gen_image *image, const cuda_weight
 {
     cuda_machine *m = calloc(1, sizeof *m);
     CHECK(cx, m, MPK_ENOMEM, "out of memory for a machine");
-    m->machine.def = &cuda_def;
     m->machine.image = *image;
     read_options(m, options);
+    m->machine.def = m->options.mode == CUDA_CALLS ? &calls_def : &cuda_def;
     m->has_lock = pthread_mutex_init(&m->lock, NULL) == 0;
     m->has_books = true; /* they are zero until they are opened */
     mpk_status status = m->has_lock ? start(cx, m, weights) : status_fail(cx, MPK_ENOMEM, "out of memory for a lock");

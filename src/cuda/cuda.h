@@ -35,7 +35,8 @@ void cuda_let_go(cuda_held *h);
 
 /* One weight of the image as it is on the host. */
 typedef struct cuda_weight {
-    const void *at; /* dense rows, no alignment promised; borrowed until cuda_start returns.  NULL: make it up */
+    const void *at; /* dense rows, no alignment promised; borrowed until cuda_start returns.  NULL: make it up.
+                       CUDA_CALLS: an address of the GPU's, aligned to CUDA_OPERAND_ALIGN, used where it is */
     ir_dtype dtype; /* of these bytes; may differ from the program's, which is then bf16: convert (ir/blocks.h) */
 } cuda_weight;
 
@@ -51,7 +52,10 @@ typedef enum cuda_mode {
     CUDA_PERSISTENT, /* one kernel until the machine stops */
     CUDA_GRAPH,      /* the same bodies, one kernel for each operator in a CUDA graph: the baseline */
     CUDA_GRAPH_PDL,  /* the same with programmatic dependent launch */
+    CUDA_CALLS,      /* one kernel for each run, in the caller's memory, on his stream (machine_launch_slots) */
 } cuda_mode;
+
+enum { CUDA_OPERAND_ALIGN = 16 }; /* of addresses that a caller gives: bodies load so many bytes at a time */
 
 /* Zero means the default. */
 typedef struct cuda_options {
@@ -59,7 +63,7 @@ typedef struct cuda_options {
     cuda_mode mode;
     uint32_t waiting_requests;   /* entries of the request ring.  0: 256 */
     uint32_t token_entries;      /* of the token ring.  0: 1024 */
-    uint64_t stall_ns;           /* how long nothing may happen before it is a fault.  0: 10 s */
+    uint64_t stall_ns;           /* how long a step may take before it is a fault.  0: 10 s; of calls: 60 s */
     uint64_t body_ns;            /* the same while some task runs.  0: 60 s */
     uint64_t idle_ns;            /* without work for so long the kernel ends, and starts again with work.  0: 200 ms */
     uint32_t in_flight;          /* rt_tuning; 0: chosen for the device */

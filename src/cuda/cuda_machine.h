@@ -5,6 +5,7 @@
  *   tensors.c   tensors read and written by the host, KV pages in the bodies' order
  *   carriers.c  results that tell by themselves when they are there
  *   baseline.c  the same bodies as a CUDA graph               profile.c   when tasks ran
+ *   calls.c     one launch for each run, in the caller's memory
  */
 #ifndef CUDA_MACHINE_H
 #define CUDA_MACHINE_H
@@ -61,16 +62,16 @@ typedef struct cuda_weight_plan {
 
 /* How results reach their readers in one graph. */
 typedef struct cuda_flow {
-    uint64_t *at;        /* [tensors] place in the carried block, CUDA_NOT_CARRIED: in its area */
-    ir_op_id gate, end;  /* operators between these poll what they read; RT_NONE: none does */
-    uint32_t event;      /* what they read besides is there before this event of the graph */
+    uint64_t *at;       /* [tensors] place in the carried block, CUDA_NOT_CARRIED: in its area */
+    ir_op_id gate, end; /* operators between these poll what they read; RT_NONE: none does */
+    uint32_t event;     /* what they read besides is there before this event of the graph */
 } cuda_flow;
 
 typedef struct cuda_carriers {
-    cuda_flow *flows;      /* [n_graphs] */
-    VEC(rt_clear) clears;  /* `at`: in the block */
-    rt_u32 *first_clear;   /* [n_graphs * n_workers + 1] */
-    uint64_t n_bytes;      /* of the block, which all graphs share */
+    cuda_flow *flows;     /* [n_graphs] */
+    VEC(rt_clear) clears; /* `at`: in the block */
+    rt_u32 *first_clear;  /* [n_graphs * n_workers + 1] */
+    uint64_t n_bytes;     /* of the block, which all graphs share */
 } cuda_carriers;
 
 /* ---- pinned memory that host and kernel share ---- */
@@ -157,7 +158,8 @@ typedef struct cuda_machine {
     cuda_logits *logits; /* heap; guarded by the books' lock */
     size_t n_logits, logits_capacity;
 
-    struct cuda_baseline *baseline; /* NULL: persistent */
+    struct cuda_baseline *baseline; /* NULL: none */
+    struct cuda_calls *calls;       /* NULL: not CUDA_CALLS */
 } cuda_machine;
 
 static inline cuda_machine *cuda_of(machine *m)
@@ -178,6 +180,9 @@ cuda_code_head cuda_head_of(str source, size_t loader_bytes);
 
 /* Let the kernel end, if it runs; nothing is under way.  It starts again with the next work. */
 mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
+
+/* Put one launch of the kernel on a stream. */
+mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s);
 
 /* ---- weights.c ---- */
 
@@ -219,5 +224,23 @@ mpk_status cuda_clear_state(mpk_context *cx, machine *m);
 mpk_status cuda_baseline_start(mpk_context *cx, cuda_machine *m);
 void cuda_baseline_stop(cuda_machine *m);
 mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows);
+
+/* ---- calls.c ---- */
+
+/* Before the tables are made. */
+mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights);
+/* Waits for the last run. */
+void cuda_calls_stop(cuda_machine *m);
+/* Where the caller keeps a weight of the image. */
+cuda_address cuda_call_weight(const cuda_machine *m, uint32_t weight);
+
+/* Functions of machine_def. */
+mpk_status cuda_call_check(mpk_context *cx, machine *m);
+mpk_status cuda_call_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n,
+                                const ir_tensor_id *roots, void **out);
+mpk_status cuda_call_launch(mpk_context *cx, machine *m, machine *after, void *slots, void *stream, void *const *data);
+mpk_status cuda_call_wait(mpk_context *cx, machine *m);
+void cuda_call_touch(machine *m, void *slots, uint32_t slot);
+bool cuda_call_keeps_copy(const machine *m, uint32_t weight);
 
 #endif

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef struct CUctx_st *context_handle;
 typedef struct CUgraph_st *graph_handle;
 
 enum {
@@ -69,9 +68,10 @@ typedef struct launch_config {
     X(cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId", (char *, int, int))                                               \
     X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", (size_t *, int))                                                     \
     X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *, int, int))                                              \
-    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (context_handle *, int))                                \
+    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (cuda_context *, int))                                  \
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int))                                             \
-    X(cuCtxSetCurrent, "cuCtxSetCurrent", (context_handle))                                                         \
+    X(cuCtxSetCurrent, "cuCtxSetCurrent", (cuda_context))                                                           \
+    X(cuCtxGetCurrent, "cuCtxGetCurrent", (cuda_context *))                                                         \
     X(cuCtxSynchronize, "cuCtxSynchronize", (void))                                                                 \
     X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t *, size_t *))                                                        \
     X(cuMemAlloc, "cuMemAlloc_v2", (cuda_address *, size_t))                                                        \
@@ -92,6 +92,7 @@ typedef struct launch_config {
     X(cuStreamSynchronize, "cuStreamSynchronize", (cuda_stream))                                                    \
     X(cuStreamQuery, "cuStreamQuery", (cuda_stream))                                                                \
     X(cuStreamWaitEvent, "cuStreamWaitEvent", (cuda_stream, cuda_event, unsigned))                                  \
+    X(cuStreamIsCapturing, "cuStreamIsCapturing", (cuda_stream, int *))                                             \
     X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (cuda_stream, int))                                          \
     X(cuStreamEndCapture, "cuStreamEndCapture", (cuda_stream, graph_handle *))                                      \
     X(cuEventCreate, "cuEventCreate", (cuda_event *, unsigned))                                                     \
@@ -124,7 +125,7 @@ struct cuda_driver {
 struct cuda_gpu {
     cuda_driver *d;
     int device;
-    context_handle context;
+    cuda_context context;
     cuda_facts facts;
 };
 
@@ -379,6 +380,27 @@ mpk_status cuda_gpu_use(mpk_context *cx, cuda_gpu *g)
     return MPK_OK;
 }
 
+cuda_context cuda_driver_current(const cuda_driver *d)
+{
+    cuda_context now = NULL;
+    return d->cuCtxGetCurrent(&now) == CUDA_SUCCESS ? now : NULL;
+}
+
+mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before)
+{
+    cuda_context now = cuda_driver_current(g->d);
+    if (now != g->context)
+        TRY(cuda_gpu_use(cx, g));
+    *before = now;
+    return MPK_OK;
+}
+
+void cuda_gpu_leave(cuda_gpu *g, cuda_context before)
+{
+    if (before && before != g->context)
+        g->d->cuCtxSetCurrent(before);
+}
+
 mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g)
 {
     CALL(cx, g->d, cuCtxSynchronize, (), "wait for the GPU");
@@ -520,6 +542,14 @@ mpk_status cuda_stream_poll(mpk_context *cx, cuda_gpu *g, cuda_stream s, bool *d
     if (code != CUDA_SUCCESS && code != CUDA_NOT_READY)
         return fail(cx, g->d, code, "cuStreamQuery", "look at what runs on the GPU");
     *done = code == CUDA_SUCCESS;
+    return MPK_OK;
+}
+
+mpk_status cuda_stream_is_captured(mpk_context *cx, cuda_gpu *g, cuda_stream s, bool *yes)
+{
+    int state = 0;
+    CALL(cx, g->d, cuStreamIsCapturing, (s, &state), "ask whether a stream is being captured");
+    *yes = state != 0;
     return MPK_OK;
 }
 

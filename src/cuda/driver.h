@@ -26,6 +26,7 @@ typedef struct CUevent_st *cuda_event;
 typedef struct CUmod_st *cuda_module;
 typedef struct CUfunc_st *cuda_function;
 typedef struct CUgraphExec_st *cuda_graph; /* ready to launch */
+typedef struct CUctx_st *cuda_context;     /* which GPU is current on a thread; NULL: none */
 
 /* ---- The driver and its GPUs ---- */
 
@@ -64,6 +65,12 @@ void cuda_gpu_close(cuda_gpu *g);
 const cuda_facts *cuda_gpu_facts(const cuda_gpu *g);
 /* Make it current on the calling thread. */
 mpk_status cuda_gpu_use(mpk_context *cx, cuda_gpu *g);
+/* The same, and back to what was current before: for threads that use GPUs on their own, too.  A thread that had none
+ * keeps this one. */
+mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before);
+void cuda_gpu_leave(cuda_gpu *g, cuda_context before);
+/* What is current on the calling thread. */
+cuda_context cuda_driver_current(const cuda_driver *d);
 /* Wait until everything that was started on it has ended.  Never returns while a persistent kernel runs. */
 mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g);
 
@@ -103,6 +110,8 @@ void cuda_stream_release(cuda_gpu *g, cuda_stream s);
 mpk_status cuda_stream_wait(mpk_context *cx, cuda_gpu *g, cuda_stream s);
 /* *done: everything on it has ended. */
 mpk_status cuda_stream_poll(mpk_context *cx, cuda_gpu *g, cuda_stream s, bool *done);
+/* Is what is put on it recorded for a CUDA graph, by anyone? */
+mpk_status cuda_stream_is_captured(mpk_context *cx, cuda_gpu *g, cuda_stream s, bool *yes);
 /* What is put on s from now on waits for e. */
 mpk_status cuda_stream_after(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_event e);
 

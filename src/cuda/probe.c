@@ -40,6 +40,7 @@ mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out)
 struct cuda_held {
     cuda_driver *driver;
     cuda_gpu *gpu;
+    cuda_context before; /* current on the thread */
 };
 
 mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out)
@@ -50,8 +51,10 @@ mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out)
     if (status == MPK_OK && index >= cuda_driver_gpus(h->driver))
         status = status_fail(cx, MPK_EUNSUPPORTED, "there is no GPU %u: this process may use %u, the first is cuda:0",
                              index, cuda_driver_gpus(h->driver));
-    if (status == MPK_OK)
+    if (status == MPK_OK) {
+        h->before = cuda_driver_current(h->driver);
         status = cuda_gpu_open(cx, h->driver, index, &h->gpu);
+    }
     if (status != MPK_OK) {
         cuda_let_go(h);
         return status;
@@ -64,6 +67,8 @@ void cuda_let_go(cuda_held *h)
 {
     if (!h)
         return;
+    if (h->gpu)
+        cuda_gpu_leave(h->gpu, h->before);
     cuda_gpu_close(h->gpu);
     cuda_driver_close(h->driver);
     free(h);

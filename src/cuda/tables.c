@@ -97,6 +97,11 @@ static void place_state(cuda_machine *m, uint64_t *n)
     }
 }
 
+static bool has_op_kernels(const cuda_machine *m)
+{
+    return m->options.mode == CUDA_GRAPH || m->options.mode == CUDA_GRAPH_PDL;
+}
+
 mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
 {
     const rt_header *h = m->machine.image.block;
@@ -115,7 +120,7 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     l->jit_entry = place(&n, l->n_tasks, sizeof(rt_u32));
     l->clears = place(&n, m->carriers.clears.n, sizeof(rt_clear));
     l->first_clear = place(&n, graphs * workers + 1, sizeof(rt_u32));
-    if (m->options.mode != CUDA_PERSISTENT) {
+    if (has_op_kernels(m)) {
         l->op_kernels = place(&n, l->n_ops + 1, sizeof(rt_kernel));
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
         l->op_first = place(&n, l->n_ops * workers, sizeof(rt_range));
@@ -123,7 +128,7 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     if (m->options.profile)
         l->times = place(&n, l->n_tasks, sizeof(rt_times));
     l->n_bytes = n;
-    CHECK(cx, l->n_tasks < RT_NONE, MPK_ELIMIT, "the image has too many tasks");
+    CHECK(cx, l->n_tasks < RT_NONE / (sizeof(rt_entry) / sizeof(rt_u64)), MPK_ELIMIT, "the image has too many tasks");
     return MPK_OK;
 }
 
@@ -140,6 +145,8 @@ cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tenso
         return m->carried_block + m->carriers.flows[graph].at[tensor];
     if (p->area != TG_WEIGHTS)
         return m->areas[p->area] + p->offset + bytes;
+    if (m->calls)
+        return cuda_call_weight(m, (uint32_t)p->offset) + bytes;
     const cuda_resident *r = &m->weights.weights[p->offset];
     return r->plain ? m->weight_block + r->offset + bytes : 0;
 }
@@ -420,6 +427,7 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->mode = RT_SERVE;
     k->times = o->profile ? AT(base + l->times) : NULL;
     k->start_step = RT_NO_STEP;
+    k->call.is_one = m->calls != NULL;
     k->idle_ns = o->idle_ns < UINT32_MAX ? (rt_u32)o->idle_ns : UINT32_MAX;
     k->host_request_ring = AT(box + offsetof(cuda_mailbox, request_ring));
     k->host_command_ring = AT(box + offsetof(cuda_mailbox, command_ring));
@@ -472,7 +480,7 @@ mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
     arena_free(&scratch);
     TRY(status);
     fill_kernel(m, (rt_kernel *)(void *)(block + m->layout.kernel));
-    if (m->options.mode != CUDA_PERSISTENT) {
+    if (has_op_kernels(m)) {
         fill_by_operator(m, block);
         fill_op_kernels(m, block);
     }

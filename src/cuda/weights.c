@@ -162,7 +162,7 @@ mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m)
     }
     for (uint32_t i = 0; i < image->n_weights; i++) {
         cuda_resident *r = &plan->weights[i];
-        if (!r->plain)
+        if (!r->plain || m->options.mode == CUDA_CALLS) /* used where the caller has it */
             continue;
         r->offset = plan->n_bytes;
         plan->n_bytes += aligned(r->n_rows * (uint64_t)ir_row_bytes(image->weights[i].dtype, (int64_t)r->columns));

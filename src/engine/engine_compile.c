@@ -106,6 +106,7 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
 {
     uint64_t start = clock_ns();
     TRY(engine_read_options(cx, &b->arena, options, &b->options));
+    CHECK(cx, b->options.mode != MPK_MODE_CALLS, MPK_EARG, "MPK_MODE_CALLS is for tensor programs (mpk/graph.h)");
     if (engine_is_image(model)) {
         NOTE(cx, engine_read_image(cx, model, for_running, b), "opening the image %s", model);
         b->load_ns = clock_ns() - start - b->device_ns;
@@ -325,7 +326,7 @@ static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_e
                             const engine_device *device, const engine_code *code, const cuda_weight *weights,
                             machine **out)
 {
-    static const cuda_mode modes[] = {CUDA_PERSISTENT, CUDA_GRAPH, CUDA_GRAPH_PDL};
+    static const cuda_mode modes[] = {CUDA_PERSISTENT, CUDA_GRAPH, CUDA_GRAPH_PDL, CUDA_CALLS};
     mpk_engine_options told = *o;
     made_for of = {image, code->key};
     cuda_options options = {

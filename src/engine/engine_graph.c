@@ -20,6 +20,8 @@ struct mpk_program {
     gen_image image;
     void **weights; /* [image.n_weights] */
     machine *machine;
+    bool on_gpu; /* MPK_MODE_CALLS: addresses are those of GPU `gpu` */
+    uint32_t gpu;
 
     /* mpk_program_name_slots */
     arena slots_arena;
@@ -153,29 +155,30 @@ static const mpk_binding *find_binding(uint32_t n, const mpk_binding *bindings, 
     return NULL;
 }
 
-static uintptr_t alignment_of(ir_dtype dtype)
+static uintptr_t alignment_of(bool on_gpu, ir_dtype dtype)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];
-    return info->block_elements > 1 ? 2 : info->block_bytes;
+    return on_gpu ? CUDA_OPERAND_ALIGN : info->block_elements > 1 ? 2 : info->block_bytes;
 }
 
-static mpk_status check_size(mpk_context *cx, const ir_tensor *t, const mpk_binding *b)
+static mpk_status check_size(mpk_context *cx, bool on_gpu, const ir_tensor *t, const mpk_binding *b)
 {
     CHECK(cx, b->data && b->n_bytes == (size_t)ir_bytes(t), MPK_EARG, "%s is bound to %zu bytes, but has %lld", b->name,
           b->data ? b->n_bytes : 0, (long long)ir_bytes(t));
-    CHECK(cx, (uintptr_t)b->data % alignment_of(t->dtype) == 0, MPK_EARG,
-          "the bytes of %s are not aligned to its elements", b->name);
+    CHECK(cx, (uintptr_t)b->data % alignment_of(on_gpu, t->dtype) == 0, MPK_EARG,
+          "the bytes of %s are not aligned to %s", b->name, on_gpu ? "16 bytes" : "its elements");
     return MPK_OK;
 }
 
 /* Every constant is bound, and everything bound is a constant. */
-static mpk_status check_constants(mpk_context *cx, const ir_graph *g, uint32_t n, const mpk_binding *constants)
+static mpk_status check_constants(mpk_context *cx, bool on_gpu, const ir_graph *g, uint32_t n,
+                                  const mpk_binding *constants)
 {
     for (uint32_t i = 0; i < n; i++) {
         ir_tensor_id id = constants[i].name ? ir_find(g, constants[i].name) : IR_NONE;
         CHECK(cx, id != IR_NONE && g->tensors.at[id].kind == IR_CONST, MPK_EARG, "the graph has no constant '%s'",
               constants[i].name ? constants[i].name : "");
-        TRY(check_size(cx, &g->tensors.at[id], &constants[i]));
+        TRY(check_size(cx, on_gpu, &g->tensors.at[id], &constants[i]));
     }
     for (size_t i = 0; i < g->tensors.n; i++) {
         const ir_tensor *t = &g->tensors.at[i];
@@ -203,6 +206,7 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
     cuda_weight *gpu_weights;
     pass_options passes;
     uint32_t n_tokens = 1; /* one graph, whatever its axes count */
+    p->gpu = device->index;
     TRY(engine_pass_options(cx, &p->arena, options, device, 0, &passes));
     TRY(copy_graph(cx, &p->arena, g->ir, &p->source));
     TRY(pass_compile(cx, &p->arena, &passes, 1, &p->source, &n_tokens, &p->program));
@@ -222,10 +226,11 @@ static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_consta
 {
     mpk_engine_options o;
     engine_device device;
-    TRY(check_constants(cx, g->ir, n_constants, constants));
     TRY(engine_read_options(cx, &p->arena, options, &o));
+    p->on_gpu = o.mode == MPK_MODE_CALLS;
     if (!o.device)
-        o.device = "cpu"; /* where the caller's tensors are */
+        o.device = p->on_gpu ? "cuda" : "cpu"; /* where the caller's tensors are */
+    TRY(check_constants(cx, p->on_gpu, g->ir, n_constants, constants));
     mpk_status status = engine_choose_device(cx, &o, true, &device);
     if (status == MPK_OK)
         status = compile_for(cx, g, n_constants, constants, &o, &device, p);
@@ -274,7 +279,7 @@ static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t
         const ir_tensor *t = &p->source->tensors.at[id];
         CHECK(cx, t->kind == IR_INPUT || t->kind == IR_STATE || is_output(p->source, id), MPK_EARG,
               "'%s' is neither an input, nor a state, nor an output", bindings[i].name);
-        TRY(check_size(cx, t, &bindings[i]));
+        TRY(check_size(cx, p->on_gpu, t, &bindings[i]));
     }
     return MPK_OK;
 }
@@ -321,7 +326,7 @@ static mpk_status name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const 
     NEW(cx, &p->slots_arena, p->slot_masks, n);
     for (uint32_t i = 0; i < n; i++) {
         TRY(find_slot(cx, p, names[i], &roots[i]));
-        p->slot_masks[i] = alignment_of(p->source->tensors.at[ir_find(p->source, names[i])].dtype) - 1;
+        p->slot_masks[i] = alignment_of(p->on_gpu, p->source->tensors.at[ir_find(p->source, names[i])].dtype) - 1;
     }
     TRY(machine_make_slots(cx, p->machine, &p->slots_arena, 0, n, roots, &p->slots));
     p->n_slots = n;
@@ -336,13 +341,43 @@ mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint32_t n, c
     return name_slots(cx, p, n, names);
 }
 
-mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *const *data)
+static mpk_status check_addresses(mpk_context *cx, const mpk_program *p, uint32_t n, void *const *data)
 {
     CHECK(cx, p->slots && n == p->n_slots, MPK_EARG, "%u addresses for %u slots", n, p->n_slots);
     for (uint32_t i = 0; i < n; i++)
         CHECK(cx, data[i] && ((uintptr_t)data[i] & p->slot_masks[i]) == 0, MPK_EARG, "the address of slot %u is %s", i,
-              data[i] ? "not aligned to its elements" : "NULL");
+              !data[i]    ? "NULL"
+              : p->on_gpu ? "not aligned to 16 bytes"
+                          : "not aligned to its elements");
+    return MPK_OK;
+}
+
+mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *const *data)
+{
+    TRY(check_addresses(cx, p, n, data));
     return machine_run_slots(cx, p->machine, p->slots, data);
+}
+
+/* ---- running in the caller's memory on a GPU ---- */
+
+mpk_status mpk_program_launch(mpk_context *cx, mpk_program *p, mpk_program *after, void *stream, uint32_t n,
+                              void *const *data)
+{
+    TRY(check_addresses(cx, p, n, data));
+    CHECK(cx, !after || after->gpu == p->gpu, MPK_EARG, "a run on GPU %u cannot follow one on GPU %u", p->gpu,
+          after->gpu);
+    return machine_launch_slots(cx, p->machine, after ? after->machine : NULL, p->slots, stream, data);
+}
+
+mpk_status mpk_program_wait(mpk_context *cx, mpk_program *p)
+{
+    return machine_wait_launch(cx, p->machine);
+}
+
+mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
+{
+    CHECK(cx, p->slots && slot < p->n_slots, MPK_EARG, "slot %u of %u", slot, p->n_slots);
+    return machine_touch_slot(cx, p->machine, p->slots, slot);
 }
 
 /* ---- looking at it ---- */
@@ -370,6 +405,23 @@ static void print_kinds(const ir_graph *g, text *out)
     }
 }
 
+/* Constants of which the machine keeps a copy, and where it runs. */
+static void print_machine(machine *m, text *out)
+{
+    machine_facts f;
+    const char *comma = "";
+    text_print(out, "\"copied\": [");
+    for (uint32_t i = 0; i < m->image.n_weights; i++)
+        if (machine_keeps_copy(m, i)) {
+            text_print(out, "%s\"%.*s\"", comma, STR_ARG(m->image.weights[i].name));
+            comma = ", ";
+        }
+    text_print(out, "], ");
+    machine_describe(m, &f);
+    text_print(out, "\"device\": \"%s\", \"workers\": %u, \"kernel_ms\": %.1f, \"kernel_cached\": %s", f.device,
+               f.n_workers, (double)f.code_ns * 1e-6, f.code_cached ? "true" : "false");
+}
+
 mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **json)
 {
     text t = {0};
@@ -377,7 +429,9 @@ mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **js
     tg_print_stats(&p->program.graphs[0].stats, &t);
     text_print(&t, ", \"kinds\": {");
     print_kinds(p->program.graphs[0].ir, &t);
-    text_print(&t, "}}");
+    text_print(&t, "}, ");
+    print_machine(p->machine, &t);
+    text_print(&t, "}");
     if (t.failed || !t.at) {
         text_free(&t);
         FAIL(cx, MPK_ENOMEM, "out of memory for the description of a program");

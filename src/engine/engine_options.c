@@ -55,7 +55,7 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
           "the dtype of the KV cache is f32, f16 or bf16");
     CHECK(cx, (unsigned)to->fusion <= MPK_FUSION_NONE && (unsigned)to->launch <= MPK_LAUNCH_JIT, MPK_EARG,
           "fusion is %d and launch %d: no such choice", (int)to->fusion, (int)to->launch);
-    CHECK(cx, (unsigned)to->mode <= MPK_MODE_GRAPH_PDL, MPK_EARG, "mode is %d: no such choice", (int)to->mode);
+    CHECK(cx, (unsigned)to->mode <= MPK_MODE_CALLS, MPK_EARG, "mode is %d: no such choice", (int)to->mode);
     CHECK(cx, !to->profile || to->mode == MPK_MODE_KERNEL, MPK_EARG,
           "a profile is of the one kernel: mode must be MPK_MODE_KERNEL");
     TRY(copy_word(cx, a, &to->device));

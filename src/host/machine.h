@@ -57,10 +57,16 @@ typedef struct machine_def {
      * the lock held.  Both NULL: the machine writes to `to` itself. */
     mpk_status (*lend_logits)(mpk_context *cx, machine *m, float *to, uint64_t n, rt_u64 *at);
     void (*return_logits)(machine *m, rt_u64 at, float *to, uint64_t n);
-    /* Slots without copies (see machine_make_slots); *out in the arena.  Both NULL: tensors are written and read. */
+    /* Slots without copies (see machine_make_slots); *out in the arena.  NULL: tensors are written and read.  A target
+     * that has them moves them before run_graph, or launches (the last four; see machine_launch_slots). */
     mpk_status (*make_slots)(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n,
                              const ir_tensor_id *roots, void **out);
     void (*move_slots)(machine *m, void *slots, void *const *data);
+    mpk_status (*launch_slots)(mpk_context *cx, machine *m, machine *after, void *slots, void *stream,
+                               void *const *data);
+    mpk_status (*wait_launch)(mpk_context *cx, machine *m);
+    void (*touch_slot)(machine *m, void *slots, uint32_t slot);
+    bool (*keeps_copy)(const machine *m, uint32_t weight);
 } machine_def;
 
 /* The part of a target's machine that all share. */
@@ -107,6 +113,19 @@ mpk_status machine_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t gr
  * is copied; elsewhere inputs and states are written before and states and outputs read behind, and a constant is
  * written when its address has changed. */
 mpk_status machine_run_slots(mpk_context *cx, machine *m, machine_slots *s, void *const *data);
+
+/* Where the caller's memory is a GPU's: put one run on a stream of his (the driver's handle) and return.  data:
+ * addresses of the GPU's, used until the run has ended.  It begins behind the last launch of `after` (NULL: of this
+ * machine alone). MPK_EUNSUPPORTED: the machine is of another kind, or the stream is captured; a run that failed before
+ * is told here. */
+mpk_status machine_launch_slots(mpk_context *cx, machine *m, machine *after, machine_slots *s, void *stream,
+                                void *const *data);
+/* Wait for the last launch; what it failed with. */
+mpk_status machine_wait_launch(mpk_context *cx, machine *m);
+/* The constant in slot i has changed where it is: the next launch reads it again. */
+mpk_status machine_touch_slot(mpk_context *cx, machine *m, machine_slots *s, uint32_t i);
+/* Does a machine that is launched keep a copy of this weight of its image, in an order of its own? */
+bool machine_keeps_copy(const machine *m, uint32_t weight);
 
 typedef struct machine_request {
     const int32_t *tokens; /* copied */

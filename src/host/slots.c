@@ -1,7 +1,7 @@
 /* slots.c - tensors that lie in the caller's memory, another place in each step.
  *
  * A target that shares its memory with the caller is told the addresses; for any other the bytes are written before the
- * step and read behind it.
+ * step and read behind it.  A target whose own memory the caller's tensors lie in is launched with their addresses.
  */
 #include "host/machine.h"
 
@@ -58,11 +58,45 @@ static mpk_status read_slots(mpk_context *cx, machine *m, const machine_slots *s
 
 mpk_status machine_run_slots(mpk_context *cx, machine *m, machine_slots *s, void *const *data)
 {
-    if (s->target) {
+    if (s->target && m->def->move_slots) {
         m->def->move_slots(m, s->target, data);
         return machine_run_graph(cx, m, s->graph, UINT32_MAX, UINT32_MAX);
     }
     TRY(write_slots(cx, m, s, data));
     TRY(machine_run_graph(cx, m, s->graph, UINT32_MAX, UINT32_MAX));
     return read_slots(cx, m, s, data);
+}
+
+static mpk_status check_launches(mpk_context *cx, const machine *m)
+{
+    CHECK(cx, m->def->launch_slots, MPK_EUNSUPPORTED,
+          "this program is not one of calls (MPK_MODE_CALLS): mpk_program_call runs it");
+    return MPK_OK;
+}
+
+mpk_status machine_launch_slots(mpk_context *cx, machine *m, machine *after, machine_slots *s, void *stream,
+                                void *const *data)
+{
+    TRY(check_launches(cx, m));
+    if (after)
+        TRY(check_launches(cx, after));
+    return m->def->launch_slots(cx, m, after, s->target, stream, data);
+}
+
+mpk_status machine_wait_launch(mpk_context *cx, machine *m)
+{
+    TRY(check_launches(cx, m));
+    return m->def->wait_launch(cx, m);
+}
+
+mpk_status machine_touch_slot(mpk_context *cx, machine *m, machine_slots *s, uint32_t i)
+{
+    TRY(check_launches(cx, m));
+    m->def->touch_slot(m, s->target, i);
+    return MPK_OK;
+}
+
+bool machine_keeps_copy(const machine *m, uint32_t weight)
+{
+    return m->def->keeps_copy && m->def->keeps_copy(m, weight);
 }

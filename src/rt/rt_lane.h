@@ -73,6 +73,23 @@ typedef struct rt_times {
     rt_u32 begin, ready, done, end;
 } rt_times;
 
+/* An address in an entry that the caller of a call says: 64-bit word `word` of the entries, which are an array of them,
+ * becomes addresses[1 + slot] + offset. */
+typedef struct rt_use {
+    rt_u32 word, slot;
+    rt_u64 offset; /* bytes */
+} rt_use;
+
+/* A call: one step in the memory of the host's caller, whose addresses may differ from call to call. */
+typedef struct rt_call {
+    rt_u32 is_one;           /* 1: the kernel runs one step of graph 0, which begins at once, and ends; no courier */
+    rt_word arrived;         /* workers that have seen their call's step, since the start */
+    const rt_u64 *addresses; /* number of this set of addresses, then one for each slot; the host uploads it */
+    const rt_use *uses;
+    const rt_u32 *first_use; /* [n_workers + 2] uses[first_use[w]] ... of worker w's list; then those of JIT tasks */
+    rt_u64 *held;            /* [n_workers] number of the set that the worker's entries hold */
+} rt_call;
+
 /* The kernel's only argument; lies in device memory. */
 typedef struct rt_kernel {
     rt_machine machine; /* all addresses are the device's; its rings are device memory */
@@ -90,6 +107,7 @@ typedef struct rt_kernel {
                             RT_STOPPING); the host starts it again when there is work.  0: never */
 
     rt_times *times; /* one for each entry: of the last step that ran it; NULL: nobody asks */
+    rt_call call;
 
     /* The host's ends of the rings, in pinned host memory.  The courier, a warp of its own, moves entries between these
      * and the machine's rings, so that the step task never waits for the bus. */
@@ -107,5 +125,6 @@ typedef struct rt_kernel {
 
 typedef char rt_size_of_entry[sizeof(rt_entry) == 256 ? 1 : -1];
 typedef char rt_size_of_clear[sizeof(rt_clear) == 32 ? 1 : -1];
+typedef char rt_size_of_use[sizeof(rt_use) == 16 ? 1 : -1];
 
 #endif

@@ -1,0 +1,167 @@
+"""Running a program on a GPU, with PyTorch's CUDA tensors where they are and on PyTorch's current stream.
+
+A call is one launch; nothing is copied and the host waits for nothing.  Results are PyTorch's own allocations.  What a
+run fails with inside the GPU is told by the next call, or by Program.wait.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import operator
+import os
+import pathlib
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mpk import backend
+from mpk._library import LimitError, OutOfMemoryError
+from mpk.graph import Program
+
+ALIGNMENT = 16  # bytes; of addresses that a program takes
+
+
+class Order:
+    """The last program that was launched on a GPU: the next one runs behind it, on whatever stream, since each
+    wants the whole GPU."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.last: Any = lambda: None
+
+
+_orders: dict[int, Order] = {}
+
+
+def _same_addresses(arguments: list[torch.Tensor], addresses: list[int], which: list[int]) -> bool:
+    return all(arguments[i].data_ptr() == addresses[i] for i in which)
+
+
+# A build of PyTorch for GPUs compares without a Python call for each tensor.
+same_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", _same_addresses)
+current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+version_of = operator.attrgetter("_version")
+
+
+def name_compiler() -> None:
+    """Let the library find the NVRTC of this Python's packages, unless the user has named one: the python3 that it
+    would ask may be another."""
+    found = importlib.util.find_spec("nvidia")
+    for folder in found.submodule_search_locations or () if found else ():
+        for place in ("cu13/lib", "cuda_nvrtc/lib"):
+            if list(pathlib.Path(folder, place).glob("libnvrtc.so.*")):
+                os.environ.setdefault("MPK_NVRTC", str(pathlib.Path(folder, place)))
+
+
+class GpuRunner(backend.Runner):
+    """A program on a GPU and how to call it with PyTorch's tensors."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.index = self.device.index
+        self.order = _orders.setdefault(self.index, Order())
+        for slot in self.slots:
+            if slot.data is not None:
+                data = slot.data.to(self.device)
+                slot.data = data.clone() if data.data_ptr() % ALIGNMENT else data
+        self.addresses = [s.data.data_ptr() if s.data is not None else 0 for s in self.slots]
+        # Weights and caches keep their addresses as a rule: they are compared at once.
+        nodes = backend.placeholders(self.gm)
+        steady = {i for _, i in self.inputs if nodes[i].meta.get(backend.STATIC, False)}
+        self.steady = sorted(steady)
+        self.moving = [(at, i) for at, i in self.inputs if i not in steady]
+        self.seen_list = [0] * len(nodes)
+        self.pick: Any = None
+        self.watched: list[tuple[int, int]] = []  # (slot, argument) of weights of which the program keeps a copy
+        self.versions: list[int] = []
+
+    def start(self) -> None:
+        threads = self.options.threads
+        name_compiler()
+        try:
+            program = self.compile(threads, self.index)
+        except (LimitError, OutOfMemoryError):
+            torch.cuda.empty_cache()  # PyTorch keeps what it has freed
+            program = self.compile(threads, self.index)
+        copied = set(program.describe()["copied"])
+        self.watched = [(at, s.index) for at, s in enumerate(self.slots) if s.kind == "argument" and s.name in copied]
+        program.addresses[:] = self.addresses
+        self.addresses = program.addresses
+        self.adopt(program)
+
+    def watch(self, arguments: Sequence[torch.Tensor]) -> None:
+        """From now on notice when a weight that was copied is changed in place, as far as PyTorch counts that."""
+        self.watched = [(at, i) for at, i in self.watched if not arguments[i].is_inference()]
+        self.versions = [arguments[i]._version for _, i in self.watched]
+        if len(self.watched) > 1:
+            self.pick = operator.itemgetter(*(i for _, i in self.watched))
+        elif self.watched:
+            self.pick = operator.itemgetter(slice(self.watched[0][1], self.watched[0][1] + 1))
+
+    def refresh(self, versions: list[int]) -> None:
+        """Weights that were changed are copied again."""
+        for (at, _), before, now in zip(self.watched, self.versions, versions):
+            if before != now:
+                self.program.touch(at)
+        self.versions = versions
+
+    def take(self, arguments: Sequence[torch.Tensor], which: Sequence[tuple[int, int]]) -> None:
+        """Note the addresses of arguments; those that are new are checked."""
+        addresses, seen = self.addresses, self.seen_list
+        for at, i in which:
+            address = arguments[i].data_ptr()
+            if seen[i] != address:
+                self.check(i, arguments[i])
+                if address % ALIGNMENT:
+                    self.copied.add(i)
+                seen[i] = address
+            addresses[at] = address
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        if self.idle:
+            return [backend._given(o, arguments) for o in self.outputs]
+        if self.refused:
+            return list(self.gm(*arguments))
+        with self.lock:
+            arguments = arguments if isinstance(arguments, list) else list(arguments)
+            if not same_addresses(arguments, self.seen_list, self.steady):
+                self.take(arguments, self.inputs)
+            self.take(arguments, self.moving)
+            copies = (
+                [self.copy_in(at, i, arguments[i]) for at, i in self.inputs if i in self.copied] if self.copied else ()
+            )
+            made = []
+            for at, shape, stride, dtype in self.results:
+                made.append(torch.empty_strided(shape, stride, dtype=dtype, device=self.device))
+                self.addresses[at] = made[-1].data_ptr()
+            if self.program is None:
+                try:
+                    self.start()
+                    self.watch(arguments)
+                except backend.Error as problem:
+                    self.give_up(problem)
+                    return list(self.gm(*arguments))
+            if self.watched:
+                versions = list(map(version_of, self.pick(arguments)))
+                if versions != self.versions:
+                    self.refresh(versions)
+            self.launch()
+        for tensor, copy in copies:
+            if tensor is not None:
+                tensor.copy_(copy)
+        if self.plain:
+            return made
+        results = iter(made)
+        return [next(results) if o[0] == "slot" else backend._given(o, arguments) for o in self.outputs]
+
+    def launch(self) -> None:
+        order, program = self.order, self.program
+        stream = current_stream(self.index)
+        with order.lock:
+            last: Program | None = order.last()
+            program.launch(stream, last)
+            if last is not program:
+                order.last = weakref.ref(program)

@@ -1,0 +1,387 @@
+/* calls.c - a program in the memory of its caller on the GPU: one launch of the kernel for each run, on his stream.
+ *
+ * Input: where each weight lies; then, for each run, the addresses of inputs, states and outputs.  Weights that a body
+ * reads packed are packed by kernels of their own before the run that needs them; all others, and every other tensor of
+ * the caller, are used where they are.  Entries (rt_lane.h) hold addresses: those that the caller may change are listed
+ * once (rt_use), and the kernel itself writes new ones into its entries before it looks at them.
+ *
+ * Nothing here waits for the GPU but cuda_call_wait and the end.  A run is behind the last one, whatever their streams,
+ * since they share temporaries and counters; and behind that of another machine, if the caller says so: two kernels
+ * that want all SMs must not get some of them each.
+ * Cost of a run: one launch, an event, and, if an address has changed, a copy of all addresses to the GPU on the same
+ * stream.
+ */
+#include <stdlib.h>
+
+#include "cuda/cuda_machine.h"
+
+enum { NO_SLOT = -1, PACK_THREADS = 256, PACK_BLOCKS = 4096 };
+
+typedef struct cuda_calls {
+    cuda_address *weights; /* [image.n_weights] where the caller keeps them */
+    bool *stale;           /* [weights.packed.n] its copy is not there yet, or not right any more */
+    bool is_stale;         /* some copy is */
+    cuda_event done;       /* the last run has ended */
+    cuda_stream last;      /* where that was */
+    bool launched;
+    cuda_address block; /* of the slots: addresses, sets that entries hold, uses */
+} cuda_calls;
+
+typedef struct cuda_slots {
+    uint32_t n;
+    uint64_t *addresses; /* [1 + n] as on the GPU, or about to be: rt_call.addresses */
+    cuda_address at;     /* there */
+    uint32_t *weights;   /* [n] weight that lies in a slot, or IR_NONE */
+} cuda_slots;
+
+/* ---- weights ---- */
+
+static cuda_address weight_rows(const cuda_machine *m, uint32_t weight, uint64_t row)
+{
+    uint64_t elements = row * m->weights.weights[weight].columns;
+    return m->calls->weights[weight] +
+           (uint64_t)ir_row_bytes(m->machine.image.weights[weight].dtype, (int64_t)elements);
+}
+
+static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_packed *packed, uint32_t k,
+                            cuda_stream s)
+{
+    const cuda_part *part = &packed->parts[k];
+    rt_pack job = {.from = weight_rows(m, part->weight, part->first_row),
+                   .to = m->weight_block + packed->offset,
+                   .n_rows = part->n_rows,
+                   .base_row = part->base_row,
+                   .columns = packed->columns,
+                   .padded_columns = packed->padded_columns,
+                   .dtype = (rt_u32)m->machine.image.weights[part->weight].dtype,
+                   .paired = packed->order == GEN_PAIRED,
+                   .which = k};
+    if (packed->scale != IR_NONE) {
+        job.scale = m->calls->weights[packed->scale];
+        job.scale_dtype = (rt_u32)m->machine.image.weights[packed->scale].dtype;
+    }
+    uint64_t blocks = (job.n_rows * ((job.columns + 7) / 8) + PACK_THREADS - 1) / PACK_THREADS;
+    void *arguments[] = {&job};
+    cuda_launch l = {.function = m->pack,
+                     .name = "mpk_pack",
+                     .n_blocks = (uint32_t)(blocks < PACK_BLOCKS ? blocks : PACK_BLOCKS),
+                     .n_threads = PACK_THREADS,
+                     .arguments = arguments};
+    return cuda_launch_on(cx, m->gpu, s, &l);
+}
+
+static mpk_status pack_stale(mpk_context *cx, cuda_machine *m, cuda_stream s)
+{
+    cuda_calls *c = m->calls;
+    for (size_t i = 0; c->is_stale && i < m->weights.packed.n; i++) {
+        for (uint32_t k = 0; c->stale[i] && k < m->weights.packed.at[i].n_parts; k++)
+            TRY(pack_part(cx, m, &m->weights.packed.at[i], k, s));
+        c->stale[i] = false;
+    }
+    c->is_stale = false;
+    return MPK_OK;
+}
+
+static bool holds(const cuda_packed *p, uint32_t weight)
+{
+    bool has = p->scale == weight;
+    for (uint32_t k = 0; k < p->n_parts; k++)
+        has |= p->parts[k].weight == weight;
+    return has;
+}
+
+static void mark_stale(cuda_machine *m, uint32_t weight)
+{
+    for (size_t i = 0; i < m->weights.packed.n; i++)
+        if (holds(&m->weights.packed.at[i], weight))
+            m->calls->stale[i] = m->calls->is_stale = true;
+}
+
+bool cuda_call_keeps_copy(const machine *base, uint32_t weight)
+{
+    const cuda_weight_plan *plan = &((const cuda_machine *)base)->weights;
+    for (size_t i = 0; i < plan->packed.n; i++)
+        if (holds(&plan->packed.at[i], weight))
+            return true;
+    return false;
+}
+
+cuda_address cuda_call_weight(const cuda_machine *m, uint32_t weight)
+{
+    return m->calls->weights[weight];
+}
+
+/* ---- slots: which words of which entries are the caller's ---- */
+
+typedef struct survey {
+    const cuda_machine *m;
+    const int32_t *slot_of; /* [tensors] */
+    rt_use *uses;           /* NULL: they are counted */
+    rt_u32 n;
+} survey;
+
+static bool is_packed(const gen_pack *p, ir_tensor_id tensor)
+{
+    for (uint32_t k = 0; k < p->n_weights; k++)
+        if (p->w[k] == tensor)
+            return true;
+    return false;
+}
+
+static mpk_status visit_operand(mpk_context *cx, survey *s, rt_u32 entry, ir_tensor_id tensor, uint32_t operand)
+{
+    const ir_graph *g = s->m->machine.image.ir[0];
+    ir_tensor_id root = tg_root(g, tensor);
+    tg_area area = s->m->machine.image.places[0][root].area;
+    int64_t stride[IR_MAX_RANK], offset;
+    CHECK(cx, s->slot_of[root] != NO_SLOT || (area != TG_STATE && area != TG_STEP), MPK_EARG,
+          "tensor %.*s has no slot: a program in its caller's memory has none for inputs, states and outputs",
+          STR_ARG(g->tensors.at[root].name));
+    if (s->slot_of[root] == NO_SLOT)
+        return MPK_OK;
+    if (s->uses) {
+        ir_strides(g, tensor, stride, &offset);
+        uint64_t at = entry * sizeof(rt_entry) + offsetof(rt_entry, at) + operand * sizeof(rt_u64);
+        s->uses[s->n] = (rt_use){.word = (rt_u32)(at / sizeof(rt_u64)),
+                                 .slot = (rt_u32)s->slot_of[root],
+                                 .offset = (uint64_t)ir_row_bytes(g->tensors.at[tensor].dtype, offset)};
+    }
+    s->n++;
+    return MPK_OK;
+}
+
+static mpk_status visit_entry(mpk_context *cx, survey *s, rt_u32 entry, uint32_t task)
+{
+    const rt_task *t = (const rt_task *)gen_image_table(s->m->machine.image.block, RT_TASKS) + task;
+    if (t->op == RT_NONE || s->m->source.uses[0][t->op].instance == RT_NONE)
+        return MPK_OK;
+    const ir_op *op = &s->m->machine.image.ir[0]->ops.at[t->op];
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (op->in[i] != IR_NONE && !is_packed(&s->m->source.uses[0][t->op].pack, op->in[i]))
+            TRY(visit_operand(cx, s, entry, op->in[i], gen_operand_of_input(op, i)));
+    for (uint32_t i = 0; i < op->n_out; i++)
+        TRY(visit_operand(cx, s, entry, op->out[i], gen_operand_of_output(op, i)));
+    return MPK_OK;
+}
+
+/* Entries in the order of tables.c: the lists of the workers, then JIT tasks.  first: [n_workers + 2]. */
+static mpk_status visit_entries(mpk_context *cx, survey *s, rt_u32 *first)
+{
+    const rt_header *h = s->m->machine.image.block;
+    const rt_graph *g = gen_image_table(h, RT_GRAPHS);
+    const rt_range *ranges = (const rt_range *)gen_image_table(h, RT_RANGES) + g->first_range;
+    const rt_u32 *lists = gen_image_table(h, RT_LISTS);
+    const rt_task *tasks = gen_image_table(h, RT_TASKS);
+    rt_u32 entry = 0;
+    s->n = 0;
+    for (uint32_t w = 0; w < h->n_workers; w++) {
+        first[w] = s->n;
+        for (uint32_t k = ranges[w].first; k < ranges[w].last; k++)
+            TRY(visit_entry(cx, s, entry++, lists[k]));
+    }
+    first[h->n_workers] = s->n;
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        if (tasks[t].worker == RT_NONE)
+            TRY(visit_entry(cx, s, entry++, t));
+    first[h->n_workers + 1] = s->n;
+    return MPK_OK;
+}
+
+static mpk_status map_slots(mpk_context *cx, const cuda_machine *m, arena *a, uint32_t n, const ir_tensor_id *roots,
+                            cuda_slots *to, int32_t **slot_of)
+{
+    const gen_image *image = &m->machine.image;
+    NEW(cx, a, *slot_of, image->ir[0]->tensors.n);
+    NEW(cx, a, to->addresses, n + 1);
+    NEW(cx, a, to->weights, n);
+    to->n = n;
+    for (size_t t = 0; t < image->ir[0]->tensors.n; t++)
+        (*slot_of)[t] = NO_SLOT;
+    for (uint32_t i = 0; i < n; i++) {
+        to->weights[i] = IR_NONE;
+        if (roots[i] == IR_NONE)
+            continue;
+        (*slot_of)[roots[i]] = (int32_t)i;
+        if (image->places[0][roots[i]].area == TG_WEIGHTS)
+            to->weights[i] = (uint32_t)image->places[0][roots[i]].offset;
+    }
+    return MPK_OK;
+}
+
+/* Everything of the slots in one block of the GPU's memory, and the kernel told where. */
+static mpk_status place_slots(mpk_context *cx, cuda_machine *m, cuda_slots *slots, const rt_u32 *first,
+                              const rt_use *uses, rt_u32 n_uses)
+{
+    uint64_t workers = m->machine.image.block->n_workers, addresses = (slots->n + 1) * sizeof(rt_u64),
+             held = workers * sizeof(rt_u64), lists = (workers + 2) * sizeof(rt_u32),
+             at_uses = (addresses + held + lists + 15) / 16 * 16;
+    cuda_address old = m->calls->block, block, call = m->table_block + m->layout.kernel + offsetof(rt_kernel, call);
+    TRY(cuda_memory_alloc(cx, m->gpu, "the list of slots", at_uses + n_uses * sizeof *uses, &block));
+    m->calls->block = block;
+    cuda_memory_release(m->gpu, old);
+    slots->at = block;
+    TRY(cuda_fill_on(cx, m->gpu, m->copies, block, 0, at_uses));
+    TRY(cuda_stream_wait(cx, m->gpu, m->copies));
+    TRY(cuda_upload(cx, m->gpu, block + addresses + held, first, lists));
+    TRY(cuda_upload(cx, m->gpu, block + at_uses, uses, n_uses * sizeof *uses));
+    const rt_u64 words[] = {block, block + at_uses, block + addresses + held, block + addresses};
+    return cuda_upload(cx, m->gpu, call + offsetof(rt_call, addresses), words, sizeof words);
+}
+
+static mpk_status make_slots(mpk_context *cx, cuda_machine *m, arena *a, arena *scratch, uint32_t n,
+                             const ir_tensor_id *roots, cuda_slots **out)
+{
+    int32_t *slot_of;
+    rt_u32 *first;
+    cuda_slots *slots;
+    survey s = {.m = m};
+    NEW(cx, a, slots, 1);
+    TRY(map_slots(cx, m, a, n, roots, slots, &slot_of));
+    s.slot_of = slot_of;
+    NEW(cx, scratch, first, m->machine.image.block->n_workers + 2);
+    TRY(visit_entries(cx, &s, first));
+    NEW(cx, scratch, s.uses, s.n + 1);
+    TRY(visit_entries(cx, &s, first));
+    TRY(cuda_call_wait(cx, &m->machine));
+    TRY(place_slots(cx, m, slots, first, s.uses, s.n));
+    *out = slots;
+    return MPK_OK;
+}
+
+mpk_status cuda_call_make_slots(mpk_context *cx, machine *base, arena *a, uint32_t graph, uint32_t n,
+                                const ir_tensor_id *roots, void **out)
+{
+    cuda_machine *m = cuda_of(base);
+    cuda_slots *slots = NULL;
+    arena scratch = {0};
+    cuda_context before;
+    (void)graph; /* there is one */
+    TRY(cuda_gpu_enter(cx, m->gpu, &before));
+    mpk_status status = make_slots(cx, m, a, &scratch, n, roots, &slots);
+    cuda_gpu_leave(m->gpu, before);
+    arena_free(&scratch);
+    TRY(status);
+    *out = slots;
+    return MPK_OK;
+}
+
+/* ---- runs ---- */
+
+static mpk_status check_fault(mpk_context *cx, const cuda_machine *m)
+{
+    if (rt_load_acquire_system(&m->mailbox->state) == RT_FAULTED)
+        return machine_say_fault(cx, &m->machine, &m->mailbox->fault);
+    return MPK_OK;
+}
+
+mpk_status cuda_call_check(mpk_context *cx, machine *base)
+{
+    return check_fault(cx, cuda_of(base));
+}
+
+/* The stream goes on when the last run of a machine has ended; nothing to do if it was put on the same one. */
+static mpk_status follow(mpk_context *cx, const cuda_machine *m, const cuda_machine *last, cuda_stream s)
+{
+    if (!last || !last->calls->launched || last->calls->last == s)
+        return MPK_OK;
+    return cuda_stream_after(cx, m->gpu, s, last->calls->done);
+}
+
+/* What has changed since the last run goes to the GPU, on the stream. */
+static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *slots, cuda_stream s, void *const *data)
+{
+    uint64_t *held = slots->addresses;
+    if (held[0] && memcmp(held + 1, data, slots->n * sizeof *held) == 0)
+        return MPK_OK;
+    for (uint32_t i = 0; i < slots->n; i++) {
+        uint32_t weight = slots->weights[i];
+        held[1 + i] = (uintptr_t)data[i];
+        if (weight != IR_NONE && m->calls->weights[weight] != held[1 + i]) {
+            m->calls->weights[weight] = held[1 + i];
+            mark_stale(m, weight);
+        }
+    }
+    held[0]++;
+    return cuda_upload_on(cx, m->gpu, s, slots->at, held, (slots->n + 1) * sizeof *held);
+}
+
+static mpk_status launch(mpk_context *cx, cuda_machine *m, const cuda_machine *after, cuda_slots *slots, cuda_stream s,
+                         void *const *data)
+{
+    bool captured;
+    TRY(cuda_stream_is_captured(cx, m->gpu, s, &captured));
+    CHECK(cx, !captured, MPK_EUNSUPPORTED,
+          "the stream is being captured into a CUDA graph: a program of mpk is one launch already, run it outside");
+    TRY(follow(cx, m, m, s));
+    TRY(follow(cx, m, after, s));
+    TRY(send_addresses(cx, m, slots, s, data));
+    TRY(pack_stale(cx, m, s));
+    TRY(cuda_launch_main(cx, m, s));
+    m->calls->last = s;
+    m->calls->launched = true;
+    return cuda_event_record(cx, m->gpu, m->calls->done, s);
+}
+
+mpk_status cuda_call_launch(mpk_context *cx, machine *base, machine *after, void *slots, void *stream,
+                            void *const *data)
+{
+    cuda_machine *m = cuda_of(base);
+    cuda_context before;
+    TRY(check_fault(cx, m));
+    TRY(cuda_gpu_enter(cx, m->gpu, &before));
+    mpk_status status = launch(cx, m, after ? cuda_of(after) : NULL, slots, stream, data);
+    cuda_gpu_leave(m->gpu, before);
+    return status;
+}
+
+mpk_status cuda_call_wait(mpk_context *cx, machine *base)
+{
+    cuda_machine *m = cuda_of(base);
+    cuda_context before;
+    if (m->calls->launched) {
+        TRY(cuda_gpu_enter(cx, m->gpu, &before));
+        mpk_status status = cuda_event_wait(cx, m->gpu, m->calls->done);
+        cuda_gpu_leave(m->gpu, before);
+        TRY(status);
+    }
+    return check_fault(cx, m);
+}
+
+void cuda_call_touch(machine *base, void *target, uint32_t slot)
+{
+    const cuda_slots *slots = target;
+    if (slots->weights[slot] != IR_NONE)
+        mark_stale(cuda_of(base), slots->weights[slot]);
+}
+
+/* ---- start and end ---- */
+
+mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights)
+{
+    cuda_calls *c;
+    const gen_image *image = &m->machine.image;
+    NEW(cx, &m->arena, c, 1);
+    NEW(cx, &m->arena, c->weights, image->n_weights + 1);
+    NEW(cx, &m->arena, c->stale, m->weights.packed.n + 1);
+    for (uint32_t i = 0; i < image->n_weights; i++)
+        c->weights[i] = (uintptr_t)weights->at[i].at;
+    for (size_t i = 0; i < m->weights.packed.n; i++)
+        c->stale[i] = c->is_stale = true;
+    m->calls = c;
+    if (m->weights.n_bytes) { /* padding */
+        TRY(cuda_fill_on(cx, m->gpu, m->copies, m->weight_block, 0, m->weights.n_bytes));
+        TRY(cuda_stream_wait(cx, m->gpu, m->copies));
+    }
+    return cuda_event_create(cx, m->gpu, false, &c->done);
+}
+
+void cuda_calls_stop(cuda_machine *m)
+{
+    mpk_context late = {0};
+    if (!m->calls)
+        return;
+    if (m->calls->launched)
+        cuda_event_wait(&late, m->gpu, m->calls->done); /* a GPU that is lost has no kernel either */
+    cuda_memory_release(m->gpu, m->calls->block);
+    cuda_event_release(m->gpu, m->calls->done);
+}

@@ -1,0 +1,258 @@
+"""The GPU's side of torch.compile(backend="mpk") on a machine without a GPU.
+
+Graphs of CUDA tensors are lowered from fake tensors.  Programs are compiled by NVRTC and launched on the stand-in for
+libcuda (tests/fake_cuda.h), whose GPU has the host's memory: tensors of the CPU play those of the GPU there, and a
+function of the test plays the kernel.
+"""
+
+import ctypes
+import operator
+import os
+import sys
+import warnings
+
+import pytest
+
+import support
+
+os.environ.setdefault("MPK_LIBRARY", str(support.BUILD / "libmpk.so"))
+sys.path.insert(0, str(support.ROOT / "python"))
+
+import torch  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+import mpk  # noqa: E402
+from mpk import backend, gpu  # noqa: E402
+
+STAND_IN = support.BUILD / "tests" / "libfake_cuda.so"
+
+
+# ---- lowering ----
+
+
+def lowered(fn, *shapes, device="cuda:0", dtype=torch.float32):
+    """(emitter, values, what was not lowered, graph) of fn on fake tensors."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        arguments = [torch.empty(s, device=device, dtype=dtype) if isinstance(s, tuple) else s for s in shapes]
+        gm = make_fx(fn, tracing_mode="real")(*arguments)
+    for node, value in zip(backend.placeholders(gm), arguments):
+        node.meta.setdefault("val", value)
+    gm.graph.eliminate_dead_code()
+    return *backend.lower_graph(gm), gm
+
+
+def test_a_graph_of_cuda_tensors_is_lowered_for_its_gpu():
+    e, _, unsupported, _ = lowered(
+        lambda x: (x + torch.arange(4, device=x.device)) @ x.t() * torch.tensor(2.0), (3, 4), device="cuda:1"
+    )
+    assert not unsupported and e.device == torch.device("cuda:1") and "map" in e.graph.text()
+
+
+def test_what_lies_on_the_cpu_stays_with_pytorch():
+    cpu = torch.empty(3)
+    _, _, unsupported, _ = lowered(lambda x, y: x.sin() + y.to("cuda:0"), (3,), cpu)
+    assert [node.target for node in unsupported] == [torch.ops.aten._to_copy.default]
+    e, values, unsupported, gm = lowered(lambda x: (x + 1, torch.zeros(2)), (3,))
+    assert not unsupported
+    places = [backend._place_output(e, values, node, i) for i, node in enumerate(gm.graph.output_node().args[0])]
+    assert [p[0] for p in places] == ["slot", "made"]
+    first, second = (backend._given(places[1], []) for _ in range(2))
+    assert first.device.type == "cpu" and first.data_ptr() != second.data_ptr()
+
+
+@pytest.mark.parametrize("name", ["flash", "efficient", "cudnn"])
+def test_attention_of_cuda(name):
+    aten = torch.ops.aten
+    op = getattr(aten, f"_scaled_dot_product_{name}_attention").default
+    graph = torch.fx.Graph()
+    shapes = [(2, 4, 6, 16), (2, 2, 6, 16), (2, 2, 6, 16)]
+    q, k, v = nodes = [graph.placeholder(n) for n in "qkv"]
+    more = {"flash": (0.0, True), "efficient": (None, False, 0.0, True), "cudnn": (None, False, 0.0, True)}[name]
+    attention = graph.call_function(op, (q, k, v, *more), {"scale": 0.5})
+    graph.output([graph.call_function(operator.getitem, (attention, 0))])
+    with FakeTensorMode():
+        for node, shape in zip(nodes, shapes):
+            node.meta["val"] = torch.empty(shape, device="cuda:0")
+        result = torch.empty(shapes[0], device="cuda:0")
+    attention.meta["val"] = (result, *[None] * 8)
+    list(graph.nodes)[-2].meta["val"] = result
+    e, values, unsupported = backend.lower_graph(torch.fx.GraphModule(torch.nn.Module(), graph))
+    assert not unsupported and "sdpa" in e.graph.text() and "causal = 1" in e.graph.text()
+
+
+@pytest.mark.parametrize("cell", [torch.nn.LSTMCell, torch.nn.GRUCell])
+@pytest.mark.parametrize("bias", [True, False])
+def test_cells_of_cuda(cell, bias):
+    """Their fused operator has no code for the CPU: its decomposition must do what the cell does."""
+    torch.manual_seed(support.seed().randrange(2**31))
+    net, x, h, c = cell(5, 7, bias=bias), torch.randn(3, 5), torch.randn(3, 7), torch.randn(3, 7)
+    is_lstm = cell is torch.nn.LSTMCell
+    aten = torch.ops.aten
+    op = aten._thnn_fused_lstm_cell.default if is_lstm else aten._thnn_fused_gru_cell.default
+    gates = (x @ net.weight_ih.t(), h @ net.weight_hh.t(), c if is_lstm else h)
+    with torch.no_grad():
+        got = backend.decompositions()[op](*gates, net.bias_ih, net.bias_hh)
+        expected = net(x, (h, c)) if is_lstm else (net(x, h),)
+    torch.testing.assert_close(got[: len(expected)], tuple(expected))
+
+
+# ---- calls ----
+
+
+class Launch(ctypes.Structure):
+    _fields_ = [("function", ctypes.c_char_p)] + [
+        (n, ctypes.c_uint) for n in ("blocks", "threads", "shared", "cooperative", "early", "from_graph")
+    ] + [("argument", ctypes.c_uint64)]  # fmt: skip
+
+
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Launch))
+
+
+class Face(ctypes.Structure):
+    """fake_cuda_face."""
+
+    _fields_ = [
+        ("reset", ctypes.CFUNCTYPE(None)),
+        ("leaks", ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_size_t)),
+        ("launches", ctypes.CFUNCTYPE(ctypes.c_uint)),
+        ("last", ctypes.CFUNCTYPE(None, ctypes.POINTER(Launch))),
+        ("kernel", ctypes.CFUNCTYPE(None, KERNEL, ctypes.c_void_p)),
+        ("entry", ctypes.c_void_p),
+        ("calls", ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_char_p)),
+    ]
+
+
+class StandInRunner(gpu.GpuRunner):
+    made: list = []
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.index = 0
+        StandInRunner.made.append(self)
+
+
+@pytest.fixture
+def face(monkeypatch):
+    """The stand-in, with a GPU of 8 SMs; each call that the backend makes goes there."""
+    monkeypatch.setenv("MPK_LIBCUDA", str(STAND_IN))
+    monkeypatch.setenv("MPK_FAKE_CUDA", "capability:90,sms:8")
+    monkeypatch.setattr(backend, "runner_of", lambda device: StandInRunner)
+    monkeypatch.setattr(gpu, "current_stream", lambda index: 0)
+    monkeypatch.setattr(gpu, "_orders", {})
+    StandInRunner.made.clear()
+    torch._dynamo.reset()
+    face = Face.in_dll(ctypes.CDLL(str(STAND_IN)), "fake_cuda")
+    face.reset()
+    with torch.no_grad():
+        yield face
+    face.kernel(KERNEL(), None)
+    torch._dynamo.reset()
+    StandInRunner.made.clear()
+
+
+def tensor_at(address, n):
+    return torch.frombuffer((ctypes.c_float * n).from_address(address), dtype=torch.float32)
+
+
+def test_a_call_is_one_launch_with_the_addresses_of_its_tensors(face):
+    fast = torch.compile(lambda s, x: s.add_(x * 2), backend=backend.mpk)
+    seen = []
+
+    @KERNEL
+    def kernel(_, launch):
+        (runner,) = StandInRunner.made
+        at = {slot.index: a for slot, a in zip(runner.slots, runner.program.addresses) if slot.kind == "argument"}
+        tensor_at(at[0], 8).add_(2 * tensor_at(at[1], 8))
+        seen.append((launch[0].function, launch[0].cooperative, at[0], at[1]))
+
+    face.kernel(kernel, None)
+    for i in range(3):
+        x, s = torch.randn(8), torch.full((8,), float(i))
+        result = fast(s, x)
+        assert result.data_ptr() == s.data_ptr()
+        torch.testing.assert_close(s, i + 2 * x)
+        assert seen[-1] == (b"mpk_kernel", 1, s.data_ptr(), x.data_ptr()) and len(seen) == i + 1
+    waits = face.calls(b"cuStreamSynchronize"), face.calls(b"cuEventSynchronize"), face.calls(b"cuCtxSynchronize")
+    fast(s, x)
+    assert waits == (
+        face.calls(b"cuStreamSynchronize"),
+        face.calls(b"cuEventSynchronize"),
+        face.calls(b"cuCtxSynchronize"),
+    )
+    explained = StandInRunner.made[0].program.describe()
+    assert explained["device"] == "Fake GPU 0" and explained["workers"] == 8
+
+
+def test_weights_are_packed_once_and_again_when_they_change(face):
+    net = torch.nn.Linear(256, 64, bias=False).bfloat16()
+    fast, x = torch.compile(net, backend=backend.mpk), torch.randn(2, 256).bfloat16()
+    packs = []
+    kernel = KERNEL(lambda _, launch: launch[0].function == b"mpk_pack" and packs.append(launch[0].argument))
+    face.kernel(kernel, None)
+    fast(x)
+    fast(x)
+    assert packs == [net.weight.data_ptr()]
+    net.weight.mul_(2)
+    fast(x)
+    fast(x)
+    assert packs == [net.weight.data_ptr()] * 2
+    net.weight.data = torch.randn(64, 256).bfloat16()
+    fast(x)
+    fast(x)
+    assert len(packs) == 3 and packs[-1] == net.weight.data_ptr()
+
+
+def test_what_a_program_cannot_take_where_it_is(face):
+    """Not aligned, or wrong: a copy, or an error of Python's."""
+    fast = torch.compile(lambda x: x + 1, backend=backend.mpk)
+    fast(torch.ones(8))
+    (runner,) = StandInRunner.made
+    base = torch.zeros(16)
+    odd = base[1:9] if base.data_ptr() % 16 == 0 else base[:8]
+    runner([odd])
+    at = next(i for i, slot in enumerate(runner.slots) if slot.kind == "argument")
+    assert runner.program.addresses[at] % 16 == 0 and runner.program.addresses[at] != odd.data_ptr()
+    for wrong in (torch.ones(9), torch.ones(8, dtype=torch.float64), torch.ones(8, device="meta")):
+        with pytest.raises((mpk.ArgumentError, RuntimeError)):
+            runner([wrong])
+    freed = torch.ones(8)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(mpk.Error):
+        runner([freed])
+
+
+def test_a_constant_lies_where_a_program_can_take_it(face):
+    base = torch.arange(16.0)
+    odd = base[1:9] if base.data_ptr() % 16 == 0 else base[:8]
+    e, values, unsupported, gm = lowered(lambda x: [x + odd], (8,), device="cpu")
+    assert not unsupported
+    runner = StandInRunner(gm, e, values, backend.Options(), backend.Report())
+    assert [s.kind for s in runner.slots if s.data is not None] == ["constant"]
+    runner([torch.ones(8)])
+    assert not runner.refused and all(address % 16 == 0 for address in runner.program.addresses)
+
+
+def test_a_failed_run_is_told_by_the_next(face, monkeypatch):
+    fast = torch.compile(lambda x: x * 3, backend=backend.mpk)
+    x = torch.ones(8)
+    fast(x)
+    (runner,) = StandInRunner.made
+    call = face.calls(b"cuLaunchKernelEx") + 1
+    monkeypatch.setenv("MPK_FAKE_CUDA", f"capability:90,sms:8,fail:cuLaunchKernelEx:{call}:700")
+    with pytest.raises(mpk.Error, match="touched memory"):
+        fast(x)
+    monkeypatch.setenv("MPK_FAKE_CUDA", "capability:90,sms:8")
+    runner.program.wait()
+    fast(x)
+
+
+def test_a_gpu_without_room_leaves_it_to_pytorch(face, monkeypatch):
+    monkeypatch.setenv("MPK_FAKE_CUDA", "capability:90,sms:8,memory:1000")
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    fast = torch.compile(lambda x: x * 5, backend=backend.mpk)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.equal(fast(torch.ones(4)), torch.full((4,), 5.0))
+    assert StandInRunner.made[0].refused

@@ -8,7 +8,7 @@
  *            linears next to what is done to their results; rows: element-wise operators and norms
  *   back     reshape(reshape(a)) with the shape of a         -> a
  *
- * rms_norm adds in another order and rounds less often, which is all that changes.  Cost: linear in the program.
+ * and those of recognise_attention.c.  rms_norm adds in another order and rounds less often, which is all that changes.  Cost: linear in the program.
  */
 #include "pass/fuse.h"
 
@@ -61,11 +61,6 @@ static mpk_status add_norm(rewrite *w, ir_op_id id, ir_tensor_id x, ir_tensor_id
                     (ir_set[]){{.name = "eps", .f = eps}, {0}}, &out));
     rewrite_replace(w, old, out);
     return MPK_OK;
-}
-
-static bool is_small_float(ir_dtype dtype)
-{
-    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
 }
 
 static mpk_status apply_row_norm(rewrite *w, ir_op_id id)
@@ -138,26 +133,6 @@ static bool is_whole(const ir_tensor *t, const ir_tensor *y)
     return t->rank == y->rank && memcmp(t->dims, y->dims, y->rank * sizeof *y->dims) == 0;
 }
 
-static mpk_status reshape_to(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank, const int64_t *dims,
-                             ir_tensor_id *out)
-{
-    return rewrite_add(w, key, "reshape", 1, &t, (ir_set[]){{.name = "shape", .ints = dims, .n_ints = rank}, {0}}, out);
-}
-
-/* The same attributes, for rewrite_add. */
-static mpk_status copy_attributes(rewrite *w, const ir_op *op, ir_set *sets)
-{
-    uint32_t n = op->def->n_attributes;
-    for (uint32_t i = 0; i < n; i++) {
-        const ir_attribute *a = &op->attributes[i];
-        char *words = arena_copy(w->s->scratch, a->s.n ? a->s.at : "", a->s.n);
-        CHECK(w->s->cx, words, MPK_ENOMEM, "out of memory for an attribute");
-        sets[i] = (ir_set){op->def->attributes[i].name, a->i, a->f, words, a->ints.at, a->ints.n};
-    }
-    sets[n] = (ir_set){0};
-    return MPK_OK;
-}
-
 /* Every operand is seen as rows, or is the same for each row, and one of them is a [T, D] under another shape. */
 static bool can_be_flat(const rewrite *w, const ir_op *op)
 {
@@ -195,11 +170,11 @@ static mpk_status apply_flat(rewrite *w, ir_op_id id)
         if (flat != IR_NONE)
             in[i] = flat;
         else
-            TRY(reshape_to(w, key, in[i], 2, dims, &in[i]));
+            TRY(rewrite_reshape(w, key, in[i], 2, dims, &in[i]));
     }
-    TRY(copy_attributes(w, &op, sets));
+    TRY(rewrite_copy_attributes(w, &op, sets));
     TRY(rewrite_add(w, key, op.def->name, op.n_in, in, sets, &rows));
-    TRY(reshape_to(w, key + 1, rows, y.rank, y.dims, &out));
+    TRY(rewrite_reshape(w, key + 1, rows, y.rank, y.dims, &out));
     rewrite_replace(w, op.out[0], out);
     return MPK_OK;
 }
@@ -230,6 +205,8 @@ mpk_status pass_recognise(pass_state *s, ir_graph **g)
             if (round == 2)
                 apply_back(&w, o);
         }
+        if (round == 0)
+            TRY(recognise_attention(&w));
         TRY(rewrite_end(&w, g));
     }
     return MPK_OK;

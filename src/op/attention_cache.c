@@ -9,8 +9,8 @@
  * First the new keys, normalised (rms_norm) and rotated (rotate) if those operands are there, and the new values go to
  * the positions of `index`: a negative one counts from the end, one that does not exist is passed over, of two equal
  * ones the later token stays.  Then token t of entry b sees the positions that the mask lets it see, all of the L
- * without one.  Positions are cut into blocks of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first n
- * positions, which are what a decoding mask shows, are spread over the splits whatever n is.
+ * without one.  Positions are cut into blocks of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first
+ * n positions, which are what a decoding mask shows, are spread over the splits whatever n is.
  *
  * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(score); attention_fold, or
  * linear, puts the parts together.  A split that has seen nothing of a row gives lse = -inf and zeros.  The tasks with
@@ -32,7 +32,8 @@ static heads_split split_of(const ir_attribute *a)
 
 static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *op, heads_split n)
 {
-    const ir_tensor *qkv = shape_input(g, op, QKV), *k = shape_input(g, op, K_CACHE), *index = shape_input(g, op, INDEX);
+    const ir_tensor *qkv = shape_input(g, op, QKV), *k = shape_input(g, op, K_CACHE),
+                    *index = shape_input(g, op, INDEX);
     int64_t dims[] = {SHAPE_FREE, n.kv, SHAPE_FREE, n.size};
     TRY(shape_expect(cx, g, op, K_CACHE, SHAPE_FLOAT, 4, dims));
     TRY(shape_expect(cx, g, op, V_CACHE, 1u << k->dtype, 4, k->dims));
@@ -304,15 +305,9 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
         fill_store(t, i, (int64_t)(rng_u64(seed, (uint64_t)i) % (uint64_t)(2 * length + 2)) - length - 1, data);
 }
 
-static const op_operand in[] = {{"qkv", 0},
-                                {"k_cache", 0},
-                                {"v_cache", 0},
-                                {"index", 0},
-                                {"mask", OP_OPTIONAL},
-                                {"cos", OP_OPTIONAL},
-                                {"sin", OP_OPTIONAL},
-                                {"q_norm", OP_OPTIONAL},
-                                {"k_norm", OP_OPTIONAL}};
+static const op_operand in[] = {{"qkv", 0},           {"k_cache", 0},          {"v_cache", 0},
+                                {"index", 0},         {"mask", OP_OPTIONAL},   {"cos", OP_OPTIONAL},
+                                {"sin", OP_OPTIONAL}, {"q_norm", OP_OPTIONAL}, {"k_norm", OP_OPTIONAL}};
 static const op_operand out[] = {{"part", 0}, {"lse", 0}, {"k_cache", 0}, {"v_cache", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("heads", INT),     SHAPE_NEEDED("kv_heads", INT),
                                           SHAPE_NEEDED("head_size", INT), SHAPE_REAL("eps", 1e-6),

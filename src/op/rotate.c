@@ -1,9 +1,9 @@
 /* rotate.c - rotary position embedding with tables from elsewhere.  x [.., K], cos and sin [.., R], R even and at most
  * K -> x's shape.
  *
- * y = x * cos + (-x2, x1) * sin, where x1 and x2 are the halves of the first R entries of a row; entries from R on pass.
- * Axes of the tables before the last are broadcast to those of x.  Rounding is that of the single operators.  Cost: four
- * multiplications a pair.
+ * y = x * cos + (-x2, x1) * sin, where x1 and x2 are the halves of the first R entries of a row; entries from R on
+ * pass. Axes of the tables before the last are broadcast to those of x.  Rounding is that of the single operators.
+ * Cost: four multiplications a pair.
  */
 #include "op/rotate.h"
 #include "op/shape.h"
@@ -80,8 +80,10 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"x", 0}, {"cos", 0}, {"sin", 0}}, out[] = {{"y", 0}};
 
-#define CASE(x, table) \
-    { "input %x : " x "\ninput %c : " table "\ninput %s : " table "\n%y = rotate(%x, %c, %s)\n" }
+#define CASE(x, table)                                                                            \
+    {                                                                                             \
+        "input %x : " x "\ninput %c : " table "\ninput %s : " table "\n%y = rotate(%x, %c, %s)\n" \
+    }
 static const op_case cases[] = {
     CASE("f32[2, 3, 5, 16]", "f32[2, 1, 5, 16]"),
     CASE("bf16[1, 4, 7, 48]", "bf16[7, 32]"),

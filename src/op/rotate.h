@@ -1,8 +1,8 @@
 /* rotate.h - rotary position embedding with tables that lie in memory, the same bits wherever an operator has it built
  * in.
  *
- * y = x * cos + turned(x) * sin over the first n entries of a row, turned(x) being the second half of them negated, then
- * the first; the rest passes.  Both halves of the tables are read, whether or not they are equal.
+ * y = x * cos + turned(x) * sin over the first n entries of a row, turned(x) being the second half of them negated,
+ * then the first; the rest passes.  Both halves of the tables are read, whether or not they are equal.
  */
 #ifndef OP_ROTATE_H
 #define OP_ROTATE_H

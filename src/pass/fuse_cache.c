@@ -3,8 +3,8 @@
  *   cache      q, k = rotate(rms_norm(parts of qkv)), v a part of qkv; sdpa(q, index_put(k_cache, k, index),
  *              index_put(v_cache, v, index), mask)            -> attention_fold(attention_cache(qkv, ...))
  *
- * with options->split_tokens, for at most so many tokens.  Norms and rotation may be absent.  The parts stand in qkv one
- * behind the other, as rule siblings leaves them.  Nothing else may touch the caches: the operator stands where the
+ * with options->split_tokens, for at most so many tokens.  Norms and rotation may be absent.  The parts stand in qkv
+ * one behind the other, as rule siblings leaves them.  Nothing else may touch the caches: the operator stands where the
  * attention stood, and reads them without saying so.
  */
 #include "pass/fuse.h"
@@ -136,7 +136,8 @@ static bool is_own(const rewrite *w, ir_tensor_id cache, const ir_op *put, const
 {
     for (size_t o = 0; o < w->g->ops.n; o++) {
         const ir_op *op = &w->g->ops.at[o];
-        bool allowed = op == put || op == sdpa || (op->def->flags & OP_VIEW && tensor_of(w, op->out[0])->shares != IR_NONE);
+        bool allowed =
+            op == put || op == sdpa || (op->def->flags & OP_VIEW && tensor_of(w, op->out[0])->shares != IR_NONE);
         for (uint32_t i = 0; i < op->n_in && !allowed; i++)
             if (rewrite_input(w, op, i) != IR_NONE && tg_root(w->g, rewrite_input(w, op, i)) == cache)
                 return false;

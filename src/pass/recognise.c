@@ -8,7 +8,8 @@
  *            linears next to what is done to their results; rows: element-wise operators and norms
  *   back     reshape(reshape(a)) with the shape of a         -> a
  *
- * and those of recognise_attention.c.  rms_norm adds in another order and rounds less often, which is all that changes.  Cost: linear in the program.
+ * and those of recognise_attention.c.  rms_norm adds in another order and rounds less often, which is all that changes.
+ * Cost: linear in the program.
  */
 #include "pass/fuse.h"
 

@@ -86,8 +86,8 @@ static mpk_status apply_rotate(rewrite *w, ir_op_id id)
         ir_tensor_id in[3] = {IR_NONE}, old = op->out[0], out;
         if (!is_product(w, rewrite_input(w, op, side), &in[0], &in[2]) ||
             !is_product(w, rewrite_input(w, op, !side), &in[0], &in[1]) ||
-            !same_dims(tensor_of(w, in[0]), tensor_of(w, old)) ||
-            !is_small_float(tensor_of(w, old)->dtype) || tensor_of(w, in[1])->rank != tensor_of(w, in[2])->rank)
+            !same_dims(tensor_of(w, in[0]), tensor_of(w, old)) || !is_small_float(tensor_of(w, old)->dtype) ||
+            tensor_of(w, in[1])->rank != tensor_of(w, in[2])->rank)
             continue;
         TRY(rewrite_add(w, w->keys.at[id], "rotate", 3, in, NULL, &out));
         rewrite_replace(w, old, out);
@@ -104,7 +104,8 @@ static mpk_status apply_partly(rewrite *w, ir_op_id id)
     const ir_op *rotate = rewrite_producer(w, turned, "rotate");
     const ir_tensor *y = tensor_of(w, old);
     int64_t n = tensor_of(w, turned)->dims[y->rank - 1];
-    if (!rotate || tensor_of(w, rewrite_input(w, rotate, 1))->dims[tensor_of(w, rewrite_input(w, rotate, 1))->rank - 1] != n ||
+    if (!rotate ||
+        tensor_of(w, rewrite_input(w, rotate, 1))->dims[tensor_of(w, rewrite_input(w, rotate, 1))->rank - 1] != n ||
         !is_slice(w, rewrite_input(w, rotate, 0), 0, n, &x) || !is_slice(w, rest, n, y->dims[y->rank - 1], &same) ||
         x != same || !same_dims(tensor_of(w, x), y))
         return MPK_OK;

@@ -113,7 +113,7 @@ mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in
 }
 
 mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank, const int64_t *dims,
-                             ir_tensor_id *out)
+                           ir_tensor_id *out)
 {
     return rewrite_add(w, key, "reshape", 1, &t, (ir_set[]){{.name = "shape", .ints = dims, .n_ints = rank}, {0}}, out);
 }

@@ -1,0 +1,54 @@
+/* body_attention_cache.c - attention over a cache in one piece: the generic body (device/task/attention_cache.cuh) and
+ * that of warps (device/task/attention_cache_rows.cuh). */
+#include "op/attend.h"
+
+#include "gen/body_print.h"
+
+enum { QKV, K_CACHE, V_CACHE, INDEX, MASK, COSINE, SINE, Q_NORM, K_NORM };
+enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, SPLITS };
+enum { UNIT = 64, MOST_SIZE = 1024 };
+
+static int64_t attribute(const gen_call *c, int i)
+{
+    return c->op->attributes[i].i;
+}
+
+static bool accepts(const gen_call *c)
+{
+    return gen_accepts_plain(c) && attribute(c, HEAD_SIZE) <= MOST_SIZE;
+}
+
+/* "    constexpr cache_operands o = ...;\n    constexpr cache_how h = ...;" */
+static void print_constants(const gen_call *c, text *out)
+{
+    const ir_attribute *a = c->op->attributes;
+    text_print(out,
+               "    constexpr cache_operands o = {in_qkv, in_k_cache, in_v_cache, in_index, in_mask, in_cos, in_sin, "
+               "in_q_norm, in_k_norm, out_part, out_lse};\n    constexpr cache_how h = {%lld, %lld, %lld, %lld, ",
+               (long long)a[HEADS].i, (long long)a[KV_HEADS].i, (long long)a[HEAD_SIZE].i, (long long)a[SPLITS].i);
+    gen_print_float(attend_scale(a[SCALE].f, a[HEAD_SIZE].i), out);
+    text_print(out, ", ");
+    gen_print_double(a[EPS].f, out);
+    text_print(out, "};\n");
+}
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    print_constants(c, out);
+    text_print(out, "    attention_cache_run(t, o, h);\n}\n");
+    return MPK_OK;
+}
+
+/* Weights and tokens of a block, query, values. */
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    return (uint32_t)(GEN_REDUCE_BYTES + 2 * UNIT * 4 + 2 * attribute(c, HEAD_SIZE) * 4);
+}
+
+const gen_body gen_body_attention_cache = {.op = "attention_cache",
+                                           .name = "attention_cache",
+                                           .accepts = accepts,
+                                           .print = print,
+                                           .scratch_bytes = scratch_bytes};

@@ -52,3 +52,60 @@ const gen_body gen_body_attention_cache = {.op = "attention_cache",
                                            .accepts = accepts,
                                            .print = print,
                                            .scratch_bytes = scratch_bytes};
+
+/* ---- the body of warps ---- */
+
+/* Lanes that share a position, 8 entries each. */
+static int64_t lanes_of(const gen_call *c)
+{
+    int64_t lanes = 4;
+    while (lanes * 8 < attribute(c, HEAD_SIZE))
+        lanes *= 2;
+    return lanes;
+}
+
+static int64_t words_of(const gen_call *c)
+{
+    return gen_input(c, K_CACHE)->dtype == IR_F32 ? 8 : 4;
+}
+
+/* Rows that are in registers at once: as many as there are, or as fit. */
+static int64_t rows_at_once(const gen_call *c)
+{
+    int64_t rows = attribute(c, HEADS) / attribute(c, KV_HEADS) * gen_input(c, INDEX)->dims[0];
+    int64_t most = words_of(c) == 8 || lanes_of(c) == 32 ? 2 : 4;
+    return rows < 3 ? (rows < most ? rows : most) : most;
+}
+
+/* rows_scratch of the device code, and the new keys and values behind it. */
+static uint32_t scratch_of_rows(const gen_call *c)
+{
+    enum { WARPS = GEN_BODY_THREADS / 32 };
+    int64_t size = attribute(c, HEAD_SIZE), rows = rows_at_once(c);
+    int64_t fresh = 2 * gen_input(c, INDEX)->dims[0] * size * words_of(c) / 2;
+    return (uint32_t)((1 + WARPS) * rows * size * 4 + WARPS * rows * 8 + fresh);
+}
+
+static bool accepts_rows(const gen_call *c)
+{
+    enum { MOST_SCRATCH_BYTES = 48 << 10 };
+    return accepts(c) && attribute(c, HEAD_SIZE) % 8 == 0 && attribute(c, HEAD_SIZE) <= 256 &&
+           gen_input(c, INDEX)->dims[0] <= 64 && scratch_of_rows(c) <= MOST_SCRATCH_BYTES;
+}
+
+static mpk_status print_rows(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    print_constants(c, out);
+    text_print(out, "    attention_cache_rows<%lld, %lld, %lld>(t, o, h);\n}\n", (long long)rows_at_once(c),
+               (long long)lanes_of(c), (long long)words_of(c));
+    return MPK_OK;
+}
+
+const gen_body gen_body_attention_cache_rows = {.op = "attention_cache",
+                                                .name = "attention_cache_rows",
+                                                .rank = 10,
+                                                .accepts = accepts_rows,
+                                                .print = print_rows,
+                                                .scratch_bytes = scratch_of_rows};

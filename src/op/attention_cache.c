@@ -296,13 +296,18 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         }
 }
 
-/* Positions: some that do not exist, some from the end, some twice. */
+/* Positions: some that do not exist, some from the end, some twice.  A mask of f32 shows the first positions of each
+ * row, most of them. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);
     int64_t length = shape_input(g, op, K_CACHE)->dims[2];
     for (int64_t i = 0; input == INDEX && i < ir_elements(t); i++)
         fill_store(t, i, (int64_t)(rng_u64(seed, (uint64_t)i) % (uint64_t)(2 * length + 2)) - length - 1, data);
+    for (int64_t i = 0; input == MASK && t->dtype == IR_F32 && i < ir_elements(t); i++)
+        if (i % length >= (int64_t)(rng_u64(seed, (uint64_t)(i / length)) % (uint64_t)(length + 1)) ||
+            rng_u64(seed ^ 1, (uint64_t)i) % 8 == 0)
+            ((float *)data)[i] = -INFINITY;
 }
 
 static const op_operand in[] = {{"qkv", 0},           {"k_cache", 0},          {"v_cache", 0},

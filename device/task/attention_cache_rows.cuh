@@ -1,0 +1,424 @@
+/* attention_cache_rows.cuh - attention_cache by warps: K and V by loads of 16 bytes, rows of 8 to 256 entries.
+ *
+ * A split's blocks of 64 positions go by warps, 8 neighbours each; LANES lanes share a position, 8 entries a lane, so
+ * that a load of a warp is 32 / LANES whole rows.  ROWS query rows are in registers at once; every group of lanes keeps
+ * a softmax of its own, which are put together at the end: lanes of a warp, then warps in rising order.
+ *
+ * The mask comes first, and a warp whose 8 positions nobody sees reads nothing of the cache: what lies behind a context
+ * costs its mask.  K and V of the first block are asked for before the queries are normalised and rotated.  Keys and
+ * values of the step are kept in scratch, and stand in for what the cache has at their positions.
+ */
+#ifndef TASK_ATTENTION_CACHE_ROWS_CUH
+#define TASK_ATTENTION_CACHE_ROWS_CUH
+
+#include "ptx/ptx.cuh"
+#include "task/attention_cache.cuh"
+
+enum { ROWS_POSITIONS = CACHE_UNIT / 8 }; /* of a warp in a block */
+
+#define ROWS_LOG2_E 1.4426950408889634f
+
+/* Bytes of scratch, in this order: queries, partial sums of each warp (before that: rows that are being turned), their
+ * largest scores and sums of weights, new keys and new values in the dtype of the cache. */
+template <int ROWS> struct rows_scratch {
+    static constexpr int partial(int size) { return ROWS * size * 4; }
+    static constexpr int largest(int size) { return partial(size) + MPK_WARPS * ROWS * size * 4; }
+    static constexpr int keys(int size) { return largest(size) + MPK_WARPS * ROWS * 8; }
+};
+
+/* 8 positions of a warp: lane i has what the mask adds for position i % 8 and row i / 8 (-infinity: not seen), and the
+ * token that position i % 8 was written by in this step (-1: none); K and V of `steps` positions. */
+template <int STEPS, int WORDS> struct rows_block {
+    float added;
+    int token;
+    bool seen;
+    rt_u32 k[STEPS][WORDS], v[STEPS][WORDS];
+};
+
+/* What a task works on, and where its caches' rows begin. */
+struct rows_work {
+    rt_i64 entry, kv_head, split;
+    const char *g_keys, *g_values;
+    bool aligned; /* to 16 bytes */
+};
+
+/* Eight entries: 4 words of 16-bit numbers, or 8 of 32-bit ones. */
+template <int WORDS> MPK_FN void rows_load(rt_u32 *to, const char *from, bool aligned)
+{
+    if (aligned) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 4) {
+            const mpk_words w = *(const mpk_words *)(from + 4 * i);
+            to[i] = w.x;
+            to[i + 1] = w.y;
+            to[i + 2] = w.z;
+            to[i + 3] = w.w;
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < WORDS; i++)
+        to[i] = WORDS == 8 ? ((const rt_u32 *)from)[i]
+                           : (rt_u32)((const rt_u16 *)from)[2 * i] | (rt_u32)((const rt_u16 *)from)[2 * i + 1] << 16;
+}
+
+/* Entry i of eight. */
+template <int WORDS> MPK_FN float rows_entry(int dtype, const rt_u32 *words, int i)
+{
+    if (WORDS == 8)
+        return __uint_as_float(words[i]);
+    if (dtype == MPK_BF16)
+        return i % 2 ? ptx_high_bf16(words[i / 2]) : ptx_low_bf16(words[i / 2]);
+    return mpk_from_f16((rt_u16)(words[i / 2] >> (i % 2 ? 16 : 0)));
+}
+
+/* What the mask lets row number `row` of the entry and KV head see of position p. */
+MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row,
+                       rt_i64 p)
+{
+    const int group = (int)(h.heads / h.kv_heads);
+    float added = -MPK_INFINITY;
+    if (row < group * (int)o.index.dims[0] && p < o.k_cache.dims[2]) {
+        const rt_i64 at[RT_MAX_RANK] = {w.entry, w.kv_head * group + row % group, row / group, p};
+        if (!cache_sees(t, o, at, &added))
+            added = -MPK_INFINITY;
+    }
+    return added;
+}
+
+/* Ask for a warp's positions from p0 on. */
+template <int ROWS, int LANES, int STEPS, int WORDS>
+MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0,
+                       rt_i64 p0, rows_block<STEPS, WORDS> *b)
+{
+    const int lane = mpk_thread() % 32, row = lane / ROWS_POSITIONS;
+    const rt_i64 p = p0 + lane % ROWS_POSITIONS, length = o.k_cache.dims[2];
+    b->added = row < ROWS ? rows_mask(t, o, h, w, row0 + row, p) : -MPK_INFINITY;
+    b->token = (int)cache_token(t, o, p);
+    b->seen = __any_sync(0xffffffffu, b->added != -MPK_INFINITY);
+    if (!b->seen)
+        return;
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        rt_i64 at = p0 + s * (32 / LANES) + lane / LANES;
+        at = at < length ? at : length - 1;
+        const rt_i64 from = (at * h.size + lane % LANES * 8) * (WORDS / 2);
+#pragma unroll
+        for (int i = 0; i < WORDS; i++)
+            b->k[s][i] = b->v[s][i] = 0;
+        if (lane % LANES * 8 < h.size) {
+            rows_load<WORDS>(b->k[s], w.g_keys + from, w.aligned);
+            rows_load<WORDS>(b->v[s], w.g_values + from, w.aligned);
+        }
+    }
+}
+
+/* A warp turns a row of qkv: to[e] = its entries as floats; stage: a row of scratch of its own, may be `to`. */
+template <int LANES>
+MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_how &h, const mpk_view &norm,
+                      rt_i64 entry, rt_i64 token, rt_i64 head, float scale, float *stage, float *to)
+{
+    constexpr int PER = LANES / 4; /* entries of a lane */
+    const int lane = mpk_thread() % 32, size = (int)h.size, dtype = o.qkv.dtype;
+    const rt_i64 at[RT_MAX_RANK] = {entry, token, 0};
+    const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2;
+    const rt_i64 from = (entry * o.index.dims[0] + token) * o.qkv.stride[0] + head * h.size * o.qkv.stride[1];
+    float x[PER], weight[PER], cosine[PER], sine[PER], sum = 0;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        const int e = lane + 32 * i;
+        const bool there = e < size, turns = there && e < n;
+        x[i] = there ? mpk_get(o.qkv, mpk_data(t, o.qkv), from + e * o.qkv.stride[1]) : 0;
+        weight[i] = there && mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
+        cosine[i] =
+            turns ? mpk_get(o.cosine, mpk_data(t, o.cosine), mpk_spread(o.cosine, 3, at) + e * o.cosine.stride[2]) : 1;
+        sine[i] = turns ? mpk_get(o.sine, mpk_data(t, o.sine), mpk_spread(o.sine, 3, at) + e * o.sine.stride[2]) : 0;
+        sum += x[i] * x[i];
+    }
+    if (mpk_is_there(norm)) {
+        for (int mask = 16; mask > 0; mask /= 2)
+            sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+        const float factor = rsqrtf(sum / (float)size + (float)h.eps);
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            x[i] = mpk_round(dtype, x[i] * factor * weight[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        if (lane + 32 * i < size)
+            stage[lane + 32 * i] = x[i];
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        const int e = lane + 32 * i;
+        if (e < n) {
+            const float other = e < half ? -stage[e + half] : stage[e - half];
+            x[i] = mpk_round(dtype, mpk_round(dtype, x[i] * cosine[i]) + mpk_round(dtype, other * sine[i]));
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        if (lane + 32 * i < size)
+            to[lane + 32 * i] = x[i] * scale;
+    __syncwarp();
+}
+
+/* The position that a token of the step takes; -1: none, or a later token takes it. */
+MPK_FN rt_i64 rows_target(const mpk_task &t, const cache_operands &o, rt_i64 token)
+{
+    rt_i64 p = mpk_get_int(o.index, mpk_data(t, o.index), token * o.index.stride[0]);
+    p += p < 0 ? o.k_cache.dims[2] : 0;
+    return p >= 0 && p < o.k_cache.dims[2] && cache_token(t, o, p) == token ? p : -1;
+}
+
+/* The new key and value of a token, in the dtype of the cache: s_new[0] and s_new[1], [tokens, K]. */
+MPK_FN char *rows_new(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys, int which, rt_i64 token)
+{
+    const rt_i64 bytes = mpk_dtype_bytes(o.k_cache.dtype);
+    return t.s_scratch + keys + (which * o.index.dims[0] + token) * h.size * bytes;
+}
+
+/* A warp makes the key and the value of a token. */
+template <int LANES>
+MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, rt_i64 token,
+                      float *stage, int keys)
+{
+    const rt_i64 row = (w.entry * o.index.dims[0] + token) * o.qkv.stride[0];
+    const rt_i64 from = row + (h.heads + h.kv_heads + w.kv_head) * h.size * o.qkv.stride[1];
+    rows_turn<LANES>(t, o, h, o.k_norm, w.entry, token, h.heads + w.kv_head, 1, stage, stage);
+    for (int e = mpk_thread() % 32; e < (int)h.size; e += 32) {
+        mpk_put(o.k_cache, rows_new(t, o, h, keys, 0, token), e, stage[e]);
+        mpk_put(o.v_cache, rows_new(t, o, h, keys, 1, token), e,
+                mpk_get(o.qkv, mpk_data(t, o.qkv), from + e * o.qkv.stride[1]));
+    }
+    __syncwarp();
+}
+
+/* The softmax of a group of lanes, of scores in powers of 2. */
+template <int ROWS> struct rows_sum {
+    float largest[ROWS], total[ROWS], value[ROWS][8];
+};
+
+/* Take in the positions of a block. */
+template <int ROWS, int LANES, int STEPS, int WORDS>
+MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_how &h, const float (*q)[8], int keys,
+                        rows_block<STEPS, WORDS> *b, rows_sum<ROWS> *a)
+{
+    const int lane = mpk_thread() % 32;
+    float score[STEPS][ROWS];
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        const int place = s * (32 / LANES) + lane / LANES;
+        const int token = __shfl_sync(0xffffffffu, b->token, place);
+        if (token >= 0 && lane % LANES * 8 < h.size) {
+            const rt_i64 at = lane % LANES * 8 * (WORDS / 2);
+            rows_load<WORDS>(b->k[s], rows_new(t, o, h, keys, 0, token) + at, true);
+            rows_load<WORDS>(b->v[s], rows_new(t, o, h, keys, 1, token) + at, true);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float dot = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                dot += q[r][i] * rows_entry<WORDS>(o.k_cache.dtype, b->k[s], i);
+#pragma unroll
+            for (int mask = LANES / 2; mask > 0; mask /= 2)
+                dot += __shfl_xor_sync(0xffffffffu, dot, mask);
+            const float added = __shfl_sync(0xffffffffu, b->added, place + r * ROWS_POSITIONS);
+            score[s][r] = added == -MPK_INFINITY ? added : dot + added * ROWS_LOG2_E;
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float largest = a->largest[r];
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+            largest = score[s][r] > largest ? score[s][r] : largest;
+        if (largest == -MPK_INFINITY)
+            continue;
+        const float kept = ptx_exp2(a->largest[r] - largest);
+        a->largest[r] = largest;
+        a->total[r] *= kept;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            a->value[r][i] *= kept;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            if (score[s][r] == -MPK_INFINITY)
+                continue; /* its value may be anything */
+            const float weight = ptx_exp2(score[s][r] - largest);
+            a->total[r] += weight;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                a->value[r][i] += weight * rows_entry<WORDS>(o.v_cache.dtype, b->v[s], i);
+        }
+    }
+}
+
+/* The groups of a warp become one, which goes to scratch. */
+template <int ROWS, int LANES> MPK_FN void rows_keep(const mpk_task &t, const cache_how &h, rows_sum<ROWS> *a)
+{
+    const int lane = mpk_thread() % 32, warp = mpk_thread() / 32, size = (int)h.size;
+    float *s_partial = (float *)(t.s_scratch + rows_scratch<ROWS>::partial(size));
+    float2 *s_largest = (float2 *)(t.s_scratch + rows_scratch<ROWS>::largest(size));
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (int mask = LANES; mask < 32; mask *= 2) {
+            const float other = __shfl_xor_sync(0xffffffffu, a->largest[r], mask);
+            const float largest = other > a->largest[r] ? other : a->largest[r];
+            const float kept = largest == -MPK_INFINITY ? 0 : ptx_exp2(a->largest[r] - largest);
+            a->largest[r] = largest;
+            a->total[r] *= kept;
+            a->total[r] += __shfl_xor_sync(0xffffffffu, a->total[r], mask);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                a->value[r][i] *= kept;
+                a->value[r][i] += __shfl_xor_sync(0xffffffffu, a->value[r][i], mask);
+            }
+        }
+        if (lane < LANES && lane * 8 < size) {
+            float4 *to = (float4 *)(s_partial + (warp * ROWS + r) * size + lane * 8);
+            to[0] = make_float4(a->value[r][0], a->value[r][1], a->value[r][2], a->value[r][3]);
+            to[1] = make_float4(a->value[r][4], a->value[r][5], a->value[r][6], a->value[r][7]);
+        }
+        if (lane == 0)
+            s_largest[warp * ROWS + r] = make_float2(a->largest[r], a->total[r]);
+    }
+}
+
+/* All warps' sums of the rows from row0 on become the results. */
+template <int ROWS>
+MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
+{
+    const int size = (int)h.size, group = (int)(h.heads / h.kv_heads), tokens = (int)o.index.dims[0];
+    const float *s_partial = (const float *)(t.s_scratch + rows_scratch<ROWS>::partial(size));
+    const float2 *s_largest = (const float2 *)(t.s_scratch + rows_scratch<ROWS>::largest(size));
+    for (int i = mpk_thread(); i < ROWS * size; i += MPK_THREADS) {
+        const int r = i / size, e = i % size, row = row0 + r;
+        if (row >= group * tokens)
+            break;
+        float largest = -MPK_INFINITY, total = 0, value = 0;
+#pragma unroll
+        for (int k = 0; k < MPK_WARPS; k++)
+            largest = s_largest[k * ROWS + r].x > largest ? s_largest[k * ROWS + r].x : largest;
+#pragma unroll
+        for (int k = 0; k < MPK_WARPS; k++) {
+            const float2 of = s_largest[k * ROWS + r];
+            const float weight = of.x == -MPK_INFINITY ? 0 : ptx_exp2(of.x - largest);
+            total += weight * of.y;
+            value += weight * s_partial[(k * ROWS + r) * size + e];
+        }
+        const rt_i64 head = w.kv_head * group + row % group, to = w.entry * tokens + row / group;
+        mpk_put(o.part, mpk_data(t, o.part),
+                to * o.part.stride[0] + w.split * o.part.stride[1] + (head * size + e) * o.part.stride[2],
+                total == 0 ? 0 : value / total);
+        if (e == 0)
+            mpk_put(o.lse, mpk_data(t, o.lse),
+                    to * o.lse.stride[0] + w.split * o.lse.stride[1] + head * o.lse.stride[2],
+                    total == 0 ? -MPK_INFINITY : (largest + ptx_log2(total)) / ROWS_LOG2_E);
+    }
+}
+
+/* Queries of the rows from row0 on; with the first of them the new keys and values that this split needs. */
+template <int ROWS, int LANES>
+MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
+{
+    const int warp = mpk_thread() / 32, size = (int)h.size, group = (int)(h.heads / h.kv_heads);
+    const int tokens = (int)o.index.dims[0];
+    float *s_query = (float *)t.s_scratch;
+    float *stage = (float *)(t.s_scratch + rows_scratch<ROWS>::partial(size)) + warp * size;
+    for (int i = warp; i < ROWS + (row0 ? 0 : tokens); i += MPK_WARPS) {
+        const int row = row0 + i;
+        if (i < ROWS) {
+            if (row < group * tokens)
+                rows_turn<LANES>(t, o, h, o.q_norm, w.entry, row / group, w.kv_head * group + row % group,
+                                 h.scale * ROWS_LOG2_E, stage, s_query + i * size);
+            continue;
+        }
+        const rt_i64 target = rows_target(t, o, i - ROWS);
+        if (target >= 0 && (w.split == h.splits - 1 || target / CACHE_UNIT % h.splits == w.split))
+            rows_make<LANES>(t, o, h, w, i - ROWS, stage, rows_scratch<ROWS>::keys(size));
+    }
+}
+
+/* ROWS rows of a split, from row0 on. */
+template <int ROWS, int LANES, int WORDS>
+MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
+{
+    constexpr int STEPS = ROWS_POSITIONS * LANES / 32;
+    const int lane = mpk_thread() % 32, warp = mpk_thread() / 32, size = (int)h.size;
+    const rt_i64 length = o.k_cache.dims[2];
+    rt_i64 p0 = w.split * CACHE_UNIT + warp * ROWS_POSITIONS;
+    rows_block<STEPS, WORDS> block = {};
+    rows_sum<ROWS> a;
+    float q[ROWS][8];
+    if (p0 < length)
+        rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
+    mpk_sync();
+    rows_prepare<ROWS, LANES>(t, o, h, w, row0);
+    mpk_sync();
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        a.largest[r] = -MPK_INFINITY;
+        a.total[r] = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int e = lane % LANES * 8 + i;
+            const bool there = e < size && row0 + r < (int)(h.heads / h.kv_heads * o.index.dims[0]);
+            q[r][i] = there ? ((const float *)t.s_scratch)[r * size + e] : 0;
+            a.value[r][i] = 0;
+        }
+    }
+    while (p0 < length) {
+        if (block.seen)
+            rows_attend<ROWS, LANES>(t, o, h, q, rows_scratch<ROWS>::keys(size), &block, &a);
+        p0 += h.splits * CACHE_UNIT;
+        if (p0 < length)
+            rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
+    }
+    rows_keep<ROWS, LANES>(t, h, &a);
+    mpk_sync();
+    rows_store<ROWS>(t, o, h, w, row0);
+}
+
+/* The keys and values that are in scratch go to their positions. */
+MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int keys)
+{
+    const rt_i64 bytes = mpk_dtype_bytes(o.k_cache.dtype),
+                 rows = (w.entry * h.kv_heads + w.kv_head) * o.k_cache.dims[2];
+    for (rt_i64 token = 0; token < o.index.dims[0]; token++) {
+        const rt_i64 p = rows_target(t, o, token), words = h.size * bytes / 4;
+        for (rt_i64 i = mpk_thread(); p >= 0 && i < 2 * words; i += MPK_THREADS) {
+            const int which = i >= words;
+            char *g = mpk_data(t, which ? o.v_cache : o.k_cache) + (rows + p) * h.size * bytes;
+            const rt_u16 *from = (const rt_u16 *)rows_new(t, o, h, keys, which, token) + (i - which * words) * 2;
+            ((rt_u16 *)g)[(i - which * words) * 2] = from[0];
+            ((rt_u16 *)g)[(i - which * words) * 2 + 1] = from[1];
+        }
+    }
+}
+
+template <int ROWS, int LANES, int WORDS>
+MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, const cache_how &h)
+{
+    const rt_i64 tokens = o.index.dims[0], group = h.heads / h.kv_heads, bytes = mpk_dtype_bytes(o.k_cache.dtype);
+    const rt_i64 columns = group * h.size, length = o.k_cache.dims[2];
+    rows_work w;
+    for (w.entry = mpk_lo(t, 0) / tokens; w.entry < (rt_i64)mpk_hi(t, 0) / tokens; w.entry++)
+        for (w.kv_head = mpk_lo(t, 2) / columns; w.kv_head < (rt_i64)mpk_hi(t, 2) / columns; w.kv_head++) {
+            const rt_i64 begin = (w.entry * h.kv_heads + w.kv_head) * length * h.size * bytes;
+            w.g_keys = mpk_data(t, o.k_cache) + begin;
+            w.g_values = mpk_data(t, o.v_cache) + begin;
+            w.aligned = (((rt_u64)w.g_keys | (rt_u64)w.g_values) & 15) == 0;
+            for (w.split = mpk_lo(t, 1); w.split < (rt_i64)mpk_hi(t, 1); w.split++) {
+                for (int row0 = 0; row0 < (int)(group * tokens); row0 += ROWS)
+                    rows_split<ROWS, LANES, WORDS>(t, o, h, w, row0);
+                if (w.split == h.splits - 1)
+                    rows_fill(t, o, h, w, rows_scratch<ROWS>::keys((int)h.size));
+            }
+        }
+}
+
+#endif

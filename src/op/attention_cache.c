@@ -329,6 +329,10 @@ static const op_case cases[] = {
             "i32[3]") "input %m : f32[2, 1, 3, 70]\ninput %c : bf16[2, 3, 32]\ninput %s : bf16[2, 3, 32]\n%y, %l, %k, "
                       "%v = attention_cache(%x, %kc, %vc, %i, %m, %c, %s) {heads = 3, kv_heads = 1, head_size = 48, "
                       "scale = 0.2, splits = 3}\n"},
+    {INPUTS("bf16[1, 1536]", "bf16[1, 2, 70, 128]",
+            "i64[1]") "input %m : bf16[1, 1, 1, 70]\ninput %c : bf16[1, 1, 128]\ninput %s : bf16[1, 1, 128]\nconst "
+                      "%qn : bf16[128]\nconst %kn : bf16[128]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, "
+                      "%m, %c, %s, %qn, %kn) {heads = 8, kv_heads = 2, head_size = 128, splits = 2}\n"},
     {INPUTS("bf16[2, 192]", "bf16[1, 1, 5, 64]",
             "i64[2]") "const %kn : bf16[64]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, _, _, _, %kn) "
                       "{heads = 1, kv_heads = 1, head_size = 64, splits = 1}\n"},

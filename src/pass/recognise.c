@@ -7,6 +7,7 @@
  *   flat     rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that fuse_ops finds
  *            linears next to what is done to their results; rows: element-wise operators and norms
  *   back     reshape(reshape(a)) with the shape of a         -> a
+ *   result   copy of the whole of a, dense, to an output     -> a is the output
  *
  * and those of recognise_attention.c.  rms_norm adds in another order and rounds less often, which is all that changes.
  * Cost: linear in the program.
@@ -190,9 +191,50 @@ static void apply_back(rewrite *w, ir_op_id id)
         rewrite_replace(w, op->out[0], flat);
 }
 
+/* ---- rule result ---- */
+
+/* The tensor that owns the storage of which t is all, in its order; IR_NONE if it is not all, or not a temporary's. */
+static ir_tensor_id whole_of(const rewrite *w, ir_tensor_id t)
+{
+    ir_tensor_id base = rewrite_before_views(w, t);
+    const ir_tensor *a = tensor_of(w, base), *b = tensor_of(w, t);
+    int64_t dense[IR_MAX_RANK];
+    ir_dense_strides(b->rank, b->dims, dense);
+    for (uint32_t i = 0; i < b->rank; i++)
+        if (b->dims[i] > 1 && b->stride[i] != dense[i])
+            return IR_NONE;
+    bool whole = a->kind == IR_TEMP && a->shares == IR_NONE && a->live == IR_ALL && b->offset == 0 &&
+                 a->dtype == b->dtype && ir_elements(a) == ir_elements(b);
+    return whole ? base : IR_NONE;
+}
+
+/* Is the storage of a tensor written after it was made? */
+static bool is_overwritten(const rewrite *w, ir_tensor_id t)
+{
+    for (size_t o = 0; o < w->g->ops.n; o++)
+        for (uint32_t i = 0; i < w->g->ops.at[o].n_out; i++) {
+            ir_tensor_id out = w->g->ops.at[o].out[i];
+            if (out != t && !(w->g->ops.at[o].def->flags & OP_VIEW) && tg_root(w->g, out) == t)
+                return true;
+        }
+    return false;
+}
+
+/* The copy's name goes to the tensor itself, whose shape may differ: a caller's memory has bytes alone. */
+static void apply_result(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "copy") != 0 || !w->is_output[op->out[0]])
+        return;
+    ir_tensor_id whole = whole_of(w, rewrite_input(w, op, 0));
+    if (whole == IR_NONE || w->is_output[whole] || w->names.at[whole].n || is_overwritten(w, whole))
+        return;
+    rewrite_replace(w, op->out[0], whole);
+}
+
 mpk_status pass_recognise(pass_state *s, ir_graph **g)
 {
-    for (int round = 0; round < 3 && s->options->fusion != PASS_FUSE_NONE; round++) {
+    for (int round = 0; round < 4 && s->options->fusion != PASS_FUSE_NONE; round++) {
         rewrite w;
         TRY(rewrite_begin(s, *g, &w));
         uint32_t n = (uint32_t)w.g->ops.n;
@@ -201,8 +243,10 @@ mpk_status pass_recognise(pass_state *s, ir_graph **g)
                 TRY(apply_row_norm(&w, o));
             else if (round == 1)
                 TRY(apply_weight(&w, o));
-            else
+            else if (round == 2)
                 TRY(apply_flat(&w, o));
+            else
+                apply_result(&w, o);
             if (round == 2)
                 apply_back(&w, o);
         }

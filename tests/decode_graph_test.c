@@ -1,0 +1,161 @@
+/* decode_graph_test.c - a decode step of small operators, as PyTorch writes it, becomes what a GPU is fast at: how many
+ * operators are left, what they compute, and which bodies they get.
+ *
+ * Input: tests/golden/4-recognise-decode.in, two layers of Qwen3 over static caches.
+ */
+#include "check.h"
+
+#include <math.h>
+
+#include "base/file.h"
+#include "base/rng.h"
+#include "gen/arch.h"
+#include "gen/source.h"
+#include "ir/op.h"
+#include "pass/pass.h"
+
+enum { POSITION = 40 };
+
+static mpk_context cx;
+static uint64_t base_seed;
+
+static ir_graph *read_step(arena *a)
+{
+    ir_graph *g;
+    str source;
+    check_ok(&cx, file_read(&cx, a, "tests/golden/4-recognise-decode.in", 1 << 20, &source));
+    check_ok(&cx, ir_parse(&cx, a, source, &g));
+    return g;
+}
+
+/* As for a GPU of 132 workers. */
+static ir_graph *compile_step(arena *a, ir_graph *g)
+{
+    arena scratch = {0};
+    pass_options options = {.n_workers = 132,
+                            .split_tokens = 16,
+                            .norm_elements = 1 << 24,
+                            .relaxed = true,
+                            .whole_tiles = true,
+                            .logits = true};
+    pass_state s = {&cx, a, &scratch, &options};
+    check_ok(&cx, pass_simplify(&s, &g));
+    check_ok(&cx, pass_recognise(&s, &g));
+    check_ok(&cx, pass_fuse_ops(&s, &g));
+    check_ok(&cx, pass_fuse_map(&s, &g));
+    check_ok(&cx, ir_verify(&cx, g));
+    arena_free(&scratch);
+    return g;
+}
+
+/* The operator has tasks: it is no view. */
+static bool works(const ir_graph *g, const ir_op *op)
+{
+    return !(op->def->flags & OP_VIEW) || g->tensors.at[op->out[0]].shares == IR_NONE;
+}
+
+static size_t count_of(const ir_graph *g, const char *name)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < g->ops.n; i++)
+        n += works(g, &g->ops.at[i]) && (!name || strcmp(g->ops.at[i].def->name, name) == 0);
+    return n;
+}
+
+static void a_layer_becomes_five_operators(void **state)
+{
+    (void)state;
+    arena a = {0};
+    ir_graph *g = compile_step(&a, read_step(&a));
+    assert_int_equal(count_of(g, "linear"), 2 * 4 + 1);
+    assert_int_equal(count_of(g, "attention_cache"), 2);
+    assert_int_equal(count_of(g, "embedding"), 1);
+    assert_int_equal(count_of(g, "rms_norm") + count_of(g, "sdpa") + count_of(g, "index_put") + count_of(g, "add"), 0);
+    assert_true(count_of(g, NULL) <= 2 * 5 + 2 + 7 + 2 * 3); /* positions and mask; a counter of each cache */
+    arena_free(&a);
+}
+
+static void the_products_stream_their_weights(void **state)
+{
+    (void)state;
+    arena a = {0};
+    ir_graph *g = compile_step(&a, read_step(&a));
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const ir_op *op = &g->ops.at[i];
+        static const char *const expected[][2] = {
+            {"linear", "linear_stream"}, {"attention_cache", "attention_cache_rows"}, {"embedding", "embedding_rows"}};
+        gen_call c = {g, op, 1, arch->n_sms, arch->features};
+        const gen_body *body = works(g, op) ? gen_body_choose(&c, UINT32_MAX) : NULL;
+        assert_true(body || !works(g, op));
+        for (size_t k = 0; body && k < sizeof expected / sizeof *expected; k++)
+            if (strcmp(op->def->name, expected[k][0]) == 0)
+                assert_string_equal(body->name, expected[k][1]);
+        if (body && getenv("MPK_VERBOSE"))
+            print_message("%s: %s\n", op->def->name, body->name);
+    }
+    arena_free(&a);
+}
+
+/* Numbers that a step could have: rising positions as constants, the caches filled up to one position. */
+static void fill(const ir_graph *g, ir_tensor_id id, void *data)
+{
+    const ir_tensor *t = &g->tensors.at[id];
+    op_view v = {.data = data, .dtype = t->dtype};
+    uint64_t seed = hash_bytes(t->name.at, t->name.n, base_seed);
+    for (int64_t i = 0; i < ir_elements(t); i++)
+        if (t->dtype == IR_I64)
+            ((int64_t *)data)[i] = t->kind == IR_CONST ? i : POSITION;
+        else
+            op_store(&v, i, rng_normal(seed, (uint64_t)i) * (t->kind == IR_STATE ? 1 : 0.3f));
+}
+
+static void evaluate(arena *a, const ir_graph *g, ir_values *values)
+{
+    *values = (ir_values){.live = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
+    check_ok(&cx, ir_eval_allocate(&cx, a, g, values));
+    for (ir_tensor_id t = 0; t < g->tensors.n; t++)
+        if (g->tensors.at[t].kind != IR_TEMP)
+            fill(g, t, values->data[t]);
+    check_ok(&cx, ir_eval(&cx, a, g, values));
+}
+
+/* Outputs and state, by name; the logits may have another rank. */
+static void results_stay(void **state)
+{
+    (void)state;
+    arena a = {0};
+    ir_graph *plain = read_step(&a), *fused = compile_step(&a, read_step(&a));
+    ir_values x, y;
+    uint32_t compared = 0;
+    evaluate(&a, plain, &x);
+    evaluate(&a, fused, &y);
+    for (ir_tensor_id t = 0; t < plain->tensors.n; t++) {
+        const ir_tensor *one = &plain->tensors.at[t];
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", STR_ARG(one->name));
+        if (one->kind != IR_STATE && plain->outputs.at[0] != t)
+            continue;
+        ir_tensor_id u = ir_find(fused, name);
+        assert_int_not_equal(u, IR_NONE);
+        assert_int_equal(ir_bytes(one), ir_bytes(&fused->tensors.at[u]));
+        op_view v = {.data = x.data[t], .dtype = one->dtype}, w = {.data = y.data[u], .dtype = one->dtype};
+        for (int64_t i = 0; i < ir_elements(one); i++) {
+            float p = op_load(&v, i), q = op_load(&w, i);
+            if (!(fabsf(p - q) <= 0.03f * (1 + fabsf(p))))
+                fail_msg("%s element %lld is %g, expected %g", name, (long long)i, (double)q, (double)p);
+        }
+        compared++;
+    }
+    assert_int_equal(compared, 1 + 2 * 3);
+    arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_layer_becomes_five_operators),
+                                       cmocka_unit_test(the_products_stream_their_weights),
+                                       cmocka_unit_test(results_stay)};
+    base_seed = check_seed();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,12 +1,14 @@
-/* attention_cache_rows.cuh - attention_cache by warps: K and V by loads of 16 bytes, rows of 8 to 256 entries.
+/* attention_cache_rows.cuh - attention_cache by warps: K and V by loads of 16 bytes; rows of 8 to 256
+ * entries, of f32 to 128.
  *
  * A split's blocks of 64 positions go by warps, 8 neighbours each; LANES lanes share a position, 8 entries a lane, so
- * that a load of a warp is 32 / LANES whole rows.  ROWS query rows are in registers at once; every group of lanes keeps
+ * that a load of a warp is 32 / LANES whole rows.  ROWS query rows are done at once; every group of lanes keeps
  * a softmax of its own, which are put together at the end: lanes of a warp, then warps in rising order.
  *
  * The mask comes first, and a warp whose 8 positions nobody sees reads nothing of the cache: what lies behind a context
- * costs its mask.  K and V of the first block are asked for before the queries are normalised and rotated.  Keys and
- * values of the step are kept in scratch, and stand in for what the cache has at their positions.
+ * costs its mask.  K and V of the first block are asked for before the queries are normalised and rotated, unless rows
+ * are so long that registers do not suffice.  Keys and values of the step are kept in scratch, and stand in for what
+ * the cache has at their positions.
  */
 #ifndef TASK_ATTENTION_CACHE_ROWS_CUH
 #define TASK_ATTENTION_CACHE_ROWS_CUH
@@ -37,7 +39,7 @@ template <int STEPS, int WORDS> struct rows_block {
 
 /* What a task works on, and where its caches' rows begin. */
 struct rows_work {
-    rt_i64 entry, kv_head, split;
+    int entry, kv_head, split;
     const char *g_keys, *g_values;
     bool aligned; /* to 16 bytes */
 };
@@ -89,10 +91,10 @@ MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_h
 /* Ask for a warp's positions from p0 on. */
 template <int ROWS, int LANES, int STEPS, int WORDS>
 MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0,
-                       rt_i64 p0, rows_block<STEPS, WORDS> *b)
+                       int p0, rows_block<STEPS, WORDS> *b)
 {
     const int lane = mpk_thread() % 32, row = lane / ROWS_POSITIONS;
-    const rt_i64 p = p0 + lane % ROWS_POSITIONS, length = o.k_cache.dims[2];
+    const int p = p0 + lane % ROWS_POSITIONS, length = (int)o.k_cache.dims[2];
     b->added = row < ROWS ? rows_mask(t, o, h, w, row0 + row, p) : -MPK_INFINITY;
     b->token = (int)cache_token(t, o, p);
     b->seen = __any_sync(0xffffffffu, b->added != -MPK_INFINITY);
@@ -100,9 +102,9 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
         return;
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        rt_i64 at = p0 + s * (32 / LANES) + lane / LANES;
+        int at = p0 + s * (32 / LANES) + lane / LANES;
         at = at < length ? at : length - 1;
-        const rt_i64 from = (at * h.size + lane % LANES * 8) * (WORDS / 2);
+        const int from = (at * (int)h.size + lane % LANES * 8) * (WORDS / 2);
 #pragma unroll
         for (int i = 0; i < WORDS; i++)
             b->k[s][i] = b->v[s][i] = 0;
@@ -202,29 +204,34 @@ template <int ROWS> struct rows_sum {
 
 /* Take in the positions of a block. */
 template <int ROWS, int LANES, int STEPS, int WORDS>
-MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_how &h, const float (*q)[8], int keys,
+MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys,
                         rows_block<STEPS, WORDS> *b, rows_sum<ROWS> *a)
 {
-    const int lane = mpk_thread() % 32;
+    const int lane = mpk_thread() % 32, entry = lane % LANES * 8 < (int)h.size ? lane % LANES * 8 : 0;
     float score[STEPS][ROWS];
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        const int place = s * (32 / LANES) + lane / LANES;
-        const int token = __shfl_sync(0xffffffffu, b->token, place);
-        if (token >= 0 && lane % LANES * 8 < h.size) {
-            const rt_i64 at = lane % LANES * 8 * (WORDS / 2);
-            rows_load<WORDS>(b->k[s], rows_new(t, o, h, keys, 0, token) + at, true);
-            rows_load<WORDS>(b->v[s], rows_new(t, o, h, keys, 1, token) + at, true);
+        const int token = __shfl_sync(0xffffffffu, b->token, s * (32 / LANES) + lane / LANES);
+        if (token >= 0 && lane % LANES * 8 < (int)h.size) {
+            rows_load<WORDS>(b->k[s], rows_new(t, o, h, keys, 0, token) + entry * (WORDS / 2), true);
+            rows_load<WORDS>(b->v[s], rows_new(t, o, h, keys, 1, token) + entry * (WORDS / 2), true);
         }
+    }
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
+    for (int r = 0; r < ROWS; r++) {
+        const float4 *s_query = (const float4 *)((const float *)t.s_scratch + r * (int)h.size + entry);
+        const float4 low = s_query[0], high = s_query[1];
+        const float q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
             float dot = 0;
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                dot += q[r][i] * rows_entry<WORDS>(o.k_cache.dtype, b->k[s], i);
+                dot += q[i] * rows_entry<WORDS>(o.k_cache.dtype, b->k[s], i);
 #pragma unroll
             for (int mask = LANES / 2; mask > 0; mask /= 2)
                 dot += __shfl_xor_sync(0xffffffffu, dot, mask);
+            const int place = s * (32 / LANES) + lane / LANES;
             const float added = __shfl_sync(0xffffffffu, b->added, place + r * ROWS_POSITIONS);
             score[s][r] = added == -MPK_INFINITY ? added : dot + added * ROWS_LOG2_E;
         }
@@ -348,33 +355,31 @@ template <int ROWS, int LANES, int WORDS>
 MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
 {
     constexpr int STEPS = ROWS_POSITIONS * LANES / 32;
-    const int lane = mpk_thread() % 32, warp = mpk_thread() / 32, size = (int)h.size;
-    const rt_i64 length = o.k_cache.dims[2];
-    rt_i64 p0 = w.split * CACHE_UNIT + warp * ROWS_POSITIONS;
+    const int warp = mpk_thread() / 32, size = (int)h.size;
+    const int length = (int)o.k_cache.dims[2];
+    int p0 = w.split * CACHE_UNIT + warp * ROWS_POSITIONS;
     rows_block<STEPS, WORDS> block = {};
     rows_sum<ROWS> a;
-    float q[ROWS][8];
-    if (p0 < length)
+    constexpr bool AHEAD = LANES < 32; /* longer rows leave no registers for it */
+    if (AHEAD && p0 < length)
         rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
     mpk_sync();
     rows_prepare<ROWS, LANES>(t, o, h, w, row0);
     mpk_sync();
+    if (!AHEAD && p0 < length)
+        rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         a.largest[r] = -MPK_INFINITY;
         a.total[r] = 0;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int e = lane % LANES * 8 + i;
-            const bool there = e < size && row0 + r < (int)(h.heads / h.kv_heads * o.index.dims[0]);
-            q[r][i] = there ? ((const float *)t.s_scratch)[r * size + e] : 0;
+        for (int i = 0; i < 8; i++)
             a.value[r][i] = 0;
-        }
     }
     while (p0 < length) {
         if (block.seen)
-            rows_attend<ROWS, LANES>(t, o, h, q, rows_scratch<ROWS>::keys(size), &block, &a);
-        p0 += h.splits * CACHE_UNIT;
+            rows_attend<ROWS, LANES>(t, o, h, rows_scratch<ROWS>::keys(size), &block, &a);
+        p0 += (int)h.splits * CACHE_UNIT;
         if (p0 < length)
             rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
     }
@@ -403,17 +408,17 @@ MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_ho
 template <int ROWS, int LANES, int WORDS>
 MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, const cache_how &h)
 {
-    const rt_i64 tokens = o.index.dims[0], group = h.heads / h.kv_heads, bytes = mpk_dtype_bytes(o.k_cache.dtype);
-    const rt_i64 columns = group * h.size, length = o.k_cache.dims[2];
+    const int tokens = (int)o.index.dims[0], group = (int)(h.heads / h.kv_heads), columns = group * (int)h.size;
+    const rt_i64 row_bytes = h.size * mpk_dtype_bytes(o.k_cache.dtype);
     rows_work w;
-    for (w.entry = mpk_lo(t, 0) / tokens; w.entry < (rt_i64)mpk_hi(t, 0) / tokens; w.entry++)
-        for (w.kv_head = mpk_lo(t, 2) / columns; w.kv_head < (rt_i64)mpk_hi(t, 2) / columns; w.kv_head++) {
-            const rt_i64 begin = (w.entry * h.kv_heads + w.kv_head) * length * h.size * bytes;
+    for (w.entry = (int)mpk_lo(t, 0) / tokens; w.entry < (int)mpk_hi(t, 0) / tokens; w.entry++)
+        for (w.kv_head = (int)mpk_lo(t, 2) / columns; w.kv_head < (int)mpk_hi(t, 2) / columns; w.kv_head++) {
+            const rt_i64 begin = (w.entry * h.kv_heads + w.kv_head) * o.k_cache.dims[2] * row_bytes;
             w.g_keys = mpk_data(t, o.k_cache) + begin;
             w.g_values = mpk_data(t, o.v_cache) + begin;
             w.aligned = (((rt_u64)w.g_keys | (rt_u64)w.g_values) & 15) == 0;
-            for (w.split = mpk_lo(t, 1); w.split < (rt_i64)mpk_hi(t, 1); w.split++) {
-                for (int row0 = 0; row0 < (int)(group * tokens); row0 += ROWS)
+            for (w.split = (int)mpk_lo(t, 1); w.split < (int)mpk_hi(t, 1); w.split++) {
+                for (int row0 = 0; row0 < group * tokens; row0 += ROWS)
                     rows_split<ROWS, LANES, WORDS>(t, o, h, w, row0);
                 if (w.split == h.splits - 1)
                     rows_fill(t, o, h, w, rows_scratch<ROWS>::keys((int)h.size));

@@ -73,7 +73,7 @@ static int64_t words_of(const gen_call *c)
 static int64_t rows_at_once(const gen_call *c)
 {
     int64_t rows = attribute(c, HEADS) / attribute(c, KV_HEADS) * gen_input(c, INDEX)->dims[0];
-    int64_t most = words_of(c) == 8 || lanes_of(c) == 32 ? 2 : 4;
+    int64_t most = lanes_of(c) == 32 ? 1 : words_of(c) == 8 ? 2 : 4;
     return rows < 3 ? (rows < most ? rows : most) : most;
 }
 
@@ -89,8 +89,9 @@ static uint32_t scratch_of_rows(const gen_call *c)
 static bool accepts_rows(const gen_call *c)
 {
     enum { MOST_SCRATCH_BYTES = 48 << 10 };
-    return accepts(c) && attribute(c, HEAD_SIZE) % 8 == 0 && attribute(c, HEAD_SIZE) <= 256 &&
-           gen_input(c, INDEX)->dims[0] <= 64 && scratch_of_rows(c) <= MOST_SCRATCH_BYTES;
+    int64_t entry = gen_input(c, K_CACHE)->dims[2] * attribute(c, HEAD_SIZE); /* its bytes are counted in 32 bits */
+    return accepts(c) && attribute(c, HEAD_SIZE) % 8 == 0 && words_of(c) * lanes_of(c) <= 128 &&
+           entry < INT32_MAX / 8 && gen_input(c, INDEX)->dims[0] <= 64 && scratch_of_rows(c) <= MOST_SCRATCH_BYTES;
 }
 
 static mpk_status print_rows(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

@@ -12,8 +12,8 @@ static bool accepts(const gen_call *c)
 {
     const ir_tensor *tokens = gen_input(c, TOKENS), *table = gen_input(c, TABLE), *x = gen_output(c, 0);
     return (table->dtype == IR_BF16 || table->dtype == IR_F16) && x->dtype == table->dtype && is_rows(table) &&
-           is_rows(x) && tokens->stride[0] == 1 && table->dims[1] % 8 == 0 &&
-           table->dims[0] < INT32_MAX && table->dims[1] < INT32_MAX && x->dims[0] * x->dims[1] / 8 < INT32_MAX;
+           is_rows(x) && tokens->stride[0] == 1 && table->dims[1] % 8 == 0 && table->dims[0] < INT32_MAX &&
+           table->dims[1] < INT32_MAX && x->dims[0] * x->dims[1] / 8 < INT32_MAX;
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

@@ -122,7 +122,7 @@ static const char *const paged_graphs[] = {
           "heads = 4, kv_heads = 1, head_size = 128, splits = 2"),
     PIECE("f16[4, 200]", "f16[2, 1, 130, 40]", "i32[2]", "f32[2, 1, 2, 130]", "f16[2, 2, 40]", "%c, %s",
           "heads = 3, kv_heads = 1, head_size = 40, splits = 3, scale = 0.3"),
-    PIECE("f32[1, 1024]", "f32[1, 1, 90, 256]", "i64[1]", "f32[1, 2, 1, 90]", "f32[1, 1, 256]", "%c, %s",
+    PIECE("bf16[1, 1024]", "bf16[1, 1, 90, 256]", "i64[1]", "f32[1, 2, 1, 90]", "bf16[1, 1, 256]", "%c, %s",
           "heads = 2, kv_heads = 1, head_size = 256, splits = 2"),
     PIECE("bf16[16, 640]", "bf16[1, 1, 150, 128]", "i64[16]", "f32[1, 1, 16, 150]", "bf16[1, 16, 128]", "_, _, %qn",
           "heads = 3, kv_heads = 1, head_size = 128, splits = 3"),
@@ -312,7 +312,8 @@ static void poison_caches(bed *b)
 /* Is position p of an entry of a cache in one piece read?  If a row of the mask shows it, and no token takes it. */
 static bool is_read(operand index, operand mask, int64_t entry, int64_t p, int64_t length)
 {
-    int64_t rows = ir_elements(mask.tensor) / length, own = rows / mask.tensor->dims[0];
+    int64_t entries = mask.tensor->rank == 4 ? mask.tensor->dims[0] : 1;
+    int64_t own = ir_elements(mask.tensor) / length / entries;
     bool seen = false;
     for (int64_t i = 0; i < ir_elements(index.tensor); i++) {
         op_view v = {.data = index.data, .dtype = index.tensor->dtype};
@@ -321,7 +322,7 @@ static bool is_read(operand index, operand mask, int64_t entry, int64_t p, int64
             return false;
     }
     for (int64_t r = 0; r < own; r++) {
-        int64_t row = mask.tensor->dims[0] == 1 ? r : entry * own + r;
+        int64_t row = entries == 1 ? r : entry * own + r;
         seen = seen || ((const float *)mask.data)[row * length + p] != -INFINITY;
     }
     return seen;

@@ -1,4 +1,5 @@
-/* fuse.h - what the rules of fuse_ops and recognise share: conditions, and linear taken apart.  One file for each group of rules. */
+/* fuse.h - what the rules of fuse_ops and recognise share: conditions, and linear taken apart.  One file for
+ * each group of rules. */
 #ifndef PASS_FUSE_H
 #define PASS_FUSE_H
 

@@ -1,5 +1,5 @@
-/* attention_cache.cuh - attention over a cache in one piece, for any shape: attention_cache (see
- * src/op/attention_cache.c for the division of work).
+/* attention_cache.cuh - attention of a few tokens over keys and values in one piece, for any shape: sdpa_split and
+ * attention_cache (see src/op for the division of work).
  *
  * All threads do one query head of one token.  Positions go by blocks of 64: a thread takes the scores of whole
  * positions, then all add the values, an entry of the head each.  A key of the step is turned by the thread that needs
@@ -12,7 +12,8 @@
 
 enum { CACHE_UNIT = 64 };
 
-/* The operands, and the attributes. */
+/* The operands, and the attributes.  qkv is seen as [B, heads, T, K], queries first, then keys and values of the step
+ * if there are any; index: where these go, absent if there are none (but it has T entries even then). */
 struct cache_operands {
     mpk_view qkv, k_cache, v_cache, index, mask, cosine, sine, q_norm, k_norm, part, lse;
 };
@@ -28,17 +29,22 @@ struct cache_row {
     float factor;
 };
 
+/* Where head `head` of a token of an entry begins in qkv. */
+MPK_FN rt_i64 cache_from(const cache_operands &o, rt_i64 entry, rt_i64 token, rt_i64 head)
+{
+    return entry * o.qkv.stride[0] + head * o.qkv.stride[1] + token * o.qkv.stride[2];
+}
+
 /* Head `head` of token t of an entry; all of it is read by each thread that calls. */
 MPK_FN cache_row cache_find(const mpk_task &t, const cache_operands &o, const cache_how &h, const mpk_view &norm,
                             rt_i64 entry, rt_i64 token, rt_i64 head)
 {
     const rt_i64 at[RT_MAX_RANK] = {entry, token, 0};
     const char *g_qkv = mpk_data(t, o.qkv);
-    cache_row r = {(entry * o.index.dims[0] + token) * o.qkv.stride[0] + head * h.size * o.qkv.stride[1],
-                   mpk_spread(o.cosine, 3, at), mpk_spread(o.sine, 3, at), 1};
+    cache_row r = {cache_from(o, entry, token, head), mpk_spread(o.cosine, 3, at), mpk_spread(o.sine, 3, at), 1};
     double sum = 0;
     for (rt_i64 e = 0; mpk_is_there(norm) && e < h.size; e++) {
-        double x = (double)mpk_get(o.qkv, g_qkv, r.from + e * o.qkv.stride[1]);
+        double x = (double)mpk_get(o.qkv, g_qkv, r.from + e * o.qkv.stride[3]);
         sum += x * x;
     }
     if (mpk_is_there(norm))
@@ -50,7 +56,7 @@ MPK_FN cache_row cache_find(const mpk_task &t, const cache_operands &o, const ca
 MPK_FN float cache_scaled(const mpk_task &t, const cache_operands &o, const mpk_view &norm, const cache_row &r,
                           rt_i64 e)
 {
-    float x = mpk_get(o.qkv, mpk_data(t, o.qkv), r.from + e * o.qkv.stride[1]);
+    float x = mpk_get(o.qkv, mpk_data(t, o.qkv), r.from + e * o.qkv.stride[3]);
     if (!mpk_is_there(norm))
         return x;
     return mpk_round(o.qkv.dtype, x * r.factor * mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]));
@@ -74,7 +80,7 @@ MPK_FN float cache_turned(const mpk_task &t, const cache_operands &o, const mpk_
 /* The token that is written to position p in this step; -1: none. */
 MPK_FN rt_i64 cache_token(const mpk_task &t, const cache_operands &o, rt_i64 p)
 {
-    for (rt_i64 i = o.index.dims[0]; i-- > 0;) {
+    for (rt_i64 i = mpk_is_there(o.index) ? o.index.dims[0] : 0; i-- > 0;) {
         rt_i64 at = mpk_get_int(o.index, mpk_data(t, o.index), i * o.index.stride[0]);
         if ((at < 0 ? at + o.k_cache.dims[2] : at) == p)
             return i;
@@ -142,9 +148,9 @@ MPK_FN float cache_value(const mpk_task &t, const cache_operands &o, const cache
     if (token < 0)
         return mpk_get(v, mpk_data(t, v),
                        entry * v.stride[0] + kv_head * v.stride[1] + p * v.stride[2] + e * v.stride[3]);
-    rt_i64 column = (h.heads + h.kv_heads + kv_head) * h.size + e;
-    return mpk_round(v.dtype, mpk_get(o.qkv, mpk_data(t, o.qkv),
-                                      (entry * o.index.dims[0] + token) * o.qkv.stride[0] + column * o.qkv.stride[1]));
+    return mpk_round(v.dtype,
+                     mpk_get(o.qkv, mpk_data(t, o.qkv),
+                             cache_from(o, entry, token, h.heads + h.kv_heads + kv_head) + e * o.qkv.stride[3]));
 }
 
 /* One split of a row: batch entry, head, token. */
@@ -222,8 +228,9 @@ MPK_FN void attention_cache_run(const mpk_task &t, const cache_operands &o, cons
                 const rt_i64 row[RT_MAX_RANK] = {i / tokens, head, i % tokens};
                 cache_split(t, o, h, row, split);
             }
-    for (rt_i64 entry = mpk_lo(t, 0) / tokens; (rt_i64)mpk_hi(t, 1) == h.splits && entry < mpk_hi(t, 0) / tokens;
-         entry++)
+    if (!mpk_is_there(o.index) || (rt_i64)mpk_hi(t, 1) != h.splits)
+        return;
+    for (rt_i64 entry = mpk_lo(t, 0) / tokens; entry < mpk_hi(t, 0) / tokens; entry++)
         for (rt_i64 kv_head = lo / group; kv_head < hi / group; kv_head++)
             cache_fill(t, o, h, entry, kv_head);
 }

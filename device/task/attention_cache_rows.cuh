@@ -1,4 +1,4 @@
-/* attention_cache_rows.cuh - attention_cache by warps: K and V by loads of 16 bytes; rows of 8 to 256
+/* attention_cache_rows.cuh - sdpa_split and attention_cache by warps: K and V by loads of 16 bytes; rows of 8 to 256
  * entries, of f32 to 128.
  *
  * A split's blocks of 64 positions go by warps, 8 neighbours each; LANES lanes share a position, 8 entries a lane, so
@@ -104,13 +104,13 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
     for (int s = 0; s < STEPS; s++) {
         int at = p0 + s * (32 / LANES) + lane / LANES;
         at = at < length ? at : length - 1;
-        const int from = (at * (int)h.size + lane % LANES * 8) * (WORDS / 2);
+        const int entry = lane % LANES * 8, bytes = WORDS / 2;
 #pragma unroll
         for (int i = 0; i < WORDS; i++)
             b->k[s][i] = b->v[s][i] = 0;
         if (lane % LANES * 8 < h.size) {
-            rows_load<WORDS>(b->k[s], w.g_keys + from, w.aligned);
-            rows_load<WORDS>(b->v[s], w.g_values + from, w.aligned);
+            rows_load<WORDS>(b->k[s], w.g_keys + (at * (int)o.k_cache.stride[2] + entry) * bytes, w.aligned);
+            rows_load<WORDS>(b->v[s], w.g_values + (at * (int)o.v_cache.stride[2] + entry) * bytes, w.aligned);
         }
     }
 }
@@ -124,13 +124,13 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
     const int lane = mpk_thread() % 32, size = (int)h.size, dtype = o.qkv.dtype;
     const rt_i64 at[RT_MAX_RANK] = {entry, token, 0};
     const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2;
-    const rt_i64 from = (entry * o.index.dims[0] + token) * o.qkv.stride[0] + head * h.size * o.qkv.stride[1];
+    const rt_i64 from = cache_from(o, entry, token, head);
     float x[PER], weight[PER], cosine[PER], sine[PER], sum = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         const int e = lane + 32 * i;
         const bool there = e < size, turns = there && e < n;
-        x[i] = there ? mpk_get(o.qkv, mpk_data(t, o.qkv), from + e * o.qkv.stride[1]) : 0;
+        x[i] = there ? mpk_get(o.qkv, mpk_data(t, o.qkv), from + e * o.qkv.stride[3]) : 0;
         weight[i] = there && mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
         cosine[i] =
             turns ? mpk_get(o.cosine, mpk_data(t, o.cosine), mpk_spread(o.cosine, 3, at) + e * o.cosine.stride[2]) : 1;
@@ -186,13 +186,12 @@ template <int LANES>
 MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, rt_i64 token,
                       float *stage, int keys)
 {
-    const rt_i64 row = (w.entry * o.index.dims[0] + token) * o.qkv.stride[0];
-    const rt_i64 from = row + (h.heads + h.kv_heads + w.kv_head) * h.size * o.qkv.stride[1];
+    const rt_i64 from = cache_from(o, w.entry, token, h.heads + h.kv_heads + w.kv_head);
     rows_turn<LANES>(t, o, h, o.k_norm, w.entry, token, h.heads + w.kv_head, 1, stage, stage);
     for (int e = mpk_thread() % 32; e < (int)h.size; e += 32) {
         mpk_put(o.k_cache, rows_new(t, o, h, keys, 0, token), e, stage[e]);
         mpk_put(o.v_cache, rows_new(t, o, h, keys, 1, token), e,
-                mpk_get(o.qkv, mpk_data(t, o.qkv), from + e * o.qkv.stride[1]));
+                mpk_get(o.qkv, mpk_data(t, o.qkv), from + e * o.qkv.stride[3]));
     }
     __syncwarp();
 }
@@ -336,7 +335,7 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
     const int tokens = (int)o.index.dims[0];
     float *s_query = (float *)t.s_scratch;
     float *stage = (float *)(t.s_scratch + rows_scratch<ROWS>::partial(size)) + warp * size;
-    for (int i = warp; i < ROWS + (row0 ? 0 : tokens); i += MPK_WARPS) {
+    for (int i = warp; i < ROWS + (row0 || !mpk_is_there(o.index) ? 0 : tokens); i += MPK_WARPS) {
         const int row = row0 + i;
         if (i < ROWS) {
             if (row < group * tokens)
@@ -409,18 +408,18 @@ template <int ROWS, int LANES, int WORDS>
 MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, const cache_how &h)
 {
     const int tokens = (int)o.index.dims[0], group = (int)(h.heads / h.kv_heads), columns = group * (int)h.size;
-    const rt_i64 row_bytes = h.size * mpk_dtype_bytes(o.k_cache.dtype);
     rows_work w;
     for (w.entry = (int)mpk_lo(t, 0) / tokens; w.entry < (int)mpk_hi(t, 0) / tokens; w.entry++)
         for (w.kv_head = (int)mpk_lo(t, 2) / columns; w.kv_head < (int)mpk_hi(t, 2) / columns; w.kv_head++) {
-            const rt_i64 begin = (w.entry * h.kv_heads + w.kv_head) * o.k_cache.dims[2] * row_bytes;
-            w.g_keys = mpk_data(t, o.k_cache) + begin;
-            w.g_values = mpk_data(t, o.v_cache) + begin;
+            w.g_keys = mpk_data(t, o.k_cache) +
+                       (w.entry * o.k_cache.stride[0] + w.kv_head * o.k_cache.stride[1]) * (WORDS / 2);
+            w.g_values = mpk_data(t, o.v_cache) +
+                         (w.entry * o.v_cache.stride[0] + w.kv_head * o.v_cache.stride[1]) * (WORDS / 2);
             w.aligned = (((rt_u64)w.g_keys | (rt_u64)w.g_values) & 15) == 0;
             for (w.split = (int)mpk_lo(t, 1); w.split < (int)mpk_hi(t, 1); w.split++) {
                 for (int row0 = 0; row0 < group * tokens; row0 += ROWS)
                     rows_split<ROWS, LANES, WORDS>(t, o, h, w, row0);
-                if (w.split == h.splits - 1)
+                if (mpk_is_there(o.index) && w.split == h.splits - 1)
                     rows_fill(t, o, h, w, rows_scratch<ROWS>::keys((int)h.size));
             }
         }

@@ -1,6 +1,5 @@
-/* embedding.c - rows of a table by token id.  tokens i32[T] or i64[T], table [V, D] -> x [T, D]; an id
- * outside 0 .. V - 1 gives
- * zeros.
+/* embedding.c - rows of a table by token id.  tokens i32[T] or i64[T], table [V, D] -> x [T, D]; an id outside
+ * 0 .. V - 1 gives zeros.
  *
  * Which rows are read is known only at run time, so a task is said to read every row of its columns. Block dtypes are
  * unpacked, so columns are cut at blocks. Cost: one row of memory a token.

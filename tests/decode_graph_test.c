@@ -169,18 +169,18 @@ static void what_else_touches_a_cache_keeps_it_apart(void **state)
     (void)state;
     static const struct {
         const char *old, *by;
-        size_t left;
+        size_t left, split; /* of attention_cache and of sdpa_split */
     } changes[] = {
-        {"output %r0\n", "%other = copy(%transpose_83)\noutput %r0\noutput %other\n", 1},
+        {"output %r0\n", "%other = copy(%transpose_83)\noutput %r0\noutput %other\n", 1, 1},
         {"%index_put_86 = index_put(%transpose_84, %transpose_85, %reshape_78)",
          "%later = map(%reshape_78) {expr = \"x0 + 1\", dtype = \"i64\"}\n%index_put_86 = index_put(%transpose_84, "
          "%transpose_85, "
          "%later)",
-         1},
+         1, 1},
         {"%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25}",
-         "%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25, causal = 1}", 1},
+         "%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25, causal = 1}", 1, 0},
         {"%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94)",
-         "%sdpa_95 = sdpa(%add_69, %reshape_93, %reshape_90, %map_94)", 1},
+         "%sdpa_95 = sdpa(%add_69, %reshape_93, %reshape_90, %map_94)", 1, 1},
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         arena a = {0};
@@ -188,6 +188,7 @@ static void what_else_touches_a_cache_keeps_it_apart(void **state)
         ir_graph *plain = read_step(&a, changes[i].old, changes[i].by),
                  *fused = compile_step(&a, read_step(&a, changes[i].old, changes[i].by));
         assert_int_equal(count_of(fused, "attention_cache"), changes[i].left);
+        assert_int_equal(count_of(fused, "sdpa_split"), changes[i].split);
         evaluate(&a, plain, &x);
         evaluate(&a, fused, &y);
         check_results(plain, fused, &x, &y);

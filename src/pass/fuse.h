@@ -60,7 +60,7 @@ mpk_status fuse_logits(rewrite *w);
 
 /* recognise_attention.c: rotate, partly, heads. */
 mpk_status recognise_attention(rewrite *w);
-/* fuse_cache.c: cache. */
+/* fuse_cache.c: cache, split. */
 mpk_status fuse_caches(rewrite *w);
 
 /* ---- fuse_linear.c ---- */

@@ -1,7 +1,9 @@
-/* fuse_cache.c - attention over a cache in one piece as one operator (see fuse_ops.c).
+/* fuse_cache.c - attention of few tokens over keys in one piece, cut over these (see fuse_ops.c).
  *
  *   cache      q, k = rotate(rms_norm(parts of qkv)), v a part of qkv; sdpa(q, index_put(k_cache, k, index),
  *              index_put(v_cache, v, index), mask)            -> attention_fold(attention_cache(qkv, ...))
+ *
+ *   split      sdpa(q, k, v, mask) of other patterns         -> attention_fold(sdpa_split(q, k, v, mask))
  *
  * with options->split_tokens, for at most so many tokens.  Norms and rotation may be absent.  The parts stand in qkv
  * one behind the other, as rule siblings leaves them.  Nothing else may touch the caches: the operator stands where the
@@ -276,6 +278,37 @@ static mpk_status apply_cache(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* ---- rule split ---- */
+
+static mpk_status apply_split(rewrite *w, ir_op_id id)
+{
+    const ir_op sdpa = w->g->ops.at[id];
+    uint32_t key = w->keys.at[id];
+    ir_tensor_id out[IR_MAX_OUTPUTS], y, in[4];
+    if (strcmp(sdpa.def->name, "sdpa") != 0 || !w->uses.at[sdpa.out[0]])
+        return MPK_OK;
+    for (uint32_t i = 0; i < 4; i++)
+        in[i] = rewrite_input(w, &sdpa, i);
+    const ir_tensor *q = tensor_of(w, in[SDPA_Q]), *k = tensor_of(w, in[SDPA_K]);
+    cache_parts p = {.entries = q->dims[0],
+                     .heads = q->dims[1],
+                     .kv_heads = k->dims[1],
+                     .tokens = q->dims[2],
+                     .length = k->dims[2],
+                     .size = q->dims[3]};
+    if (rewrite_attribute(&sdpa, "causal")->i || rewrite_attribute(&sdpa, "window")->i ||
+        p.entries * p.tokens > w->s->options->split_tokens || !is_small_float(q->dtype) || !is_small_float(k->dtype) ||
+        !same_dims(k, tensor_of(w, in[SDPA_V])))
+        return MPK_OK;
+    TRY(rewrite_add(w, key, "sdpa_split", 4, in,
+                    (ir_set[]){{.name = "scale", .f = rewrite_attribute(&sdpa, "scale")->f},
+                               {.name = "splits", .i = choose_splits(w, &p)},
+                               {0}},
+                    out));
+    TRY(rewrite_add(w, key, "attention_fold", 2, out, NULL, &y));
+    return replace_result(w, key, &p, y, sdpa.out[0]);
+}
+
 mpk_status fuse_caches(rewrite *w)
 {
     uint32_t n = (uint32_t)w->g->ops.n;
@@ -283,5 +316,7 @@ mpk_status fuse_caches(rewrite *w)
         return MPK_OK;
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_cache(w, o));
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(apply_split(w, o));
     return MPK_OK;
 }

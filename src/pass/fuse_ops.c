@@ -5,7 +5,7 @@
  * (The sums of a split attention run in another order than those of a whole one.)
  *
  *   fuse_linear.c      glu (full), siblings (full, paper), residual (full, paper), norm (full, few elements)
- *   fuse_cache.c       cache (full, with options->split_tokens)
+ *   fuse_cache.c       cache, split (full, with options->split_tokens)
  *   fuse_attention.c   attention (paper); split and fold (full, with options->splits, few tokens), else rope_kv (full)
  *   fuse_logits.c      logits (full, with options->logits)
  *

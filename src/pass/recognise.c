@@ -4,6 +4,7 @@
  *
  *   norm     x * rsqrt(mean(x^2 over the last axis) + eps)   -> rms_norm(x)
  *   weight   rms_norm(x) * w                                 -> rms_norm(x, w); casts to and from f32 around it go too
+ *   cast     rms_norm(x in f32, w), rounded to x's dtype      -> rms_norm(x, w), which has the same bits
  *   flat     rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that fuse_ops finds
  *            linears next to what is done to their results; rows: element-wise operators and norms
  *   back     reshape(reshape(a)) with the shape of a         -> a
@@ -107,6 +108,19 @@ static mpk_status apply_weight(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+static mpk_status apply_cast(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    const ir_tensor *y = tensor_of(w, op->out[0]);
+    if (strcmp(op->def->name, "cast") != 0 || !is_small_float(y->dtype) || y->dtype == IR_F32)
+        return MPK_OK;
+    const ir_op *norm = rewrite_producer(w, rewrite_input(w, op, 0), "rms_norm");
+    ir_tensor_id x = norm ? before_cast(w, rewrite_input(w, norm, 0), y->dtype) : IR_NONE;
+    if (!norm || !same_dims(tensor_of(w, x), y))
+        return MPK_OK;
+    return add_norm(w, id, x, rewrite_input(w, norm, 1), rewrite_attribute(norm, "eps")->f);
+}
+
 /* ---- rules flat and back ---- */
 
 /* The tensor [T, D] of which t is another shape; IR_NONE if it is not one. */
@@ -181,14 +195,15 @@ static mpk_status apply_flat(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
-static void apply_back(rewrite *w, ir_op_id id)
+static mpk_status apply_back(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
     if (strcmp(op->def->name, "reshape") != 0 || w->is_output[op->out[0]])
-        return;
+        return MPK_OK;
     ir_tensor_id flat = flat_of(w, rewrite_input(w, op, 0));
     if (flat != IR_NONE && is_whole(tensor_of(w, flat), tensor_of(w, op->out[0])))
         rewrite_replace(w, op->out[0], flat);
+    return MPK_OK;
 }
 
 /* ---- rule result ---- */
@@ -221,36 +236,34 @@ static bool is_overwritten(const rewrite *w, ir_tensor_id t)
 }
 
 /* The copy's name goes to the tensor itself, whose shape may differ: a caller's memory has bytes alone. */
-static void apply_result(rewrite *w, ir_op_id id)
+static mpk_status apply_result(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
     if (strcmp(op->def->name, "copy") != 0 || !w->is_output[op->out[0]])
-        return;
+        return MPK_OK;
     ir_tensor_id whole = whole_of(w, rewrite_input(w, op, 0));
     if (whole == IR_NONE || w->is_output[whole] || w->names.at[whole].n || is_overwritten(w, whole))
-        return;
+        return MPK_OK;
     rewrite_replace(w, op->out[0], whole);
+    return MPK_OK;
 }
 
+/* A round is a walk over the operators as the rounds before have left them. */
 mpk_status pass_recognise(pass_state *s, ir_graph **g)
 {
-    for (int round = 0; round < 4 && s->options->fusion != PASS_FUSE_NONE; round++) {
+    static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {{apply_row_norm, NULL},
+                                                                   {apply_weight, NULL},
+                                                                   {apply_cast, NULL},
+                                                                   {apply_flat, apply_back},
+                                                                   {apply_result, NULL}};
+    for (size_t i = 0; i < sizeof rounds / sizeof *rounds && s->options->fusion != PASS_FUSE_NONE; i++) {
         rewrite w;
         TRY(rewrite_begin(s, *g, &w));
         uint32_t n = (uint32_t)w.g->ops.n;
-        for (ir_op_id o = 0; o < n; o++) {
-            if (round == 0)
-                TRY(apply_row_norm(&w, o));
-            else if (round == 1)
-                TRY(apply_weight(&w, o));
-            else if (round == 2)
-                TRY(apply_flat(&w, o));
-            else
-                apply_result(&w, o);
-            if (round == 2)
-                apply_back(&w, o);
-        }
-        if (round == 0)
+        for (ir_op_id o = 0; o < n; o++)
+            for (uint32_t k = 0; k < 2 && rounds[i][k]; k++)
+                TRY(rounds[i][k](&w, o));
+        if (i == 0)
             TRY(recognise_attention(&w));
         TRY(rewrite_end(&w, g));
     }

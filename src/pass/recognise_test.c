@@ -142,6 +142,24 @@ static void low_precision_keeps_its_roundings(void **state)
     arena_free(&a);
 }
 
+/* A norm in f32 whose result is rounded has the bits of a norm of the rounded tensor itself. */
+static void a_norm_between_casts_keeps_its_bits(void **state)
+{
+    (void)state;
+    static const char source[] = "input %x : bf16[3, 16]\nconst %n : f32[16]\n%f = cast(%x) {dtype = \"f32\"}\n"
+                                 "%y = rms_norm(%f, %n)\n%z = cast(%y) {dtype = \"bf16\"}\noutput %z\n";
+    arena a = {0};
+    ir_graph *g = parse(&a, source), *after = recognise(&a, g, false);
+    assert_int_equal(after->ops.n, 1);
+    int64_t n, m;
+    const void *x = evaluate(&a, g, &n), *y = evaluate(&a, after, &m);
+    assert_memory_equal(x, y, (size_t)n * 2);
+    g = parse_with(&a, source, "rms_norm(%f, %n)\n%z = cast(%y) {dtype = \"bf16\"}",
+                   "rms_norm(%f, %n)\n%z = cast(%y) {dtype = \"f16\"}");
+    assert_int_equal(count_of(recognise(&a, g, false), "cast"), 2);
+    arena_free(&a);
+}
+
 static const char turned[] =
     "input %x : bf16[1, 2, 3, 8]\ninput %c : bf16[1, 1, 3, 6]\ninput %s : bf16[1, 1, 3, 6]\n"
     "%r = slice(%x) {starts = [0, 0, 0, 0], stops = [1, 2, 3, 6]}\n"
@@ -237,6 +255,7 @@ int main(void)
         cmocka_unit_test(a_layer_of_small_operators_becomes_three_linears),
         cmocka_unit_test(what_is_nearly_a_norm_stays),
         cmocka_unit_test(low_precision_keeps_its_roundings),
+        cmocka_unit_test(a_norm_between_casts_keeps_its_bits),
         cmocka_unit_test(rotation_keeps_its_bits),
         cmocka_unit_test(repeated_heads_are_read_once),
         cmocka_unit_test(a_result_is_written_where_its_copy_would_be),

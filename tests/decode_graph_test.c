@@ -69,16 +69,17 @@ static size_t count_of(const ir_graph *g, const char *name)
     return n;
 }
 
-static void a_layer_becomes_five_operators(void **state)
+static void a_layer_becomes_six_operators(void **state)
 {
     (void)state;
     arena a = {0};
     ir_graph *g = compile_step(&a, read_step(&a, NULL, NULL));
     assert_int_equal(count_of(g, "linear"), 2 * 4 + 1);
     assert_int_equal(count_of(g, "attention_cache"), 2);
+    assert_int_equal(count_of(g, "attention_fold"), 2);
     assert_int_equal(count_of(g, "embedding"), 1);
     assert_int_equal(count_of(g, "rms_norm") + count_of(g, "sdpa") + count_of(g, "index_put") + count_of(g, "add"), 0);
-    assert_true(count_of(g, NULL) <= 2 * 5 + 2 + 7 + 2 * 3); /* positions and mask; a counter of each cache */
+    assert_true(count_of(g, NULL) <= 2 * 6 + 2 + 7 + 2 * 3); /* positions and mask; a counter of each cache */
     arena_free(&a);
 }
 
@@ -90,8 +91,10 @@ static void the_products_stream_their_weights(void **state)
     const gen_arch *arch = gen_arch_find("sm_90a");
     for (size_t i = 0; i < g->ops.n; i++) {
         const ir_op *op = &g->ops.at[i];
-        static const char *const expected[][2] = {
-            {"linear", "linear_stream"}, {"attention_cache", "attention_cache_rows"}, {"embedding", "embedding_rows"}};
+        static const char *const expected[][2] = {{"linear", "linear_stream"},
+                                                  {"attention_cache", "attention_cache_rows"},
+                                                  {"attention_fold", "fold_rows"},
+                                                  {"embedding", "embedding_rows"}};
         gen_call c = {g, op, 1, arch->n_sms, arch->features};
         const gen_body *body = works(g, op) ? gen_body_choose(&c, UINT32_MAX) : NULL;
         assert_true(body || !works(g, op));
@@ -199,7 +202,7 @@ static void what_else_touches_a_cache_keeps_it_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_layer_becomes_five_operators), cmocka_unit_test(the_products_stream_their_weights),
+        cmocka_unit_test(a_layer_becomes_six_operators), cmocka_unit_test(the_products_stream_their_weights),
         cmocka_unit_test(results_stay), cmocka_unit_test(what_else_touches_a_cache_keeps_it_apart)};
     base_seed = check_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,8 +11,8 @@
  */
 #include "pass/fuse.h"
 
-/* The largest number of splits that a linear folds, and of weights of all splits, rows and heads. */
-enum { MOST_SPLITS = 32, MOST_WEIGHTS = 8192, UNIT = 64 };
+/* As many splits as are folded fast; positions of a block. */
+enum { MOST_SPLITS = 32, UNIT = 64 };
 
 enum { SDPA_Q, SDPA_K, SDPA_V, SDPA_MASK };
 
@@ -231,10 +231,8 @@ static bool match_heads(const rewrite *w, const ir_op *sdpa, const ir_op *k_put,
 static int64_t choose_splits(const rewrite *w, const cache_parts *p)
 {
     int64_t n = w->s->options->n_workers / (p->entries * p->kv_heads), blocks = (p->length + UNIT - 1) / UNIT;
-    int64_t most = MOST_WEIGHTS / (p->entries * p->tokens * p->heads);
     n = n < MOST_SPLITS ? n : MOST_SPLITS;
     n = n < blocks ? n : blocks;
-    n = n < most ? n : most;
     return n > 0 ? n : 1;
 }
 

@@ -15,6 +15,7 @@
 
 #include "ptx/ptx.cuh"
 #include "task/attention_cache.cuh"
+#include "tile/worker.cuh"
 
 enum { ROWS_POSITIONS = CACHE_UNIT / 8 }; /* of a warp in a block */
 
@@ -115,6 +116,27 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
     }
 }
 
+/* Ask for element `at` of qkv: of a carried tensor (rt_lane.h) the word that it is in, else the element alone. */
+MPK_FN rt_u32 rows_ask(const mpk_task &t, const cache_operands &o, rt_i64 at)
+{
+    const char *g = mpk_data(t, o.qkv) + at * mpk_dtype_bytes(o.qkv.dtype);
+    if (mpk_carries(t, o.qkv.operand))
+        return ptx_load_word((const char *)((rt_u64)g & ~(rt_u64)3));
+    return o.qkv.dtype == MPK_F32 ? *(const rt_u32 *)g : *(const rt_u16 *)g;
+}
+/* The element, once it is there. */
+MPK_FN float rows_answer(const mpk_task &t, const cache_operands &o, rt_i64 at, rt_u32 word)
+{
+    const char *g = mpk_data(t, o.qkv) + at * mpk_dtype_bytes(o.qkv.dtype);
+    if (mpk_carries(t, o.qkv.operand)) {
+        word = mpk_carried_word((const char *)((rt_u64)g & ~(rt_u64)3), word);
+        word = o.qkv.dtype == MPK_F32 ? word : word >> ((rt_u64)g & 2) * 8 & 0xffff;
+    }
+    if (o.qkv.dtype == MPK_F32)
+        return __uint_as_float(word);
+    return o.qkv.dtype == MPK_BF16 ? mpk_from_bf16((rt_u16)word) : mpk_from_f16((rt_u16)word);
+}
+
 /* A warp turns a row of qkv: to[e] = its entries as floats; stage: a row of scratch of its own, may be `to`. */
 template <int LANES>
 MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_how &h, const mpk_view &norm,
@@ -125,16 +147,21 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
     const rt_i64 at[RT_MAX_RANK] = {entry, token, 0};
     const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2;
     const rt_i64 from = cache_from(o, entry, token, head);
+    rt_u32 word[PER];
     float x[PER], weight[PER], cosine[PER], sine[PER], sum = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         const int e = lane + 32 * i;
         const bool there = e < size, turns = there && e < n;
-        x[i] = there ? mpk_get(o.qkv, mpk_data(t, o.qkv), from + e * o.qkv.stride[3]) : 0;
+        word[i] = there ? rows_ask(t, o, from + e * o.qkv.stride[3]) : 0;
         weight[i] = there && mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
         cosine[i] =
             turns ? mpk_get(o.cosine, mpk_data(t, o.cosine), mpk_spread(o.cosine, 3, at) + e * o.cosine.stride[2]) : 1;
         sine[i] = turns ? mpk_get(o.sine, mpk_data(t, o.sine), mpk_spread(o.sine, 3, at) + e * o.sine.stride[2]) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        x[i] = lane + 32 * i < size ? rows_answer(t, o, from + (lane + 32 * i) * o.qkv.stride[3], word[i]) : 0;
         sum += x[i] * x[i];
     }
     if (mpk_is_there(norm)) {
@@ -191,7 +218,7 @@ MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_ho
     for (int e = mpk_thread() % 32; e < (int)h.size; e += 32) {
         mpk_put(o.k_cache, rows_new(t, o, h, keys, 0, token), e, stage[e]);
         mpk_put(o.v_cache, rows_new(t, o, h, keys, 1, token), e,
-                mpk_get(o.qkv, mpk_data(t, o.qkv), from + e * o.qkv.stride[3]));
+                rows_answer(t, o, from + e * o.qkv.stride[3], rows_ask(t, o, from + e * o.qkv.stride[3])));
     }
     __syncwarp();
 }
@@ -294,6 +321,21 @@ template <int ROWS, int LANES> MPK_FN void rows_keep(const mpk_task &t, const ca
     }
 }
 
+/* Two entries of a part, by a whole word where they lie so: a carried result is not torn. */
+MPK_FN void rows_put(const mpk_view &part, char *g, rt_i64 at, float low, float high)
+{
+    char *to = g + at * mpk_dtype_bytes(part.dtype);
+    if (part.dtype == MPK_BF16 && ((rt_u64)to & 3) == 0) {
+        ptx_store_word(to, ptx_pack_bf16(low, high));
+    } else if (part.dtype == MPK_F32) {
+        ptx_store_word(to, __float_as_uint(low));
+        ptx_store_word(to + 4, __float_as_uint(high));
+    } else {
+        mpk_put(part, g, at, low);
+        mpk_put(part, g, at + 1, high);
+    }
+}
+
 /* All warps' sums of the rows from row0 on become the results. */
 template <int ROWS>
 MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
@@ -301,11 +343,11 @@ MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_h
     const int size = (int)h.size, group = (int)(h.heads / h.kv_heads), tokens = (int)o.index.dims[0];
     const float *s_partial = (const float *)(t.s_scratch + rows_scratch<ROWS>::partial(size));
     const float2 *s_largest = (const float2 *)(t.s_scratch + rows_scratch<ROWS>::largest(size));
-    for (int i = mpk_thread(); i < ROWS * size; i += MPK_THREADS) {
+    for (int i = mpk_thread() * 2; i < ROWS * size; i += MPK_THREADS * 2) {
         const int r = i / size, e = i % size, row = row0 + r;
         if (row >= group * tokens)
             break;
-        float largest = -MPK_INFINITY, total = 0, value = 0;
+        float largest = -MPK_INFINITY, total = 0, low = 0, high = 0;
 #pragma unroll
         for (int k = 0; k < MPK_WARPS; k++)
             largest = s_largest[k * ROWS + r].x > largest ? s_largest[k * ROWS + r].x : largest;
@@ -314,16 +356,16 @@ MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_h
             const float2 of = s_largest[k * ROWS + r];
             const float weight = of.x == -MPK_INFINITY ? 0 : ptx_exp2(of.x - largest);
             total += weight * of.y;
-            value += weight * s_partial[(k * ROWS + r) * size + e];
+            low += weight * s_partial[(k * ROWS + r) * size + e];
+            high += weight * s_partial[(k * ROWS + r) * size + e + 1];
         }
-        const rt_i64 head = w.kv_head * group + row % group, to = w.entry * tokens + row / group;
-        mpk_put(o.part, mpk_data(t, o.part),
-                to * o.part.stride[0] + w.split * o.part.stride[1] + (head * size + e) * o.part.stride[2],
-                total == 0 ? 0 : value / total);
+        const int head = w.kv_head * group + row % group, to = w.entry * tokens + row / group;
+        const float factor = total == 0 ? 0 : 1 / total;
+        rows_put(o.part, mpk_data(t, o.part), to * o.part.stride[0] + w.split * o.part.stride[1] + head * size + e,
+                 low * factor, high * factor);
         if (e == 0)
-            mpk_put(o.lse, mpk_data(t, o.lse),
-                    to * o.lse.stride[0] + w.split * o.lse.stride[1] + head * o.lse.stride[2],
-                    total == 0 ? -MPK_INFINITY : (largest + ptx_log2(total)) / ROWS_LOG2_E);
+            ptx_store_word(mpk_at<float>(t, o.lse.operand) + to * o.lse.stride[0] + w.split * o.lse.stride[1] + head,
+                           __float_as_uint(total == 0 ? -MPK_INFINITY : (largest + ptx_log2(total)) / ROWS_LOG2_E));
     }
 }
 
@@ -409,6 +451,7 @@ MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, con
 {
     const int tokens = (int)o.index.dims[0], group = (int)(h.heads / h.kv_heads), columns = group * (int)h.size;
     rows_work w;
+    mpk_wait(t);
     for (w.entry = (int)mpk_lo(t, 0) / tokens; w.entry < (int)mpk_hi(t, 0) / tokens; w.entry++)
         for (w.kv_head = (int)mpk_lo(t, 2) / columns; w.kv_head < (int)mpk_hi(t, 2) / columns; w.kv_head++) {
             w.g_keys = mpk_data(t, o.k_cache) +
@@ -423,6 +466,7 @@ MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, con
                     rows_fill(t, o, h, w, rows_scratch<ROWS>::keys((int)h.size));
             }
         }
+    mpk_trigger(t);
 }
 
 #endif

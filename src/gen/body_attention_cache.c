@@ -136,6 +136,12 @@ static bool is_piece(const ir_tensor *t, int64_t words)
            t->stride[2] % (words == 8 ? 4 : 8) == 0 && t->dims[2] * t->stride[2] < INT32_MAX / 8;
 }
 
+/* The results are stored row by row. */
+static bool is_dense_rows(const ir_tensor *t)
+{
+    return t->stride[2] == 1;
+}
+
 static bool accepts_rows(const gen_call *c)
 {
     enum { MOST_SCRATCH_BYTES = 48 << 10, MOST_TOKENS = 64, MOST_WORDS = 128 };
@@ -143,6 +149,7 @@ static bool accepts_rows(const gen_call *c)
     heads n = heads_of(c);
     return accepts(c) && n.size % 8 == 0 && words_of(c) * lanes_of(c) <= MOST_WORDS && n.tokens <= MOST_TOKENS &&
            is_piece(k, words_of(c)) && is_piece(v, words_of(c)) && v->dtype == k->dtype && v->dims[3] == n.size &&
+           is_dense_rows(gen_output(c, 0)) && is_dense_rows(gen_output(c, 1)) &&
            scratch_of_rows(c) <= MOST_SCRATCH_BYTES;
 }
 
@@ -156,10 +163,11 @@ static mpk_status print_rows(mpk_context *cx, const gen_call *c, uint32_t n, tex
     return MPK_OK;
 }
 
-#define BY_ROWS(operator)                                                                                         \
-    {                                                                                                             \
-        .op = operator, .name = "attention_cache_rows", .rank = 10, .accepts = accepts_rows, .print = print_rows, \
-        .scratch_bytes = scratch_of_rows                                                                          \
+/* bits: inputs that may be carried. */
+#define BY_ROWS(operator, bits)                                                                     \
+    {                                                                                               \
+        .op = operator, .name = "attention_cache_rows", .rank = 10, .waits = true, .carries = bits, \
+        .accepts = accepts_rows, .print = print_rows, .scratch_bytes = scratch_of_rows              \
     }
-const gen_body gen_body_attention_cache_rows = BY_ROWS("attention_cache");
-const gen_body gen_body_sdpa_split_rows = BY_ROWS("sdpa_split");
+const gen_body gen_body_attention_cache_rows = BY_ROWS("attention_cache", 1 << Q);
+const gen_body gen_body_sdpa_split_rows = BY_ROWS("sdpa_split", 0);

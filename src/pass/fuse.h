@@ -60,8 +60,9 @@ mpk_status fuse_logits(rewrite *w);
 
 /* recognise_attention.c: rotate, partly, heads. */
 mpk_status recognise_attention(rewrite *w);
-/* fuse_cache.c: cache, split. */
+/* fuse_cache.c: cache and split; views. */
 mpk_status fuse_caches(rewrite *w);
+mpk_status fuse_views(rewrite *w);
 
 /* ---- fuse_linear.c ---- */
 

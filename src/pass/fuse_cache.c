@@ -4,10 +4,11 @@
  *              index_put(v_cache, v, index), mask)            -> attention_fold(attention_cache(qkv, ...))
  *
  *   split      sdpa(q, k, v, mask) of other patterns         -> attention_fold(sdpa_split(q, k, v, mask))
+ *   views      a view of a view ... of x, that is x          -> x
  *
- * with options->split_tokens, for at most so many tokens.  Norms and rotation may be absent.  The parts stand in qkv
- * one behind the other, as rule siblings leaves them.  Nothing else may touch the caches: the operator stands where the
- * attention stood, and reads them without saying so.
+ * the first two with options->split_tokens, for at most so many tokens.  Norms and rotation may be absent.  The parts
+ * stand in qkv one behind the other, as rule siblings leaves them.  Nothing else may touch the caches: the operator
+ * stands where the attention stood, and reads them without saying so.
  */
 #include "pass/fuse.h"
 
@@ -150,19 +151,6 @@ static bool is_own(const rewrite *w, ir_tensor_id cache, const ir_op *put, const
     return true;
 }
 
-/* Is the storage of t written in place between two places of the program?  Then it is not what it was. */
-static bool is_written(const rewrite *w, ir_tensor_id t, uint32_t first, uint32_t last)
-{
-    ir_tensor_id root = tg_root(w->g, t);
-    for (size_t o = 0; o < w->g->ops.n; o++) {
-        const ir_op *op = &w->g->ops.at[o];
-        for (uint32_t i = 0; i < op->n_out && w->keys.at[o] > first && w->keys.at[o] < last; i++)
-            if (!(op->def->flags & OP_VIEW) && tg_root(w->g, op->out[i]) == root)
-                return true;
-    }
-    return false;
-}
-
 static bool match_caches(const rewrite *w, const ir_op *sdpa, cache_parts *p, const ir_op **k_put, const ir_op **v_put)
 {
     *k_put = find_write(w, rewrite_input(w, sdpa, SDPA_K), &p->k_cache);
@@ -177,7 +165,7 @@ static bool match_caches(const rewrite *w, const ir_op *sdpa, cache_parts *p, co
            same_dims(values, tensor_of(w, rewrite_input(w, *v_put, 1))) && values->dims[0] == index->dims[0] &&
            values->dims[1] == k->dims[0] && values->dims[2] == k->dims[1] && values->dims[3] == k->dims[3] &&
            is_own(w, p->k_cache, *k_put, sdpa) && is_own(w, p->v_cache, *v_put, sdpa) &&
-           !is_written(w, p->index, put, w->keys.at[tensor_of(w, sdpa->out[0])->producer]);
+           !rewrite_is_written(w, p->index, put, w->keys.at[tensor_of(w, sdpa->out[0])->producer]);
 }
 
 static bool match_shape(const rewrite *w, const ir_op *sdpa, cache_parts *p)
@@ -316,5 +304,27 @@ mpk_status fuse_caches(rewrite *w)
         TRY(apply_cache(w, o));
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_split(w, o));
+    return MPK_OK;
+}
+
+/* ---- rule views ---- */
+
+/* Is t its base itself, behind views that lead back to it? */
+static bool leads_back(const rewrite *w, ir_tensor_id t, ir_tensor_id base)
+{
+    const ir_tensor *a = tensor_of(w, t), *b = tensor_of(w, base);
+    bool same = t != base && same_dims(a, b) && a->offset == b->offset;
+    for (uint32_t i = 0; same && i < a->rank; i++)
+        same = a->dims[i] == 1 || a->stride[i] == b->stride[i];
+    return same;
+}
+
+mpk_status fuse_views(rewrite *w)
+{
+    for (ir_tensor_id t = 0; t < w->n_source; t++) {
+        ir_tensor_id base = rewrite_before_views(w, t);
+        if (w->uses.at[t] && !w->is_output[t] && leads_back(w, t, base))
+            rewrite_replace(w, t, base);
+    }
     return MPK_OK;
 }

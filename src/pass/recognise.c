@@ -8,6 +8,7 @@
  *   flat     rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that fuse_ops finds
  *            linears next to what is done to their results; rows: element-wise operators and norms
  *   back     reshape(reshape(a)) with the shape of a         -> a
+ *   same     0 + x of integers                               -> x, unless x is overwritten before the last reader
  *   result   copy of the whole of a, dense, to an output     -> a is the output
  *
  * and those of recognise_attention.c.  rms_norm adds in another order and rounds less often, which is all that changes.
@@ -206,6 +207,42 @@ static mpk_status apply_back(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* ---- rule same ---- */
+
+/* The key behind the last operator that reads the storage of a tensor. */
+static uint32_t end_of_reading(const rewrite *w, ir_tensor_id t)
+{
+    uint32_t end = 0;
+    for (size_t o = 0; o < w->g->ops.n; o++)
+        for (uint32_t i = 0; i < w->g->ops.at[o].n_in; i++) {
+            ir_tensor_id in = w->g->ops.at[o].in[i];
+            if (in != IR_NONE && tg_root(w->g, in) == t && w->keys.at[o] >= end)
+                end = w->keys.at[o] + 1;
+        }
+    return end;
+}
+
+static bool is_in_output(const rewrite *w, ir_tensor_id t)
+{
+    for (size_t i = 0; i < w->g->outputs.n; i++)
+        if (tg_root(w->g, w->g->outputs.at[i]) == t)
+            return true;
+    return false;
+}
+
+static mpk_status apply_same(rewrite *w, ir_op_id id)
+{
+    ir_tensor_id x, y = w->g->ops.at[id].out[0];
+    str e = expression_of(w, y, &x);
+    bool is_sum = str_is(e, "0 + x0") || str_is(e, "x0 + 0");
+    ir_dtype dtype = tensor_of(w, y)->dtype;
+    if (is_sum && (dtype == IR_I32 || dtype == IR_I64) && same_dims(tensor_of(w, x), tensor_of(w, y)) &&
+        !is_in_output(w, y) && !rewrite_is_written(w, y, w->keys.at[id], UINT32_MAX) &&
+        !rewrite_is_written(w, x, w->keys.at[id], end_of_reading(w, y)))
+        rewrite_replace(w, y, x);
+    return MPK_OK;
+}
+
 /* ---- rule result ---- */
 
 /* The tensor that owns the storage of which t is all, in its order; IR_NONE if it is not all, or not a temporary's. */
@@ -255,7 +292,7 @@ mpk_status pass_recognise(pass_state *s, ir_graph **g)
                                                                    {apply_weight, NULL},
                                                                    {apply_cast, NULL},
                                                                    {apply_flat, apply_back},
-                                                                   {apply_result, NULL}};
+                                                                   {apply_same, apply_result}};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds && s->options->fusion != PASS_FUSE_NONE; i++) {
         rewrite w;
         TRY(rewrite_begin(s, *g, &w));

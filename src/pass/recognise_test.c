@@ -223,6 +223,23 @@ static void repeated_heads_are_read_once(void **state)
     arena_free(&a);
 }
 
+/* 0 + x is x as long as x is. */
+static void nothing_added_is_nothing_done(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "state %x : i64[4]\ninput %u : i64[4]\n%s = map(%x) {expr = \"0 + x0\", dtype = \"i64\"}\n"
+        "%y = map(%s) {expr = \"x0 + 3\", dtype = \"i64\"}\n"
+        "%w = slice_scatter(%x, %u) {starts = [0], stops = [4], in_place = 1}\noutput %y\n";
+    arena a = {0};
+    ir_graph *g = parse(&a, source);
+    assert_int_equal(count_of(recognise(&a, g, false), "map"), 1);
+    g = parse_with(&a, source, "in_place = 1}",
+                   "in_place = 1}\n%z = map(%s) {expr = \"-x0\", dtype = \"i64\"}\noutput %z");
+    assert_int_equal(count_of(recognise(&a, g, false), "map"), 3);
+    arena_free(&a);
+}
+
 static const char copied[] = "input %x : f32[6, 4]\n%s = softmax(%x)\n%v = reshape(%s) {shape = [2, 3, 4]}\n"
                              "%y = copy(%v)\noutput %y\n";
 
@@ -258,6 +275,7 @@ int main(void)
         cmocka_unit_test(a_norm_between_casts_keeps_its_bits),
         cmocka_unit_test(rotation_keeps_its_bits),
         cmocka_unit_test(repeated_heads_are_read_once),
+        cmocka_unit_test(nothing_added_is_nothing_done),
         cmocka_unit_test(a_result_is_written_where_its_copy_would_be),
     };
     base_seed = check_seed();

@@ -131,6 +131,18 @@ mpk_status rewrite_copy_attributes(rewrite *w, const ir_op *op, ir_set *sets)
     return MPK_OK;
 }
 
+bool rewrite_is_written(const rewrite *w, ir_tensor_id t, uint32_t first, uint32_t last)
+{
+    ir_tensor_id root = tg_root(w->g, t);
+    for (size_t o = 0; o < w->g->ops.n; o++) {
+        const ir_op *op = &w->g->ops.at[o];
+        for (uint32_t i = 0; i < op->n_out && w->keys.at[o] > first && w->keys.at[o] < last; i++)
+            if (!(op->def->flags & OP_VIEW) && tg_root(w->g, op->out[i]) == root)
+                return true;
+    }
+    return false;
+}
+
 /* Take back what an operator reads once nothing reads its results. */
 static void release(rewrite *w, ir_tensor_id t)
 {

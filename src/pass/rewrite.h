@@ -34,6 +34,8 @@ const ir_attribute *rewrite_attribute(const ir_op *op, const char *name);
 /* Add an operator that stands at `key`; attributes as for ir_add_op. */
 mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in, const ir_tensor_id *in,
                        const ir_set *attributes, ir_tensor_id *out);
+/* Is the storage of a tensor written in place by an operator between two keys?  Then it is not what it was. */
+bool rewrite_is_written(const rewrite *w, ir_tensor_id tensor, uint32_t first, uint32_t last);
 /* Add the reshape of a tensor. */
 mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank, const int64_t *dims,
                            ir_tensor_id *out);

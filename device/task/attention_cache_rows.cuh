@@ -117,7 +117,7 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
 }
 
 /* Ask for element `at` of qkv: of a carried tensor (rt_lane.h) the word that it is in, else the element alone. */
-MPK_FN rt_u32 rows_ask(const mpk_task &t, const cache_operands &o, rt_i64 at)
+MPK_FN rt_u32 rows_ask(const mpk_task &t, const cache_operands &o, int at)
 {
     const char *g = mpk_data(t, o.qkv) + at * mpk_dtype_bytes(o.qkv.dtype);
     if (mpk_carries(t, o.qkv.operand))
@@ -125,7 +125,7 @@ MPK_FN rt_u32 rows_ask(const mpk_task &t, const cache_operands &o, rt_i64 at)
     return o.qkv.dtype == MPK_F32 ? *(const rt_u32 *)g : *(const rt_u16 *)g;
 }
 /* The element, once it is there. */
-MPK_FN float rows_answer(const mpk_task &t, const cache_operands &o, rt_i64 at, rt_u32 word)
+MPK_FN float rows_answer(const mpk_task &t, const cache_operands &o, int at, rt_u32 word)
 {
     const char *g = mpk_data(t, o.qkv) + at * mpk_dtype_bytes(o.qkv.dtype);
     if (mpk_carries(t, o.qkv.operand)) {
@@ -146,14 +146,14 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
     const int lane = mpk_thread() % 32, size = (int)h.size, dtype = o.qkv.dtype;
     const rt_i64 at[RT_MAX_RANK] = {entry, token, 0};
     const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2;
-    const rt_i64 from = cache_from(o, entry, token, head);
+    const int from = (int)cache_from(o, entry, token, head), step = (int)o.qkv.stride[3];
     rt_u32 word[PER];
     float x[PER], weight[PER], cosine[PER], sine[PER], sum = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         const int e = lane + 32 * i;
         const bool there = e < size, turns = there && e < n;
-        word[i] = there ? rows_ask(t, o, from + e * o.qkv.stride[3]) : 0;
+        word[i] = there ? rows_ask(t, o, from + e * step) : 0;
         weight[i] = there && mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
         cosine[i] =
             turns ? mpk_get(o.cosine, mpk_data(t, o.cosine), mpk_spread(o.cosine, 3, at) + e * o.cosine.stride[2]) : 1;
@@ -161,7 +161,7 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
     }
 #pragma unroll
     for (int i = 0; i < PER; i++) {
-        x[i] = lane + 32 * i < size ? rows_answer(t, o, from + (lane + 32 * i) * o.qkv.stride[3], word[i]) : 0;
+        x[i] = lane + 32 * i < size ? rows_answer(t, o, from + (lane + 32 * i) * step, word[i]) : 0;
         sum += x[i] * x[i];
     }
     if (mpk_is_there(norm)) {
@@ -213,12 +213,12 @@ template <int LANES>
 MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, rt_i64 token,
                       float *stage, int keys)
 {
-    const rt_i64 from = cache_from(o, w.entry, token, h.heads + h.kv_heads + w.kv_head);
+    const int from = (int)cache_from(o, w.entry, token, h.heads + h.kv_heads + w.kv_head), step = (int)o.qkv.stride[3];
     rows_turn<LANES>(t, o, h, o.k_norm, w.entry, token, h.heads + w.kv_head, 1, stage, stage);
     for (int e = mpk_thread() % 32; e < (int)h.size; e += 32) {
         mpk_put(o.k_cache, rows_new(t, o, h, keys, 0, token), e, stage[e]);
         mpk_put(o.v_cache, rows_new(t, o, h, keys, 1, token), e,
-                rows_answer(t, o, from + e * o.qkv.stride[3], rows_ask(t, o, from + e * o.qkv.stride[3])));
+                rows_answer(t, o, from + e * step, rows_ask(t, o, from + e * step)));
     }
     __syncwarp();
 }
@@ -377,6 +377,7 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
     const int tokens = (int)o.index.dims[0];
     float *s_query = (float *)t.s_scratch;
     float *stage = (float *)(t.s_scratch + rows_scratch<ROWS>::partial(size)) + warp * size;
+#pragma unroll 1
     for (int i = warp; i < ROWS + (row0 || !mpk_is_there(o.index) ? 0 : tokens); i += MPK_WARPS) {
         const int row = row0 + i;
         if (i < ROWS) {

@@ -148,6 +148,7 @@ static bool accepts_rows(const gen_call *c)
     const ir_tensor *k = gen_input(c, KEYS), *v = gen_input(c, VALUES);
     heads n = heads_of(c);
     return accepts(c) && n.size % 8 == 0 && words_of(c) * lanes_of(c) <= MOST_WORDS && n.tokens <= MOST_TOKENS &&
+           n.entries * gen_input(c, Q)->stride[0] < INT32_MAX / 8 && ir_elements(gen_input(c, Q)) < INT32_MAX / 8 &&
            is_piece(k, words_of(c)) && is_piece(v, words_of(c)) && v->dtype == k->dtype && v->dims[3] == n.size &&
            is_dense_rows(gen_output(c, 0)) && is_dense_rows(gen_output(c, 1)) &&
            scratch_of_rows(c) <= MOST_SCRATCH_BYTES;

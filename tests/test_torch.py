@@ -94,6 +94,21 @@ def test_greedy_tokens_with_a_static_cache(name):
     assert all(not r.fallbacks for r in reports), [r.fallbacks for r in reports]
 
 
+def test_a_decode_step_is_recognised():
+    """Norms, rotations, grouped heads and products of one input are whole operators, whatever PyTorch made of them."""
+    net = torch_models.DECODERS["qwen3"]().eval()
+    cache = transformers.StaticCache(config=net.config, max_cache_len=16)
+    net(torch_models.token_ids(1, 6)["input_ids"], past_key_values=cache, use_cache=True)
+    told = mpk.explain(
+        net, torch.tensor([[5]]), past_key_values=cache, use_cache=True, position_ids=torch.tensor([[6]])
+    )
+    layers = net.config.num_hidden_layers
+    assert told.launches == 1 and not told.fallbacks
+    assert told.kinds["rotate"] == told.kinds["rms_norm"] == 2 * layers and told.kinds["sdpa"] == layers
+    assert told.kinds["linear"] == 4 * layers + 1 and told.kinds["embedding"] == 1
+    assert not {"reduce", "silu", "copy", "expand"} & set(told.kinds)
+
+
 @pytest.mark.parametrize("name", torch_models.MODULES)
 def test_module_is_one_program(name):
     net, x = torch_models.MODULES[name]()

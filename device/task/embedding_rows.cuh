@@ -23,7 +23,14 @@ MPK_FN void embed_store(rt_u16 *row, int piece, int lo, int hi, const mpk_words 
             row[piece * 8 + i] = (rt_u16)(words[i / 2] >> (i % 2 * 16));
 }
 
-static __device__ __noinline__ void embedding_rows(const mpk_task &t, int columns, rt_u32 n_rows)
+/* Token `item`, of 32 or of 64 bits; n_rows: there is no such row. */
+MPK_FN rt_u32 embed_id(const mpk_task &t, int item, rt_u32 n_rows, bool wide)
+{
+    const char *at = mpk_at<const char>(t, EMBED_TOKENS) + item * (wide ? 8 : 4);
+    return wide && ptx_load_word(at + 4) ? n_rows : ptx_load_word(at);
+}
+
+static __device__ __noinline__ void embedding_rows(const mpk_task &t, int columns, rt_u32 n_rows, bool wide)
 {
     const int lo = (int)mpk_lo(t, 1), hi = (int)mpk_hi(t, 1), first = lo / 8, pieces = (hi + 7) / 8 - first;
     const int token0 = (int)mpk_lo(t, 0), n = ((int)mpk_hi(t, 0) - token0) * pieces;
@@ -34,8 +41,7 @@ static __device__ __noinline__ void embedding_rows(const mpk_task &t, int column
 #pragma unroll
         for (int i = 0; i < EMBED_AT_ONCE; i++) {
             const int item = base + i * MPK_THREADS;
-            id[i] =
-                item < n ? ptx_load_word(mpk_at<const char>(t, EMBED_TOKENS) + (token0 + item / pieces) * 4) : n_rows;
+            id[i] = item < n ? embed_id(t, token0 + item / pieces, n_rows, wide) : n_rows;
         }
 #pragma unroll
         for (int i = 0; i < EMBED_AT_ONCE; i++) {

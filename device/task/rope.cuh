@@ -1,4 +1,5 @@
-/* rope.cuh - rotary embedding: rope_table from frequencies that the compiler has worked out, and rope by a table. */
+/* rope.cuh - rotary embedding: rope_table from frequencies that the compiler has worked out, rope by such a table, and
+ * rotate by tables from elsewhere. */
 #ifndef TASK_ROPE_CUH
 #define TASK_ROPE_CUH
 
@@ -67,6 +68,31 @@ MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table
             rt_i64 angle = at[0] * table.stride[0] + pair * table.stride[2];
             value = rope_turn(value, mpk_get(x, g_x, head + partner * x.stride[2]), is_first,
                               mpk_get(table, g_table, angle), mpk_get(table, g_table, angle + table.stride[1]));
+        }
+        mpk_put(y, g_y, mpk_offset(y, at), value);
+    }
+}
+
+/* y = x cos + (-x2, x1) sin; both products and the sum are rounded, as in src/op/rotate.h. */
+MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cosine, const mpk_view &sine,
+                       const mpk_view &y)
+{
+    const char *g_x = mpk_data(t, x), *g_cosine = mpk_data(t, cosine), *g_sine = mpk_data(t, sine);
+    char *g_y = mpk_data(t, y);
+    const int last = x.rank - 1;
+    const rt_i64 width = cosine.dims[cosine.rank - 1], half = width / 2;
+    mpk_box box = mpk_box_of(t, x.rank);
+    rt_u64 n = mpk_count(box, x.rank);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(box, x.rank, i, at);
+        const rt_i64 e = at[last], from = mpk_offset(x, at);
+        float value = mpk_get(x, g_x, from);
+        if (e < width) {
+            float other = mpk_get(x, g_x, from + (e < half ? half : -half) * x.stride[last]);
+            float product = value * mpk_get(cosine, g_cosine, mpk_spread(cosine, x.rank, at));
+            other = (e < half ? -other : other) * mpk_get(sine, g_sine, mpk_spread(sine, x.rank, at));
+            value = mpk_round(x.dtype, product) + mpk_round(x.dtype, other);
         }
         mpk_put(y, g_y, mpk_offset(y, at), value);
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mpk.emit import Emitter, Unsupported, Val
+from mpk.emit import Emitter, Unsupported, Val, dtype_name
 from mpk.lowering import aten, in_range, lower, packet, result_dtype, result_shape
 from mpk.lowering_math import LOW, no_extra
 
@@ -138,7 +138,11 @@ def index_select(e: Emitter, x: Val, axis: int, i: Val) -> Val:
 
 @lower(aten.embedding)
 def embedding(e: Emitter, table: Val, ids: Val, *_: Any) -> Val:
-    return e.op("index", table, as_index(e, ids))
+    ids = as_index(e, ids)
+    if table.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return e.op("index", table, ids)
+    rows = e.op("embedding", e.reshape(ids, (ids.numel,)), table, dtype=dtype_name(table.dtype))
+    return e.reshape(rows, ids.shape + table.shape[1:])
 
 
 @lower(aten._embedding_bag_forward_only, aten._embedding_bag)

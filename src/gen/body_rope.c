@@ -34,6 +34,8 @@ static mpk_status print_rope_table(mpk_context *cx, const gen_call *c, uint32_t 
 }
 
 GEN_PRINTER(rope, "rope_run", "b0")
+GEN_PRINTER(rotate, "rotate_run", "")
 
 const gen_body gen_body_rope_table = GEN_BODY("rope_table", "rope", print_rope_table, NULL);
 const gen_body gen_body_rope = GEN_BODY("rope", "rope", print_rope, NULL);
+const gen_body gen_body_rotate = GEN_BODY("rotate", "rope", print_rotate, NULL);

@@ -56,6 +56,10 @@ static uint64_t base_seed;
     "input %t : f32[" tokens ", 2, " half "] live=tokens\n" PLACES(tokens, slots, pages, n_pages, kv_heads, size) \
         norms "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc" with ") {" attributes           \
               ", kv_heads = " kv_heads ", head_size = " size "}\n"
+#define PIECE(qkv, cache, index, mask, table, with, attributes)                                                     \
+    "input %x : " qkv "\nstate %kc : " cache "\nstate %vc : " cache "\ninput %i : " index "\ninput %m : " mask      \
+    "\ninput %c : " table "\ninput %s : " table "\nconst %qn : bf16[128]\nconst %kn : bf16[128]\n%y, %l, %k, %v = " \
+    "attention_cache(%x, %kc, %vc, %i, %m, " with ") {" attributes "}\n"
 #define NORMS "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
 
 static const char *const decode_graphs[] = {
@@ -112,6 +116,16 @@ static const char *const paged_graphs[] = {
     "input %q : bf16[33, 16, 128] live=tokens\n" PLACES(
         "33", "3", "4", "13", "8", "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages) {window = 90}\n",
     "input %t : i32[33] live=tokens\nconst %w : bf16[301, 1024]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n",
+    PIECE("bf16[1, 4096]", "bf16[1, 8, 1096, 128]", "i64[1]", "f32[1, 1, 1, 1096]", "bf16[1, 1, 128]",
+          "%c, %s, %qn, %kn", "heads = 16, kv_heads = 8, head_size = 128, splits = 16"),
+    PIECE("bf16[3, 768]", "bf16[1, 1, 300, 128]", "i64[3]", "f32[3, 300]", "f32[1, 3, 64]", "%c, %s, _, %kn",
+          "heads = 4, kv_heads = 1, head_size = 128, splits = 2"),
+    PIECE("f16[4, 200]", "f16[2, 1, 130, 40]", "i32[2]", "f32[2, 1, 2, 130]", "f16[2, 2, 40]", "%c, %s",
+          "heads = 3, kv_heads = 1, head_size = 40, splits = 3, scale = 0.3"),
+    PIECE("bf16[1, 1024]", "bf16[1, 1, 90, 256]", "i64[1]", "f32[1, 2, 1, 90]", "bf16[1, 1, 256]", "%c, %s",
+          "heads = 2, kv_heads = 1, head_size = 256, splits = 2"),
+    PIECE("bf16[16, 640]", "bf16[1, 1, 150, 128]", "i64[16]", "f32[1, 1, 16, 150]", "bf16[1, 16, 128]", "_, _, %qn",
+          "heads = 3, kv_heads = 1, head_size = 128, splits = 3"),
 };
 
 /* Keep a case if a body of this architecture takes it that the generic test does not see. */
@@ -278,7 +292,7 @@ static void count_seen(const bed *b, const ir_tensor *cache, int64_t *seen)
 static void poison_caches(bed *b)
 {
     operand k = named(b, "k_cache"), v = named(b, "v_cache");
-    if (!k.tensor || k.tensor->dtype != IR_BF16)
+    if (!k.tensor || k.tensor->dtype != IR_BF16 || !named(b, "pages").tensor)
         return;
     const int64_t *dims = k.tensor->dims;
     size_t row = (size_t)dims[3] * sizeof(uint16_t);
@@ -293,6 +307,40 @@ static void poison_caches(bed *b)
             memset((char *)v.data + (size_t)i * row, 0xff, row);
     }
     free(seen);
+}
+
+/* Is position p of an entry of a cache in one piece read?  If a row of the mask shows it, and no token takes it. */
+static bool is_read(operand index, operand mask, int64_t entry, int64_t p, int64_t length)
+{
+    int64_t entries = mask.tensor->rank == 4 ? mask.tensor->dims[0] : 1;
+    int64_t own = ir_elements(mask.tensor) / length / entries;
+    bool seen = false;
+    for (int64_t i = 0; i < ir_elements(index.tensor); i++) {
+        op_view v = {.data = index.data, .dtype = index.tensor->dtype};
+        int64_t taken = v.dtype == IR_I64 ? ((const int64_t *)v.data)[i] : ((const int32_t *)v.data)[i];
+        if (taken == p || taken + length == p)
+            return false;
+    }
+    for (int64_t r = 0; r < own; r++) {
+        int64_t row = entries == 1 ? r : entry * own + r;
+        seen = seen || ((const float *)mask.data)[row * length + p] != -INFINITY;
+    }
+    return seen;
+}
+
+/* NaN into the positions of caches in one piece that are not read. */
+static void poison_pieces(bed *b)
+{
+    operand k = named(b, "k_cache"), v = named(b, "v_cache"), index = named(b, "index"), mask = named(b, "mask");
+    if (!index.tensor || !k.tensor || !mask.tensor || mask.tensor->dtype != IR_F32)
+        return;
+    const int64_t *dims = k.tensor->dims;
+    size_t row = (size_t)dims[3] * ir_dtype_table[k.tensor->dtype].block_bytes;
+    for (int64_t i = 0; i < dims[0] * dims[1] * dims[2]; i++)
+        if (!is_read(index, mask, i / dims[2] / dims[1], i % dims[2], dims[2])) {
+            memset((char *)k.data + (size_t)i * row, 0xff, row);
+            memset((char *)v.data + (size_t)i * row, 0xff, row);
+        }
 }
 
 /* Columns of row `row` of a weight to where the layout of gen/device_body.h has them. */
@@ -479,6 +527,7 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     empty_parts(&b);
     poison_dead(&b);
     poison_caches(&b);
+    poison_pieces(&b);
     void **start = save(&b), **first = NULL, *packed = pack_weights(&b, &s->use->pack);
     void **expected = expect(&b, whole, start);
     size_t n = split(&b, whole, boxes);

@@ -1,5 +1,5 @@
-/* embedding.c - rows of a table by token id.  tokens i32[T], table [V, D] -> x [T, D]; an id outside 0 .. V - 1 gives
- * zeros.
+/* embedding.c - rows of a table by token id.  tokens i32[T] or i64[T], table [V, D] -> x [T, D]; an id outside
+ * 0 .. V - 1 gives zeros.
  *
  * Which rows are read is known only at run time, so a task is said to read every row of its columns. Block dtypes are
  * unpacked, so columns are cut at blocks. Cost: one row of memory a token.
@@ -11,7 +11,7 @@ enum { TOKENS, TABLE };
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    TRY(shape_expect(cx, g, op, TOKENS, SHAPE_I32, 1, (int64_t[]){SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, TOKENS, SHAPE_INDEX, 1, (int64_t[]){SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, TABLE, SHAPE_WEIGHT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
     const ir_tensor *tokens = shape_input(g, op, TOKENS);
     CHECK(cx, ir_dtype_from_name(op->attributes[0].s, &out->dtype) && SHAPE_FLOAT >> out->dtype & 1, MPK_EUNSUPPORTED,
@@ -91,6 +91,7 @@ static const op_case cases[] = {
     CASE("3", "q5_k", "17, 768"),
     CASE("7", "q6_k", "17, 768"),
     {"input %t : i32[5] live=tokens\nconst %w : q8_0[11, 64]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
+    {"input %t : i64[9]\nconst %w : bf16[103, 320]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
     {"input %t : i32[40] live=tokens\nconst %w : bf16[1003, 328]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
 };
 

@@ -1,4 +1,5 @@
-/* fuse.h - what the rules of fuse_ops share: conditions, and linear taken apart.  One file for each group of rules. */
+/* fuse.h - what the rules of fuse_ops and recognise share: conditions, and linear taken apart.  One file for
+ * each group of rules. */
 #ifndef PASS_FUSE_H
 #define PASS_FUSE_H
 
@@ -21,6 +22,11 @@ static inline bool same_dims(const ir_tensor *a, const ir_tensor *b)
 static inline bool is_const(const rewrite *w, ir_tensor_id t)
 {
     return t == IR_NONE || tensor_of(w, t)->kind == IR_CONST;
+}
+
+static inline bool is_small_float(ir_dtype dtype)
+{
+    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
 }
 
 /* May the rounding of this operator's result be left out? */
@@ -51,6 +57,12 @@ mpk_status fuse_linears(rewrite *w);
 mpk_status fuse_attentions(rewrite *w);
 /* fuse_logits.c: logits. */
 mpk_status fuse_logits(rewrite *w);
+
+/* recognise_attention.c: rotate, partly, heads. */
+mpk_status recognise_attention(rewrite *w);
+/* fuse_cache.c: cache and split; views. */
+mpk_status fuse_caches(rewrite *w);
+mpk_status fuse_views(rewrite *w);
 
 /* ---- fuse_linear.c ---- */
 

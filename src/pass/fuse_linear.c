@@ -200,7 +200,7 @@ static mpk_status apply_norm(rewrite *w, ir_op_id id)
     const ir_op *norm = rewrite_producer(w, p.in[X], "rms_norm");
     if (p.in[NORM] != IR_NONE || p.in[LSE] != IR_NONE || !norm || !is_private(w, norm, 1) ||
         !may_skip_rounding(w, norm) || rewrite_input(w, norm, 1) == IR_NONE ||
-        ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w))
+        !is_const(w, rewrite_input(w, norm, 1)) || ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w))
         return MPK_OK;
     p.in[X] = rewrite_input(w, norm, 0);
     p.in[NORM] = rewrite_input(w, norm, 1);

@@ -5,6 +5,7 @@
  * (The sums of a split attention run in another order than those of a whole one.)
  *
  *   fuse_linear.c      glu (full), siblings (full, paper), residual (full, paper), norm (full, few elements)
+ *   fuse_cache.c       cache, split (full, with options->split_tokens), views
  *   fuse_attention.c   attention (paper); split and fold (full, with options->splits, few tokens), else rope_kv (full)
  *   fuse_logits.c      logits (full, with options->logits)
  *
@@ -14,7 +15,8 @@
 
 mpk_status pass_fuse_ops(pass_state *s, ir_graph **g)
 {
-    static mpk_status (*const groups[])(rewrite * w) = {fuse_linears, fuse_attentions, fuse_logits};
+    static mpk_status (*const groups[])(rewrite * w) = {fuse_linears, fuse_caches, fuse_views, fuse_attentions,
+                                                        fuse_logits};
     for (size_t i = 0; i < sizeof groups / sizeof *groups && s->options->fusion != PASS_FUSE_NONE; i++) {
         rewrite w;
         TRY(rewrite_begin(s, *g, &w));

@@ -4,11 +4,15 @@
  *
  *   norm     x * rsqrt(mean(x^2 over the last axis) + eps)   -> rms_norm(x)
  *   weight   rms_norm(x) * w                                 -> rms_norm(x, w); casts to and from f32 around it go too
+ *   cast     rms_norm(x in f32, w), rounded to x's dtype      -> rms_norm(x, w), which has the same bits
  *   flat     rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that fuse_ops finds
  *            linears next to what is done to their results; rows: element-wise operators and norms
  *   back     reshape(reshape(a)) with the shape of a         -> a
+ *   same     0 + x of integers                               -> x, unless x is overwritten before the last reader
+ *   result   copy of the whole of a, dense, to an output     -> a is the output
  *
- * rms_norm adds in another order and rounds less often, which is all that changes.  Cost: linear in the program.
+ * and those of recognise_attention.c.  rms_norm adds in another order and rounds less often, which is all that changes.
+ * Cost: linear in the program.
  */
 #include "pass/fuse.h"
 
@@ -63,11 +67,6 @@ static mpk_status add_norm(rewrite *w, ir_op_id id, ir_tensor_id x, ir_tensor_id
     return MPK_OK;
 }
 
-static bool is_small_float(ir_dtype dtype)
-{
-    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
-}
-
 static mpk_status apply_row_norm(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -110,6 +109,19 @@ static mpk_status apply_weight(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+static mpk_status apply_cast(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    const ir_tensor *y = tensor_of(w, op->out[0]);
+    if (strcmp(op->def->name, "cast") != 0 || !is_small_float(y->dtype) || y->dtype == IR_F32)
+        return MPK_OK;
+    const ir_op *norm = rewrite_producer(w, rewrite_input(w, op, 0), "rms_norm");
+    ir_tensor_id x = norm ? before_cast(w, rewrite_input(w, norm, 0), y->dtype) : IR_NONE;
+    if (!norm || !same_dims(tensor_of(w, x), y))
+        return MPK_OK;
+    return add_norm(w, id, x, rewrite_input(w, norm, 1), rewrite_attribute(norm, "eps")->f);
+}
+
 /* ---- rules flat and back ---- */
 
 /* The tensor [T, D] of which t is another shape; IR_NONE if it is not one. */
@@ -136,26 +148,6 @@ static bool is_of_columns(const ir_tensor *t)
 static bool is_whole(const ir_tensor *t, const ir_tensor *y)
 {
     return t->rank == y->rank && memcmp(t->dims, y->dims, y->rank * sizeof *y->dims) == 0;
-}
-
-static mpk_status reshape_to(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank, const int64_t *dims,
-                             ir_tensor_id *out)
-{
-    return rewrite_add(w, key, "reshape", 1, &t, (ir_set[]){{.name = "shape", .ints = dims, .n_ints = rank}, {0}}, out);
-}
-
-/* The same attributes, for rewrite_add. */
-static mpk_status copy_attributes(rewrite *w, const ir_op *op, ir_set *sets)
-{
-    uint32_t n = op->def->n_attributes;
-    for (uint32_t i = 0; i < n; i++) {
-        const ir_attribute *a = &op->attributes[i];
-        char *words = arena_copy(w->s->scratch, a->s.n ? a->s.at : "", a->s.n);
-        CHECK(w->s->cx, words, MPK_ENOMEM, "out of memory for an attribute");
-        sets[i] = (ir_set){op->def->attributes[i].name, a->i, a->f, words, a->ints.at, a->ints.n};
-    }
-    sets[n] = (ir_set){0};
-    return MPK_OK;
 }
 
 /* Every operand is seen as rows, or is the same for each row, and one of them is a [T, D] under another shape. */
@@ -195,41 +187,121 @@ static mpk_status apply_flat(rewrite *w, ir_op_id id)
         if (flat != IR_NONE)
             in[i] = flat;
         else
-            TRY(reshape_to(w, key, in[i], 2, dims, &in[i]));
+            TRY(rewrite_reshape(w, key, in[i], 2, dims, &in[i]));
     }
-    TRY(copy_attributes(w, &op, sets));
+    TRY(rewrite_copy_attributes(w, &op, sets));
     TRY(rewrite_add(w, key, op.def->name, op.n_in, in, sets, &rows));
-    TRY(reshape_to(w, key + 1, rows, y.rank, y.dims, &out));
+    TRY(rewrite_reshape(w, key + 1, rows, y.rank, y.dims, &out));
     rewrite_replace(w, op.out[0], out);
     return MPK_OK;
 }
 
-static void apply_back(rewrite *w, ir_op_id id)
+static mpk_status apply_back(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
     if (strcmp(op->def->name, "reshape") != 0 || w->is_output[op->out[0]])
-        return;
+        return MPK_OK;
     ir_tensor_id flat = flat_of(w, rewrite_input(w, op, 0));
     if (flat != IR_NONE && is_whole(tensor_of(w, flat), tensor_of(w, op->out[0])))
         rewrite_replace(w, op->out[0], flat);
+    return MPK_OK;
 }
 
+/* ---- rule same ---- */
+
+/* The key behind the last operator that reads the storage of a tensor. */
+static uint32_t end_of_reading(const rewrite *w, ir_tensor_id t)
+{
+    uint32_t end = 0;
+    for (size_t o = 0; o < w->g->ops.n; o++)
+        for (uint32_t i = 0; i < w->g->ops.at[o].n_in; i++) {
+            ir_tensor_id in = w->g->ops.at[o].in[i];
+            if (in != IR_NONE && tg_root(w->g, in) == t && w->keys.at[o] >= end)
+                end = w->keys.at[o] + 1;
+        }
+    return end;
+}
+
+static bool is_in_output(const rewrite *w, ir_tensor_id t)
+{
+    for (size_t i = 0; i < w->g->outputs.n; i++)
+        if (tg_root(w->g, w->g->outputs.at[i]) == t)
+            return true;
+    return false;
+}
+
+static mpk_status apply_same(rewrite *w, ir_op_id id)
+{
+    ir_tensor_id x, y = w->g->ops.at[id].out[0];
+    str e = expression_of(w, y, &x);
+    bool is_sum = str_is(e, "0 + x0") || str_is(e, "x0 + 0");
+    ir_dtype dtype = tensor_of(w, y)->dtype;
+    if (is_sum && (dtype == IR_I32 || dtype == IR_I64) && same_dims(tensor_of(w, x), tensor_of(w, y)) &&
+        !is_in_output(w, y) && !rewrite_is_written(w, y, w->keys.at[id], UINT32_MAX) &&
+        !rewrite_is_written(w, x, w->keys.at[id], end_of_reading(w, y)))
+        rewrite_replace(w, y, x);
+    return MPK_OK;
+}
+
+/* ---- rule result ---- */
+
+/* The tensor that owns the storage of which t is all, in its order; IR_NONE if it is not all, or not a temporary's. */
+static ir_tensor_id whole_of(const rewrite *w, ir_tensor_id t)
+{
+    ir_tensor_id base = rewrite_before_views(w, t);
+    const ir_tensor *a = tensor_of(w, base), *b = tensor_of(w, t);
+    int64_t dense[IR_MAX_RANK];
+    ir_dense_strides(b->rank, b->dims, dense);
+    for (uint32_t i = 0; i < b->rank; i++)
+        if (b->dims[i] > 1 && b->stride[i] != dense[i])
+            return IR_NONE;
+    bool whole = a->kind == IR_TEMP && a->shares == IR_NONE && a->live == IR_ALL && b->offset == 0 &&
+                 a->dtype == b->dtype && ir_elements(a) == ir_elements(b);
+    return whole ? base : IR_NONE;
+}
+
+/* Is the storage of a tensor written after it was made? */
+static bool is_overwritten(const rewrite *w, ir_tensor_id t)
+{
+    for (size_t o = 0; o < w->g->ops.n; o++)
+        for (uint32_t i = 0; i < w->g->ops.at[o].n_out; i++) {
+            ir_tensor_id out = w->g->ops.at[o].out[i];
+            if (out != t && !(w->g->ops.at[o].def->flags & OP_VIEW) && tg_root(w->g, out) == t)
+                return true;
+        }
+    return false;
+}
+
+/* The copy's name goes to the tensor itself, whose shape may differ: a caller's memory has bytes alone. */
+static mpk_status apply_result(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "copy") != 0 || !w->is_output[op->out[0]])
+        return MPK_OK;
+    ir_tensor_id whole = whole_of(w, rewrite_input(w, op, 0));
+    if (whole == IR_NONE || w->is_output[whole] || w->names.at[whole].n || is_overwritten(w, whole))
+        return MPK_OK;
+    rewrite_replace(w, op->out[0], whole);
+    return MPK_OK;
+}
+
+/* A round is a walk over the operators as the rounds before have left them. */
 mpk_status pass_recognise(pass_state *s, ir_graph **g)
 {
-    for (int round = 0; round < 3 && s->options->fusion != PASS_FUSE_NONE; round++) {
+    static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {{apply_row_norm, NULL},
+                                                                   {apply_weight, NULL},
+                                                                   {apply_cast, NULL},
+                                                                   {apply_flat, apply_back},
+                                                                   {apply_same, apply_result}};
+    for (size_t i = 0; i < sizeof rounds / sizeof *rounds && s->options->fusion != PASS_FUSE_NONE; i++) {
         rewrite w;
         TRY(rewrite_begin(s, *g, &w));
         uint32_t n = (uint32_t)w.g->ops.n;
-        for (ir_op_id o = 0; o < n; o++) {
-            if (round == 0)
-                TRY(apply_row_norm(&w, o));
-            else if (round == 1)
-                TRY(apply_weight(&w, o));
-            else
-                TRY(apply_flat(&w, o));
-            if (round == 2)
-                apply_back(&w, o);
-        }
+        for (ir_op_id o = 0; o < n; o++)
+            for (uint32_t k = 0; k < 2 && rounds[i][k]; k++)
+                TRY(rounds[i][k](&w, o));
+        if (i == 0)
+            TRY(recognise_attention(&w));
         TRY(rewrite_end(&w, g));
     }
     return MPK_OK;

@@ -94,12 +94,12 @@ static void a_layer_of_small_operators_becomes_three_linears(void **state)
 }
 
 /* The program with one text in the place of another. */
-static ir_graph *parse_with(arena *a, const char *old, const char *by)
+static ir_graph *parse_with(arena *a, const char *source, const char *old, const char *by)
 {
-    const char *at = strstr(layer, old);
+    const char *at = strstr(source, old);
     assert_non_null(at);
     text t = {0};
-    text_add(&t, layer, (size_t)(at - layer));
+    text_add(&t, source, (size_t)(at - source));
     text_add(&t, by, strlen(by));
     text_add(&t, at + strlen(old), strlen(at + strlen(old)));
     ir_graph *g = parse(a, arena_copy(a, t.at, t.n));
@@ -116,7 +116,7 @@ static void what_is_nearly_a_norm_stays(void **state)
         {"rsqrt(x0)", "sqrt(x0)"},    {"%z = mul(%v, %r)", "%w = mul(%v, %v)\n%z = mul(%w, %r)"}};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         arena a = {0};
-        ir_graph *g = parse_with(&a, changes[i][0], changes[i][1]), *after = recognise(&a, g, false);
+        ir_graph *g = parse_with(&a, layer, changes[i][0], changes[i][1]), *after = recognise(&a, g, false);
         assert_int_equal(count_of(after, "rms_norm"), 0);
         check_near(&a, g, after);
         arena_free(&a);
@@ -142,12 +142,141 @@ static void low_precision_keeps_its_roundings(void **state)
     arena_free(&a);
 }
 
+/* A norm in f32 whose result is rounded has the bits of a norm of the rounded tensor itself. */
+static void a_norm_between_casts_keeps_its_bits(void **state)
+{
+    (void)state;
+    static const char source[] = "input %x : bf16[3, 16]\nconst %n : f32[16]\n%f = cast(%x) {dtype = \"f32\"}\n"
+                                 "%y = rms_norm(%f, %n)\n%z = cast(%y) {dtype = \"bf16\"}\noutput %z\n";
+    arena a = {0};
+    ir_graph *g = parse(&a, source), *after = recognise(&a, g, false);
+    assert_int_equal(after->ops.n, 1);
+    int64_t n, m;
+    const void *x = evaluate(&a, g, &n), *y = evaluate(&a, after, &m);
+    assert_memory_equal(x, y, (size_t)n * 2);
+    g = parse_with(&a, source, "rms_norm(%f, %n)\n%z = cast(%y) {dtype = \"bf16\"}",
+                   "rms_norm(%f, %n)\n%z = cast(%y) {dtype = \"f16\"}");
+    assert_int_equal(count_of(recognise(&a, g, false), "cast"), 2);
+    arena_free(&a);
+}
+
+static const char turned[] =
+    "input %x : bf16[1, 2, 3, 8]\ninput %c : bf16[1, 1, 3, 6]\ninput %s : bf16[1, 1, 3, 6]\n"
+    "%r = slice(%x) {starts = [0, 0, 0, 0], stops = [1, 2, 3, 6]}\n"
+    "%p = slice(%x) {starts = [0, 0, 0, 6], stops = [1, 2, 3, 8]}\n"
+    "%l = slice(%r) {starts = [0, 0, 0, 0], stops = [1, 2, 3, 3]}\n"
+    "%h = slice(%r) {starts = [0, 0, 0, 3], stops = [1, 2, 3, 6]}\n"
+    "%m = map(%h) {expr = \"-x0\"}\n%t = concat(%m, %l) {axis = 3}\n"
+    "%a = mul(%r, %c)\n%b = mul(%s, %t)\n%d = add(%a, %b)\n%y = concat(%d, %p) {axis = 3}\noutput %y\n";
+
+static void check_same(arena *a, const ir_graph *one, const ir_graph *two)
+{
+    int64_t n, m;
+    const void *x = evaluate(a, one, &n), *y = evaluate(a, two, &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(x, y, (size_t)ir_bytes(&one->tensors.at[one->outputs.at[0]]));
+}
+
+static void rotation_keeps_its_bits(void **state)
+{
+    (void)state;
+    static const char *const changes[][2] = {
+        {"-x0", "-x0 * 2"},
+        {"concat(%m, %l)", "concat(%l, %m)"},
+        {"mul(%r, %c)", "mul(%t, %c)"},
+        {"starts = [0, 0, 0, 3], stops = [1, 2, 3, 6]", "starts = [0, 0, 0, 2], stops = [1, 2, 3, 5]"},
+        {"input %c : bf16[1, 1, 3, 6]", "input %c : bf16[1, 1, 3, 1]"}};
+    arena a = {0};
+    ir_graph *g = parse(&a, turned), *after = recognise(&a, g, false);
+    assert_int_equal(count_of(after, "rotate"), 1);
+    assert_int_equal(after->ops.n, 1);
+    check_same(&a, g, after);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        g = parse_with(&a, turned, changes[i][0], changes[i][1]);
+        after = recognise(&a, g, false);
+        assert_int_equal(count_of(after, "rotate"), 0);
+        check_same(&a, g, after);
+    }
+    arena_free(&a);
+}
+
+static const char grouped[] =
+    "input %q : f32[1, 4, 3, 8]\ninput %k : f32[1, 2, 5, 8]\ninput %v : f32[1, 2, 5, 8]\n"
+    "%k5 = reshape(%k) {shape = [1, 2, 1, 5, 8]}\n%ke = expand(%k5) {shape = [1, 2, 2, 5, 8]}\n"
+    "%kr = reshape(%ke) {shape = [1, 4, 5, 8]}\n"
+    "%v5 = reshape(%v) {shape = [1, 2, 1, 5, 8]}\n%ve = expand(%v5) {shape = [1, 2, 2, 5, 8]}\n"
+    "%vr = reshape(%ve) {shape = [1, 4, 5, 8]}\n%y = sdpa(%q, %kr, %vr, _) {causal = 1}\noutput %y\n";
+
+static void repeated_heads_are_read_once(void **state)
+{
+    (void)state;
+    arena a = {0};
+    ir_graph *g = parse(&a, grouped), *after = recognise(&a, g, false);
+    assert_int_equal(count_of(after, "expand"), 0);
+    check_same(&a, g, after);
+    g = parse_with(&a, grouped, "%y = sdpa(%q, %kr, %vr, _)",
+                   "%vs = reshape(%v) {shape = [1, 1, 2, 5, 8]}\n%vt = expand(%vs) {shape = [1, 2, 2, 5, 8]}\n"
+                   "%vu = reshape(%vt) {shape = [1, 4, 5, 8]}\n%y = sdpa(%q, %kr, %vu, _)");
+    after = recognise(&a, g, false);
+    assert_int_equal(count_of(after, "expand"), 2);
+    check_same(&a, g, after);
+    arena_free(&a);
+}
+
+/* 0 + x is x as long as x is. */
+static void nothing_added_is_nothing_done(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "state %x : i64[4]\ninput %u : i64[4]\n%s = map(%x) {expr = \"0 + x0\", dtype = \"i64\"}\n"
+        "%y = map(%s) {expr = \"x0 + 3\", dtype = \"i64\"}\n"
+        "%w = slice_scatter(%x, %u) {starts = [0], stops = [4], in_place = 1}\noutput %y\n";
+    arena a = {0};
+    ir_graph *g = parse(&a, source);
+    assert_int_equal(count_of(recognise(&a, g, false), "map"), 1);
+    g = parse_with(&a, source, "in_place = 1}",
+                   "in_place = 1}\n%z = map(%s) {expr = \"-x0\", dtype = \"i64\"}\noutput %z");
+    assert_int_equal(count_of(recognise(&a, g, false), "map"), 3);
+    arena_free(&a);
+}
+
+static const char copied[] = "input %x : f32[6, 4]\n%s = softmax(%x)\n%v = reshape(%s) {shape = [2, 3, 4]}\n"
+                             "%y = copy(%v)\noutput %y\n";
+
+static void a_result_is_written_where_its_copy_would_be(void **state)
+{
+    (void)state;
+    static const char *const changes[][2] = {
+        {"%y = copy(%v)", "%t = transpose(%v) {perm = [1, 0, 2]}\n%y = copy(%t)"},
+        {"%y = copy(%v)", "%t = slice(%v) {starts = [0, 0, 0], stops = [1, 3, 4]}\n%y = copy(%t)"},
+        {"reshape(%s)", "reshape(%x)"},
+        {"%y = copy(%v)", "%o = map(%x) {expr = \"0 * x0\"}\n%y = copy(%v)\n%w = slice_scatter(%s, %o) {starts = [0, "
+                          "0], stops = [6, 4], in_place = 1}\noutput %w"}};
+    arena a = {0};
+    ir_graph *g = parse(&a, copied), *after = recognise(&a, g, false);
+    assert_int_equal(count_of(after, "copy"), 0);
+    assert_int_equal(after->outputs.at[0], ir_find(after, "y"));
+    check_same(&a, g, after);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        g = parse_with(&a, copied, changes[i][0], changes[i][1]);
+        after = recognise(&a, g, false);
+        assert_int_equal(count_of(after, "copy"), 1);
+        check_same(&a, g, after);
+    }
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_layer_of_small_operators_becomes_three_linears),
         cmocka_unit_test(what_is_nearly_a_norm_stays),
         cmocka_unit_test(low_precision_keeps_its_roundings),
+        cmocka_unit_test(a_norm_between_casts_keeps_its_bits),
+        cmocka_unit_test(rotation_keeps_its_bits),
+        cmocka_unit_test(repeated_heads_are_read_once),
+        cmocka_unit_test(nothing_added_is_nothing_done),
+        cmocka_unit_test(a_result_is_written_where_its_copy_would_be),
     };
     base_seed = check_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,6 +79,17 @@ const ir_op *rewrite_producer(const rewrite *w, ir_tensor_id tensor, const char 
     return strcmp(op->def->name, kind) == 0 ? op : NULL;
 }
 
+ir_tensor_id rewrite_before_views(const rewrite *w, ir_tensor_id t)
+{
+    while (w->g->tensors.at[t].producer != IR_NONE) {
+        const ir_op *op = &w->g->ops.at[w->g->tensors.at[t].producer];
+        if (!(op->def->flags & OP_VIEW) || w->g->tensors.at[t].shares == IR_NONE)
+            break;
+        t = rewrite_input(w, op, 0);
+    }
+    return t;
+}
+
 const ir_attribute *rewrite_attribute(const ir_op *op, const char *name)
 {
     uint32_t i = 0;
@@ -99,6 +110,37 @@ mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in
     PUSH(w->s->cx, w->s->scratch, &w->keys, key);
     count_uses(w, &w->g->ops.at[w->g->ops.n - 1]);
     return MPK_OK;
+}
+
+mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank, const int64_t *dims,
+                           ir_tensor_id *out)
+{
+    return rewrite_add(w, key, "reshape", 1, &t, (ir_set[]){{.name = "shape", .ints = dims, .n_ints = rank}, {0}}, out);
+}
+
+mpk_status rewrite_copy_attributes(rewrite *w, const ir_op *op, ir_set *sets)
+{
+    uint32_t n = op->def->n_attributes;
+    for (uint32_t i = 0; i < n; i++) {
+        const ir_attribute *a = &op->attributes[i];
+        char *words = arena_copy(w->s->scratch, a->s.n ? a->s.at : "", a->s.n);
+        CHECK(w->s->cx, words, MPK_ENOMEM, "out of memory for an attribute");
+        sets[i] = (ir_set){op->def->attributes[i].name, a->i, a->f, words, a->ints.at, a->ints.n};
+    }
+    sets[n] = (ir_set){0};
+    return MPK_OK;
+}
+
+bool rewrite_is_written(const rewrite *w, ir_tensor_id t, uint32_t first, uint32_t last)
+{
+    ir_tensor_id root = tg_root(w->g, t);
+    for (size_t o = 0; o < w->g->ops.n; o++) {
+        const ir_op *op = &w->g->ops.at[o];
+        for (uint32_t i = 0; i < op->n_out && w->keys.at[o] > first && w->keys.at[o] < last; i++)
+            if (!(op->def->flags & OP_VIEW) && tg_root(w->g, op->out[i]) == root)
+                return true;
+    }
+    return false;
 }
 
 /* Take back what an operator reads once nothing reads its results. */

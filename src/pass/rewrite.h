@@ -27,11 +27,20 @@ mpk_status rewrite_begin(pass_state *s, const ir_graph *from, rewrite *out);
 ir_tensor_id rewrite_input(const rewrite *w, const ir_op *op, uint32_t input);
 /* The operator that makes a tensor, if it is of this kind; NULL otherwise. */
 const ir_op *rewrite_producer(const rewrite *w, ir_tensor_id tensor, const char *kind);
+/* Through views to the tensor whose producer made the elements. */
+ir_tensor_id rewrite_before_views(const rewrite *w, ir_tensor_id tensor);
 /* The value of an attribute by name; the operator's record has it. */
 const ir_attribute *rewrite_attribute(const ir_op *op, const char *name);
 /* Add an operator that stands at `key`; attributes as for ir_add_op. */
 mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in, const ir_tensor_id *in,
                        const ir_set *attributes, ir_tensor_id *out);
+/* Is the storage of a tensor written in place by an operator between two keys?  Then it is not what it was. */
+bool rewrite_is_written(const rewrite *w, ir_tensor_id tensor, uint32_t first, uint32_t last);
+/* Add the reshape of a tensor. */
+mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank, const int64_t *dims,
+                           ir_tensor_id *out);
+/* The attributes of an operator for rewrite_add; sets[IR_MAX_ATTRIBUTES + 1]. */
+mpk_status rewrite_copy_attributes(rewrite *w, const ir_op *op, ir_set *sets);
 /* From now on `by` is read instead of `old`, whose name it takes if old is an output of the graph. */
 void rewrite_replace(rewrite *w, ir_tensor_id old, ir_tensor_id by);
 /* The finished program, in the result arena. */

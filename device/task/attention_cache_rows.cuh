@@ -1,0 +1,473 @@
+/* attention_cache_rows.cuh - sdpa_split and attention_cache by warps: K and V by loads of 16 bytes; rows of 8 to 256
+ * entries, of f32 to 128.
+ *
+ * A split's blocks of 64 positions go by warps, 8 neighbours each; LANES lanes share a position, 8 entries a lane, so
+ * that a load of a warp is 32 / LANES whole rows.  ROWS query rows are done at once; every group of lanes keeps
+ * a softmax of its own, which are put together at the end: lanes of a warp, then warps in rising order.
+ *
+ * The mask comes first, and a warp whose 8 positions nobody sees reads nothing of the cache: what lies behind a context
+ * costs its mask.  K and V of the first block are asked for before the queries are normalised and rotated, unless rows
+ * are so long that registers do not suffice.  Keys and values of the step are kept in scratch, and stand in for what
+ * the cache has at their positions.
+ */
+#ifndef TASK_ATTENTION_CACHE_ROWS_CUH
+#define TASK_ATTENTION_CACHE_ROWS_CUH
+
+#include "ptx/ptx.cuh"
+#include "task/attention_cache.cuh"
+#include "tile/worker.cuh"
+
+enum { ROWS_POSITIONS = CACHE_UNIT / 8 }; /* of a warp in a block */
+
+#define ROWS_LOG2_E 1.4426950408889634f
+
+/* Bytes of scratch, in this order: queries, partial sums of each warp (before that: rows that are being turned), their
+ * largest scores and sums of weights, new keys and new values in the dtype of the cache. */
+template <int ROWS> struct rows_scratch {
+    static constexpr int partial(int size) { return ROWS * size * 4; }
+    static constexpr int largest(int size) { return partial(size) + MPK_WARPS * ROWS * size * 4; }
+    static constexpr int keys(int size) { return largest(size) + MPK_WARPS * ROWS * 8; }
+};
+
+/* 8 positions of a warp: lane i has what the mask adds for position i % 8 and row i / 8 (-infinity: not seen), and the
+ * token that position i % 8 was written by in this step (-1: none); K and V of `steps` positions. */
+template <int STEPS, int WORDS> struct rows_block {
+    float added;
+    int token;
+    bool seen;
+    rt_u32 k[STEPS][WORDS], v[STEPS][WORDS];
+};
+
+/* What a task works on, and where its caches' rows begin. */
+struct rows_work {
+    int entry, kv_head, split;
+    const char *g_keys, *g_values;
+    bool aligned; /* to 16 bytes */
+};
+
+/* Eight entries: 4 words of 16-bit numbers, or 8 of 32-bit ones. */
+template <int WORDS> MPK_FN void rows_load(rt_u32 *to, const char *from, bool aligned)
+{
+    if (aligned) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 4) {
+            const mpk_words w = *(const mpk_words *)(from + 4 * i);
+            to[i] = w.x;
+            to[i + 1] = w.y;
+            to[i + 2] = w.z;
+            to[i + 3] = w.w;
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < WORDS; i++)
+        to[i] = WORDS == 8 ? ((const rt_u32 *)from)[i]
+                           : (rt_u32)((const rt_u16 *)from)[2 * i] | (rt_u32)((const rt_u16 *)from)[2 * i + 1] << 16;
+}
+
+/* Entry i of eight. */
+template <int WORDS> MPK_FN float rows_entry(int dtype, const rt_u32 *words, int i)
+{
+    if (WORDS == 8)
+        return __uint_as_float(words[i]);
+    if (dtype == MPK_BF16)
+        return i % 2 ? ptx_high_bf16(words[i / 2]) : ptx_low_bf16(words[i / 2]);
+    return mpk_from_f16((rt_u16)(words[i / 2] >> (i % 2 ? 16 : 0)));
+}
+
+/* What the mask lets row number `row` of the entry and KV head see of position p. */
+MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row,
+                       rt_i64 p)
+{
+    const int group = (int)(h.heads / h.kv_heads);
+    float added = -MPK_INFINITY;
+    if (row < group * (int)o.index.dims[0] && p < o.k_cache.dims[2]) {
+        const rt_i64 at[RT_MAX_RANK] = {w.entry, w.kv_head * group + row % group, row / group, p};
+        if (!cache_sees(t, o, at, &added))
+            added = -MPK_INFINITY;
+    }
+    return added;
+}
+
+/* Ask for a warp's positions from p0 on. */
+template <int ROWS, int LANES, int STEPS, int WORDS>
+MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0,
+                       int p0, rows_block<STEPS, WORDS> *b)
+{
+    const int lane = mpk_thread() % 32, row = lane / ROWS_POSITIONS;
+    const int p = p0 + lane % ROWS_POSITIONS, length = (int)o.k_cache.dims[2];
+    b->added = row < ROWS ? rows_mask(t, o, h, w, row0 + row, p) : -MPK_INFINITY;
+    b->token = (int)cache_token(t, o, p);
+    b->seen = __any_sync(0xffffffffu, b->added != -MPK_INFINITY);
+    if (!b->seen)
+        return;
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        int at = p0 + s * (32 / LANES) + lane / LANES;
+        at = at < length ? at : length - 1;
+        const int entry = lane % LANES * 8, bytes = WORDS / 2;
+#pragma unroll
+        for (int i = 0; i < WORDS; i++)
+            b->k[s][i] = b->v[s][i] = 0;
+        if (lane % LANES * 8 < h.size) {
+            rows_load<WORDS>(b->k[s], w.g_keys + (at * (int)o.k_cache.stride[2] + entry) * bytes, w.aligned);
+            rows_load<WORDS>(b->v[s], w.g_values + (at * (int)o.v_cache.stride[2] + entry) * bytes, w.aligned);
+        }
+    }
+}
+
+/* Ask for element `at` of qkv: of a carried tensor (rt_lane.h) the word that it is in, else the element alone. */
+MPK_FN rt_u32 rows_ask(const mpk_task &t, const cache_operands &o, int at)
+{
+    const char *g = mpk_data(t, o.qkv) + at * mpk_dtype_bytes(o.qkv.dtype);
+    if (mpk_carries(t, o.qkv.operand))
+        return ptx_load_word((const char *)((rt_u64)g & ~(rt_u64)3));
+    return o.qkv.dtype == MPK_F32 ? *(const rt_u32 *)g : *(const rt_u16 *)g;
+}
+/* The element, once it is there. */
+MPK_FN float rows_answer(const mpk_task &t, const cache_operands &o, int at, rt_u32 word)
+{
+    const char *g = mpk_data(t, o.qkv) + at * mpk_dtype_bytes(o.qkv.dtype);
+    if (mpk_carries(t, o.qkv.operand)) {
+        word = mpk_carried_word((const char *)((rt_u64)g & ~(rt_u64)3), word);
+        word = o.qkv.dtype == MPK_F32 ? word : word >> ((rt_u64)g & 2) * 8 & 0xffff;
+    }
+    if (o.qkv.dtype == MPK_F32)
+        return __uint_as_float(word);
+    return o.qkv.dtype == MPK_BF16 ? mpk_from_bf16((rt_u16)word) : mpk_from_f16((rt_u16)word);
+}
+
+/* A warp turns a row of qkv: to[e] = its entries as floats; stage: a row of scratch of its own, may be `to`. */
+template <int LANES>
+MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_how &h, const mpk_view &norm,
+                      rt_i64 entry, rt_i64 token, rt_i64 head, float scale, float *stage, float *to)
+{
+    constexpr int PER = LANES / 4; /* entries of a lane */
+    const int lane = mpk_thread() % 32, size = (int)h.size, dtype = o.qkv.dtype;
+    const rt_i64 at[RT_MAX_RANK] = {entry, token, 0};
+    const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2;
+    const int from = (int)cache_from(o, entry, token, head), step = (int)o.qkv.stride[3];
+    rt_u32 word[PER];
+    float x[PER], weight[PER], cosine[PER], sine[PER], sum = 0;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        const int e = lane + 32 * i;
+        const bool there = e < size, turns = there && e < n;
+        word[i] = there ? rows_ask(t, o, from + e * step) : 0;
+        weight[i] = there && mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
+        cosine[i] =
+            turns ? mpk_get(o.cosine, mpk_data(t, o.cosine), mpk_spread(o.cosine, 3, at) + e * o.cosine.stride[2]) : 1;
+        sine[i] = turns ? mpk_get(o.sine, mpk_data(t, o.sine), mpk_spread(o.sine, 3, at) + e * o.sine.stride[2]) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        x[i] = lane + 32 * i < size ? rows_answer(t, o, from + (lane + 32 * i) * step, word[i]) : 0;
+        sum += x[i] * x[i];
+    }
+    if (mpk_is_there(norm)) {
+        for (int mask = 16; mask > 0; mask /= 2)
+            sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+        const float factor = rsqrtf(sum / (float)size + (float)h.eps);
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            x[i] = mpk_round(dtype, x[i] * factor * weight[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        if (lane + 32 * i < size)
+            stage[lane + 32 * i] = x[i];
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        const int e = lane + 32 * i;
+        if (e < n) {
+            const float other = e < half ? -stage[e + half] : stage[e - half];
+            x[i] = mpk_round(dtype, mpk_round(dtype, x[i] * cosine[i]) + mpk_round(dtype, other * sine[i]));
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        if (lane + 32 * i < size)
+            to[lane + 32 * i] = x[i] * scale;
+    __syncwarp();
+}
+
+/* The position that a token of the step takes; -1: none, or a later token takes it. */
+MPK_FN rt_i64 rows_target(const mpk_task &t, const cache_operands &o, rt_i64 token)
+{
+    rt_i64 p = mpk_get_int(o.index, mpk_data(t, o.index), token * o.index.stride[0]);
+    p += p < 0 ? o.k_cache.dims[2] : 0;
+    return p >= 0 && p < o.k_cache.dims[2] && cache_token(t, o, p) == token ? p : -1;
+}
+
+/* The new key and value of a token, in the dtype of the cache: s_new[0] and s_new[1], [tokens, K]. */
+MPK_FN char *rows_new(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys, int which, rt_i64 token)
+{
+    const rt_i64 bytes = mpk_dtype_bytes(o.k_cache.dtype);
+    return t.s_scratch + keys + (which * o.index.dims[0] + token) * h.size * bytes;
+}
+
+/* A warp makes the key and the value of a token. */
+template <int LANES>
+MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, rt_i64 token,
+                      float *stage, int keys)
+{
+    const int from = (int)cache_from(o, w.entry, token, h.heads + h.kv_heads + w.kv_head), step = (int)o.qkv.stride[3];
+    rows_turn<LANES>(t, o, h, o.k_norm, w.entry, token, h.heads + w.kv_head, 1, stage, stage);
+    for (int e = mpk_thread() % 32; e < (int)h.size; e += 32) {
+        mpk_put(o.k_cache, rows_new(t, o, h, keys, 0, token), e, stage[e]);
+        mpk_put(o.v_cache, rows_new(t, o, h, keys, 1, token), e,
+                rows_answer(t, o, from + e * step, rows_ask(t, o, from + e * step)));
+    }
+    __syncwarp();
+}
+
+/* The softmax of a group of lanes, of scores in powers of 2. */
+template <int ROWS> struct rows_sum {
+    float largest[ROWS], total[ROWS], value[ROWS][8];
+};
+
+/* Take in the positions of a block. */
+template <int ROWS, int LANES, int STEPS, int WORDS>
+MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys,
+                        rows_block<STEPS, WORDS> *b, rows_sum<ROWS> *a)
+{
+    const int lane = mpk_thread() % 32, entry = lane % LANES * 8 < (int)h.size ? lane % LANES * 8 : 0;
+    float score[STEPS][ROWS];
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        const int token = __shfl_sync(0xffffffffu, b->token, s * (32 / LANES) + lane / LANES);
+        if (token >= 0 && lane % LANES * 8 < (int)h.size) {
+            rows_load<WORDS>(b->k[s], rows_new(t, o, h, keys, 0, token) + entry * (WORDS / 2), true);
+            rows_load<WORDS>(b->v[s], rows_new(t, o, h, keys, 1, token) + entry * (WORDS / 2), true);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const float4 *s_query = (const float4 *)((const float *)t.s_scratch + r * (int)h.size + entry);
+        const float4 low = s_query[0], high = s_query[1];
+        const float q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            float dot = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                dot += q[i] * rows_entry<WORDS>(o.k_cache.dtype, b->k[s], i);
+#pragma unroll
+            for (int mask = LANES / 2; mask > 0; mask /= 2)
+                dot += __shfl_xor_sync(0xffffffffu, dot, mask);
+            const int place = s * (32 / LANES) + lane / LANES;
+            const float added = __shfl_sync(0xffffffffu, b->added, place + r * ROWS_POSITIONS);
+            score[s][r] = added == -MPK_INFINITY ? added : dot + added * ROWS_LOG2_E;
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float largest = a->largest[r];
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+            largest = score[s][r] > largest ? score[s][r] : largest;
+        if (largest == -MPK_INFINITY)
+            continue;
+        const float kept = ptx_exp2(a->largest[r] - largest);
+        a->largest[r] = largest;
+        a->total[r] *= kept;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            a->value[r][i] *= kept;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            if (score[s][r] == -MPK_INFINITY)
+                continue; /* its value may be anything */
+            const float weight = ptx_exp2(score[s][r] - largest);
+            a->total[r] += weight;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                a->value[r][i] += weight * rows_entry<WORDS>(o.v_cache.dtype, b->v[s], i);
+        }
+    }
+}
+
+/* The groups of a warp become one, which goes to scratch. */
+template <int ROWS, int LANES> MPK_FN void rows_keep(const mpk_task &t, const cache_how &h, rows_sum<ROWS> *a)
+{
+    const int lane = mpk_thread() % 32, warp = mpk_thread() / 32, size = (int)h.size;
+    float *s_partial = (float *)(t.s_scratch + rows_scratch<ROWS>::partial(size));
+    float2 *s_largest = (float2 *)(t.s_scratch + rows_scratch<ROWS>::largest(size));
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (int mask = LANES; mask < 32; mask *= 2) {
+            const float other = __shfl_xor_sync(0xffffffffu, a->largest[r], mask);
+            const float largest = other > a->largest[r] ? other : a->largest[r];
+            const float kept = largest == -MPK_INFINITY ? 0 : ptx_exp2(a->largest[r] - largest);
+            a->largest[r] = largest;
+            a->total[r] *= kept;
+            a->total[r] += __shfl_xor_sync(0xffffffffu, a->total[r], mask);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                a->value[r][i] *= kept;
+                a->value[r][i] += __shfl_xor_sync(0xffffffffu, a->value[r][i], mask);
+            }
+        }
+        if (lane < LANES && lane * 8 < size) {
+            float4 *to = (float4 *)(s_partial + (warp * ROWS + r) * size + lane * 8);
+            to[0] = make_float4(a->value[r][0], a->value[r][1], a->value[r][2], a->value[r][3]);
+            to[1] = make_float4(a->value[r][4], a->value[r][5], a->value[r][6], a->value[r][7]);
+        }
+        if (lane == 0)
+            s_largest[warp * ROWS + r] = make_float2(a->largest[r], a->total[r]);
+    }
+}
+
+/* Two entries of a part, by a whole word where they lie so: a carried result is not torn. */
+MPK_FN void rows_put(const mpk_view &part, char *g, rt_i64 at, float low, float high)
+{
+    char *to = g + at * mpk_dtype_bytes(part.dtype);
+    if (part.dtype == MPK_BF16 && ((rt_u64)to & 3) == 0) {
+        ptx_store_word(to, ptx_pack_bf16(low, high));
+    } else if (part.dtype == MPK_F32) {
+        ptx_store_word(to, __float_as_uint(low));
+        ptx_store_word(to + 4, __float_as_uint(high));
+    } else {
+        mpk_put(part, g, at, low);
+        mpk_put(part, g, at + 1, high);
+    }
+}
+
+/* All warps' sums of the rows from row0 on become the results. */
+template <int ROWS>
+MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
+{
+    const int size = (int)h.size, group = (int)(h.heads / h.kv_heads), tokens = (int)o.index.dims[0];
+    const float *s_partial = (const float *)(t.s_scratch + rows_scratch<ROWS>::partial(size));
+    const float2 *s_largest = (const float2 *)(t.s_scratch + rows_scratch<ROWS>::largest(size));
+    for (int i = mpk_thread() * 2; i < ROWS * size; i += MPK_THREADS * 2) {
+        const int r = i / size, e = i % size, row = row0 + r;
+        if (row >= group * tokens)
+            break;
+        float largest = -MPK_INFINITY, total = 0, low = 0, high = 0;
+#pragma unroll
+        for (int k = 0; k < MPK_WARPS; k++)
+            largest = s_largest[k * ROWS + r].x > largest ? s_largest[k * ROWS + r].x : largest;
+#pragma unroll
+        for (int k = 0; k < MPK_WARPS; k++) {
+            const float2 of = s_largest[k * ROWS + r];
+            const float weight = of.x == -MPK_INFINITY ? 0 : ptx_exp2(of.x - largest);
+            total += weight * of.y;
+            low += weight * s_partial[(k * ROWS + r) * size + e];
+            high += weight * s_partial[(k * ROWS + r) * size + e + 1];
+        }
+        const int head = w.kv_head * group + row % group, to = w.entry * tokens + row / group;
+        const float factor = total == 0 ? 0 : 1 / total;
+        rows_put(o.part, mpk_data(t, o.part), to * o.part.stride[0] + w.split * o.part.stride[1] + head * size + e,
+                 low * factor, high * factor);
+        if (e == 0)
+            ptx_store_word(mpk_at<float>(t, o.lse.operand) + to * o.lse.stride[0] + w.split * o.lse.stride[1] + head,
+                           __float_as_uint(total == 0 ? -MPK_INFINITY : (largest + ptx_log2(total)) / ROWS_LOG2_E));
+    }
+}
+
+/* Queries of the rows from row0 on; with the first of them the new keys and values that this split needs. */
+template <int ROWS, int LANES>
+MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
+{
+    const int warp = mpk_thread() / 32, size = (int)h.size, group = (int)(h.heads / h.kv_heads);
+    const int tokens = (int)o.index.dims[0];
+    float *s_query = (float *)t.s_scratch;
+    float *stage = (float *)(t.s_scratch + rows_scratch<ROWS>::partial(size)) + warp * size;
+#pragma unroll 1
+    for (int i = warp; i < ROWS + (row0 || !mpk_is_there(o.index) ? 0 : tokens); i += MPK_WARPS) {
+        const int row = row0 + i;
+        if (i < ROWS) {
+            if (row < group * tokens)
+                rows_turn<LANES>(t, o, h, o.q_norm, w.entry, row / group, w.kv_head * group + row % group,
+                                 h.scale * ROWS_LOG2_E, stage, s_query + i * size);
+            continue;
+        }
+        const rt_i64 target = rows_target(t, o, i - ROWS);
+        if (target >= 0 && (w.split == h.splits - 1 || target / CACHE_UNIT % h.splits == w.split))
+            rows_make<LANES>(t, o, h, w, i - ROWS, stage, rows_scratch<ROWS>::keys(size));
+    }
+}
+
+/* ROWS rows of a split, from row0 on. */
+template <int ROWS, int LANES, int WORDS>
+MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
+{
+    constexpr int STEPS = ROWS_POSITIONS * LANES / 32;
+    const int warp = mpk_thread() / 32, size = (int)h.size;
+    const int length = (int)o.k_cache.dims[2];
+    int p0 = w.split * CACHE_UNIT + warp * ROWS_POSITIONS;
+    rows_block<STEPS, WORDS> block = {};
+    rows_sum<ROWS> a;
+    constexpr bool AHEAD = LANES < 32; /* longer rows leave no registers for it */
+    if (AHEAD && p0 < length)
+        rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
+    mpk_sync();
+    rows_prepare<ROWS, LANES>(t, o, h, w, row0);
+    mpk_sync();
+    if (!AHEAD && p0 < length)
+        rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        a.largest[r] = -MPK_INFINITY;
+        a.total[r] = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            a.value[r][i] = 0;
+    }
+    while (p0 < length) {
+        if (block.seen)
+            rows_attend<ROWS, LANES>(t, o, h, rows_scratch<ROWS>::keys(size), &block, &a);
+        p0 += (int)h.splits * CACHE_UNIT;
+        if (p0 < length)
+            rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
+    }
+    rows_keep<ROWS, LANES>(t, h, &a);
+    mpk_sync();
+    rows_store<ROWS>(t, o, h, w, row0);
+}
+
+/* The keys and values that are in scratch go to their positions. */
+MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int keys)
+{
+    const rt_i64 bytes = mpk_dtype_bytes(o.k_cache.dtype),
+                 rows = (w.entry * h.kv_heads + w.kv_head) * o.k_cache.dims[2];
+    for (rt_i64 token = 0; token < o.index.dims[0]; token++) {
+        const rt_i64 p = rows_target(t, o, token), words = h.size * bytes / 4;
+        for (rt_i64 i = mpk_thread(); p >= 0 && i < 2 * words; i += MPK_THREADS) {
+            const int which = i >= words;
+            char *g = mpk_data(t, which ? o.v_cache : o.k_cache) + (rows + p) * h.size * bytes;
+            const rt_u16 *from = (const rt_u16 *)rows_new(t, o, h, keys, which, token) + (i - which * words) * 2;
+            ((rt_u16 *)g)[(i - which * words) * 2] = from[0];
+            ((rt_u16 *)g)[(i - which * words) * 2 + 1] = from[1];
+        }
+    }
+}
+
+template <int ROWS, int LANES, int WORDS>
+MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, const cache_how &h)
+{
+    const int tokens = (int)o.index.dims[0], group = (int)(h.heads / h.kv_heads), columns = group * (int)h.size;
+    rows_work w;
+    mpk_wait(t);
+    for (w.entry = (int)mpk_lo(t, 0) / tokens; w.entry < (int)mpk_hi(t, 0) / tokens; w.entry++)
+        for (w.kv_head = (int)mpk_lo(t, 2) / columns; w.kv_head < (int)mpk_hi(t, 2) / columns; w.kv_head++) {
+            w.g_keys = mpk_data(t, o.k_cache) +
+                       (w.entry * o.k_cache.stride[0] + w.kv_head * o.k_cache.stride[1]) * (WORDS / 2);
+            w.g_values = mpk_data(t, o.v_cache) +
+                         (w.entry * o.v_cache.stride[0] + w.kv_head * o.v_cache.stride[1]) * (WORDS / 2);
+            w.aligned = (((rt_u64)w.g_keys | (rt_u64)w.g_values) & 15) == 0;
+            for (w.split = (int)mpk_lo(t, 1); w.split < (int)mpk_hi(t, 1); w.split++) {
+                for (int row0 = 0; row0 < group * tokens; row0 += ROWS)
+                    rows_split<ROWS, LANES, WORDS>(t, o, h, w, row0);
+                if (mpk_is_there(o.index) && w.split == h.splits - 1)
+                    rows_fill(t, o, h, w, rows_scratch<ROWS>::keys((int)h.size));
+            }
+        }
+    mpk_trigger(t);
+}
+
+#endif

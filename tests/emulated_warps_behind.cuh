@@ -33,7 +33,7 @@ struct emulated_list {
     const emulated_late *late;
     void *kept[EMULATED_LATE]; /* what they become */
     rt_u32 n_late;
-    rt_u32 first; /* pages that are gone before the first task */
+    rt_u32 first;                            /* pages that are gone before the first task */
     mpk_ring loaded, taken[EMULATED_BODIES]; /* where the ring stood at the end, for each side */
 };
 static emulated_list emulated_tasks;
@@ -100,8 +100,7 @@ static void emulated_bodies(void)
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         const rt_entry *e = &emulated_tasks.entries[i];
         const rt_u32 live = mpk_w.live[e->live];
-        mpk_task t = {e,    e->hi[0] > live ? live : e->hi[0], mpk_w.live, mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring,
-                      i};
+        mpk_task t = {e, e->hi[0] > live ? live : e->hi[0], mpk_w.live, mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring, i};
         const bool empty = e->lo[0] >= t.hi0, runs = !empty || mpk_body_loads(e->body);
         const bool waits = runs && mpk_body_waits(e->body);
         if (t.hi0 < e->lo[0])
@@ -197,8 +196,8 @@ static int emulated_run_all(void)
     return EMULATED_OK;
 }
 
-/* These tasks, one after the other, on one worker; scratch_bytes: what their body has asked for; late: what is not there
- * before the first task's event or, if the tasks are quiet, becomes there while they run. */
+/* These tasks, one after the other, on one worker; scratch_bytes: what their body has asked for; late: what is not
+ * there before the first task's event or, if the tasks are quiet, becomes there while they run. */
 extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes,
                             const emulated_late *late, unsigned n_late, unsigned long long seed)
 {

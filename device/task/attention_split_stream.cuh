@@ -202,8 +202,10 @@ MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int 
     }
 }
 
-/* Part of a row of qkv, as soon as it is there: this lane's dims of head `head` (keys and values follow the queries). */
-template <int K> MPK_FN attention_row attention_ask_row(const mpk_task &t, const attention_shape &s, int token, int head)
+/* Part of a row of qkv, as soon as it is there: this lane's dims of head `head` (keys and values follow the queries).
+ */
+template <int K>
+MPK_FN attention_row attention_ask_row(const mpk_task &t, const attention_shape &s, int token, int head)
 {
     const int i = 2 * (threadIdx.x % 32), columns = (s.heads + 2 * s.kv_heads) * K;
     const char *from = mpk_at<const char>(t, AT_QKV) + (token * columns + head * K + i) * 2;

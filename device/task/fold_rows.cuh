@@ -1,9 +1,9 @@
 /* fold_rows.cuh - the parts of an attention of few tokens put together: attention_fold of bf16 parts.
  *
- * A warp does one head of one token.  Lane k knows the weight of split k; a lane adds 8 columns, splits in rising order.
- * Parts are asked for before it is known which splits hold anything: of those that do not, the tasks have said so early
- * (attention_split_stream.cuh).  Parts and lse may be carried (rt_lane.h).
- * Cost: the bytes of the parts that hold anything, two waits for memory.
+ * A warp does one head of one token.  Lane k knows the weight of split k; a lane adds 8 columns, splits in rising
+ * order. Parts are asked for before it is known which splits hold anything: of those that do not, the tasks have said
+ * so early (attention_split_stream.cuh).  Parts and lse may be carried (rt_lane.h). Cost: the bytes of the parts that
+ * hold anything, two waits for memory.
  */
 #ifndef TASK_FOLD_ROWS_CUH
 #define TASK_FOLD_ROWS_CUH
@@ -97,8 +97,8 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
         left = fold_ask_parts(part, row_bytes, mine, left, v);
     }
     if (mine)
-        ptx_store_words(y, {ptx_pack_bf16(sum[0], sum[1]), ptx_pack_bf16(sum[2], sum[3]),
-                            ptx_pack_bf16(sum[4], sum[5]), ptx_pack_bf16(sum[6], sum[7])});
+        ptx_store_words(y, {ptx_pack_bf16(sum[0], sum[1]), ptx_pack_bf16(sum[2], sum[3]), ptx_pack_bf16(sum[4], sum[5]),
+                            ptx_pack_bf16(sum[6], sum[7])});
 }
 
 /* part bf16[T, splits, heads * size], lse f32[T, splits, heads] -> y bf16[T, heads * size]; splits at most 32, size a

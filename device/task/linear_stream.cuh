@@ -22,11 +22,11 @@
 #include "tile/ring.cuh"
 
 enum {
-    STREAM_TILE = 8,                                       /* groups of 8 rows whose partial sums meet at once */
-    STREAM_PARTS = 0,                                      /* scratch: float[STREAM_TILE][8 warps][32 lanes][4] */
-    STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16,            /* float[16 tokens][8 warps] */
-    STREAM_PEAKS = STREAM_SQUARES + 512,                   /* float[2][STREAM_TILE][16 tokens][2] */
-    STREAM_END = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8,  /* stream_end */
+    STREAM_TILE = 8,                                      /* groups of 8 rows whose partial sums meet at once */
+    STREAM_PARTS = 0,                                     /* scratch: float[STREAM_TILE][8 warps][32 lanes][4] */
+    STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16,           /* float[16 tokens][8 warps] */
+    STREAM_PEAKS = STREAM_SQUARES + 512,                  /* float[2][STREAM_TILE][16 tokens][2] */
+    STREAM_END = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* stream_end */
     STREAM_SCRATCH = STREAM_END + 32,
 };
 
@@ -229,8 +229,8 @@ template <int WIDE> MPK_FN void stream_put_squares(const mpk_task &t, const floa
 
 /* Blocks j of N pages; first and second are sums of their own, so that products do not wait for one another. */
 template <int N, int WIDE>
-MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1 + WIDE], int j,
-                            float (*first)[4], float (*second)[4])
+MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1 + WIDE], int j, float (*first)[4],
+                            float (*second)[4])
 {
     mpk_words w[N];
 #pragma unroll
@@ -244,8 +244,8 @@ MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1
     }
 }
 
-/* The next N pages of the ring, all of `blocks` blocks a warp, page i with x[i]; sums[i]: columns 2c, 2c + 1 of token g,
- * with WIDE then of token g + 8. */
+/* The next N pages of the ring, all of `blocks` blocks a warp, page i with x[i]; sums[i]: columns 2c, 2c + 1 of token
+ * g, with WIDE then of token g + 8. */
 template <int N, int WIDE>
 MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], int blocks, float (*sums)[4])
 {
@@ -471,7 +471,8 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, c
 }
 
 /* Logits stay f32; the largest of a group goes to shared memory, whence stream_peaks takes it a tile later. */
-template <int WIDE> MPK_FN void stream_finish_logits(const mpk_task &t, int group, int in_tile, int tile, const float *total)
+template <int WIDE>
+MPK_FN void stream_finish_logits(const mpk_task &t, int group, int in_tile, int tile, const float *total)
 {
     const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
     const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, column = group * 8 + 2 * c;
@@ -538,8 +539,8 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, int first_gro
 
 /* The groups of a tile over the pages of one pass. */
 template <int AT_ONCE, int WIDE>
-MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts, int groups, int pass, int of_pass,
-                        int of_last)
+MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts, int groups, int pass,
+                        int of_pass, int of_last)
 {
     int i = 0;
     if (pass == 0 && of_pass == 1) /* two groups at a time, so that there are products to do while others end */
@@ -599,8 +600,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
                 if (warp == 7 && lane == 0) /* read behind the products' barrier */
                     stream_put_end(t, s);
             }
-            stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass,
-                                       pass + of_pass == pages ? s.last : 4);
+            stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass, pass + of_pass == pages ? s.last : 4);
         }
         if (s.norm && q == 0)
             stream_put_squares<WIDE>(t, square);

@@ -97,7 +97,8 @@ MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
 }
 
 /* Before the task touches its scratch, and anything that it reads but what is carried: its event is activated, unless
- * the task is quiet, and no warp works on the task before.  The clerk has polled; where there is none, thread 0 does. */
+ * the task is quiet, and no warp works on the task before.  The clerk has polled; where there is none, thread 0 does.
+ */
 MPK_FN void mpk_wait(const mpk_task &t)
 {
 #if MPK_BULK

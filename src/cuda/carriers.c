@@ -5,17 +5,16 @@
  * for each task whether it is quiet; for each worker what it clears.
  *
  * A carried tensor has memory of its own in a step, all of it RT_EMPTY when the step begins.  Whoever needs a word of
- * it looks at the word until it is something else; no counter and no fence stands between writer and reader.  So a result
- * reaches the other side of the GPU in the time of one store and one load.  Why that is sound (docs/gpu.md, "Carriers"):
- *   gate    tasks that poll (quiet ones) read otherwise only what was there before some event, and every worker waits
- *           for that event by its counter before its first quiet task;
- *   words   a word is written once in a step, by a store that is not torn; what it holds says that it was written;
- *   clear   from some operator on, all tasks wait by counters for an event that follows every task before; once a
- *           worker has seen it, nobody reads carried words any more, so it makes those that it wrote empty again, and
- *           its own counted task publishes that before the step can end;
- *   step    the next step's word is released after that, and acquired by whoever polls next.
- * Graphs in which there is no such event, and graphs with JIT tasks, use counters alone.
- * Cost: a pass over the tasks of a graph for each event that is tried.
+ * it looks at the word until it is something else; no counter and no fence stands between writer and reader.  So a
+ * result reaches the other side of the GPU in the time of one store and one load.  Why that is sound (docs/gpu.md,
+ * "Carriers"): gate    tasks that poll (quiet ones) read otherwise only what was there before some event, and every
+ * worker waits for that event by its counter before its first quiet task; words   a word is written once in a step, by
+ * a store that is not torn; what it holds says that it was written; clear   from some operator on, all tasks wait by
+ * counters for an event that follows every task before; once a worker has seen it, nobody reads carried words any more,
+ * so it makes those that it wrote empty again, and its own counted task publishes that before the step can end; step
+ * the next step's word is released after that, and acquired by whoever polls next. Graphs in which there is no such
+ * event, and graphs with JIT tasks, use counters alone. Cost: a pass over the tasks of a graph for each event that is
+ * tried.
  */
 #include "cuda/cuda_machine.h"
 #include "ir/op.h"
@@ -29,10 +28,10 @@ typedef struct flow {
     const rt_task *tasks;
     const rt_range *ranges; /* of the workers */
     const rt_u32 *lists;
-    bool *can;            /* [tensors] may be carried, as far as its writer and its readers go */
-    ir_tensor_id *root;   /* [tensors] */
-    bool *is_late;        /* [ops] scratch of can_begin */
-    bool *before;         /* [tasks] see mark_before */
+    bool *can;             /* [tensors] may be carried, as far as its writer and its readers go */
+    ir_tensor_id *root;    /* [tensors] */
+    bool *is_late;         /* [ops] scratch of can_begin */
+    bool *before;          /* [tasks] see mark_before */
     bool *event_is_before; /* [events] */
     cuda_flow *out;
 } flow;

@@ -72,8 +72,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     int64_t units = p.padded_columns / UNIT_COLUMNS, pages = (units + 3) / 4, last = units - 4 * (pages - 1);
     text_print(out, "{%lld, ", (long long)p.columns);
     gen_print_float(1 / (float)p.columns, out);
-    text_print(out, ", %lld, %lld, %d, %lld, ", (long long)pages, (long long)last, rows_of_step(c) <= 8 ? NARROW_PAGES : WIDE_PAGES,
-               (long long)gen_output(c, 0)->dims[1]);
+    text_print(out, ", %lld, %lld, %d, %lld, ", (long long)pages, (long long)last,
+               rows_of_step(c) <= 8 ? NARROW_PAGES : WIDE_PAGES, (long long)gen_output(c, 0)->dims[1]);
     print_ends(c, "GLU", out);
     print_output(c, out);
     text_print(out, "}");

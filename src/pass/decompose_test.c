@@ -131,8 +131,8 @@ static void every_worker_has_its_part(void **state)
         }
 }
 
-/* An event between neighbouring operators and no more, but up to one for each KV head where parts are folded; no empty tasks, nothing that a scheduler has to launch; task i
- * of every large operator is worker i's. */
+/* An event between neighbouring operators and no more, but up to one for each KV head where parts are folded; no empty
+ * tasks, nothing that a scheduler has to launch; task i of every large operator is worker i's. */
 static void check_chain(const tg_compiled *c, uint32_t n_workers, uint64_t kv_heads)
 {
     const tg_graph *g = c->tg;

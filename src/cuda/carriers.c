@@ -74,6 +74,35 @@ static void mark_before(flow *f, uint32_t event)
 
 /* ---- tensors ---- */
 
+static void box_of_output(const flow *f, const rt_task *task, uint32_t output, ir_box *box)
+{
+    const ir_op *op = &f->ir->ops.at[task->op];
+    ir_box first = {0};
+    for (uint32_t i = 0; i < RT_MAX_RANK; i++) {
+        first.lo[i] = task->lo[i];
+        first.hi[i] = task->hi[i];
+    }
+    *box = first;
+    if (output && op->def->writes)
+        op->def->writes(f->ir, op, output, &first, box);
+}
+
+/* Are its tasks' boxes of this output of whole words?  Then it writes, and reads beside it, by whole words too. */
+static bool is_cut_at_words(const flow *f, ir_op_id op, uint32_t output)
+{
+    const ir_tensor *t = &f->ir->tensors.at[f->ir->ops.at[op].out[output]];
+    for (uint32_t i = 0; i < f->g->n_tasks; i++) {
+        ir_box box;
+        if (f->tasks[i].op != op)
+            continue;
+        box_of_output(f, &f->tasks[i], output, &box);
+        if (t->dtype == IR_BF16 && (box.lo[t->rank - 1] % 2 || box.hi[t->rank - 1] % 2))
+            return false;
+    }
+    return true;
+}
+
+
 /* Does the operator read this root only by inputs that its body polls? */
 static bool polls(const flow *f, ir_op_id op, ir_tensor_id root)
 {
@@ -106,34 +135,6 @@ static bool has_whole_rows(const ir_tensor *t)
     return t->offset == 0 && (t->dtype == IR_F32 || t->dims[t->rank - 1] % 2 == 0);
 }
 
-static void box_of_output(const flow *f, const rt_task *task, uint32_t output, ir_box *box)
-{
-    const ir_op *op = &f->ir->ops.at[task->op];
-    ir_box first = {0};
-    for (uint32_t i = 0; i < RT_MAX_RANK; i++) {
-        first.lo[i] = task->lo[i];
-        first.hi[i] = task->hi[i];
-    }
-    *box = first;
-    if (output && op->def->writes)
-        op->def->writes(f->ir, op, output, &first, box);
-}
-
-/* Do its tasks write this output by whole words, each word by one of them? */
-static bool is_cut_at_words(const flow *f, ir_op_id op, uint32_t output)
-{
-    const ir_tensor *t = &f->ir->tensors.at[f->ir->ops.at[op].out[output]];
-    for (uint32_t i = 0; i < f->g->n_tasks; i++) {
-        ir_box box;
-        if (f->tasks[i].op != op)
-            continue;
-        box_of_output(f, &f->tasks[i], output, &box);
-        if (t->dtype == IR_BF16 && (box.lo[t->rank - 1] % 2 || box.hi[t->rank - 1] % 2))
-            return false;
-    }
-    return true;
-}
-
 /* Where the operator puts this tensor, if it may be carried to readers before operator `end`; else -1. */
 static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
 {
@@ -148,7 +149,7 @@ static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
             return -1;
     for (ir_op_id op = 0; op < f->ir->ops.n; op++)
         if (reads_root(f, op, id)) {
-            if (op >= end || !has_tasks(f, op) || !polls(f, op, id))
+            if (op >= end || !has_tasks(f, op) || !polls(f, op, id) || !is_cut_at_words(f, op, 0))
                 return -1;
             is_read = true;
         }

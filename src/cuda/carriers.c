@@ -383,5 +383,7 @@ void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, u
         }
         e->clears = e->clears && clears;
         clears = clears && !e->clears;
+        if (e->clears && i)
+            entries[i - 1].is_last = 1; /* what it still reads must not be cleared */
     }
 }

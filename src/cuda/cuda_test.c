@@ -38,6 +38,21 @@ static const char caches[] = "input %q : bf16[2, 2, 64] live=tokens\n"
                              "%y = attention(%q, %k, %v, %p, %s, %t)\n"
                              "output %y\n";
 
+/* Products one behind the other, as a model's layers; what the first reads is made by an operator that does not carry.
+ */
+static const char chain[] = "input %t : bf16[4, 256] live=tokens\n"
+                            "const %a : bf16[512, 256]\n"
+                            "const %b : bf16[256, 512]\n"
+                            "const %c : bf16[512, 256]\n"
+                            "const %d : bf16[512, 256]\n"
+                            "%x = silu(%t)\n"
+                            "%h = linear(%x, %a)\n"
+                            "%i = linear(%h, %b, _, _, _, _, _, _, %x)\n"
+                            "%j = linear(%i, %c, %d) {glu = \"silu\"}\n"
+                            "%k = linear(%j, %b, _, _, _, _, _, _, %i)\n"
+                            "%y = linear(%k, %a)\n"
+                            "output %y\n";
+
 typedef struct bed {
     mpk_context cx;
     arena a;
@@ -281,7 +296,7 @@ static void test_entries(void **state)
         assert_int_equal(first[w + 1] - first[w], ranges[w].last - ranges[w].first);
         for (uint32_t k = first[w]; k < first[w + 1]; k++) {
             check_entry(b, &entries[k], lists[ranges[w].first + k - first[w]]);
-            assert_int_equal(entries[k].is_last, k + 1 == first[w + 1]);
+            assert_int_equal(entries[k].is_last, k + 1 == first[w + 1] || entries[k + 1].clears);
         }
     }
     uint32_t n = 0;
@@ -291,6 +306,94 @@ static void test_entries(void **state)
     }
     assert_true(n > 6);
     tear_down(b);
+}
+
+/* ---- carriers ---- */
+
+/* A quiet task reads only what is carried, what was there before the step, and what is there before the gate. */
+static void check_quiet(const bed *b, const cuda_flow *flow, const rt_entry *e, uint32_t op_number)
+{
+    const ir_op *op = &b->image.ir[0]->ops.at[op_number];
+    assert_true(op_number > flow->gate && op_number < flow->end);
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        if (op->in[i] == IR_NONE)
+            continue;
+        const ir_tensor *t = &b->image.ir[0]->tensors.at[op->in[i]];
+        const bool carried = flow->at[op->in[i]] != CUDA_NOT_CARRIED;
+        assert_int_equal(e->carried >> i & 1, carried);
+        assert_true(carried || t->producer == IR_NONE || t->producer < flow->gate);
+        if (carried)
+            assert_int_equal(e->at[i], cuda_of(b->m)->carried_block + flow->at[op->in[i]]);
+    }
+}
+
+/* One worker's list: it waits for the gate before its first quiet task, clears once and by a counter, and what reads
+ * carried words before that triggers when it is through. */
+static uint32_t check_worker(const bed *b, const cuda_flow *flow, const rt_entry *e, uint32_t n)
+{
+    const rt_graph *g = gen_image_table(b->image.block, RT_GRAPHS);
+    uint32_t n_quiet = 0, n_clears = 0;
+    bool waited = false;
+    for (uint32_t i = 0; i < n; i++) {
+        waited = waited || (!e[i].quiet && e[i].depends == g->first_event + flow->event);
+        n_clears += e[i].clears;
+        n_quiet += e[i].quiet;
+        assert_false(e[i].clears && e[i].quiet);
+        assert_true(!e[i].clears || i == 0 || e[i - 1].is_last);
+        if (e[i].quiet) {
+            assert_true(waited && n_clears == 0);
+            check_quiet(b, flow, &e[i], e[i].op - g->first_op);
+        }
+    }
+    assert_int_equal(n_clears, 1);
+    return n_quiet;
+}
+
+static void test_carriers(void **state)
+{
+    (void)state;
+    bed *b = set_up(chain);
+    check_ok(&b->cx, start(b));
+    const cuda_machine *m = cuda_of(b->m);
+    const cuda_flow *flow = &m->carriers.flows[0];
+    const ir_graph *ir = b->image.ir[0];
+    const rt_entry *entries = table(b, m->layout.entries);
+    const rt_u32 *first = table(b, m->layout.first_entry), *first_clear = table(b, m->layout.first_clear);
+    const rt_clear *clears = table(b, m->layout.clears);
+    assert_string_equal(ir->ops.at[flow->end].def->name, "linear");
+    assert_int_equal(flow->end, ir->ops.n - 1);
+    uint32_t n_quiet = 0;
+    for (uint32_t w = 0; w < 6; w++)
+        n_quiet += check_worker(b, flow, &entries[first[w]], first[w + 1] - first[w]);
+    assert_true(n_quiet >= 12); /* two products at least, on every worker */
+    uint64_t cleared = 0, carried = 0;
+    for (uint32_t i = first_clear[0]; i < first_clear[6]; i++) {
+        assert_in_range(clears[i].at, m->carried_block, m->carried_block + m->carriers.n_bytes - 1);
+        cleared += (uint64_t)clears[i].n_rows * clears[i].n_units * clears[i].unit_bytes;
+    }
+    for (ir_tensor_id i = 0; i < ir->tensors.n; i++)
+        if (flow->at[i] != CUDA_NOT_CARRIED)
+            carried += (uint64_t)ir_bytes(&ir->tensors.at[i]);
+    assert_true(carried > 0);
+    assert_int_equal(cleared, carried); /* each byte once: tasks of an operator are disjoint and cover its result */
+    tear_down(b);
+}
+
+/* Where nothing can be carried, and where kernels end between operators, counters do it all. */
+static void test_no_carriers(void **state)
+{
+    (void)state;
+    static const char *const programs[] = {program, chain};
+    for (int i = 0; i < 2; i++) {
+        bed *b = set_up(programs[i]);
+        check_ok(&b->cx, start_as(b, i ? CUDA_GRAPH : CUDA_PERSISTENT));
+        const cuda_machine *m = cuda_of(b->m);
+        const rt_entry *entries = table(b, m->layout.entries);
+        assert_int_equal(m->carriers.n_bytes, 0);
+        for (uint64_t k = 0; k < m->layout.n_tasks; k++)
+            assert_int_equal(entries[k].quiet + entries[k].carried + entries[k].clears, 0);
+        tear_down(b);
+    }
 }
 
 /* The baseline's lists hold every task of an operator once. */
@@ -696,6 +799,8 @@ int main(void)
         cmocka_unit_test(test_order_of_calls),
         cmocka_unit_test(test_wrong_calls),
         cmocka_unit_test(test_entries),
+        cmocka_unit_test(test_carriers),
+        cmocka_unit_test(test_no_carriers),
         cmocka_unit_test(test_entries_by_operator),
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_life),

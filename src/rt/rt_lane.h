@@ -32,7 +32,7 @@ typedef struct rt_entry {
     rt_u32 live;            /* RT_ALL ...: what axis 0 of the box counts */
     rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
     rt_u32 rank;
-    rt_u32 is_last; /* 1: the last entry of its list; JIT: 1 */
+    rt_u32 is_last; /* 1: it triggers when all is done: the last entry of its list, or before one that clears; JIT: 1 */
     rt_u32 carried; /* bit i: input i carries its own readiness: a word of it is RT_EMPTY until it is written */
     rt_u32 quiet;   /* 1: nobody waits for `depends`: all that is read is carried, or was there before */
     rt_u32 clears;  /* 1: when its event is there, the carried words that this worker has written become RT_EMPTY */

@@ -102,7 +102,6 @@ static bool is_cut_at_words(const flow *f, ir_op_id op, uint32_t output)
     return true;
 }
 
-
 /* Does the operator read this root only by inputs that its body polls? */
 static bool polls(const flow *f, ir_op_id op, ir_tensor_id root)
 {

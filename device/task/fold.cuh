@@ -1,5 +1,4 @@
-/* fold.cuh - the parts of an attention that was cut over its context, put together (src/op/fold.h): attention_fold, and
- * what linear does with them. */
+/* fold.cuh - the parts of an attention that was cut over its context, put together (src/op/fold.h): attention_fold. */
 #ifndef TASK_FOLD_CUH
 #define TASK_FOLD_CUH
 

@@ -1,7 +1,7 @@
 /* linear.cuh - products of activations with rows of weights, for any shape: linear, and logits.
  *
  * A team of threads takes four rows of a weight and up to TOKENS rows of x.  x comes through shared memory, a tile of
- * columns at a time, gathered, folded and normalised on the way; lane l of the team adds columns l, l + team, ... in
+ * columns at a time, gathered and normalised on the way; lane l of the team adds columns l, l + team, ... in
  * rising order, then the lanes are added in rising order: the bits of a token depend on its row alone.
  * Cost: 2 D flops a token and row; weights are read once for TOKENS tokens.
  */
@@ -9,7 +9,7 @@
 #define TASK_LINEAR_CUH
 
 #include "task/activate.cuh"
-#include "task/fold.cuh"
+#include "tile/view.cuh"
 
 /* Columns of x in a tile, rows of a weight that a team does at a time, tokens at most. */
 enum { LINEAR_TILE = 256, LINEAR_ROWS = 4, LINEAR_TOKENS = 8 };
@@ -23,7 +23,7 @@ enum {
 
 /* Where rows of x come from. */
 struct linear_source {
-    mpk_view x, norm, lse, rows;
+    mpk_view x, norm, rows;
     double eps;
 };
 
@@ -63,16 +63,13 @@ MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, i
 {
     float *s_x = (float *)(t.s_scratch + LINEAR_BUFFER);
     const float *s_factor = (const float *)(t.s_scratch + LINEAR_FACTORS);
-    const char *g_x = mpk_data(t, s.x), *g_norm = mpk_data(t, s.norm), *g_lse = mpk_data(t, s.lse);
+    const char *g_x = mpk_data(t, s.x), *g_norm = mpk_data(t, s.norm);
     for (int i = mpk_thread(); i < n * LINEAR_TILE; i += MPK_THREADS) {
         int j = i / LINEAR_TILE;
         rt_i64 k = k0 + i % LINEAR_TILE, row = linear_row(t, s, r0 + j);
         float value = 0;
         if (k < width && row >= 0) {
-            if (mpk_is_there(s.lse))
-                value = mpk_round(s.x.dtype, fold_value(s.x, g_x, s.lse, g_lse, row, k));
-            else
-                value = mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
+            value = mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
             if (mpk_is_there(s.norm))
                 value = value * s_factor[j] * mpk_get(s.norm, g_norm, k * s.norm.stride[0]);
         }

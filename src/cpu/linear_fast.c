@@ -12,9 +12,9 @@
 
 #include "ir/blocks.h"
 
-enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL, LSE }; /* inputs */
-enum { EPS, GLU };                                       /* attributes */
-enum { X_BYTES = 512 * 1024 };                           /* of x in a block of tokens */
+enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
+enum { EPS, GLU };                                  /* attributes */
+enum { X_BYTES = 512 * 1024 };                      /* of x in a block of tokens */
 
 /* What one task works on. */
 typedef struct linear_task {
@@ -47,8 +47,6 @@ static bool takes_dtype(const op_view *v)
 /* Any dtype that ref takes, as long as rows are dense: blocks without a kernel are unpacked by blocks.h. */
 bool linear_accepts(const op_call *call)
 {
-    if (present(call, LSE))
-        return false;
     for (uint32_t i = 0; i < call->n_in; i++) {
         const op_view *v = present(call, i);
         bool weight = i == W0 || i == W1 || i == W2;

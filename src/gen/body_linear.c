@@ -1,7 +1,8 @@
-/* body_linear.c - generic bodies of products with weights: linear, logits, attention_fold (device/task/linear.cuh). */
+/* body_linear.c - generic bodies of products with weights, linear and logits (device/task/linear.cuh), and of
+ * attention_fold (device/task/fold.cuh). */
 #include "gen/body_print.h"
 
-enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL, LSE };
+enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
 enum { EPS, GLU };
 
 /* Tokens that a pass over the weights serves: no more than the graph has. */
@@ -25,7 +26,7 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
     const char *activation = str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
     int64_t column = 0;
     gen_print_head(c, n, out);
-    text_print(out, "    constexpr linear_source source = {in_x, in_norm, in_lse, {-1}, ");
+    text_print(out, "    constexpr linear_source source = {in_x, in_norm, {-1}, ");
     gen_print_double(c->op->attributes[EPS].f, out);
     text_print(out, "};\n");
     for (uint32_t i = 0; i < 3 && gen_input(c, W0 + i) && (i == 0 || !glu.n); i++) {
@@ -43,7 +44,7 @@ static mpk_status print_logits(mpk_context *cx, const gen_call *c, uint32_t n, t
 {
     (void)cx;
     gen_print_head(c, n, out);
-    text_print(out, "    constexpr linear_source source = {in_x, in_norm, {-1}, in_rows, ");
+    text_print(out, "    constexpr linear_source source = {in_x, in_norm, in_rows, ");
     gen_print_double(c->op->attributes[EPS].f, out);
     text_print(out,
                "};\n    constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE};\n"

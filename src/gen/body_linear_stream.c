@@ -27,10 +27,8 @@ static int64_t columns_of(const gen_call *c)
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X);
-    if (rows_of_step(c) > MOST_TOKENS || x->dims[0] > MOST_TOKENS || !is_dense(x, IR_BF16) || columns_of(c) % 8 ||
-        c->op->n_in + c->op->n_out > RT_PACKED || !takes_operands(c))
-        return false;
-    return is_logits(c) || !gen_input(c, LSE);
+    return rows_of_step(c) <= MOST_TOKENS && x->dims[0] <= MOST_TOKENS && is_dense(x, IR_BF16) &&
+           columns_of(c) % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
 }
 
 static int64_t round_up(int64_t n, int64_t unit)

@@ -6,7 +6,7 @@
 #include "gen/body_print.h"
 
 /* Operands and attributes of linear; of logits. */
-enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LSE, LINEAR_EPS = 0, LINEAR_GLU };
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LINEAR_EPS = 0, LINEAR_GLU };
 enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0 };
 
 static inline bool is_logits(const gen_call *c)
@@ -36,7 +36,7 @@ static inline bool is_weight(const ir_tensor *t)
     return !t || (t->kind == IR_CONST && is_dense(t, IR_BF16));
 }
 
-/* Do all operands but x and lse have dtypes and strides that the streamed products take? */
+/* Do all operands but x have dtypes and strides that the streamed products take? */
 static inline bool takes_operands(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);

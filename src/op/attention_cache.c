@@ -12,8 +12,8 @@
  * without one.  Positions are cut into blocks of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first
  * n positions, which are what a decoding mask shows, are spread over the splits whatever n is.
  *
- * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(score); attention_fold, or
- * linear, puts the parts together.  A split that has seen nothing of a row gives lse = -inf and zeros.  The tasks with
+ * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(score); attention_fold
+ * puts the parts together.  A split that has seen nothing of a row gives lse = -inf and zeros.  The tasks with
  * split S - 1 write the cache; all take new keys and values from qkv.  Cost: that of attention.
  */
 #include "op/attend.h"

@@ -2,7 +2,7 @@
  *
  * y = sum of exp(lse_s - M) part_s / sum of exp(lse_s - M) with M the largest lse_s, splits in rising order, fp32,
  * rounded once.  Splits whose lse is -inf are passed over and their rows of part not read; zeros if all are.
- * `linear` has the same built in. Cost: one pass over the parts.
+ * Cost: one pass over the parts.
  */
 #include "op/fill.h"
 #include "op/fold.h"

@@ -3,7 +3,7 @@
  *
  * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] ->
  * part [T, S, H K], lse f32[T, S, H] and the caches in place.  Norm and rope of heads and the cache update are inside;
- * attention_fold, or linear, puts the parts together.
+ * attention_fold puts the parts together.
  *
  * Division of work, from the data of the step alone.  Tokens of a slot are neighbours with rising positions.  The
  * cached context c_t of token t is the position of the first token of its slot in this step, at least 0 and at most N

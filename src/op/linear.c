@@ -2,17 +2,15 @@
  *
  * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the columns of y are those
  * of the weights one after the other; with it w0 is the gate and w1 what it lets through.  norm: x is first normalised
- * as rms_norm does.  lse [T, S, H]: x is [T, S, D], the parts of an attention that was cut, and its rows are first put
- * together as attention_fold does, rounded to the dtype of x.  Reference code takes eight tokens at a time: a weight
- * row is unpacked once for them.
+ * as rms_norm does.  Reference code takes eight tokens at a time: a weight row is unpacked once for them.
  */
 #include "op/activate.h"
 #include "op/dot.h"
-#include "op/fold.h"
 #include "op/norm.h"
 #include "op/shape.h"
+#include "op/walk.h"
 
-enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL, LSE };
+enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
 enum { EPS, GLU };
 enum { TOKENS_AT_ONCE = 8 };
 
@@ -31,22 +29,12 @@ static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
     return shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 2, shape_input(g, op, W0)->dims);
 }
 
-/* x is [T, D], or with lse [T, S, D]. */
-static mpk_status check_x(mpk_context *cx, const ir_graph *g, const ir_op *op)
-{
-    if (!shape_input(g, op, LSE))
-        return shape_expect(cx, g, op, X, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE});
-    CHECK(cx, !shape_input(g, op, NORM), MPK_EUNSUPPORTED, "linear: inputs norm and lse cannot be given together");
-    TRY(shape_expect(cx, g, op, X, SHAPE_FLOAT, 3, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
-    return fold_expect(cx, g, op, X, LSE);
-}
-
 /* Widths add up, or with glu are equal; dtypes of the weights are free of each other. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
-    TRY(check_x(cx, g, op));
-    int64_t width = x->dims[x->rank - 1];
+    TRY(shape_expect(cx, g, op, X, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
+    int64_t width = x->dims[1];
     CHECK(cx, shape_input(g, op, W1) || !shape_input(g, op, W2), MPK_ESHAPE, "linear: input w2 is given without w1");
     out->dtype = x->dtype;
     out->live = x->live;
@@ -92,7 +80,7 @@ static void weight_rows(const ir_graph *g, const ir_op *op, uint32_t i, const ir
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     *read = ir_box_whole(shape_input(g, op, input));
-    if (input == X || input == LSE) {
+    if (input == X) {
         read->lo[0] = box->lo[0];
         read->hi[0] = box->hi[0];
     } else if (input == RESIDUAL) {
@@ -155,17 +143,11 @@ static void compute_column(const op_call *call, int64_t column, int64_t t0, cons
     }
 }
 
-/* Row t of x as f32: put together, normalised; scratch: a head, if x is parts. */
-static void load_x(const op_call *call, int64_t t, float *scratch, float *row)
+/* Row t of x as f32, normalised. */
+static void load_x(const op_call *call, int64_t t, float *row)
 {
-    const op_view *x = &call->in[X], *lse = &call->in[LSE];
+    const op_view *x = &call->in[X];
     int64_t width = call->in[W0].dims[1];
-    if (lse->data) {
-        fold_columns(x, lse, t, 0, width, scratch, row);
-        for (int64_t i = 0; i < width && x->dtype != IR_F32; i++)
-            row[i] = walk_round(x->dtype, row[i]);
-        return;
-    }
     walk_load_row(x, t * x->stride[0], 0, width, row);
     if (call->in[NORM].data)
         norm_row(row, width, &call->in[NORM], call->attributes[EPS].f, row);
@@ -179,7 +161,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     for (int64_t t0 = box->lo[0]; t0 < box->hi[0]; t0 += TOKENS_AT_ONCE) {
         int64_t n = box->hi[0] - t0 < TOKENS_AT_ONCE ? box->hi[0] - t0 : TOKENS_AT_ONCE;
         for (int64_t t = 0; t < n; t++)
-            load_x(call, t0 + t, unpacked, rows + t * width);
+            load_x(call, t0 + t, rows + t * width);
         for (int64_t column = box->lo[1]; column < box->hi[1]; column++)
             compute_column(call, column, t0, rows, n, unpacked);
     }
@@ -193,8 +175,7 @@ static const op_operand in[] = {{"x", 0},
                                 {"b1", OP_OPTIONAL},
                                 {"b2", OP_OPTIONAL},
                                 {"norm", OP_OPTIONAL},
-                                {"residual", OP_OPTIONAL},
-                                {"lse", OP_OPTIONAL}};
+                                {"residual", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("glu", "")};
 
@@ -229,8 +210,6 @@ static const op_case cases[] = {
     {"input %x : bf16[4, 64] live=tokens\nconst %g : bf16[48, 64]\nconst %u : bf16[48, 64]\nconst %b : f32[48]\nconst "
      "%c : f32[48]\n"
      "%y = linear(%x, %g, %u, _, %b, %c) {glu = \"gelu\"}\n"},
-    {"input %x : bf16[9, 3, 96] live=tokens\ninput %l : f32[9, 3, 6] live=tokens\ninput %r : bf16[9, 33] live=tokens\n"
-     "const %w : bf16[33, 96]\n%y = linear(%x, %w, _, _, _, _, _, _, %r, %l)\n"},
     /* Many tokens: few rows and many, a residual, biases, a gate, columns that are a multiple of 8 alone. */
     {"input %x : bf16[33, 1000] live=tokens\ninput %r : bf16[33, 101] live=tokens\nconst %w : bf16[101, 1000]\n"
      "%y = linear(%x, %w, _, _, _, _, _, _, %r)\n"},

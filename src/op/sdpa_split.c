@@ -5,7 +5,7 @@
  *
  * Keys are cut into blocks of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first n keys, which are
  * what most masks show, are spread over the splits whatever n is.  part is a split's own mean of the values that it
- * saw, lse the logarithm of the sum of exp(score); attention_fold, or linear, puts the parts together.  A split that
+ * saw, lse the logarithm of the sum of exp(score); attention_fold puts the parts together.  A split that
  * has seen nothing of a row gives lse = -inf and zeros.  Scores and sums are fp32.  Cost: that of attention.
  */
 #include "op/attend.h"

@@ -6,7 +6,7 @@
 #include "pass/rewrite.h"
 
 /* Operands of linear. */
-enum { X, W0, B0 = 4, NORM = 7, RESIDUAL = 8, LSE = 9, LINEAR_INPUTS = 10, LINEAR_WEIGHTS = 3 };
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL = 8, LINEAR_INPUTS = 9, LINEAR_WEIGHTS = 3 };
 
 static inline const ir_tensor *tensor_of(const rewrite *w, ir_tensor_id t)
 {

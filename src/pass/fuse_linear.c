@@ -35,7 +35,7 @@ static bool is_plain(const rewrite *w, const linear_parts *p)
     for (uint32_t i = W0; i < NORM; i++)
         if (!is_const(w, p->in[i]))
             return false;
-    return !p->glu.n && p->in[RESIDUAL] == IR_NONE && p->in[LSE] == IR_NONE;
+    return !p->glu.n && p->in[RESIDUAL] == IR_NONE;
 }
 
 static bool same_x(const linear_parts *a, const linear_parts *b)
@@ -198,9 +198,9 @@ static mpk_status apply_norm(rewrite *w, ir_op_id id)
         return MPK_OK;
     fuse_read_linear(w, op, &p);
     const ir_op *norm = rewrite_producer(w, p.in[X], "rms_norm");
-    if (p.in[NORM] != IR_NONE || p.in[LSE] != IR_NONE || !norm || !is_private(w, norm, 1) ||
-        !may_skip_rounding(w, norm) || rewrite_input(w, norm, 1) == IR_NONE ||
-        !is_const(w, rewrite_input(w, norm, 1)) || ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w))
+    if (p.in[NORM] != IR_NONE || !norm || !is_private(w, norm, 1) || !may_skip_rounding(w, norm) ||
+        rewrite_input(w, norm, 1) == IR_NONE || !is_const(w, rewrite_input(w, norm, 1)) ||
+        ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w))
         return MPK_OK;
     p.in[X] = rewrite_input(w, norm, 0);
     p.in[NORM] = rewrite_input(w, norm, 1);

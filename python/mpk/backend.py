@@ -139,6 +139,10 @@ class Runner:
                     self.give_up(problem)
                     return list(self.gm(*arguments))
             self.program.call(addresses)
+        return self.results_of(made, copies, arguments)
+
+    def results_of(self, made: list[torch.Tensor], copies: Any, arguments: Sequence[Any]) -> list[Any]:
+        """What the call returns; what it changed in copies goes back to the arguments."""
         for tensor, copy in copies:
             if tensor is not None:
                 tensor.copy_(copy)

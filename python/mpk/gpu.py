@@ -149,13 +149,7 @@ class GpuRunner(backend.Runner):
                 if versions != self.versions:
                     self.refresh(versions)
             self.launch()
-        for tensor, copy in copies:
-            if tensor is not None:
-                tensor.copy_(copy)
-        if self.plain:
-            return made
-        results = iter(made)
-        return [next(results) if o[0] == "slot" else backend._given(o, arguments) for o in self.outputs]
+        return self.results_of(made, copies, arguments)
 
     def launch(self) -> None:
         order, program = self.order, self.program

@@ -17,6 +17,7 @@
  * tried.
  */
 #include "cuda/cuda_machine.h"
+#include "gen/body_print.h"
 #include "ir/op.h"
 
 /* One graph, being looked at. */
@@ -125,13 +126,8 @@ static bool reads_root(const flow *f, ir_op_id op, ir_tensor_id root)
 /* Rows one behind the other, of whole words. */
 static bool has_whole_rows(const ir_tensor *t)
 {
-    int64_t stride = 1;
-    if (t->rank == 0 || (t->dtype != IR_BF16 && t->dtype != IR_F32))
-        return false;
-    for (uint32_t i = t->rank; i-- > 0; stride *= t->dims[i])
-        if (t->stride[i] != stride)
-            return false;
-    return t->offset == 0 && (t->dtype == IR_F32 || t->dims[t->rank - 1] % 2 == 0);
+    return t->rank && t->offset == 0 &&
+           (gen_is_dense(t, IR_F32) || (gen_is_dense(t, IR_BF16) && t->dims[t->rank - 1] % 2 == 0));
 }
 
 /* Where the operator puts this tensor, if it may be carried to readers before operator `end`; else -1. */
@@ -232,8 +228,7 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
     NEW(cx, scratch, f->event_is_before, g->n_events);
     NEW(cx, &m->arena, f->out->at, f->ir->tensors.n);
     for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++) {
-        ir_box box = ir_box_whole(&f->ir->tensors.at[i]), root_box;
-        ir_root(f->ir, i, &box, &f->root[i], &root_box);
+        f->root[i] = tg_root(f->ir, i);
         f->out->at[i] = CUDA_NOT_CARRIED;
     }
     f->out->gate = f->out->end = RT_NONE;

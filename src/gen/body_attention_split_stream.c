@@ -19,31 +19,17 @@ static int64_t group_of(const gen_call *c)
     return attribute(c, HEADS) / attribute(c, KV_HEADS);
 }
 
-static bool is_norm(const ir_tensor *t)
-{
-    return !t || ((t->dtype == IR_BF16 || t->dtype == IR_F32) && t->stride[0] == 1);
-}
-
-static bool is_dense(const ir_tensor *t, ir_dtype dtype)
-{
-    int64_t stride = 1;
-    for (uint32_t i = t->rank; i-- > 0; stride *= t->dims[i])
-        if (t->dtype != dtype || (t->dims[i] > 1 && t->stride[i] != stride))
-            return false;
-    return true;
-}
-
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *qkv = gen_input(c, QKV), *cache = gen_input(c, K_CACHE), *q = gen_input(c, Q_NORM),
                     *k = gen_input(c, K_NORM);
     int64_t size = attribute(c, HEAD_SIZE);
-    return qkv->dims[0] <= MOST_TOKENS && is_dense(qkv, IR_BF16) && is_dense(cache, IR_BF16) &&
-           is_dense(gen_input(c, V_CACHE), IR_BF16) && cache->dims[2] == PAGE_TOKENS && (size == 64 || size == 128) &&
-           group_of(c) <= MOST_GROUP && !attribute(c, INTERLEAVED) && 2 * gen_input(c, TABLE)->dims[2] == size &&
-           attribute(c, UNIT) % PAGE_TOKENS == 0 && is_norm(q) && is_norm(k) && !q == !k &&
-           (!q || q->dtype == k->dtype) && is_dense(gen_input(c, TABLE), IR_F32) &&
-           is_dense(gen_input(c, PAGES), IR_I32) && is_dense(gen_output(c, 0), IR_BF16) &&
+    return qkv->dims[0] <= MOST_TOKENS && gen_is_dense(qkv, IR_BF16) && gen_is_dense(cache, IR_BF16) &&
+           gen_is_dense(gen_input(c, V_CACHE), IR_BF16) && cache->dims[2] == PAGE_TOKENS &&
+           (size == 64 || size == 128) && group_of(c) <= MOST_GROUP && !attribute(c, INTERLEAVED) &&
+           2 * gen_input(c, TABLE)->dims[2] == size && attribute(c, UNIT) % PAGE_TOKENS == 0 && gen_is_vector(q) &&
+           gen_is_vector(k) && !q == !k && (!q || q->dtype == k->dtype) && gen_is_dense(gen_input(c, TABLE), IR_F32) &&
+           gen_is_dense(gen_input(c, PAGES), IR_I32) && gen_is_dense(gen_output(c, 0), IR_BF16) &&
            c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 

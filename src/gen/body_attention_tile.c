@@ -7,22 +7,13 @@ enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
 enum { SCALE, WINDOW };
 enum { PAGE_TOKENS = 64, MOST_GROUP = 64 };
 
-static bool is_dense(const ir_tensor *t, ir_dtype dtype)
-{
-    int64_t stride = 1;
-    for (uint32_t i = t->rank; i-- > 0; stride *= t->dims[i])
-        if (t->dtype != dtype || (t->dims[i] > 1 && t->stride[i] != stride))
-            return false;
-    return true;
-}
-
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *q = gen_input(c, Q), *cache = gen_input(c, K_CACHE);
     int64_t size = q->dims[2];
-    return is_dense(q, IR_BF16) && is_dense(cache, IR_BF16) && is_dense(gen_input(c, V_CACHE), IR_BF16) &&
-           is_dense(gen_output(c, 0), IR_BF16) && is_dense(gen_input(c, POSITIONS), IR_I32) &&
-           is_dense(gen_input(c, SLOTS), IR_I32) && is_dense(gen_input(c, PAGES), IR_I32) &&
+    return gen_is_dense(q, IR_BF16) && gen_is_dense(cache, IR_BF16) && gen_is_dense(gen_input(c, V_CACHE), IR_BF16) &&
+           gen_is_dense(gen_output(c, 0), IR_BF16) && gen_is_dense(gen_input(c, POSITIONS), IR_I32) &&
+           gen_is_dense(gen_input(c, SLOTS), IR_I32) && gen_is_dense(gen_input(c, PAGES), IR_I32) &&
            cache->dims[2] == PAGE_TOKENS && (size == 64 || size == 128) && q->dims[1] / cache->dims[1] <= MOST_GROUP &&
            c->op->attributes[WINDOW].i < INT32_MAX && gen_input(c, PAGES)->dims[1] < (1 << 24);
 }

@@ -1,5 +1,5 @@
 /* body_fold_rows.c - parts of a split attention of bf16 put together (device/task/fold_rows.cuh). */
-#include "gen/body_product.h"
+#include "gen/body_print.h"
 
 enum { PART, PART_LSE, MOST_SPLITS = 32, MOST_SIZE = 256 };
 
@@ -7,8 +7,8 @@ static bool accepts(const gen_call *c)
 {
     const ir_tensor *part = gen_input(c, PART), *lse = gen_input(c, PART_LSE);
     int64_t size = part->dims[2] / lse->dims[2];
-    return part->dims[1] <= MOST_SPLITS && size % 8 == 0 && size <= MOST_SIZE && is_dense(part, IR_BF16) &&
-           is_dense(lse, IR_F32) && is_dense(gen_output(c, 0), IR_BF16) && ir_elements(part) < INT32_MAX;
+    return part->dims[1] <= MOST_SPLITS && size % 8 == 0 && size <= MOST_SIZE && gen_is_dense(part, IR_BF16) &&
+           gen_is_dense(lse, IR_F32) && gen_is_dense(gen_output(c, 0), IR_BF16) && ir_elements(part) < INT32_MAX;
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

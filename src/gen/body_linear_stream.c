@@ -27,7 +27,7 @@ static int64_t columns_of(const gen_call *c)
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X);
-    return rows_of_step(c) <= MOST_TOKENS && x->dims[0] <= MOST_TOKENS && is_dense(x, IR_BF16) &&
+    return rows_of_step(c) <= MOST_TOKENS && x->dims[0] <= MOST_TOKENS && gen_is_dense(x, IR_BF16) &&
            columns_of(c) % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
 }
 

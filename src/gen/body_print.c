@@ -5,6 +5,20 @@
 
 #include "rt/rt_lane.h"
 
+bool gen_is_dense(const ir_tensor *t, ir_dtype dtype)
+{
+    int64_t stride = 1;
+    for (uint32_t i = t ? t->rank : 0; i-- > 0; stride *= t->dims[i])
+        if (t->dtype != dtype || (t->dims[i] > 1 && t->stride[i] != stride))
+            return false;
+    return true;
+}
+
+bool gen_is_vector(const ir_tensor *t)
+{
+    return !t || ((t->dtype == IR_BF16 || t->dtype == IR_F32) && t->stride[0] == 1);
+}
+
 const ir_tensor *gen_input(const gen_call *c, uint32_t i)
 {
     return i < c->op->n_in && c->op->in[i] != IR_NONE ? &c->ir->tensors.at[c->op->in[i]] : NULL;

@@ -48,6 +48,10 @@ void gen_print_float(float x, text *out);
 
 /* "MPK_F32" of a plain dtype; of a block dtype NULL. */
 const char *gen_dtype_name(ir_dtype dtype);
+/* Absent, or of this dtype with rows one behind the other. */
+bool gen_is_dense(const ir_tensor *t, ir_dtype dtype);
+/* Absent, or neighbours of bf16 or f32: a bias, the weight of a norm. */
+bool gen_is_vector(const ir_tensor *t);
 /* The tensor of an input, or NULL if it is absent; of an output. */
 const ir_tensor *gen_input(const gen_call *c, uint32_t i);
 const ir_tensor *gen_output(const gen_call *c, uint32_t i);

@@ -19,21 +19,9 @@ static inline bool is_gated(const gen_call *c)
     return !is_logits(c) && c->op->attributes[LINEAR_GLU].s.n;
 }
 
-/* Absent, or rows one behind the other. */
-static inline bool is_dense(const ir_tensor *t, ir_dtype dtype)
-{
-    return !t || (t->dtype == dtype && t->stride[t->rank - 1] == 1 &&
-                  (t->rank < 2 || t->dims[0] == 1 || t->stride[0] == t->dims[1] * (t->rank > 2 ? t->dims[2] : 1)));
-}
-
-static inline bool is_vector(const ir_tensor *t)
-{
-    return !t || ((t->dtype == IR_BF16 || t->dtype == IR_F32) && t->stride[0] == 1);
-}
-
 static inline bool is_weight(const ir_tensor *t)
 {
-    return !t || (t->kind == IR_CONST && is_dense(t, IR_BF16));
+    return !t || (t->kind == IR_CONST && gen_is_dense(t, IR_BF16));
 }
 
 /* Do all operands but x have dtypes and strides that the streamed products take? */
@@ -41,12 +29,12 @@ static inline bool takes_operands(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);
     if (is_logits(c))
-        return is_weight(gen_input(c, L_W)) && is_vector(gen_input(c, L_NORM)) && is_dense(y, IR_F32);
+        return is_weight(gen_input(c, L_W)) && gen_is_vector(gen_input(c, L_NORM)) && gen_is_dense(y, IR_F32);
     for (uint32_t i = 0; i < 3; i++)
-        if (!is_weight(gen_input(c, W0 + i)) || !is_vector(gen_input(c, B0 + i)))
+        if (!is_weight(gen_input(c, W0 + i)) || !gen_is_vector(gen_input(c, B0 + i)))
             return false;
-    return is_vector(gen_input(c, NORM)) && is_dense(gen_input(c, RESIDUAL), IR_BF16) && is_dense(y, IR_BF16) &&
-           !(is_gated(c) && gen_input(c, RESIDUAL));
+    return gen_is_vector(gen_input(c, NORM)) && gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) &&
+           gen_is_dense(y, IR_BF16) && !(is_gated(c) && gen_input(c, RESIDUAL));
 }
 
 /* "SILU" ... "NONE": what stands behind the prefix of the shape's enumeration. */

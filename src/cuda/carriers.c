@@ -7,14 +7,21 @@
  * A carried tensor has memory of its own in a step, all of it RT_EMPTY when the step begins.  Whoever needs a word of
  * it looks at the word until it is something else; no counter and no fence stands between writer and reader.  So a
  * result reaches the other side of the GPU in the time of one store and one load.  Why that is sound (docs/gpu.md,
- * "Carriers"): gate    tasks that poll (quiet ones) read otherwise only what was there before some event, and every
- * worker waits for that event by its counter before its first quiet task; words   a word is written once in a step, by
- * a store that is not torn; what it holds says that it was written; clear   from some operator on, all tasks wait by
- * counters for an event that follows every task before; once a worker has seen it, nobody reads carried words any more,
- * so it makes those that it wrote empty again, and its own counted task publishes that before the step can end; step
- * the next step's word is released after that, and acquired by whoever polls next. Graphs in which there is no such
- * event, and graphs with JIT tasks, use counters alone. Cost: a pass over the tasks of a graph for each event that is
- * tried.
+ * "Carriers"):
+ *
+ *   gate    tasks that poll (quiet ones) read otherwise only what was there before some event, and every worker waits
+ *           for that event by its counter before its first quiet task
+ *
+ *   words   a word is written once in a step, by a store that is not torn; what it holds says that it was written
+ *
+ *   clear   from some operator on, all tasks wait by counters for an event that follows every task before; once a
+ *           worker has seen it, nobody reads carried words any more, so it makes those that it wrote empty again, and
+ *           its own counted task publishes that before the step can end
+ *
+ *   step    the next step's word is released after that, and acquired by whoever polls next
+ *
+ * Graphs in which there is no such event, and graphs with JIT tasks, use counters alone.
+ * Cost: a pass over the tasks of a graph for each event that is tried.
  */
 #include "cuda/cuda_machine.h"
 #include "gen/body_print.h"
@@ -31,6 +38,7 @@ typedef struct flow {
     const rt_u32 *lists;
     bool *can;             /* [tensors] may be carried, as far as its writer and its readers go */
     ir_tensor_id *root;    /* [tensors] */
+    uint32_t *torn;        /* [ops] bit o: see mark_torn */
     bool *is_late;         /* [ops] scratch of can_begin */
     bool *before;          /* [tasks] see mark_before */
     bool *event_is_before; /* [events] */
@@ -88,19 +96,22 @@ static void box_of_output(const flow *f, const rt_task *task, uint32_t output, i
         op->def->writes(f->ir, op, output, &first, box);
 }
 
-/* Are its tasks' boxes of this output of whole words?  Then it writes, and reads beside it, by whole words too. */
-static bool is_cut_at_words(const flow *f, ir_op_id op, uint32_t output)
+/* Which outputs of which operators have tasks whose boxes are not of whole words?  Others are written, and what lies
+ * beside them is read, by whole words. */
+static void mark_torn(flow *f)
 {
-    const ir_tensor *t = &f->ir->tensors.at[f->ir->ops.at[op].out[output]];
     for (uint32_t i = 0; i < f->g->n_tasks; i++) {
-        ir_box box;
-        if (f->tasks[i].op != op)
-            continue;
-        box_of_output(f, &f->tasks[i], output, &box);
-        if (t->dtype == IR_BF16 && (box.lo[t->rank - 1] % 2 || box.hi[t->rank - 1] % 2))
-            return false;
+        const rt_task *task = &f->tasks[i];
+        for (uint32_t o = 0; task->op != RT_NONE && o < f->ir->ops.at[task->op].n_out; o++) {
+            const ir_tensor *t = &f->ir->tensors.at[f->ir->ops.at[task->op].out[o]];
+            ir_box box;
+            if (t->dtype != IR_BF16 || !t->rank)
+                continue;
+            box_of_output(f, task, o, &box);
+            if (box.lo[t->rank - 1] % 2 || box.hi[t->rank - 1] % 2)
+                f->torn[task->op] |= 1u << o;
+        }
     }
-    return true;
 }
 
 /* Does the operator read this root only by inputs that its body polls? */
@@ -144,7 +155,7 @@ static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
             return -1;
     for (ir_op_id op = 0; op < f->ir->ops.n; op++)
         if (reads_root(f, op, id)) {
-            if (op >= end || !has_tasks(f, op) || !polls(f, op, id) || !is_cut_at_words(f, op, 0))
+            if (op >= end || !has_tasks(f, op) || !polls(f, op, id) || f->torn[op] & 1)
                 return -1;
             is_read = true;
         }
@@ -154,7 +165,7 @@ static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
     for (uint32_t i = 0; i < f->ir->ops.at[t->producer].n_out; i++)
         if (f->ir->ops.at[t->producer].out[i] == id)
             output = (int)i;
-    return is_read && output >= 0 && is_cut_at_words(f, t->producer, (uint32_t)output) ? output : -1;
+    return is_read && output >= 0 && !(f->torn[t->producer] >> output & 1) ? output : -1;
 }
 
 /* ---- where polling begins and ends ---- */
@@ -223,6 +234,7 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
                 .out = &m->carriers.flows[graph]};
     NEW(cx, scratch, f->can, f->ir->tensors.n);
     NEW(cx, scratch, f->root, f->ir->tensors.n);
+    NEW(cx, scratch, f->torn, f->ir->ops.n);
     NEW(cx, scratch, f->is_late, f->ir->ops.n);
     NEW(cx, scratch, f->before, g->n_tasks);
     NEW(cx, scratch, f->event_is_before, g->n_events);
@@ -232,6 +244,7 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
         f->out->at[i] = CUDA_NOT_CARRIED;
     }
     f->out->gate = f->out->end = RT_NONE;
+    mark_torn(f);
     return MPK_OK;
 }
 

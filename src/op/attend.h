@@ -23,6 +23,20 @@ static inline float attend_scale(double attribute, int64_t head_size)
     return attribute != 0 ? (float)attribute : (float)(1.0 / sqrt((double)head_size));
 }
 
+/* What a mask of any shape that broadcasts to the scores adds to the one at at[4]; false: the position is not seen.
+ * Without a mask all are. */
+static inline bool attend_sees(const op_view *mask, const int64_t *at, float *added)
+{
+    *added = 0;
+    if (!mask->data)
+        return true;
+    int64_t offset = walk_broadcast(mask, 4, at);
+    if (mask->dtype == IR_BOOL)
+        return walk_load_int(mask, offset) != 0;
+    *added = (float)walk_load_double(mask, offset);
+    return *added != -INFINITY;
+}
+
 /* What has been seen so far: the largest score, the sum of weights relative to it, and in out[K] that of values. */
 typedef struct attend_sum {
     float largest, sum, *out;

@@ -67,19 +67,6 @@ static mpk_status check_tables(mpk_context *cx, const ir_graph *g, const ir_op *
     return MPK_OK;
 }
 
-static mpk_status check_mask(mpk_context *cx, const ir_graph *g, const ir_op *op, const int64_t *scores)
-{
-    const ir_tensor *mask = shape_input(g, op, MASK);
-    TRY(shape_expect_dtype(cx, g, op, MASK, SHAPE_REAL_NUMBER | 1 << IR_BOOL));
-    CHECK(cx, !mask || mask->rank <= 4, MPK_ESHAPE, "attention_cache: mask has rank %u, at most 4 is possible",
-          mask->rank);
-    for (uint32_t i = 0; mask && i < mask->rank; i++)
-        CHECK(cx, mask->dims[i] == 1 || mask->dims[i] == scores[i + 4 - mask->rank], MPK_ESHAPE,
-              "attention_cache: axis %u of mask has %lld entries, the scores have %lld", i, (long long)mask->dims[i],
-              (long long)scores[i + 4 - mask->rank]);
-    return MPK_OK;
-}
-
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     heads_split n = split_of(op->attributes);
@@ -90,7 +77,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
         TRY(shape_expect_whole(cx, g, op, i));
     const ir_tensor *qkv = shape_input(g, op, QKV), *k = shape_input(g, op, K_CACHE);
     TRY(check_tables(cx, g, op, n));
-    TRY(check_mask(cx, g, op, (int64_t[]){k->dims[0], n.q, shape_input(g, op, INDEX)->dims[0], k->dims[2]}));
+    TRY(shape_expect_mask(cx, g, op, MASK,
+                          (int64_t[]){k->dims[0], n.q, shape_input(g, op, INDEX)->dims[0], k->dims[2]}));
     CHECK(cx, splits >= 1 && splits <= 1 << 16, MPK_EARG, "attention_cache: splits is %lld, expected 1 to 65536",
           (long long)splits);
     for (uint32_t i = PART; i <= LSE; i++) {
@@ -222,21 +210,6 @@ static void load_position(const work *w, uint32_t cache, int64_t p, float *row)
         row[i] = walk_round(c->dtype, row[i]);
 }
 
-/* What the mask adds to a score; false: the position is not seen. */
-static bool see(const work *w, int64_t head, int64_t t, int64_t p, float *added)
-{
-    const op_view *mask = &w->call->in[MASK];
-    int64_t at[4] = {w->entry, head, t, p};
-    *added = 0;
-    if (!mask->data)
-        return true;
-    int64_t offset = walk_broadcast(mask, 4, at);
-    if (mask->dtype == IR_BOOL)
-        return walk_load_int(mask, offset) != 0;
-    *added = (float)walk_load_double(mask, offset);
-    return *added != -INFINITY;
-}
-
 /* Blocks split, split + S ... for one row. */
 static void attend_split(const work *w, int64_t t, int64_t head, int64_t split)
 {
@@ -247,7 +220,7 @@ static void attend_split(const work *w, int64_t t, int64_t head, int64_t split)
     load_head(w, t, head, &w->call->in[Q_NORM], w->query);
     for (int64_t first = split * UNIT; first < w->length; first += splits * UNIT)
         for (int64_t p = first; p < first + UNIT && p < w->length; p++) {
-            if (!see(w, head, t, p, &added))
+            if (!attend_sees(&w->call->in[MASK], (int64_t[4]){w->entry, head, t, p}, &added))
                 continue;
             load_position(w, K_CACHE, p, w->row);
             float weight = attend_weigh(&a, w->scale * dot_rows(w->query, w->row, a.size) + added);

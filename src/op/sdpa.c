@@ -16,19 +16,6 @@ enum { Q, KEYS, VALUES, MASK };
 enum { SCALE, CAUSAL, WINDOW };
 enum { ROWS = 8 };
 
-static mpk_status infer_mask(mpk_context *cx, const ir_graph *g, const ir_op *op, const int64_t *scores)
-{
-    const ir_tensor *mask = shape_input(g, op, MASK);
-    TRY(shape_expect_dtype(cx, g, op, MASK, SHAPE_REAL_NUMBER | 1 << IR_BOOL));
-    TRY(shape_expect_whole(cx, g, op, MASK));
-    CHECK(cx, !mask || mask->rank <= 4, MPK_ESHAPE, "sdpa: mask has rank %u, at most 4 is possible", mask->rank);
-    for (uint32_t i = 0; mask && i < mask->rank; i++)
-        CHECK(cx, mask->dims[i] == 1 || mask->dims[i] == scores[i + 4 - mask->rank], MPK_ESHAPE,
-              "sdpa: axis %u of mask has %lld entries, the scores have %lld", i, (long long)mask->dims[i],
-              (long long)scores[i + 4 - mask->rank]);
-    return MPK_OK;
-}
-
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS), *v = shape_input(g, op, VALUES);
@@ -42,7 +29,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           (long long)q->dims[1], (long long)k->dims[1]);
     CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG, "sdpa: window is %lld, expected 0 or more",
           (long long)op->attributes[WINDOW].i);
-    TRY(infer_mask(cx, g, op, (int64_t[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]}));
+    TRY(shape_expect_mask(cx, g, op, MASK, (int64_t[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]}));
     shape_like(q, out);
     out->dims[3] = v->dims[3];
     return MPK_OK;

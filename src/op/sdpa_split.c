@@ -18,22 +18,16 @@ enum { UNIT = 64 };
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS), *mask = shape_input(g, op, MASK);
+    const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS);
     int64_t splits = op->attributes[SPLITS].i;
     TRY(shape_expect(cx, g, op, Q, SHAPE_FLOAT, 4, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, KEYS, SHAPE_FLOAT, 4, (int64_t[]){q->dims[0], SHAPE_FREE, SHAPE_FREE, q->dims[3]}));
     TRY(shape_expect(cx, g, op, VALUES, 1u << k->dtype, 4, k->dims));
-    TRY(shape_expect_dtype(cx, g, op, MASK, SHAPE_REAL_NUMBER | 1 << IR_BOOL));
-    for (uint32_t i = Q; i <= MASK; i++)
+    for (uint32_t i = Q; i <= VALUES; i++)
         TRY(shape_expect_whole(cx, g, op, i));
     CHECK(cx, q->dims[1] % k->dims[1] == 0, MPK_ESHAPE, "sdpa_split: %lld query heads cannot share %lld KV heads",
           (long long)q->dims[1], (long long)k->dims[1]);
-    CHECK(cx, !mask || mask->rank <= 4, MPK_ESHAPE, "sdpa_split: mask has rank %u, at most 4 is possible", mask->rank);
-    int64_t scores[] = {q->dims[0], q->dims[1], q->dims[2], k->dims[2]};
-    for (uint32_t i = 0; mask && i < mask->rank; i++)
-        CHECK(cx, mask->dims[i] == 1 || mask->dims[i] == scores[i + 4 - mask->rank], MPK_ESHAPE,
-              "sdpa_split: axis %u of mask has %lld entries, the scores have %lld", i, (long long)mask->dims[i],
-              (long long)scores[i + 4 - mask->rank]);
+    TRY(shape_expect_mask(cx, g, op, MASK, (int64_t[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]}));
     CHECK(cx, splits >= 1 && splits <= 1 << 16, MPK_EARG, "sdpa_split: splits is %lld, expected 1 to 65536",
           (long long)splits);
     for (uint32_t i = PART; i <= LSE; i++) {
@@ -95,19 +89,6 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)(3 * shape_input(g, op, Q)->dims[3]) * sizeof(float);
 }
 
-/* What the mask adds to a score; false: the key is not seen. */
-static bool see(const op_view *mask, const int64_t *at, float *added)
-{
-    *added = 0;
-    if (!mask->data)
-        return true;
-    int64_t offset = walk_broadcast(mask, 4, at);
-    if (mask->dtype == IR_BOOL)
-        return walk_load_int(mask, offset) != 0;
-    *added = (float)walk_load_double(mask, offset);
-    return *added != -INFINITY;
-}
-
 /* One split of a row: batch entry, head, token. */
 static void attend_row(const op_call *call, int64_t *at, int64_t split, float *query)
 {
@@ -122,7 +103,7 @@ static void attend_row(const op_call *call, int64_t *at, int64_t split, float *q
     for (int64_t first = split * UNIT; first < length; first += splits * UNIT)
         for (int64_t p = first; p < first + UNIT && p < length; p++) {
             at[3] = p;
-            if (!see(&call->in[MASK], at, &added))
+            if (!attend_sees(&call->in[MASK], at, &added))
                 continue;
             walk_load_row(k, at[0] * k->stride[0] + kv_head * k->stride[1] + p * k->stride[2], 0, size, row);
             float weight = attend_weigh(&a, scale * dot_rows(query, row, size) + added);

@@ -77,6 +77,20 @@ mpk_status shape_expect_whole(mpk_context *cx, const ir_graph *g, const ir_op *o
     return MPK_OK;
 }
 
+mpk_status shape_expect_mask(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, const int64_t *scores)
+{
+    const ir_tensor *mask = shape_input(g, op, input);
+    TRY(shape_expect_dtype(cx, g, op, input, SHAPE_REAL_NUMBER | 1 << IR_BOOL));
+    TRY(shape_expect_whole(cx, g, op, input));
+    CHECK(cx, !mask || mask->rank <= 4, MPK_ESHAPE, "%s: mask has rank %u, at most 4 is possible", op->def->name,
+          mask->rank);
+    for (uint32_t i = 0; mask && i < mask->rank; i++)
+        CHECK(cx, mask->dims[i] == 1 || mask->dims[i] == scores[i + 4 - mask->rank], MPK_ESHAPE,
+              "%s: axis %u of mask has %lld entries, the scores have %lld", op->def->name, i, (long long)mask->dims[i],
+              (long long)scores[i + 4 - mask->rank]);
+    return MPK_OK;
+}
+
 static const char *const live_names[IR_LIVES] = {"nothing that varies", "tokens", "rows"};
 
 mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, ir_live live)

@@ -57,6 +57,9 @@ mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *o
 mpk_status shape_expect_axis(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, int64_t axis);
 /* MPK_ESHAPE if axis 0 of the input may be partly alive: for operators that mix the entries of axis 0. */
 mpk_status shape_expect_whole(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input);
+/* MPK_ESHAPE unless the input is absent or a mask, of truths or real numbers, that broadcasts to scores[4]. */
+mpk_status shape_expect_mask(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                             const int64_t *scores);
 /* MPK_ESHAPE unless axis 0 of both inputs counts the same (absent inputs pass). */
 mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, ir_live live);
 

@@ -30,10 +30,6 @@
 #include "rt/rt_step.h"
 #include "tile/ring.cuh"
 
-#ifndef MPK_JIT_PAGES
-#define MPK_JIT_PAGES 0 /* pages kept for the loads of JIT tasks */
-#endif
-
 enum { MPK_BLOCK = MPK_THREADS + 128, MPK_AHEAD = 4, MPK_STOP = 1u << 31 };
 
 MPK_FN const rt_range mpk_list(rt_u32 graph)
@@ -306,6 +302,10 @@ MPK_FN mpk_side *side_of_warp(void)
 {
     return &mpk_w.sides[threadIdx.x / 32];
 }
+MPK_FN mpk_jit_side *jit_side_of_warp(void)
+{
+    return &mpk_w.jit_sides[threadIdx.x / 32];
+}
 MPK_FN void side_put(const mpk_side &s)
 {
     __syncwarp();
@@ -314,7 +314,8 @@ MPK_FN void side_put(const mpk_side &s)
     __syncwarp();
 }
 
-/* Run the task of entry `slot`.  There is one place that calls bodies, so that their code is there once. */
+/* Run the task of entry `slot`.  A body that waits or loads is called though nothing of its box is alive.  There is one
+ * place that calls bodies, so that their code is there once. */
 MPK_FN void run_entry(rt_u32 slot, rt_u32 turn, mpk_ring *ring)
 {
     mpk_task t;
@@ -323,18 +324,16 @@ MPK_FN void run_entry(rt_u32 slot, rt_u32 turn, mpk_ring *ring)
     t.live = mpk_w.live;
     t.s_scratch = mpk_s + MPK_PAGES * MPK_PAGE_BYTES;
     t.ring = ring;
-    rt_u32 live = mpk_w.live[t.e->live], body = t.e->body;
-    t.hi0 = t.e->live != RT_ALL && t.e->hi[0] > live ? live : t.e->hi[0];
-    bool empty = body == RT_NONE || (t.e->rank && t.e->lo[0] >= t.hi0);
-    bool waits = body != RT_NONE && mpk_body_waits(body);
-    if (empty && t.hi0 < t.e->lo[0])
-        t.hi0 = t.e->lo[0];
-    bool runs = !empty || (body != RT_NONE && mpk_body_loads(body));
-    if (!waits || !runs)
+    const rt_u32 live = mpk_w.live[t.e->live], body = t.e->body, lo = t.e->lo[0], hi = t.e->hi[0];
+    const bool waits = mpk_body_waits(body);
+    t.hi0 = mpk_smaller(hi, live);
+    const bool runs = waits || (body != RT_NONE && (!t.e->rank || lo < t.hi0 || mpk_body_loads(body)));
+    t.hi0 = mpk_larger(t.hi0, lo);
+    if (!waits)
         mpk_wait(t);
     if (runs)
         mpk_dispatch_body(body, t);
-    if (!waits || !runs)
+    if (!waits)
         mpk_trigger(t);
 }
 
@@ -438,28 +437,30 @@ MPK_FN int run_task(bool hybrid)
 {
     mpk_side s = *side_of_warp();
     const bool more = s.next < s.last;
-    if (!hybrid && !more)
+    if (!(MPK_HYBRID && hybrid) && !more)
         return 0;
     if (more)
         take_entry(&s);
-    const rt_u32 choice = hybrid ? agree(&s, more) : CHOICE_AOT;
+    const rt_u32 choice = MPK_HYBRID && hybrid ? agree(&s, more) : CHOICE_AOT;
     if (choice == CHOICE_END)
         return 0;
-    const bool jit = choice == CHOICE_JIT;
+    const bool jit = MPK_HYBRID && choice == CHOICE_JIT;
     const rt_u32 at = jit ? take_jit() : s.next;
-    if (mpk_w.all_times && mpk_thread() == 0) {
+    if (mpk_thread() == 0 && mpk_w.all_times) {
         mpk_w.times = mpk_w.all_times + at;
         mpk_w.times->begin = ptx_cycles();
     }
+    mpk_jit_side *j = jit_side_of_warp();
     mpk_ring ring = {jit ? (rt_u32)(MPK_PAGES - MPK_JIT_PAGES) : 0u,
-                     (rt_u32)(jit ? MPK_JIT_PAGES : MPK_PAGES - MPK_JIT_PAGES), jit ? s.jit_at : s.at,
-                     jit ? s.jit_parity : s.parity};
+                     (rt_u32)(jit ? MPK_JIT_PAGES : MPK_PAGES - MPK_JIT_PAGES), jit ? j->at : s.at,
+                     jit ? j->parity : s.parity};
     run_entry(jit ? MPK_JIT_ENTRY : s.slot, s.turn, &ring);
     s = *side_of_warp();
-    s.turn += !hybrid; /* as the clerk, who rests in a hybrid step */
+    s.turn += !(MPK_HYBRID && hybrid); /* as the clerk, who rests in a hybrid step */
     if (jit) {
-        s.jit_at = ring.at;
-        s.jit_parity = ring.parity;
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            *j = {ring.at, ring.parity};
         end_jit();
     } else {
         s.at = ring.at;
@@ -566,7 +567,7 @@ MPK_FN void body_loop(void)
 {
     const bool serve = mpk_w.mode == RT_SERVE;
     while (begin_step(serve)) {
-        const bool hybrid = serve && mpk_w.hybrid;
+        const bool hybrid = MPK_HYBRID && serve && mpk_w.hybrid;
         while (!ptx_load_flag(&mpk_w.abort) && run_task(hybrid))
             ;
         mpk_sync();
@@ -902,8 +903,10 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.mode = k->mode;
         mpk_w.times = 0;
         mpk_w.step = k->start_step;
-        for (int i = 0; i < MPK_WARPS; i++)
+        for (int i = 0; i < MPK_WARPS; i++) {
             mpk_w.sides[i] = {};
+            mpk_w.jit_sides[i] = {};
+        }
         mpk_w.all_times = k->times;
         mpk_w.direct = k->mode != RT_SERVE;
         mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);

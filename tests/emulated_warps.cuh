@@ -308,6 +308,11 @@ static inline mpk_words ptx_load_words(const void *p)
 {
     return *(const mpk_words *)emulated_aligned<16>(p);
 }
+static inline void ptx_load_words_if(const void *p, bool wanted, mpk_words *v)
+{
+    if (wanted)
+        *v = ptx_load_words(p);
+}
 static inline mpk_words ptx_load_shared_words(const void *p)
 {
     return *(const mpk_words *)emulated_aligned<16>(p);

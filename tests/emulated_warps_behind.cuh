@@ -101,8 +101,8 @@ static void emulated_bodies(void)
         const rt_entry *e = &emulated_tasks.entries[i];
         const rt_u32 live = mpk_w.live[e->live];
         mpk_task t = {e, e->hi[0] > live ? live : e->hi[0], mpk_w.live, mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring, i};
-        const bool empty = e->lo[0] >= t.hi0, runs = !empty || mpk_body_loads(e->body);
-        const bool waits = runs && mpk_body_waits(e->body);
+        const bool waits = mpk_body_waits(e->body);
+        const bool runs = waits || e->lo[0] < t.hi0 || mpk_body_loads(e->body);
         if (t.hi0 < e->lo[0])
             t.hi0 = e->lo[0];
         if (!waits)

@@ -30,6 +30,14 @@ MPK_FN mpk_words ptx_load_words(const void *p)
                  : "memory");
     return v;
 }
+/* The same if `wanted`; else v stays as it is. */
+MPK_FN void ptx_load_words_if(const void *p, bool wanted, mpk_words *v)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+r"(v->x), "+r"(v->y), "+r"(v->z), "+r"(v->w)
+                 : "l"(p), "r"((rt_u32)wanted)
+                 : "memory");
+}
 MPK_FN rt_u32 ptx_load_word(const void *p)
 {
     rt_u32 v;

@@ -1,16 +1,16 @@
 /* fold_rows.cuh - the parts of an attention of few tokens put together: attention_fold of bf16 parts.
  *
  * A warp does one head of one token.  Lane k knows the weight of split k; a lane adds 8 columns, splits in rising
- * order. Parts are asked for before it is known which splits hold anything: of those that do not, the tasks have said
- * so early (attention_split_stream.cuh).  Parts and lse may be carried (rt_lane.h). Cost: the bytes of the parts that
- * hold anything, two waits for memory.
+ * order.  Parts are asked for before it is known which splits hold anything: of those that do not, the tasks have
+ * mostly said so before (attention_split_stream.cuh); if not, those that do are asked for again.  Parts and lse may be
+ * carried (rt_lane.h).  Cost: the bytes of the parts that hold anything, a wait for memory for each FOLD_AT_ONCE.
  */
 #ifndef TASK_FOLD_ROWS_CUH
 #define TASK_FOLD_ROWS_CUH
 
 #include "tile/worker.cuh"
 
-enum { FOLD_PART, FOLD_LSE, FOLD_Y, FOLD_AT_ONCE = 4 };
+enum { FOLD_PART, FOLD_LSE, FOLD_Y, FOLD_AT_ONCE = 8 };
 
 /* What the splits of one head of one token say; lane k: split k.  -inf: it holds nothing. */
 MPK_FN float fold_ask_lse(const char *from, int splits, int heads)
@@ -62,6 +62,8 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
     while (carried && __any_sync(0xffffffffu, __float_as_uint(e) == RT_EMPTY) && !ptx_load_flag(&mpk_w.abort))
         e = fold_ask_lse(lse, splits, heads);
     const rt_u32 full = __ballot_sync(0xffffffffu, e != none);
+    if (full != asked)
+        left = fold_ask_parts(part, row_bytes, mine, asked = full, v);
     float most = e, total;
 #pragma unroll
     for (int d = 16; d; d /= 2)

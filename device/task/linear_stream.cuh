@@ -134,62 +134,118 @@ template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
     }
 }
 
-/* The n pages of the pass, as soon as they are there.  While they are not, many rows would take the weights' way by
- * being asked for again and again: then each lane looks at one piece that is missing, and asks for all when that comes.
- * Few rows are asked for at once. */
-template <int AT_ONCE, int WIDE>
-MPK_FN void stream_load_x(const mpk_task &t, const stream_shape &s, int pass, int n, stream_x<AT_ONCE, WIDE> &x)
+/* Where this lane's pieces of x lie: 16 bytes of each block, for token g and, with WIDE, for token g + 8. */
+template <int WIDE> struct stream_from {
+    const char *at[1 + WIDE];      /* of page 0; page i is 2048 bytes further on */
+    const char *last_at[1 + WIDE]; /* of the last page, whose warps may have fewer blocks */
+    int n[1 + WIDE], last_n[1 + WIDE]; /* pieces of a page and of the last one; 0: no such token */
+};
+
+template <int WIDE> MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, stream_from<WIDE> *from)
 {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
-    const bool carried = mpk_carries(t, s.x), few = stream_rows(t) <= 2;
-    const int blocks_of_last = s.last, last = s.pages - 1 - pass, end = s.columns - pass * 1024;
-    const mpk_words none = {0, 0, 0, 0};
-    const char *base[1 + WIDE];
-    bool there[1 + WIDE];
+    const int last = s.last, first = (s.pages - 1) * 1024 + warp * last * 32 + c * 8, columns = s.columns;
+    const int end = (columns - first + 31) / 32, row_bytes = columns * 2;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const int token = stream_row(t, s, g + 8 * m);
-        there[m] = token >= 0;
-        base[m] = mpk_at<const char>(t, s.x) + ((rt_u64)(token < 0 ? 0 : token) * s.columns + pass * 1024 + c * 8) * 2;
+        const char *row = mpk_at<const char>(t, s.x) + (rt_u64)(token < 0 ? 0 : token) * (rt_u32)row_bytes;
+        from->at[m] = row + (warp * 128 + c * 8) * 2;
+        from->last_at[m] = row + first * 2;
+        from->n[m] = token < 0 ? 0 : 4;
+        from->last_n[m] = token < 0 || end < 0 ? 0 : end < last ? end : last;
     }
+}
+
+/* Ask for the pieces of page `page` of a row. */
+template <int WIDE>
+MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last, mpk_words (*x)[1 + WIDE])
+{
+#pragma unroll
+    for (int m = 0; m <= WIDE; m++) {
+        const char *at = last ? from.last_at[m] : from.at[m] + page * 2048;
+        const int n = last ? from.last_n[m] : from.n[m];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            ptx_load_words_if(at + j * 64, j < n, &x[j][m]);
+    }
+}
+
+/* Ask again for what is missing. */
+template <int WIDE>
+MPK_FN void stream_ask_again(const stream_from<WIDE> &from, int page, bool last, mpk_words (*x)[1 + WIDE])
+{
+#pragma unroll
+    for (int m = 0; m <= WIDE; m++) {
+        const char *at = last ? from.last_at[m] : from.at[m] + page * 2048;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            ptx_load_words_if(at + j * 64, mpk_is_empty(x[j][m]), &x[j][m]);
+    }
+}
+
+/* The n pages of a pass: ask for them.  They have been 0, and lanes without a token never ask. */
+template <int AT_ONCE, int WIDE>
+MPK_FN void stream_ask_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool part,
+                         stream_x<AT_ONCE, WIDE> &x)
+{
+    const mpk_words none = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (i >= n)
+            break;
+        if (part && pass + i + 1 == pages) /* not all of it is loaded, and a pass before may have left something */
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int m = 0; m <= WIDE; m++)
+                    x.at[i][j][m] = none;
+        stream_ask_page<WIDE>(from, pass + i, pass + i + 1 == pages, x.at[i]);
+    }
+}
+
+/* Until all that was asked for is there.  While many rows are missing they would take the weights' way by being asked
+ * for again and again: then each lane looks at one piece, and asks for the others when that has come. */
+template <int AT_ONCE, int WIDE>
+MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool many,
+                           stream_x<AT_ONCE, WIDE> &x)
+{
 #pragma unroll 1
     for (;;) {
-        const char *missing = 0;
+        rt_u32 most = 0;
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (i < n) {
-                const int blocks = i == last ? blocks_of_last : 4, first = i * 1024 + warp * blocks * 32;
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (i >= n)
+                break;
 #pragma unroll
-                for (int j = 0; j < 4; j++)
+            for (int j = 0; j < 4; j++)
 #pragma unroll
-                    for (int m = 0; m <= WIDE; m++)
-                        x.at[i][j][m] = there[m] && j < blocks && first + c * 8 + j * 32 < end
-                                            ? ptx_load_words(base[m] + (first + j * 32) * 2)
-                                            : none;
-            }
-        if (!carried)
+                for (int m = 0; m <= WIDE; m++)
+                    most = mpk_larger(most, mpk_largest(x.at[i][j][m]));
+        }
+        if (!__any_sync(0xffffffffu, most == RT_EMPTY) || ptx_load_flag(&mpk_w.abort))
             break;
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (i < n) {
-                const int blocks = i == last ? blocks_of_last : 4, first = i * 1024 + warp * blocks * 32;
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-#pragma unroll
-                    for (int m = 0; m <= WIDE; m++)
-                        if (mpk_is_empty(x.at[i][j][m]))
-                            missing = base[m] + (first + j * 32) * 2;
-            }
-        if (!__any_sync(0xffffffffu, missing != 0) || ptx_load_flag(&mpk_w.abort))
-            break;
-        while (!few && missing && mpk_is_empty(ptx_load_words(missing)) && !ptx_load_flag(&mpk_w.abort))
-            ;
+        const char *first = pass + 1 == pages ? from.last_at[0] : from.at[0] + pass * 2048;
+        while (many && mpk_is_empty(x.at[0][0][0]) && !ptx_load_flag(&mpk_w.abort))
+            x.at[0][0][0] = ptx_load_words(first);
         __syncwarp();
-    }
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
-        if (i < n)
-            stream_order_page<WIDE>(x.at[i]);
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (i >= n)
+                break;
+            stream_ask_again<WIDE>(from, pass + i, pass + i + 1 == pages, x.at[i]);
+        }
+    }
+}
+
+template <int AT_ONCE, int WIDE> MPK_FN void stream_order_x(int n, stream_x<AT_ONCE, WIDE> &x)
+{
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (i >= n)
+            break;
+        stream_order_page<WIDE>(x.at[i]);
+    }
 }
 
 /* Add the squares of x: the diagonals of x x^T, whose second operand are the same registers.  Words 0, 1 of a lane's 8
@@ -198,18 +254,20 @@ template <int AT_ONCE, int WIDE>
 MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, float (*square)[4])
 {
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
-        if (i < n)
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (i >= n)
+            break;
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const mpk_words a = x.at[i][j][0], b = x.at[i][j][WIDE];
-                ptx_multiply_bf16(square[0], a.x, a.y, a.z, a.w, a.x, a.z);
-                ptx_multiply_bf16(square[1], b.x, b.y, b.z, b.w, WIDE ? b.x : b.y, WIDE ? b.z : b.w);
-                if (WIDE) {
-                    ptx_multiply_bf16(square[2 * WIDE], a.x, a.y, a.z, a.w, a.y, a.w);
-                    ptx_multiply_bf16(square[3 * WIDE], b.x, b.y, b.z, b.w, b.y, b.w);
-                }
+        for (int j = 0; j < 4; j++) {
+            const mpk_words a = x.at[i][j][0], b = x.at[i][j][WIDE];
+            ptx_multiply_bf16(square[0], a.x, a.y, a.z, a.w, a.x, a.z);
+            ptx_multiply_bf16(square[1], b.x, b.y, b.z, b.w, WIDE ? b.x : b.y, WIDE ? b.z : b.w);
+            if (WIDE) {
+                ptx_multiply_bf16(square[2 * WIDE], a.x, a.y, a.z, a.w, a.y, a.w);
+                ptx_multiply_bf16(square[3 * WIDE], b.x, b.y, b.z, b.w, b.y, b.w);
             }
+        }
+    }
 }
 
 /* For stream_scale: of the four lanes that hold token g, one has the diagonal's entry; with WIDE token g + 8 too. */
@@ -306,14 +364,15 @@ MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n
 {
     float sums[1][4];
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
-        if (i < n) {
-            const mpk_words(*const one[1])[1 + WIDE] = {x.at[i]};
-            stream_pages<1, WIDE>(ring, one, i + 1 == n ? last : 4, sums);
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (i >= n)
+            break;
+        const mpk_words(*const one[1])[1 + WIDE] = {x.at[i]};
+        stream_pages<1, WIDE>(ring, one, i + 1 == n ? last : 4, sums);
 #pragma unroll
-            for (int e = 0; e < (WIDE ? 4 : 2); e++)
-                total[e] += sums[0][e];
-        }
+        for (int e = 0; e < (WIDE ? 4 : 2); e++)
+            total[e] += sums[0][e];
+    }
 }
 
 /* ---- the end of a tile ---- */
@@ -571,11 +630,14 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
     const int n = ((int)t.e->hi[1] + per_group - 1) / per_group - first, pages = s.pages;
     char *s_parts = t.s_scratch + STREAM_PARTS;
     mpk_ring ring = *t.ring;
+    const bool quiet = t.e->quiet, part = s.columns % 1024;
+    stream_from<WIDE> from;
     stream_x<AT_ONCE, WIDE> x;
     stream_clear_x<AT_ONCE, WIDE>(x);
     float square[2 + 2 * WIDE][4] = {};
-    if (!t.e->quiet)
+    if (!quiet)
         mpk_wait(t);
+    stream_find_x<WIDE>(t, s, &from);
 #pragma unroll 1
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
         const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE;
@@ -585,20 +647,25 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
 #pragma unroll 1
         for (int pass = 0; pass < pages; pass += AT_ONCE) {
             const int of_pass = pages - pass < AT_ONCE ? pages - pass : AT_ONCE;
-            if (pages > AT_ONCE || q == 0) {
-                stream_load_x<AT_ONCE, WIDE>(t, s, pass, of_pass, x);
-                if (s.norm && q == 0)
-                    stream_add_squares<AT_ONCE, WIDE>(x, of_pass, square);
-            }
+            const bool asks = pages > AT_ONCE || q == 0;
+            if (asks)
+                stream_ask_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, part, x);
             if (pass == 0 && s.residual >= 0 && warp < here)
 #pragma unroll
                 for (int m = 0; m <= WIDE; m++)
                     residual[m] = stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c);
-            if (pass == 0 && q == 0) {
-                if (t.e->quiet)
+            if (pass == 0 && q == 0) { /* while x is on its way */
+                if (quiet)
                     mpk_wait(t);
                 if (warp == 7 && lane == 0) /* read behind the products' barrier */
                     stream_put_end(t, s);
+            }
+            if (asks) {
+                if (mpk_carries(t, s.x))
+                    stream_await_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, stream_rows(t) > 2, x);
+                stream_order_x<AT_ONCE, WIDE>(of_pass, x);
+                if (s.norm && q == 0)
+                    stream_add_squares<AT_ONCE, WIDE>(x, of_pass, square);
             }
             stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass, pass + of_pass == pages ? s.last : 4);
         }

@@ -23,6 +23,14 @@ struct mpk_task {
     rt_u32 turn;        /* tasks that the worker has run before, modulo 2^32 */
 };
 
+MPK_FN rt_u32 mpk_smaller(rt_u32 a, rt_u32 b)
+{
+    return a < b ? a : b;
+}
+MPK_FN rt_u32 mpk_larger(rt_u32 a, rt_u32 b)
+{
+    return a > b ? a : b;
+}
 MPK_FN rt_u32 mpk_lo(const mpk_task &t, int axis)
 {
     return t.e->lo[axis];

@@ -16,12 +16,14 @@ enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a wo
  * no registers to spare, and what the compiler would put on the stack is lost to the L1 cache with every acquire. */
 struct __align__(16) mpk_side
 {
-    rt_u32 at, parity;         /* of the page ring */
-    rt_u32 slot, slot_parity;  /* of the descriptor ring */
-    rt_u32 turn;               /* tasks so far, modulo 2^32 */
-    rt_u32 next, last;         /* entries of the list */
-    rt_u32 jit_at, jit_parity; /* of the page ring for JIT tasks */
-    rt_u32 reserved[3];
+    rt_u32 at, parity;        /* of the page ring */
+    rt_u32 slot, slot_parity; /* of the descriptor ring */
+    rt_u32 turn;              /* tasks so far, modulo 2^32 */
+    rt_u32 next, last;        /* entries of the list */
+    rt_u32 reserved;
+};
+struct mpk_jit_side {
+    rt_u32 at, parity; /* of the page ring for JIT tasks */
 };
 
 struct mpk_worker {
@@ -30,6 +32,7 @@ struct mpk_worker {
     rt_u64 entry_full[MPK_ENTRIES], entry_empty[MPK_ENTRIES];
     __align__(128) rt_entry entries[MPK_ENTRIES + 1]; /* the last one: the JIT task that runs */
     mpk_side sides[MPK_WARPS];
+    mpk_jit_side jit_sides[MPK_WARPS];
     rt_u64 step; /* the word of the step that runs */
     rt_u32 live[RT_LIVES];
     rt_u32 graph, epoch;  /* of the step that runs; written by thread 0 between barriers */
@@ -109,7 +112,7 @@ MPK_FN void mpk_wait(const mpk_task &t)
             ptx_acquire_flag(&mpk_w.ready); /* partner: clerk_run_list */
         }
         mpk_barrier_wait(&mpk_w.idle, (t.turn & 1) ^ 1);
-        if (mpk_w.times && mpk_thread() == 0)
+        if (mpk_thread() == 0 && mpk_w.times)
             mpk_w.times->ready = ptx_cycles();
         return;
     }
@@ -129,9 +132,14 @@ MPK_FN bool mpk_carries(const mpk_task &t, int operand)
 {
     return t.e->carried >> operand & 1;
 }
+/* RT_EMPTY is the largest word: one comparison tells of many. */
+MPK_FN rt_u32 mpk_largest(const mpk_words &v)
+{
+    return mpk_larger(mpk_larger(v.x, v.y), mpk_larger(v.z, v.w));
+}
 MPK_FN bool mpk_is_empty(const mpk_words &v)
 {
-    return v.x == RT_EMPTY || v.y == RT_EMPTY || v.z == RT_EMPTY || v.w == RT_EMPTY;
+    return mpk_largest(v) == RT_EMPTY;
 }
 /* A word of a carried operand, once it is there. */
 MPK_FN rt_u32 mpk_carried_word(const void *from, rt_u32 v)
@@ -170,7 +178,7 @@ MPK_FN void mpk_trigger(const mpk_task &t)
     if (!mpk_w.direct) {
         __syncwarp();
         if (threadIdx.x % 32 == 0) {
-            if (mpk_w.times && mpk_thread() == 0)
+            if (mpk_thread() == 0 && mpk_w.times)
                 mpk_w.times->done = ptx_cycles();
             ptx_barrier_arrive(&mpk_w.idle);
             ptx_add_flag(&mpk_w.done, 1); /* partner: clerk_run_list */

@@ -27,7 +27,7 @@ static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, b
     const gen_body *body = gen_body_choose(&c, UINT32_MAX);
     if (!body || (only_fast && body->rank == 0))
         return MPK_OK;
-    out[(*n)++] = (gen_graph){ir, c.n_tokens};
+    out[(*n)++] = (gen_graph){ir, c.n_tokens, true};
     return MPK_OK;
 }
 

@@ -119,7 +119,7 @@ static void write_source(void)
 {
     gen_graph *graphs = arena_alloc(&graphs_arena, subjects.n, sizeof *graphs);
     for (size_t i = 0; i < subjects.n; i++)
-        graphs[i] = (gen_graph){subjects.at[i].g, 1};
+        graphs[i] = (gen_graph){.ir = subjects.at[i].g, .n_tokens = 1};
     check_ok(&cx, gen_source_make(&cx, &graphs_arena, (uint32_t)subjects.n, graphs, 4, gen_arch_find("sm_80"),
                                   GEN_GENERIC, &source));
     for (size_t i = 0; i < subjects.n; i++)

@@ -166,7 +166,7 @@ static void make(device *d)
 {
     gen_graph *graphs = arena_alloc(&graphs_arena, d->subjects.n, sizeof *graphs);
     for (size_t i = 0; i < d->subjects.n; i++)
-        graphs[i] = (gen_graph){d->subjects.at[i].g, 1};
+        graphs[i] = (gen_graph){.ir = d->subjects.at[i].g, .n_tokens = 1};
     check_ok(&cx,
              gen_source_make(&cx, &graphs_arena, (uint32_t)d->subjects.n, graphs, 4, d->arch, GEN_BODIES, &d->source));
     for (size_t i = 0; i < d->subjects.n; i++) {

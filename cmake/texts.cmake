@@ -1,7 +1,8 @@
 # Write a C table of texts: cmake -DROOT=... -DOUTPUT=... -P texts.cmake
-# What the library carries for code generation: src/rt/*.h as rt/NAME, the arithmetic of map, and
+# What the library carries for code generation: src/rt/*.h as rt/NAME, what operators share with GPUs, and
 # device/**/*.cuh without the folder's name.
-file(GLOB runtime RELATIVE ${ROOT}/src ${ROOT}/src/rt/*.h ${ROOT}/src/op/map_arithmetic.h ${ROOT}/src/op/map_special.h)
+file(GLOB runtime RELATIVE ${ROOT}/src ${ROOT}/src/rt/*.h ${ROOT}/src/op/map_arithmetic.h ${ROOT}/src/op/map_special.h
+     ${ROOT}/src/op/split_own.h)
 file(GLOB_RECURSE device RELATIVE ${ROOT}/device ${ROOT}/device/*.cuh)
 set(definitions "")
 set(rows "")

@@ -205,6 +205,7 @@ static ir_graph *random_split_decoder(world *w)
     pass_options options = {.n_workers = 1,
                             .splits = 1 + pick(w, 6),
                             .split_tokens = 16,
+                            .own_units = pick(w, 3),
                             .norm_elements = pick(w, 2) ? 1 : 1 << 20,
                             .relaxed = pick(w, 2),
                             .logits = pick(w, 4)};

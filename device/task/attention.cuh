@@ -8,6 +8,7 @@
 #define TASK_ATTENTION_CUH
 
 #include "task/heads.cuh"
+#include "tile/split.cuh"
 
 enum { ATTEND_CHUNK = 256 };
 
@@ -194,7 +195,7 @@ MPK_FN void attention_qkv_run(const mpk_task &t, const heads_source &h, const he
 
 struct split_how {
     attend_how how;
-    rt_i64 splits, unit;
+    rt_i64 splits, unit, own;
 };
 
 /* A token: where its slot begins in this step, positions that are in the cache, units that they make. */
@@ -272,11 +273,30 @@ MPK_FN rt_i64 split_clamp(rt_i64 x, rt_i64 hi)
     return x < 0 ? 0 : x < hi ? x : hi;
 }
 
+/* What a token counts for in the sum over the tokens before another. */
+MPK_FN rt_i64 split_count(const split_how &s, rt_i64 units)
+{
+    return s.own ? split_own_parts((int)units, (int)s.splits, (int)s.own) : units;
+}
+
+/* The units of a token that a split does. */
+MPK_FN void split_find(const split_how &s, rt_i64 split, rt_i64 before, rt_i64 all, rt_i64 units, rt_i64 *lo, rt_i64 *hi)
+{
+    int from, to;
+    *lo = split_clamp(split * all / s.splits - before, units);
+    *hi = split_clamp((split + 1) * all / s.splits - before, units);
+    if (s.own) {
+        split_own_units((int)split, (int)s.splits, (int)s.own, (int)(before % s.splits), (int)units, &from, &to);
+        *lo = from;
+        *hi = to;
+    }
+}
+
 MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const heads_place &p, const split_how &s,
                                 const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &part,
                                 const mpk_view &lse)
 {
-    rt_i64 all = 0, before = 0, alive = mpk_live(t, h.qkv), group = h.heads / h.kv_heads;
+    rt_i64 all = 0, before = 0, alive = mpk_live(t, h.qkv), group = h.heads / h.kv_heads, from, to;
     rt_i64 lo = mpk_lo(t, 2) / h.size, hi = mpk_hi(t, 2) / h.size;
     split_token k = {};
     for (rt_i64 token = 0; token < alive; token++) {
@@ -285,12 +305,12 @@ MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const 
     }
     for (rt_i64 token = 0; token < (rt_i64)mpk_hi(t, 0); token++) {
         k = split_next(t, p, s, token, k);
-        for (rt_i64 split = mpk_lo(t, 1); token >= (rt_i64)mpk_lo(t, 0) && split < (rt_i64)mpk_hi(t, 1); split++)
+        for (rt_i64 split = mpk_lo(t, 1); token >= (rt_i64)mpk_lo(t, 0) && split < (rt_i64)mpk_hi(t, 1); split++) {
+            split_find(s, split, before, all, k.units, &from, &to);
             for (rt_i64 head = lo; head < hi; head++)
-                split_units(t, h, p, s, q_norm, k_norm, part, lse, token, k,
-                            split_clamp(split * all / s.splits - before, k.units),
-                            split_clamp((split + 1) * all / s.splits - before, k.units), split, head);
-        before += k.units;
+                split_units(t, h, p, s, q_norm, k_norm, part, lse, token, k, from, to, split, head);
+        }
+        before += split_count(s, k.units);
     }
     for (rt_i64 token = 0; (rt_i64)mpk_hi(t, 1) == s.splits && token < alive; token++) {
         heads_angles(t, h, token, 0, (const float *)0, 1);

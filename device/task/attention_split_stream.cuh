@@ -14,6 +14,7 @@
 
 #include "tile/kv.cuh"
 #include "tile/ring.cuh"
+#include "tile/split.cuh"
 
 enum {
     ATTENTION_PAGE = 64,    /* tokens of a KV page */
@@ -24,7 +25,7 @@ enum {
 
 struct attention_shape {
     int heads, kv_heads, head_size, group; /* group: query heads of a KV head */
-    int splits, unit, window;
+    int splits, unit, own, window;
     int slots, slot_pages, n_pages;
     int norm_type; /* of q_norm and k_norm: 0 bf16, 1 f32, -1 absent */
     float eps, scale;
@@ -38,8 +39,8 @@ enum { AT_QKV, AT_TABLE, AT_POSITIONS, AT_SLOTS, AT_PAGES, AT_K_CACHE, AT_V_CACH
 
 /* Lane t holds what belongs to token t. */
 struct attention_plan {
-    int position, slot, first, cached, units, before; /* first: token of its slot; before: units of earlier tokens */
-    int all;                                          /* units of all tokens; the same in each lane */
+    int position, slot, first, cached, units, before; /* first: token of its slot; before: units of earlier tokens, */
+    int all;                                          /* with `own` parts; all: of all tokens, the same in each lane */
 };
 
 MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)
@@ -54,14 +55,15 @@ MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_sha
     int cached = __shfl_sync(0xffffffffu, p->position, p->first), room = s.slot_pages * ATTENTION_PAGE;
     p->cached = cached < 0 ? 0 : cached < room ? cached : room;
     p->units = !alive ? 0 : p->cached > s.unit ? (p->cached + s.unit - 1) / s.unit : 1;
-    int sum = p->units;
+    const int count = alive && s.own ? split_own_parts(p->units, s.splits, s.own) : p->units;
+    int sum = count;
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
         int other = __shfl_up_sync(0xffffffffu, sum, d);
         if (lane >= d)
             sum += other;
     }
-    p->before = sum - p->units;
+    p->before = sum - count;
     p->all = __shfl_sync(0xffffffffu, sum, 31);
 }
 
@@ -85,6 +87,8 @@ MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, in
         hi = (int)((long long)(split + 1) * all / s.splits) - before;
     k->lo = lo < 0 ? 0 : lo < k->units ? lo : k->units;
     k->hi = hi < 0 ? 0 : hi < k->units ? hi : k->units;
+    if (s.own)
+        split_own_units(split, s.splits, s.own, before, k->units, &k->lo, &k->hi);
     int from = s.window ? k->position - s.window + 1 : 0, end = k->hi * s.unit < k->cached ? k->hi * s.unit : k->cached;
     k->from = from < 0 ? 0 : from;
     k->first_page = k->lo * s.unit / ATTENTION_PAGE;

@@ -64,15 +64,11 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
     const rt_u32 full = __ballot_sync(0xffffffffu, e != none);
     if (full != asked)
         left = fold_ask_parts(part, row_bytes, mine, asked = full, v);
-    float most = e, total;
+    float most = e, total = 0;
 #pragma unroll
     for (int d = 16; d; d /= 2)
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
-    total = e = full >> lane & 1 ? ptx_exp2((e - most) * 1.44269504f) : 0;
-#pragma unroll
-    for (int d = 16; d; d /= 2)
-        total += __shfl_xor_sync(0xffffffffu, total, d);
-    e = full ? __fdividef(e, total) : 0;
+    e = full >> lane & 1 ? ptx_exp2((e - most) * 1.44269504f) : 0;
 #pragma unroll
     for (int k = 0; k < 8; k++)
         sum[k] = 0;
@@ -84,6 +80,7 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
             const int split = asked ? __ffs((int)asked) - 1 : 0;
             const float weight = __shfl_sync(0xffffffffu, e, split);
             if (asked && full >> split & 1) {
+                total += weight; /* in rising order too: which splits hold the parts does not matter */
                 const rt_u32 words[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
@@ -98,6 +95,10 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
         asked = left;
         left = fold_ask_parts(part, row_bytes, mine, left, v);
     }
+    total = full ? __fdividef(1, total) : 0;
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        sum[k] *= total;
     if (mine)
         ptx_store_words(y, {ptx_pack_bf16(sum[0], sum[1]), ptx_pack_bf16(sum[2], sum[3]), ptx_pack_bf16(sum[4], sum[5]),
                             ptx_pack_bf16(sum[6], sum[7])});

@@ -127,7 +127,7 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
 static mpk_status print_attention_split(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };
-    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT };
+    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT, OWN };
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
@@ -136,9 +136,9 @@ static mpk_status print_attention_split(mpk_context *cx, const gen_call *c, uint
                  a[INTERLEAVED].i != 0, a[EPS].f, out);
     print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, out);
     text_print(out,
-               "    constexpr split_how split = {how, %lld, %lld};\n"
+               "    constexpr split_how split = {how, %lld, %lld, %lld};\n"
                "    attention_split_run(t, source, place, split, in_q_norm, in_k_norm, out_part, out_lse);\n}\n",
-               (long long)a[SPLITS].i, (long long)a[UNIT].i);
+               (long long)a[SPLITS].i, (long long)a[UNIT].i, (long long)a[OWN].i);
     return MPK_OK;
 }
 

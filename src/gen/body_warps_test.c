@@ -8,7 +8,9 @@
  *   - nothing else is written, every page that is loaded is released, every wait ends;
  *   - what must not be read is NaN: dead rows, empty parts, free pages, keys behind a context, memory around the
  *     operands, and before the task's event its first operand;
- *   - where a body polls operands that carry their readiness, the same when these come piece by piece while it runs.
+ *   - where a body polls operands that carry their readiness, the same when these come piece by piece while it runs;
+ *   - a token has the same bits in graphs of any number of tokens up to 16, whatever shares the step with it: products,
+ *     attention of which each token's own context decides how it is cut, and the sum of its parts.
  */
 #include "emulated_bed.h"
 
@@ -90,7 +92,35 @@ static const char *const decode_graphs[] = {
           "heads = 16, splits = 9, unit = 64, window = 70"),
     SPLIT("16", "4096", "64", "128", "16", "2", "33", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 16, unit = 64"),
     SPLIT("7", "768", "32", "64", "3", "40", "90", "2", "", "", "heads = 8, splits = 5, unit = 256"),
+    SPLIT("8", "4096", "64", "128", "3", "9", "27", "8", NORMS, ", %qn, %kn",
+          "heads = 16, splits = 5, unit = 64, own = 2"),
+    SPLIT("3", "768", "32", "64", "3", "12", "36", "2", "", "", "heads = 8, splits = 16, unit = 64, own = 1, window = 300"),
 };
+
+/* The same for each of these numbers of tokens, the last of which is the largest. */
+enum { COMPANY = 400, COMPANY_SIZES = 4 };
+#define COMPANY_OF(graph) graph("1"), graph("5"), graph("8"), graph("16")
+#define COMPANY_PLAIN(tokens) PLAIN(tokens, "67", "3072")
+#define COMPANY_RAGGED(tokens) PLAIN(tokens, "70", "4872")
+#define COMPANY_GATED(tokens) GATED(tokens, "300", "1024", "silu")
+#define COMPANY_QKV(tokens)                                                                                        \
+    X(tokens, "2048")                                                                                              \
+    W("q", "128", "2048")                                                                                          \
+    W("k", "64", "2048") W("v", "64", "2048") "const %n : bf16[2048]\nconst %b : f32[128]\n%y = linear(%x, %q, %k, " \
+                                              "%v, %b, _, _, %n)\n"
+#define COMPANY_LOGITS(tokens) \
+    X(tokens, "1024") W("w", "1003", "1024") "const %n : bf16[1024]\n%l, %p = logits(%x, %w, %n)\n"
+#define COMPANY_SPLIT(tokens)                                                        \
+    SPLIT(tokens, "1024", "64", "128", "16", "9", "144", "2", NORMS, ", %qn, %kn", \
+          "heads = 4, splits = 5, unit = 64, own = 2")
+#define COMPANY_FOLD(tokens)                                                                                        \
+    "input %p : bf16[" tokens ", 16, 512] live=tokens\ninput %l : f32[" tokens ", 16, 4] live=tokens\n%y = " \
+    "attention_fold(%p, %l)\n"
+
+static const char *const company_graphs[] = {COMPANY_OF(COMPANY_PLAIN), COMPANY_OF(COMPANY_RAGGED),
+                                             COMPANY_OF(COMPANY_GATED), COMPANY_OF(COMPANY_QKV),
+                                             COMPANY_OF(COMPANY_LOGITS), COMPANY_OF(COMPANY_SPLIT),
+                                             COMPANY_OF(COMPANY_FOLD)};
 
 static const char *const prefill_graphs[] = {
     PLAIN("33", "1024", "1024"),
@@ -195,6 +225,7 @@ static int set_up_devices(void **state)
     gather_graphs(&hopper, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
     gather_graphs(&hopper, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_graphs(&hopper, paged_graphs, sizeof paged_graphs / sizeof *paged_graphs, 300);
+    gather_graphs(&hopper, company_graphs, sizeof company_graphs / sizeof *company_graphs, COMPANY);
     gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     make(&hopper);
     make(&blackwell);
@@ -564,7 +595,7 @@ static void check_device(const device *d)
 {
     if (!d->library)
         skip();
-    for (size_t i = 0; i < d->subjects.n; i++) {
+    for (size_t i = 0; i < d->subjects.n && d->subjects.at[i].number < COMPANY; i++) {
         const subject *s = &d->subjects.at[i];
         double begin = seconds();
         for (uint64_t round = 0; round < 2; round++)
@@ -572,6 +603,165 @@ static void check_device(const device *d)
         if (getenv("MPK_VERBOSE"))
             print_message("%s: %s case %u by %s, %.2f s\n", d->arch->name, s->def->name, s->number, s->use->body->name,
                           seconds() - begin);
+    }
+}
+
+/* ---- a token in company ---- */
+
+static size_t row_bytes(const ir_tensor *t)
+{
+    return (size_t)ir_bytes(t) / (size_t)t->dims[0];
+}
+
+/* Everything alive, and the weights packed. */
+static void *set_up_whole(const device *d, bed *b, const subject *s, uint64_t seed)
+{
+    set_up(b, s, seed, true, 0, 0);
+    b->kv_at = d->kv_at;
+    round_scale(b);
+    clamp_live(b);
+    empty_parts(b);
+    return pack_weights(b, &s->use->pack);
+}
+
+/* What belongs to token from[i] of `all` becomes that of token i of `few`; weights and state are the same. */
+static void take_tokens(const bed *all, bed *few, const uint32_t *from)
+{
+    for (ir_tensor_id i = 0; i < all->g->tensors.n; i++) {
+        const ir_tensor *a = tensor(all, i), *f = tensor(few, i);
+        if (!is_root(all, i) || a->kind == IR_TEMP)
+            continue;
+        if (a->live == IR_ALL)
+            memcpy(few->values.data[i], all->values.data[i], (size_t)ir_bytes(a));
+        for (int64_t t = 0; a->live != IR_ALL && t < f->dims[0]; t++)
+            memcpy((char *)few->values.data[i] + (size_t)t * row_bytes(f),
+                   (char *)all->values.data[i] + from[t] * row_bytes(a), row_bytes(a));
+    }
+}
+
+static bool holds(const float *lse, int64_t split, int64_t heads)
+{
+    return lse[split * heads] != -INFINITY;
+}
+
+/* Move the parts of a head of a token to other splits, in the same order: split s has its part at parts + s * apart
+ * and its lse at lse[s * heads]. */
+static void move_head(bed *b, char *parts, size_t apart, size_t bytes, float *lse, int64_t splits, int64_t heads)
+{
+    for (int64_t s = splits - 2, free = splits - 1; s >= 0; s--) { /* nothing at or above `free` moves any more */
+        if (holds(lse, free, heads) || (holds(lse, s, heads) && next_random(b, 4) == 0))
+            free = s;
+        if (free == s || !holds(lse, s, heads))
+            continue;
+        memcpy(parts + (size_t)free * apart, parts + (size_t)s * apart, bytes);
+        memset(parts + (size_t)s * apart, 0xff, bytes);
+        lse[free-- * heads] = lse[s * heads];
+        lse[s * heads] = -INFINITY;
+    }
+}
+
+static void move_parts(bed *b)
+{
+    operand x = named(b, "part"), l = named(b, "lse");
+    if (!x.tensor || !l.tensor)
+        return;
+    const int64_t splits = l.tensor->dims[1], heads = l.tensor->dims[2];
+    const size_t part = row_bytes(x.tensor) / (size_t)splits, bytes = part / (size_t)heads;
+    for (int64_t t = 0; t < l.tensor->dims[0]; t++)
+        for (int64_t head = 0; head < heads; head++)
+            move_head(b, (char *)x.data + (size_t)t * row_bytes(x.tensor) + (size_t)head * bytes, part, bytes,
+                      (float *)l.data + t * splits * heads + head, splits, heads);
+}
+
+/* Parts of token t that hold anything and what they say of themselves, in the order of splits; the rest becomes 0. */
+static void gather_parts(const bed *b, int64_t t, char *to, float *lse_to)
+{
+    const ir_tensor *x = tensor(b, b->op->out[0]), *l = tensor(b, b->op->out[1]);
+    const int64_t splits = l->dims[1], heads = l->dims[2];
+    const size_t part = row_bytes(x) / (size_t)splits;
+    const char *from = (const char *)b->values.data[b->op->out[0]] + (size_t)t * row_bytes(x);
+    const float *lse = (const float *)b->values.data[b->op->out[1]] + t * splits * heads;
+    memset(to, 0, row_bytes(x));
+    memset(lse_to, 0, row_bytes(l));
+    for (int64_t s = 0, n = 0; s < splits; s++)
+        if (holds(lse, s, heads)) {
+            memcpy(to + (size_t)n * part, from + (size_t)s * part, part);
+            memcpy(lse_to + n++ * heads, lse + s * heads, (size_t)heads * sizeof *lse);
+        }
+}
+
+static bool same_parts(const bed *all, int64_t t, const bed *few, int64_t u)
+{
+    const size_t n = row_bytes(tensor(all, all->op->out[0])), n_lse = row_bytes(tensor(all, all->op->out[1]));
+    char *a = malloc(2 * n);
+    float *l = malloc(2 * n_lse);
+    assert_true(a && l);
+    gather_parts(all, t, a, l);
+    gather_parts(few, u, a + n, (float *)((char *)l + n_lse));
+    bool same = memcmp(a, a + n, n) == 0 && memcmp(l, (char *)l + n_lse, n_lse) == 0;
+    free(a);
+    free(l);
+    return same;
+}
+
+static bool same_rows(const bed *all, int64_t t, const bed *few, int64_t u)
+{
+    bool same = true;
+    for (uint32_t o = 0; o < all->op->n_out; o++) {
+        const ir_tensor *y = tensor(all, all->op->out[o]);
+        const char *a = all->values.data[all->op->out[o]], *f = few->values.data[all->op->out[o]];
+        same = same && memcmp(a + (size_t)t * row_bytes(y), f + (size_t)u * row_bytes(y), row_bytes(y)) == 0;
+    }
+    return same;
+}
+
+/* Some tokens of the graph of many, in any order, by themselves. */
+static void check_company(const device *d, const subject *many, const subject *some, uint64_t seed)
+{
+    bed all, few;
+    ir_box boxes[MOST_BOXES];
+    uint32_t from[16];
+    void *packed = set_up_whole(d, &all, many, seed), *packed_few;
+    const bool split_attention = strcmp(many->def->name, "attention_split") == 0;
+    set_up(&few, some, seed, true, 0, 0);
+    few.kv_at = d->kv_at;
+    clamp_live(&few);
+    int64_t n_all = tensor(&all, all.op->out[0])->dims[0], n = tensor(&few, few.op->out[0])->dims[0];
+    uint32_t shift = (uint32_t)next_random(&few, (uint64_t)n_all), step = 1 + 2 * (uint32_t)next_random(&few, 8);
+    for (int64_t t = 0; t < n; t++) /* 16 tokens: odd steps meet each once */
+        from[t] = (shift + (uint32_t)t * step) % (uint32_t)n_all;
+    take_tokens(&all, &few, from);
+    move_parts(&few);
+    packed_few = pack_weights(&few, &some->use->pack);
+    turn_caches(&all, true);
+    turn_caches(&few, true);
+    size_t n_boxes = split(&all, ir_box_whole(tensor(&all, all.op->out[0])), boxes);
+    run_device(d, &all, boxes, n_boxes, packed, seed, false);
+    n_boxes = split(&few, ir_box_whole(tensor(&few, few.op->out[0])), boxes);
+    run_device(d, &few, boxes, n_boxes, packed_few, seed + 1, false);
+    for (int64_t t = 0; t < n; t++)
+        if (!(split_attention ? same_parts : same_rows)(&all, from[t], &few, t))
+            fail_msg("%s: %s case %u: token %u of %lld has other bits among %lld", d->arch->name, some->def->name,
+                     some->number, from[t], (long long)n_all, (long long)n);
+    if (packed) {
+        free_fenced(packed, many->use->pack.n_bytes);
+        free_fenced(packed_few, some->use->pack.n_bytes);
+    }
+    tear_down(&all);
+    tear_down(&few);
+}
+
+static void test_company(void **state)
+{
+    size_t first = 0;
+    (void)state;
+    if (!hopper.library)
+        skip();
+    while (hopper.subjects.at[first].number < COMPANY)
+        first++;
+    for (size_t i = first; i < hopper.subjects.n; i++) {
+        const subject *many = &hopper.subjects.at[first + (i - first) / COMPANY_SIZES * COMPANY_SIZES + COMPANY_SIZES - 1];
+        check_company(&hopper, many, &hopper.subjects.at[i], base_seed + i);
     }
 }
 
@@ -589,7 +779,7 @@ static void test_without_warpgroups(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_with_warpgroups),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_company), cmocka_unit_test(test_with_warpgroups),
                                        cmocka_unit_test(test_without_warpgroups)};
     base_seed = check_seed();
     return cmocka_run_group_tests(tests, set_up_devices, NULL);

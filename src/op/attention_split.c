@@ -9,8 +9,11 @@
  * cached context c_t of token t is the position of the first token of its slot in this step, at least 0 and at most N
  * P; it is cut into u_t = max(1, ceil(c_t / unit)) units of `unit` positions.  The last unit of a token also holds the
  * tokens of the step that it sees, from the first of its slot to t itself: these are taken from qkv, normalised and
- * rotated, and not from the cache; a page is not needed for them.  Of all units of the live tokens, in the order of
- * tokens, U in all, split s does floor(s U / S) .. floor((s + 1) U / S) - 1.
+ * rotated, and not from the cache; a page is not needed for them.  With own = 0, of all units of the live tokens, in
+ * the order of tokens, U in all, split s does floor(s U / S) .. floor((s + 1) U / S) - 1: every split has as much as any
+ * other, but where a token's context is cut depends on who else is in the step, and with it the last bits of its result.
+ * With own >= 1 a token is cut by its own context alone, into parts of at least `own` units (split_own.h): a token's
+ * parts, and what attention_fold makes of them, have the same bits in any company.
  *
  * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(scaled score).  A split
  * that has nothing of a token gives lse = -inf; rows of part whose lse is -inf hold nothing in particular and are not
@@ -20,10 +23,11 @@
  * Cost: that of attention; units balance the splits, so the operator's time does not count as dependent on data.
  */
 #include "op/attend.h"
+#include "op/split_own.h"
 #include "op/turned.h"
 
 enum { PART, LSE, K_OUT, V_OUT };
-enum { EPS = TURNED_ATTRIBUTES, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT };
+enum { EPS = TURNED_ATTRIBUTES, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT, OWN };
 
 static mpk_status check_attributes(mpk_context *cx, const ir_op *op)
 {
@@ -34,6 +38,8 @@ static mpk_status check_attributes(mpk_context *cx, const ir_op *op)
           "attention_split: splits is %lld, expected 1 to 65536", (long long)a[SPLITS].i);
     CHECK(cx, a[UNIT].i >= 1 && a[UNIT].i <= 1 << 20, MPK_EARG, "attention_split: unit is %lld, expected 1 to 1048576",
           (long long)a[UNIT].i);
+    CHECK(cx, a[OWN].i >= 0 && a[OWN].i <= 1 << 20, MPK_EARG, "attention_split: own is %lld, expected 0 to 1048576",
+          (long long)a[OWN].i);
     return MPK_OK;
 }
 
@@ -209,6 +215,28 @@ static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
     return x < lo ? lo : x < hi ? x : hi;
 }
 
+/* The units of token t that a split does.  before: units, or with `own` parts, of the tokens before t. */
+typedef struct span {
+    int64_t lo, hi;
+} span;
+
+static span find_units(const ir_attribute *a, int64_t split, const token *k, int64_t before, int64_t all)
+{
+    int64_t splits = a[SPLITS].i;
+    int lo, hi;
+    if (!a[OWN].i)
+        return (span){clamp(split * all / splits - before, 0, k->units),
+                      clamp((split + 1) * all / splits - before, 0, k->units)};
+    split_own_units((int)split, (int)splits, (int)a[OWN].i, (int)(before % splits), (int)k->units, &lo, &hi);
+    return (span){lo, hi};
+}
+
+/* What a token counts for in `before`. */
+static int64_t count_of(const ir_attribute *a, const token *k)
+{
+    return a[OWN].i ? split_own_parts((int)k->units, (int)a[SPLITS].i, (int)a[OWN].i) : k->units;
+}
+
 /* Token by token: which of its units a split does follows from those of the tokens before it. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
@@ -228,10 +256,11 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     for (int64_t t = 0; t < box->hi[0]; t++) {
         token k = token_at(&w, t);
         for (int64_t s = box->lo[1]; t >= box->lo[0] && s < box->hi[1]; s++)
-            for (int64_t head = box->lo[2] / n.size; head < box->hi[2] / n.size; head++)
-                attend_units(&w, t, &k, clamp(s * all / splits - before, 0, k.units),
-                             clamp((s + 1) * all / splits - before, 0, k.units), s, head);
-        before += k.units;
+            for (int64_t head = box->lo[2] / n.size; head < box->hi[2] / n.size; head++) {
+                span units = find_units(a, s, &k, before, all);
+                attend_units(&w, t, &k, units.lo, units.hi, s, head);
+            }
+        before += count_of(a, &k);
     }
     if (box->hi[1] == splits)
         fill_cache(&w, box->lo[2] / n.size / group, box->hi[2] / n.size / group);
@@ -263,7 +292,7 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 static const op_operand out[] = {{"part", 0}, {"lse", 0}, {"k_cache", 0}, {"v_cache", 0}};
 static const op_attribute attributes[] = {
     TURNED_ATTRIBUTE_ROWS,       SHAPE_REAL("eps", 1e-6),     SHAPE_REAL("scale", 0), SHAPE_INT("window", 0),
-    SHAPE_INT("interleaved", 0), SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128)};
+    SHAPE_INT("interleaved", 0), SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128), SHAPE_INT("own", 0)};
 
 static const op_case cases[] = {
     {TURNED_INPUTS(
@@ -281,6 +310,10 @@ static const op_case cases[] = {
                              "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = "
                              "4, kv_heads = 2, head_size = 80, interleaved = 1, scale = 0.2, splits = 9, unit = "
                              "4}\n"},
+    {TURNED_INPUTS(
+        "6", "f32[6, 96]", "8", "6, 5",
+        "f32[31, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 4, kv_heads "
+                             "= 1, head_size = 16, splits = 3, unit = 4, own = 2}\n"},
 };
 
 const op_def op_attention_split = {

@@ -479,7 +479,7 @@ static void test_fused_attention(void **state)
 
 /* attention_split and attention_fold against attention_qkv over a long and a short context, prompts among them; what
  * is left of a split that saw nothing must not be read. */
-static void check_split_attention(int splits, int unit, int window)
+static void check_split_attention(int splits, int unit, int window, int own)
 {
     enum { TOKENS = 6 };
     static const int32_t positions[TOKENS] = {50, 0, 1, 2, 13, 14}, slots[TOKENS] = {1, 0, 0, 0, 2, 2};
@@ -493,9 +493,9 @@ static void check_split_attention(int splits, int unit, int window)
              "%%y1, %%k1a, %%v1a = attention_qkv(%%x, %%p, %%s, %%pages, %%k1, %%v1, %%qn, %%kn) {size = 64, heads = "
              "4, kv_heads = 2, head_size = 80, window = %d}\n"
              "%%part, %%lse, %%k2a, %%v2a = attention_split(%%x, %%t, %%p, %%s, %%pages, %%k2, %%v2, %%qn, %%kn) "
-             "{heads = 4, kv_heads = 2, head_size = 80, window = %d, splits = %d, unit = %d}\n"
+             "{heads = 4, kv_heads = 2, head_size = 80, window = %d, splits = %d, unit = %d, own = %d}\n"
              "%%y2 = attention_fold(%%part, %%lse)\n",
-             window, window, splits, unit);
+             window, window, splits, unit, own);
     set_up(&b, graph);
     memcpy(data_of(&b, "p"), positions, sizeof positions);
     memcpy(data_of(&b, "s"), slots, sizeof slots);
@@ -531,7 +531,8 @@ static void test_split_attention(void **state)
     for (int window = 0; window < 13; window += 6)
         for (int splits = 1; splits < 40; splits = splits * 2 + 1)
             for (int unit = 4; unit <= 128; unit *= 2)
-                check_split_attention(splits, unit, window);
+                for (int own = 0; own < 4; own++)
+                    check_split_attention(splits, unit, window, own);
 }
 
 /* Units of a split follow the rule: of two tokens with 3 and 2 units five splits get one each. */
@@ -551,6 +552,69 @@ static void test_units_of_splits(void **state)
     for (int i = 0; i < 10; i++)
         assert_int_equal(at(&b, "l", i) > -INFINITY, i / 5 == 0 ? i % 5 < 3 : i % 5 >= 3);
     tear_down(&b);
+}
+
+/* A token behind `cached` positions; number `row` of all that the test makes up. */
+typedef struct joined {
+    int32_t cached, row;
+} joined;
+
+/* The answers y [n, 8] of tokens that share a step, one a slot.  What a token and its context hold follows from its
+ * number alone. */
+static void attend_together(int own, int n, const joined *at, float *y)
+{
+    enum { K = 8, PAGES = 12, P = 4 };
+    char graph[1024];
+    bed b;
+    snprintf(graph, sizeof graph,
+             "input %%x : f32[%d, 24] live=tokens\ninput %%t : f32[%d, 2, 4] live=tokens\ninput %%p : i32[%d] "
+             "live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%pages : i32[%d, %d]\nstate %%k : f32[%d, 1, 4, 8]\n"
+             "state %%v : f32[%d, 1, 4, 8]\n%%part, %%l, %%ka, %%va = attention_split(%%x, %%t, %%p, %%s, %%pages, "
+             "%%k, %%v) {heads = 1, kv_heads = 1, head_size = 8, splits = 5, unit = 4, own = %d}\n"
+             "%%y = attention_fold(%%part, %%l)\n",
+             n, n, n, n, n, PAGES, n * PAGES, n * PAGES, own);
+    set_up(&b, graph);
+    for (int i = 0; i < n; i++) {
+        uint64_t seed = (uint64_t)at[i].row * 1000;
+        ((int32_t *)data_of(&b, "p"))[i] = at[i].cached;
+        ((int32_t *)data_of(&b, "s"))[i] = i;
+        for (int k = 0; k < 24; k++)
+            ((float *)data_of(&b, "x"))[i * 24 + k] = rng_normal(seed, (uint64_t)k);
+        for (int k = 0; k < K; k++)
+            ((float *)data_of(&b, "t"))[i * K + k] = rng_normal(seed + 1, (uint64_t)k);
+        for (int k = 0; k < PAGES; k++) /* the pages of the slots alternate */
+            ((int32_t *)data_of(&b, "pages"))[i * PAGES + k] = k * n + i;
+        for (int k = 0; k < PAGES * P * K; k++) {
+            int to = (k / (P * K) * n + i) * P * K + k % (P * K);
+            ((float *)data_of(&b, "k"))[to] = rng_normal(seed + 2, (uint64_t)k);
+            ((float *)data_of(&b, "v"))[to] = rng_normal(seed + 3, (uint64_t)k);
+        }
+    }
+    eval(&b);
+    memcpy(y, data_of(&b, "y"), (size_t)n * K * sizeof(float));
+    tear_down(&b);
+}
+
+/* A token alone and among random others: the same bits if its own context decides how that is cut.  By the step's
+ * contexts as one it is cut otherwise, and in 200 tries that shows. */
+static void test_split_in_company(void **state)
+{
+    (void)state;
+    const uint64_t seed = base_seed ^ 77;
+    for (int own = 0; own < 4; own++) {
+        int differ = 0;
+        for (uint64_t round = 0; round < 200; round++) {
+            joined at[7];
+            float alone[8], among[7 * 8];
+            int n = 2 + (int)(rng_u64(seed, 8 * round) % 6), mine = (int)(rng_u64(seed, 8 * round + 1) % (uint64_t)n);
+            for (int i = 0; i < n; i++)
+                at[i] = (joined){(int32_t)(rng_u64(seed + 1, 8 * round + (uint64_t)i) % 47), (int32_t)round * 7 + i};
+            attend_together(own, 1, &at[mine], alone);
+            attend_together(own, n, at, among);
+            differ += memcmp(alone, among + mine * 8, sizeof alone) != 0;
+        }
+        assert_true(own ? differ == 0 : differ > 0);
+    }
 }
 
 /* logits and sample against gather, rms_norm, linear and sample, the same bits; NaN is passed over. */
@@ -758,6 +822,7 @@ int main(void)
         cmocka_unit_test(test_fused_attention),
         cmocka_unit_test(test_split_attention),
         cmocka_unit_test(test_units_of_splits),
+        cmocka_unit_test(test_split_in_company),
         cmocka_unit_test(test_logits),
         cmocka_unit_test(test_argmax),
         cmocka_unit_test(test_sample),

@@ -188,6 +188,7 @@ static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
                                {.name = "interleaved", .i = p->interleaved},
                                {.name = "splits", .i = w->s->options->splits},
                                {.name = "unit", .i = (UNIT_TOKENS + page - 1) / page * page},
+                               {.name = "own", .i = w->s->options->own_units},
                                {0}},
                     out));
     TRY(rewrite_add(w, w->keys.at[id], "attention_fold", 2, out, NULL, y));

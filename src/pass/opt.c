@@ -10,7 +10,7 @@ const pass_entry pass_table[] = {
     {"simplify", "drop operators that nothing needs, merge equal ones (tensor program)"},
     {"recognise", "small operators that together are one that mpk does whole (tensor program)"},
     {"fuse_ops", "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "
-                 ":splits=S:split_tokens=T:norm_elements=N:relaxed=1:logits=1"},
+                 ":splits=S:split_tokens=T:own_units=U:norm_elements=N:relaxed=1:logits=1"},
     {"fuse_map", "chains of element-wise operators become one map (tensor program)"},
     {"decompose", "cut operators into tasks (tensor program to task graph; paper 4.1)"},
     {"depend", "an event for each producer-consumer pair of tasks (4.1)"},
@@ -135,6 +135,8 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         o->splits = (uint32_t)value;
     else if (str_is(name, "split_tokens"))
         o->split_tokens = (uint32_t)value;
+    else if (str_is(name, "own_units"))
+        o->own_units = (uint32_t)value;
     else if (str_is(name, "norm_elements"))
         o->norm_elements = (uint32_t)value;
     else if (str_is(name, "relaxed"))
@@ -142,7 +144,8 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
     else if (str_is(name, "logits"))
         o->logits = value;
     else
-        FAIL(cx, MPK_EARG, "there is no setting %.*s; splits, split_tokens, norm_elements, relaxed, logits are",
+        FAIL(cx, MPK_EARG,
+             "there is no setting %.*s; splits, split_tokens, own_units, norm_elements, relaxed, logits are",
              STR_ARG(name));
     return MPK_OK;
 }

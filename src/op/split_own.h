@@ -1,0 +1,40 @@
+/* split_own.h - which units of a token's context a split of attention_split does when a token's own context alone
+ * decides how it is cut (attribute own); the same text for the host and for GPUs.
+ *
+ * A token of u units is cut into P = min(S, max(1, u / own)) parts, the first u mod P of which have one unit more than
+ * the others.  Its parts lie on P neighbouring splits, of which the one behind split S - 1 is split 0, beginning where
+ * those of the token before it end; which part lies on which of them rises with the split, so that splits in rising
+ * order are parts in rising order.  So the tokens of a step share the splits, but what is added up, and in which order,
+ * follows from u alone.
+ *
+ * Code for a GPU defines SPLIT_FN, how a function begins, before it includes this file.
+ */
+#ifndef OP_SPLIT_OWN_H
+#define OP_SPLIT_OWN_H
+
+#ifndef SPLIT_FN
+#define SPLIT_FN static inline
+#endif
+
+/* P. */
+SPLIT_FN int split_own_parts(int units, int splits, int own)
+{
+    int parts = units / own;
+    return parts < 1 ? 1 : parts < splits ? parts : splits;
+}
+
+/* Units *lo <= i < *hi of a token that split `split` does, none if lo = hi.  before: parts of the tokens before it in
+ * the step, all of them or modulo `splits`. */
+SPLIT_FN void split_own_units(int split, int splits, int own, int before, int units, int *lo, int *hi)
+{
+    const int parts = split_own_parts(units, splits, own), least = units / parts, longer = units % parts;
+    const int first = before % splits, around = first + parts > splits ? first + parts - splits : 0;
+    const int part = split < around ? split : split - first + around;
+    *lo = *hi = 0;
+    if (split >= around && (split < first || part >= parts))
+        return;
+    *lo = part * least + (part < longer ? part : longer);
+    *hi = *lo + least + (part < longer ? 1 : 0);
+}
+
+#endif

@@ -75,20 +75,27 @@ struct attention_piece {
     int from;                  /* positions below are outside the window */
 };
 
-MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, int split, int t, attention_piece *k)
+/* What a split does of each token: lane t, units *lo <= u < *hi of token t.  The tokens of which it does any. */
+MPK_FN rt_u32 attention_share(const attention_plan *p, const attention_shape &s, int split, int *lo, int *hi)
 {
-    int before = __shfl_sync(0xffffffffu, p->before, t), all = p->all;
+    const int from = (int)((long long)split * p->all / s.splits) - p->before,
+              to = (int)((long long)(split + 1) * p->all / s.splits) - p->before;
+    *lo = from < 0 ? 0 : from < p->units ? from : p->units;
+    *hi = to < 0 ? 0 : to < p->units ? to : p->units;
+    if (s.own)
+        split_own_units(split, s.splits, s.own, p->before, p->units, lo, hi);
+    return __ballot_sync(0xffffffffu, *lo < *hi);
+}
+
+MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, int lo, int hi, int t, attention_piece *k)
+{
     k->units = __shfl_sync(0xffffffffu, p->units, t);
     k->slot = __shfl_sync(0xffffffffu, p->slot, t);
     k->position = __shfl_sync(0xffffffffu, p->position, t);
     k->cached = __shfl_sync(0xffffffffu, p->cached, t);
     k->first = __shfl_sync(0xffffffffu, p->first, t);
-    int lo = (int)((long long)split * all / s.splits) - before,
-        hi = (int)((long long)(split + 1) * all / s.splits) - before;
-    k->lo = lo < 0 ? 0 : lo < k->units ? lo : k->units;
-    k->hi = hi < 0 ? 0 : hi < k->units ? hi : k->units;
-    if (s.own)
-        split_own_units(split, s.splits, s.own, before, k->units, &k->lo, &k->hi);
+    k->lo = __shfl_sync(0xffffffffu, lo, t);
+    k->hi = __shfl_sync(0xffffffffu, hi, t);
     int from = s.window ? k->position - s.window + 1 : 0, end = k->hi * s.unit < k->cached ? k->hi * s.unit : k->cached;
     k->from = from < 0 ? 0 : from;
     k->first_page = k->lo * s.unit / ATTENTION_PAGE;
@@ -140,11 +147,12 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
 #pragma unroll 1
     for (int head = (int)l.e->lo[2] / columns; head < (int)l.e->hi[2] / columns; head++)
 #pragma unroll 1
-        for (int split = (int)l.e->lo[1]; split < (int)l.e->hi[1]; split++)
+        for (int split = (int)l.e->lo[1]; split < (int)l.e->hi[1]; split++) {
+            int lo, hi;
 #pragma unroll 1
-            for (int t = 0; t < live; t++) {
+            for (rt_u32 tokens = attention_share(&plan, s, split, &lo, &hi); tokens; tokens &= tokens - 1) {
                 attention_piece k;
-                attention_find(&plan, s, split, t, &k);
+                attention_find(&plan, s, lo, hi, __ffs((int)tokens) - 1, &k);
 #pragma unroll 1
                 for (int p = k.first_page; p < k.last_page; p += 32) {
                     /* The lanes look 32 pages up at once. */
@@ -154,6 +162,7 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
                         attention_load_page<K>(l, s, __shfl_sync(0xffffffffu, mine, i), head);
                 }
             }
+        }
 }
 
 /* ---- heads of the step ---- */
@@ -407,19 +416,20 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
     }
 }
 
-/* The n tokens of the step for query head `warp`, in f32, newest first: partial 8. */
+/* The n tokens of the step, in f32, newest first: partial 8.  Query head 0 by the last warp, and so on: the first warps
+ * have pages to see to. */
 template <int K, int GROUP>
 MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, int n, int from)
 {
     typedef attention_scratch<K, GROUP> at;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int row = MPK_WARPS - 1 - threadIdx.x / 32, lane = threadIdx.x % 32;
     const float none = -__int_as_float(0x7f800000);
-    if (warp >= GROUP)
+    if (row >= GROUP)
         return;
     float most = none, sum = 0, out[K / 32], query[K / 32];
 #pragma unroll
     for (int i = 0; i < K / 64; i++) {
-        rt_u32 q = *(const rt_u32 *)(t.s_scratch + at::QUERY + warp * at::ROW + (lane + 32 * i) * 4);
+        rt_u32 q = *(const rt_u32 *)(t.s_scratch + at::QUERY + row * at::ROW + (lane + 32 * i) * 4);
         query[2 * i] = ptx_low_bf16(q);
         query[2 * i + 1] = ptx_high_bf16(q);
         out[2 * i] = out[2 * i + 1] = 0;
@@ -450,12 +460,12 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
         }
     }
     if (lane == 0) {
-        ((float *)(t.s_scratch + at::MOST))[8 * 8 + warp] = most;
-        ((float *)(t.s_scratch + at::SUM))[8 * 8 + warp] = sum;
+        ((float *)(t.s_scratch + at::MOST))[8 * 8 + row] = most;
+        ((float *)(t.s_scratch + at::SUM))[8 * 8 + row] = sum;
     }
 #pragma unroll
     for (int i = 0; i < K / 64; i++)
-        *(float2 *)(t.s_scratch + at::OUT + ((8 * GROUP + warp) * K + 2 * (lane + 32 * i)) * 4) =
+        *(float2 *)(t.s_scratch + at::OUT + ((8 * GROUP + row) * K + 2 * (lane + 32 * i)) * 4) =
             make_float2(out[2 * i], out[2 * i + 1]);
 }
 
@@ -481,9 +491,10 @@ template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attenti
     }
 }
 
-/* Fold the partials in order and store the piece. */
+/* Fold the partials in order and store the piece.  pairs: there were pages for warps 4 to 7. */
 template <int K, int GROUP>
-MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s, int token, int split, int head)
+MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s, int token, int split, int head,
+                                    bool pairs)
 {
     typedef attention_scratch<K, GROUP> at;
     const float *s_most = (const float *)(t.s_scratch + at::MOST), *s_sum = (const float *)(t.s_scratch + at::SUM);
@@ -501,6 +512,8 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
         float zero = most == none ? 0 : most;
 #pragma unroll
         for (int w = 0; w < ATTENTION_PARTIALS; w++) {
+            if (w >= 4 && w < 8 && !pairs)
+                continue;
             float f = ptx_exp2(s_most[w * 8 + row] - zero);
             float2 v = *(const float2 *)(s_out + (w * GROUP + row) * K + dim);
             sum += f * s_sum[w * 8 + row];
@@ -575,7 +588,7 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, i
     attention_step<K, GROUP>(t, s, token, n, k->from);
     attention_put<K, GROUP>(t, &a);
     mpk_sync();
-    attention_fold_partials<K, GROUP>(t, s, token, split, head);
+    attention_fold_partials<K, GROUP>(t, s, token, split, head, k->last_page - k->first_page > 1);
 }
 
 template <int K, int GROUP>
@@ -587,38 +600,54 @@ MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s, c
             attention_fill_cache<K>(t, s, plan, head, live);
 }
 
+/* Of the tokens that this split does nothing of: nothing. */
+template <int GROUP>
+MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int live, rt_u32 tokens, int split,
+                               int head)
+{
+    const int token = threadIdx.x % 32, row = threadIdx.x / 32;
+    if (row < GROUP && token < live && !(tokens >> token & 1))
+        ptx_store_word(mpk_at<float>(t, s.part + 1) + (token * s.splits + split) * s.heads + head * GROUP + row,
+                       __float_as_uint(-__int_as_float(0x7f800000)));
+}
+
 template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
 {
     const int live = (int)t.live[RT_TOKENS] < ATTENTION_TOKENS ? (int)t.live[RT_TOKENS] : ATTENTION_TOKENS;
-    const float none = -__int_as_float(0x7f800000);
+    const bool is_query = threadIdx.x / 32 < GROUP;
     mpk_ring ring = *t.ring;
     attention_plan plan;
     attention_plan_step(t.e, live, s, &plan);
-    bool waited = false;
+    bool waited = !t.e->quiet;
+    if (waited) /* the angles are of this step */
+        mpk_wait(t);
 #pragma unroll 1
     for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
 #pragma unroll 1
-        for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++)
+        for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++) {
+            int lo, hi;
+            const rt_u32 tokens = attention_share(&plan, s, split, &lo, &hi);
+            rt_u32 left = tokens;
 #pragma unroll 1
-            for (int token = 0; token < live; token++) {
+            do {
+                const int token = __ffs((int)left) - 1;
                 attention_piece k;
                 attention_turn turn = {}; /* what is set on some ways only keeps its registers for ever */
-                attention_find(&plan, s, split, token, &k);
-                const bool mine = k.lo < k.hi, is_query = threadIdx.x / 32 < GROUP;
-                if (!waited && !t.e->quiet) /* the angles are of this step */
-                    mpk_wait(t);
-                if (mine) /* of row `warp`: a query, or the newest key */
+                if (left) {
+                    attention_find(&plan, s, lo, hi, token, &k);
+                    /* of row `warp`: a query, or the newest key */
                     attention_ask_turn<K>(t.e, s, token, is_query ? AT_Q_NORM : AT_K_NORM, &turn);
-                if (!waited && t.e->quiet)
+                }
+                if (!waited)
                     mpk_wait(t);
                 waited = true;
-                if (mine)
+                if (left == tokens)
+                    attention_put_none<GROUP>(t, s, live, tokens, split, head);
+                if (left)
                     attention_split_piece<K, GROUP>(t, s, token, split, head, &k, &turn, &ring);
-                else if (mpk_thread() < GROUP)
-                    ptx_store_word(mpk_at<float>(t, s.part + 1) + (token * s.splits + split) * s.heads + head * GROUP +
-                                       mpk_thread(),
-                                   __float_as_uint(none));
-            }
+                left &= left - 1;
+            } while (left);
+        }
     if (!waited)
         mpk_wait(t);
     *t.ring = ring;

@@ -280,7 +280,8 @@ MPK_FN rt_i64 split_count(const split_how &s, rt_i64 units)
 }
 
 /* The units of a token that a split does. */
-MPK_FN void split_find(const split_how &s, rt_i64 split, rt_i64 before, rt_i64 all, rt_i64 units, rt_i64 *lo, rt_i64 *hi)
+MPK_FN void split_find(const split_how &s, rt_i64 split, rt_i64 before, rt_i64 all, rt_i64 units, rt_i64 *lo,
+                       rt_i64 *hi)
 {
     int from, to;
     *lo = split_clamp(split * all / s.splits - before, units);

@@ -136,8 +136,8 @@ template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
 
 /* Where this lane's pieces of x lie: 16 bytes of each block, for token g and, with WIDE, for token g + 8. */
 template <int WIDE> struct stream_from {
-    const char *at[1 + WIDE];      /* of page 0; page i is 2048 bytes further on */
-    const char *last_at[1 + WIDE]; /* of the last page, whose warps may have fewer blocks */
+    const char *at[1 + WIDE];          /* of page 0; page i is 2048 bytes further on */
+    const char *last_at[1 + WIDE];     /* of the last page, whose warps may have fewer blocks */
     int n[1 + WIDE], last_n[1 + WIDE]; /* pieces of a page and of the last one; 0: no such token */
 };
 

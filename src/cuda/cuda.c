@@ -19,7 +19,6 @@
 
 enum {
     OWN_SHARED_BYTES = 8192, /* of the worker itself, at most */
-    IN_FLIGHT = 3,
     SPIN_NS = 20000,
     SHORT_SLEEP_NS = 10000,
     LOOK_NS = 2000000,  /* between looks at the stream */
@@ -785,7 +784,6 @@ static void read_options(cuda_machine *m, const cuda_options *from)
     o->stall_ns = o->stall_ns ? o->stall_ns : o->mode == CUDA_CALLS ? 60000000000u : 10000000000u;
     o->body_ns = o->body_ns ? o->body_ns : 60000000000u;
     o->idle_ns = o->idle_ns ? o->idle_ns : 200000000u;
-    o->in_flight = o->in_flight ? o->in_flight : IN_FLIGHT;
 }
 
 static mpk_status tell(mpk_context *cx, const cuda_machine *m, const char *stage, double done)
@@ -804,6 +802,9 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
          "writing the kernel");
     m->code_ns = m->code_wait_ns = clock_ns() - begin;
     TRY(cuda_plan_weights(cx, m));
+    if (!m->options.in_flight)
+        m->options.in_flight = cuda_weights_in_flight(&m->weights, m->machine.image.block->n_workers,
+                                                      m->arch.n_pages * m->arch.page_bytes);
     if (m->options.mode == CUDA_CALLS)
         CHECK(cx, m->machine.image.n_graphs == 1, MPK_EUNSUPPORTED, "calls are of programs with one graph");
     else

@@ -66,7 +66,7 @@ typedef struct cuda_options {
     uint64_t stall_ns;           /* how long a step may take before it is a fault.  0: 10 s; of calls: 60 s */
     uint64_t body_ns;            /* the same while some task runs.  0: 60 s */
     uint64_t idle_ns;            /* without work for so long the kernel ends, and starts again with work.  0: 200 ms */
-    uint32_t in_flight;          /* rt_tuning; 0: chosen for the device */
+    uint32_t in_flight;          /* rt_tuning; 0: chosen for the program */
     bool no_preload;             /* the loader waits for a task's event before its first load (ablation) */
     bool no_descriptor_prefetch; /* one task's description at a time (ablation) */
     bool reference_bodies;       /* generic code only */

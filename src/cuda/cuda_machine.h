@@ -188,6 +188,10 @@ mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s);
 
 /* Decide what lies on the GPU.  source and image are filled in. */
 mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m);
+/* Pages that a worker should have under way at a time (rt_tuning.in_flight).  Tasks whose weights fill the ring are
+ * bound by bytes and gain from one more; short ones by the way of their inputs through L2, which requests for weights
+ * make longer.  The largest packed weight is not asked: that is the LM head, one task of a step. */
+uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers, uint64_t ring_bytes);
 
 /* ---- carriers.c ---- */
 

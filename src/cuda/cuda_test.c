@@ -785,6 +785,33 @@ static void test_wrong_calls(void **state)
     tear_down(c.b);
 }
 
+/* The matrices of a layer and the LM head, in bf16, on an H100's workers and ring. */
+static void test_pages_in_flight(void **state)
+{
+    static const struct {
+        uint64_t hidden, intermediate, queries, keys, layers;
+        uint32_t pages;
+    } models[] = {{1024, 3072, 2048, 2048, 28, 2},   /* Qwen3-0.6B */
+                  {2048, 6144, 2048, 2048, 28, 2},   /* Qwen3-1.7B */
+                  {2048, 8192, 2048, 1024, 16, 3},   /* Llama-3.2-1B */
+                  {4096, 12288, 4096, 2048, 36, 3}}; /* Qwen3-8B */
+    (void)state;
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        const uint64_t h = models[m].hidden, q = models[m].queries;
+        cuda_packed packed[4 * 36 + 1] = {0};
+        cuda_weight_plan plan = {.packed = {.at = packed}};
+        for (uint64_t i = 0; i < models[m].layers; i++) {
+            packed[plan.packed.n++].n_bytes = 2 * h * (q + models[m].keys);
+            packed[plan.packed.n++].n_bytes = 2 * h * q;
+            packed[plan.packed.n++].n_bytes = 4 * h * models[m].intermediate;
+            packed[plan.packed.n++].n_bytes = 2 * h * models[m].intermediate;
+        }
+        packed[plan.packed.n++].n_bytes = 2 * h * 151936;
+        assert_int_equal(cuda_weights_in_flight(&plan, 132, 12 << 14), models[m].pages);
+    }
+    assert_int_equal(cuda_weights_in_flight(&(cuda_weight_plan){0}, 132, 12 << 14), 2);
+}
+
 int main(void)
 {
     seed = check_seed();
@@ -806,6 +833,7 @@ int main(void)
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_lost_gpu),
         cmocka_unit_test(test_profile),
+        cmocka_unit_test(test_pages_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

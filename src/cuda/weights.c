@@ -169,3 +169,13 @@ mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m)
     }
     return MPK_OK;
 }
+
+uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers, uint64_t ring_bytes)
+{
+    uint64_t sum = 0, largest = 0;
+    for (size_t i = 0; i < plan->packed.n; i++) {
+        sum += plan->packed.at[i].n_bytes;
+        largest = plan->packed.at[i].n_bytes > largest ? plan->packed.at[i].n_bytes : largest;
+    }
+    return plan->packed.n > 1 && (sum - largest) / (plan->packed.n - 1) / n_workers > ring_bytes ? 3 : 2;
+}

@@ -41,11 +41,12 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     double scale = c->op->attributes[SCALE].f;
     if (scale == 0)
         scale = 1 / sqrt((double)size);
-    text_print(out, "#define ATTENTION_SHAPE_%u {%lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %d, ", n,
+    text_print(out,
+               "#define ATTENTION_SHAPE_%u {%lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %d, ", n,
                (long long)attribute(c, HEADS), (long long)attribute(c, KV_HEADS), (long long)size,
                (long long)group_of(c), (long long)attribute(c, SPLITS), (long long)attribute(c, UNIT),
-               (long long)attribute(c, OWN), (long long)attribute(c, WINDOW), (long long)pages->dims[0], (long long)pages->dims[1],
-               (long long)gen_input(c, K_CACHE)->dims[0], norm ? norm->dtype == IR_F32 : -1);
+               (long long)attribute(c, OWN), (long long)attribute(c, WINDOW), (long long)pages->dims[0],
+               (long long)pages->dims[1], (long long)gen_input(c, K_CACHE)->dims[0], norm ? norm->dtype == IR_F32 : -1);
     gen_print_float((float)c->op->attributes[EPS].f, out);
     text_print(out, ", ");
     gen_print_float((float)(scale * 1.4426950408889634), out); /* scores in powers of 2 */

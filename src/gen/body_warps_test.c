@@ -94,7 +94,8 @@ static const char *const decode_graphs[] = {
     SPLIT("7", "768", "32", "64", "3", "40", "90", "2", "", "", "heads = 8, splits = 5, unit = 256"),
     SPLIT("8", "4096", "64", "128", "3", "9", "27", "8", NORMS, ", %qn, %kn",
           "heads = 16, splits = 5, unit = 64, own = 2"),
-    SPLIT("3", "768", "32", "64", "3", "12", "36", "2", "", "", "heads = 8, splits = 16, unit = 64, own = 1, window = 300"),
+    SPLIT("3", "768", "32", "64", "3", "12", "36", "2", "", "",
+          "heads = 8, splits = 16, unit = 64, own = 1, window = 300"),
 };
 
 /* The same for each of these numbers of tokens, the last of which is the largest. */
@@ -103,24 +104,24 @@ enum { COMPANY = 400, COMPANY_SIZES = 4 };
 #define COMPANY_PLAIN(tokens) PLAIN(tokens, "67", "3072")
 #define COMPANY_RAGGED(tokens) PLAIN(tokens, "70", "4872")
 #define COMPANY_GATED(tokens) GATED(tokens, "300", "1024", "silu")
-#define COMPANY_QKV(tokens)                                                                                        \
-    X(tokens, "2048")                                                                                              \
-    W("q", "128", "2048")                                                                                          \
-    W("k", "64", "2048") W("v", "64", "2048") "const %n : bf16[2048]\nconst %b : f32[128]\n%y = linear(%x, %q, %k, " \
-                                              "%v, %b, _, _, %n)\n"
+#define COMPANY_QKV(tokens)                                                                     \
+    X(tokens, "2048")                                                                           \
+    W("q", "128", "2048")                                                                       \
+    W("k", "64", "2048")                                                                        \
+    W("v", "64", "2048") "const %n : bf16[2048]\nconst %b : f32[128]\n%y = linear(%x, %q, %k, " \
+                         "%v, %b, _, _, %n)\n"
 #define COMPANY_LOGITS(tokens) \
     X(tokens, "1024") W("w", "1003", "1024") "const %n : bf16[1024]\n%l, %p = logits(%x, %w, %n)\n"
-#define COMPANY_SPLIT(tokens)                                                        \
+#define COMPANY_SPLIT(tokens)                                                      \
     SPLIT(tokens, "1024", "64", "128", "16", "9", "144", "2", NORMS, ", %qn, %kn", \
           "heads = 4, splits = 5, unit = 64, own = 2")
-#define COMPANY_FOLD(tokens)                                                                                        \
+#define COMPANY_FOLD(tokens)                                                                                 \
     "input %p : bf16[" tokens ", 16, 512] live=tokens\ninput %l : f32[" tokens ", 16, 4] live=tokens\n%y = " \
     "attention_fold(%p, %l)\n"
 
-static const char *const company_graphs[] = {COMPANY_OF(COMPANY_PLAIN), COMPANY_OF(COMPANY_RAGGED),
-                                             COMPANY_OF(COMPANY_GATED), COMPANY_OF(COMPANY_QKV),
-                                             COMPANY_OF(COMPANY_LOGITS), COMPANY_OF(COMPANY_SPLIT),
-                                             COMPANY_OF(COMPANY_FOLD)};
+static const char *const company_graphs[] = {
+    COMPANY_OF(COMPANY_PLAIN),  COMPANY_OF(COMPANY_RAGGED), COMPANY_OF(COMPANY_GATED), COMPANY_OF(COMPANY_QKV),
+    COMPANY_OF(COMPANY_LOGITS), COMPANY_OF(COMPANY_SPLIT),  COMPANY_OF(COMPANY_FOLD)};
 
 static const char *const prefill_graphs[] = {
     PLAIN("33", "1024", "1024"),
@@ -760,7 +761,8 @@ static void test_company(void **state)
     while (hopper.subjects.at[first].number < COMPANY)
         first++;
     for (size_t i = first; i < hopper.subjects.n; i++) {
-        const subject *many = &hopper.subjects.at[first + (i - first) / COMPANY_SIZES * COMPANY_SIZES + COMPANY_SIZES - 1];
+        const subject *many =
+            &hopper.subjects.at[first + (i - first) / COMPANY_SIZES * COMPANY_SIZES + COMPANY_SIZES - 1];
         check_company(&hopper, many, &hopper.subjects.at[i], base_seed + i);
     }
 }

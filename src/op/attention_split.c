@@ -10,10 +10,10 @@
  * P; it is cut into u_t = max(1, ceil(c_t / unit)) units of `unit` positions.  The last unit of a token also holds the
  * tokens of the step that it sees, from the first of its slot to t itself: these are taken from qkv, normalised and
  * rotated, and not from the cache; a page is not needed for them.  With own = 0, of all units of the live tokens, in
- * the order of tokens, U in all, split s does floor(s U / S) .. floor((s + 1) U / S) - 1: every split has as much as any
- * other, but where a token's context is cut depends on who else is in the step, and with it the last bits of its result.
- * With own >= 1 a token is cut by its own context alone, into parts of at least `own` units (split_own.h): a token's
- * parts, and what attention_fold makes of them, have the same bits in any company.
+ * the order of tokens, U in all, split s does floor(s U / S) .. floor((s + 1) U / S) - 1: every split has as much as
+ * any other, but where a token's context is cut depends on who else is in the step, and with it the last bits of its
+ * result. With own >= 1 a token is cut by its own context alone, into parts of at least `own` units (split_own.h): a
+ * token's parts, and what attention_fold makes of them, have the same bits in any company.
  *
  * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(scaled score).  A split
  * that has nothing of a token gives lse = -inf; rows of part whose lse is -inf hold nothing in particular and are not

@@ -98,7 +98,7 @@ MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
     }
 }
 
-enum { REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_PROD, REDUCE_ANY, REDUCE_ALL };
+enum { REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_PROD, REDUCE_LOGSUMEXP, REDUCE_ANY, REDUCE_ALL };
 
 /* NaN wins. */
 MPK_FN double reduce_larger(double a, double b)
@@ -255,8 +255,9 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
     return result;
 }
 
-/* Entries lane, lane + group, ... of the part. */
-MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &part, int kind, int lane, int group)
+/* Entries lane, lane + group, ... of the part; of LOGSUMEXP the sum of exp(entry - base). */
+MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &part, int kind, int lane, int group,
+                            double base)
 {
     double result = kind == REDUCE_MAX   ? (double)-MPK_INFINITY
                     : kind == REDUCE_MIN ? (double)MPK_INFINITY
@@ -265,9 +266,18 @@ MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &p
     for (rt_u64 i = (rt_u64)lane; i < n; i += (rt_u64)group) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(part, x.rank, i, at);
-        result = reduce_pair(kind, result, mpk_get_double(x, g_x, mpk_offset(x, at)));
+        const double value = mpk_get_double(x, g_x, mpk_offset(x, at));
+        result = reduce_pair(kind, result, kind == REDUCE_LOGSUMEXP ? softmax_weight(x.dtype, value, base) : value);
     }
     return result;
+}
+
+/* The same of all lanes. */
+MPK_FN double reduce_all_floats(const mpk_task &t, const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
+                                int lane, int group, double base)
+{
+    const double own = reduce_floats(x, g_x, part, kind, lane, group, base);
+    return group > 1 ? reduce_group(t, kind, group, own) : own;
 }
 
 /* n_reduced: entries of x for one of the result, all alive.  Few: a thread does an entry of the result alone. */
@@ -294,9 +304,12 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
                 mpk_put_int(y, g_y, to, result);
             continue;
         }
-        double result = reduce_floats(x, g_x, part, kind, lane, group);
-        if (group > 1)
-            result = reduce_group(t, kind, group, result);
+        double base = kind == REDUCE_LOGSUMEXP ? reduce_all_floats(t, x, g_x, part, REDUCE_MAX, lane, group, 0) : 0;
+        if (base == (double)MPK_INFINITY || base == (double)-MPK_INFINITY)
+            base = 0;
+        double result = reduce_all_floats(t, x, g_x, part, kind, lane, group, base);
+        if (kind == REDUCE_LOGSUMEXP)
+            result = base + log(result);
         if (kind == REDUCE_MEAN)
             result /= (double)mpk_count(part, x.rank);
         if (mine && lane == 0)

@@ -33,8 +33,9 @@ static mpk_status print_log_softmax(mpk_context *cx, const gen_call *c, uint32_t
 
 static mpk_status print_reduce(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    static const char *const kinds[][2] = {{"sum", "SUM"},   {"mean", "MEAN"}, {"max", "MAX"}, {"min", "MIN"},
-                                           {"prod", "PROD"}, {"any", "ANY"},   {"all", "ALL"}};
+    static const char *const kinds[][2] = {{"sum", "SUM"}, {"mean", "MEAN"}, {"max", "MAX"},
+                                           {"min", "MIN"}, {"prod", "PROD"}, {"logsumexp", "LOGSUMEXP"},
+                                           {"any", "ANY"}, {"all", "ALL"}};
     const ir_attribute *axes = &c->op->attributes[0], *keep = &c->op->attributes[1], *kind = &c->op->attributes[2];
     unsigned set = 0, k = 0;
     int64_t n_reduced = 1;

@@ -104,12 +104,13 @@ enum { COMPANY = 400, COMPANY_SIZES = 4 };
 #define COMPANY_PLAIN(tokens) PLAIN(tokens, "67", "3072")
 #define COMPANY_RAGGED(tokens) PLAIN(tokens, "70", "4872")
 #define COMPANY_GATED(tokens) GATED(tokens, "300", "1024", "silu")
-#define COMPANY_QKV(tokens)                                                                     \
-    X(tokens, "2048")                                                                           \
-    W("q", "128", "2048")                                                                       \
-    W("k", "64", "2048")                                                                        \
-    W("v", "64", "2048") "const %n : bf16[2048]\nconst %b : f32[128]\n%y = linear(%x, %q, %k, " \
-                         "%v, %b, _, _, %n)\n"
+#define COMPANY_QKV(tokens)                                                \
+    X(tokens, "2048")                                                      \
+    W("q", "128", "2048")                                                  \
+    W("k", "64", "2048")                                                   \
+    W("v", "64", "2048")                                                   \
+    "const %n : bf16[2048]\nconst %b : f32[128]\n%y = linear(%x, %q, %k, " \
+    "%v, %b, _, _, %n)\n"
 #define COMPANY_LOGITS(tokens) \
     X(tokens, "1024") W("w", "1003", "1024") "const %n : bf16[1024]\n%l, %p = logits(%x, %w, %n)\n"
 #define COMPANY_SPLIT(tokens)                                                      \

@@ -1,12 +1,13 @@
-/* reduce.c - sum, mean, largest, smallest, product, any or all over any axes.
+/* reduce.c - sum, mean, largest, smallest, product, logarithm of the sum of exponentials, any or all over any axes.
  *
  * x [..] -> the other axes (keep: reduced axes stay with one entry), in x's dtype or the one that is named; any and all
  * are bool.  Floats are accumulated in double in row-major order of the reduced axes and rounded once; integers exactly
  * (modulo the width of the result), bool as 0 and 1.  NaN wins max and min.  Of an axis 0 that is partly alive only the
- * living entries count: of none the sum is 0, the mean NaN, the largest -inf.
+ * living entries count: of none the sum is 0, the mean NaN, the largest and the logarithm of the sum of exponentials
+ * (of floats only, exponentials of what is less than the largest by so much) -inf.
  *
  * Idea: up to 64 entries of a row of the result are computed at once, so that memory is read along rows.  Cost: one
- * pass over x. Only axes that stay may be cut, so every reduction has one order.
+ * pass over x, of exponentials two. Only axes that stay may be cut, so every reduction has one order.
  */
 #include <math.h>
 
@@ -14,12 +15,12 @@
 #include "op/walk.h"
 
 enum { AXES, KEEP, KIND, DTYPE };
-typedef enum reduce_kind { SUM, MEAN, MAX, MIN, PROD, ANY, ALL, KINDS } reduce_kind;
+typedef enum reduce_kind { SUM, MEAN, MAX, MIN, PROD, LOGSUMEXP, ANY, ALL, KINDS } reduce_kind;
 enum { STRIP = 64 };
 
 static reduce_kind kind_of(const ir_op *op)
 {
-    static const char *const names[KINDS] = {"sum", "mean", "max", "min", "prod", "any", "all"};
+    static const char *const names[KINDS] = {"sum", "mean", "max", "min", "prod", "logsumexp", "any", "all"};
     int kind = 0;
     while (kind < KINDS && !str_is(op->attributes[KIND].s, names[kind]))
         kind++;
@@ -40,7 +41,8 @@ static mpk_status infer_dtype(mpk_context *cx, const ir_graph *g, const ir_op *o
 {
     reduce_kind kind = kind_of(op);
     str name = op->attributes[DTYPE].s;
-    CHECK(cx, kind < KINDS, MPK_EUNSUPPORTED, "reduce: kind \"%.*s\" is not one of sum, mean, max, min, prod, any, all",
+    CHECK(cx, kind < KINDS, MPK_EUNSUPPORTED,
+          "reduce: kind \"%.*s\" is not one of sum, mean, max, min, prod, logsumexp, any, all",
           STR_ARG(op->attributes[KIND].s));
     TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
     *dtype = kind >= ANY ? IR_BOOL : shape_input(g, op, 0)->dtype;
@@ -49,6 +51,9 @@ static mpk_status infer_dtype(mpk_context *cx, const ir_graph *g, const ir_op *o
               "reduce: dtype \"%.*s\" is not a plain dtype", STR_ARG(name));
     CHECK(cx, kind != MEAN || SHAPE_REAL_NUMBER >> *dtype & 1, MPK_ESHAPE,
           "reduce: the mean of %s needs a dtype for its result, f32 say", ir_dtype_table[*dtype].name);
+    CHECK(cx, kind != LOGSUMEXP || !walk_is_exact(shape_input(g, op, 0)->dtype), MPK_ESHAPE,
+          "reduce: exponentials are of floats, not of %s: cast first",
+          ir_dtype_table[shape_input(g, op, 0)->dtype].name);
     CHECK(cx, SHAPE_REAL_NUMBER >> *dtype & 1 || kind >= ANY || walk_is_exact(shape_input(g, op, 0)->dtype), MPK_ESHAPE,
           "reduce: floats cannot be reduced to %s: cast first", ir_dtype_table[*dtype].name);
     return MPK_OK;
@@ -126,8 +131,8 @@ static inline int64_t fold_integer(reduce_kind kind, int64_t sum, int64_t value)
 /* What is being accumulated: up to STRIP entries of the result. */
 typedef struct strip {
     reduce_kind kind;
-    bool exact; /* integers */
-    double f[STRIP];
+    bool exact;                   /* integers */
+    double f[STRIP], base[STRIP]; /* base: of LOGSUMEXP, what is taken from each entry */
     int64_t i[STRIP], n_folded;
 } strip;
 
@@ -144,6 +149,17 @@ static void begin(strip *s, reduce_kind kind, bool exact)
     }
 }
 
+/* For LOGSUMEXP, when the largest are known. */
+static void begin_exponentials(strip *s)
+{
+    s->kind = LOGSUMEXP;
+    s->n_folded = 0;
+    for (int i = 0; i < STRIP; i++) {
+        s->base[i] = isinf(s->f[i]) ? 0 : s->f[i];
+        s->f[i] = 0;
+    }
+}
+
 /* Entry i of the row goes to entry i * step of the strip: step 0 folds the row into one. */
 static void fold_floats(strip *s, const double *row, int64_t n, int step)
 {
@@ -156,6 +172,9 @@ static void fold_floats(strip *s, const double *row, int64_t n, int step)
     else if (s->kind == PROD)
         for (int64_t i = 0; i < n; i++)
             s->f[i * step] = fold_float(PROD, s->f[i * step], row[i]);
+    else if (s->kind == LOGSUMEXP)
+        for (int64_t i = 0; i < n; i++)
+            s->f[i * step] += exp(row[i] - s->base[i * step]);
     else
         for (int64_t i = 0; i < n; i++)
             s->f[i * step] = fold_float(SUM, s->f[i * step], row[i]);
@@ -208,13 +227,18 @@ static void fold_part(strip *s, const op_view *x, const ir_box *part, bool into_
     } while (walk_next(part, last, at));
 }
 
+static double float_of(const strip *s, int64_t i)
+{
+    return s->kind == MEAN ? s->f[i] / (double)s->n_folded : s->kind == LOGSUMEXP ? s->base[i] + log(s->f[i]) : s->f[i];
+}
+
 static void store_strip(const strip *s, const op_view *y, int64_t offset, int64_t stride, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         if (s->exact)
             walk_store_int(y, offset + i * stride, s->i[i]);
         else
-            walk_store_double(y, offset + i * stride, s->kind == MEAN ? s->f[i] / (double)s->n_folded : s->f[i]);
+            walk_store_double(y, offset + i * stride, float_of(s, i));
 }
 
 /* Strips along the last axis of the result if that is the last of x, else entry by entry. */
@@ -242,8 +266,13 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         spread_box(x->rank, x->dims, set, call->attributes[KEEP].i != 0, &one, &part);
         if (set & 1 && part.hi[0] > alive)
             part.hi[0] = alive;
-        begin(&s, kind_of(call->op), exact);
+        reduce_kind kind = kind_of(call->op);
+        begin(&s, kind == LOGSUMEXP ? MAX : kind, exact);
         fold_part(&s, x, &part, into_one);
+        if (kind == LOGSUMEXP) {
+            begin_exponentials(&s);
+            fold_part(&s, x, &part, into_one);
+        }
         store_strip(&s, y, walk_offset(y, at), y->rank ? y->stride[last] : 1, n);
         at[last] += n - 1;
     } while (walk_next(box, y->rank, at));
@@ -272,11 +301,14 @@ static const op_case cases[] = {
     CASE("bool[5, 3, 2]", "axes = [0, 2], kind = \"all\""),
     CASE("u8[5, 3]", "axes = [1], kind = \"mean\", dtype = \"f32\""),
     CASE("f32[]", "axes = [], kind = \"max\""),
+    CASE("f32[7, 320] live=tokens", "axes = [1], kind = \"logsumexp\""),
+    CASE("bf16[7, 4, 70] live=tokens", "axes = [0, 1], keep = 1, kind = \"logsumexp\""),
+    CASE("f64[3, 4, 5]", "axes = [1], kind = \"logsumexp\""),
 };
 
 const op_def op_reduce = {
     .name = "reduce",
-    .summary = "sum, mean, max, min, prod, any or all over any axes",
+    .summary = "sum, mean, max, min, prod, logsumexp, any or all over any axes",
     .in = in,
     .out = out,
     .n_in = SHAPE_COUNT(in),

@@ -5,14 +5,16 @@
  *   norm     x * rsqrt(mean(x^2 over the last axis) + eps)   -> rms_norm(x)
  *   weight   rms_norm(x) * w                                 -> rms_norm(x, w); casts to and from f32 around it go too
  *   cast     rms_norm(x in f32, w), rounded to x's dtype      -> rms_norm(x, w), which has the same bits
+ *   log      m + log(sum(exp(x - m))), m the largest of x along the axes that are summed, 0 where that is infinite
+ *                                                             -> reduce(x), kind logsumexp
  *   flat     rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that fuse_ops finds
  *            linears next to what is done to their results; rows: element-wise operators and norms
  *   back     reshape(reshape(a)) with the shape of a         -> a
  *   same     0 + x of integers                               -> x, unless x is overwritten before the last reader
  *   result   copy of the whole of a, dense, to an output     -> a is the output
  *
- * and those of recognise_attention.c.  rms_norm adds in another order and rounds less often, which is all that changes.
- * Cost: linear in the program.
+ * and those of recognise_attention.c.  rms_norm and logsumexp add in another order and round less often, which is all
+ * that changes. Cost: linear in the program.
  */
 #include "pass/fuse.h"
 
@@ -73,7 +75,7 @@ static mpk_status apply_row_norm(rewrite *w, ir_op_id id)
     if (strcmp(op->def->name, "mul") != 0 || !is_small_float(tensor_of(w, op->out[0])->dtype))
         return MPK_OK;
     for (uint32_t side = 0; side < 2; side++) {
-        ir_tensor_id x = rewrite_input(w, op, side), squared;
+        ir_tensor_id x = rewrite_input(w, op, side), squared = IR_NONE;
         double eps;
         if (is_scale(w, rewrite_input(w, op, !side), &squared, &eps) && squared == x && eps >= 0 &&
             same_dims(tensor_of(w, x), tensor_of(w, op->out[0])))
@@ -120,6 +122,82 @@ static mpk_status apply_cast(rewrite *w, ir_op_id id)
     if (!norm || !same_dims(tensor_of(w, x), y))
         return MPK_OK;
     return add_norm(w, id, x, rewrite_input(w, norm, 1), rewrite_attribute(norm, "eps")->f);
+}
+
+/* ---- rule log ---- */
+
+/* Is t a map of two operands whose text is `expr`? */
+static bool is_of_two(const rewrite *w, ir_tensor_id t, const char *expr, ir_tensor_id *x0, ir_tensor_id *x1)
+{
+    const ir_op *op = rewrite_producer(w, t, "map");
+    if (!op || op->n_in != 2 || !str_is(rewrite_attribute(op, "expr")->s, expr))
+        return false;
+    *x0 = rewrite_input(w, op, 0);
+    *x1 = rewrite_input(w, op, 1);
+    return true;
+}
+
+/* t = *largest, 0 where that is infinite */
+static bool is_finite_part(const rewrite *w, ir_tensor_id t, ir_tensor_id *largest)
+{
+    ir_tensor_id infinite, magnitude, of;
+    return is_of_two(w, t, "where(x0, 0.0, x1)", &infinite, largest) &&
+           str_is(expression_of(w, infinite, &magnitude), "x0 == inf") &&
+           str_is(expression_of(w, magnitude, &of), "abs(x0)") && of == *largest;
+}
+
+static bool same_axes(const ir_op *a, const ir_op *b)
+{
+    const ir_attribute *one = rewrite_attribute(a, "axes"), *two = rewrite_attribute(b, "axes");
+    return one->ints.n == two->ints.n && memcmp(one->ints.at, two->ints.at, one->ints.n * sizeof(int64_t)) == 0;
+}
+
+/* base = the finite part of the largest of x, which keeps its axes; the largest are of the axes that `sum` adds.  x is
+ * still what it was when its largest were found. */
+static bool is_base_of(const rewrite *w, ir_tensor_id base, ir_tensor_id x, const ir_op *sum, ir_op_id end)
+{
+    ir_tensor_id largest;
+    if (!is_finite_part(w, base, &largest))
+        return false;
+    const ir_op *max = rewrite_producer(w, largest, "reduce");
+    return max && str_is(rewrite_attribute(max, "kind")->s, "max") && rewrite_attribute(max, "keep")->i &&
+           rewrite_input(w, max, 0) == x && same_axes(max, sum) &&
+           tensor_of(w, base)->dtype == tensor_of(w, x)->dtype &&
+           !rewrite_is_written(w, x, w->keys.at[max - w->g->ops.at], w->keys.at[end]);
+}
+
+static mpk_status apply_log(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    ir_tensor_id y = op->out[0], sums, powers, differences, x, base, out;
+    if (strcmp(op->def->name, "add") != 0 || !is_small_float(tensor_of(w, y)->dtype))
+        return MPK_OK;
+    for (uint32_t side = 0; side < 2; side++) {
+        ir_tensor_id added = rewrite_input(w, op, !side);
+        if (!str_is(expression_of(w, rewrite_input(w, op, side), &sums), "log(x0)"))
+            continue;
+        const ir_op *sum = rewrite_producer(w, sums, "reduce");
+        if (!sum || !str_is(rewrite_attribute(sum, "kind")->s, "sum"))
+            continue;
+        powers = rewrite_input(w, sum, 0);
+        if (!str_is(expression_of(w, powers, &differences), "exp(x0)") ||
+            !is_of_two(w, differences, "x0 - x1", &x, &base) || !is_base_of(w, base, x, sum, id) ||
+            !same_dims(tensor_of(w, powers), tensor_of(w, x)) || tensor_of(w, y)->dtype != tensor_of(w, x)->dtype ||
+            (added != base && (!rewrite_producer(w, added, "reshape") ||
+                               rewrite_input(w, rewrite_producer(w, added, "reshape"), 0) != base)) ||
+            !same_dims(tensor_of(w, sums), tensor_of(w, y)))
+            continue;
+        const ir_attribute *axes = rewrite_attribute(sum, "axes");
+        TRY(rewrite_add(w, w->keys.at[id], "reduce", 1, &x,
+                        (ir_set[]){{.name = "axes", .ints = axes->ints.at, .n_ints = axes->ints.n},
+                                   {.name = "keep", .i = rewrite_attribute(sum, "keep")->i},
+                                   {.name = "kind", .s = "logsumexp"},
+                                   {0}},
+                        &out));
+        rewrite_replace(w, y, out);
+        return MPK_OK;
+    }
+    return MPK_OK;
 }
 
 /* ---- rules flat and back ---- */
@@ -288,7 +366,7 @@ static mpk_status apply_result(rewrite *w, ir_op_id id)
 /* A round is a walk over the operators as the rounds before have left them. */
 mpk_status pass_recognise(pass_state *s, ir_graph **g)
 {
-    static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {{apply_row_norm, NULL},
+    static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {{apply_row_norm, apply_log},
                                                                    {apply_weight, NULL},
                                                                    {apply_cast, NULL},
                                                                    {apply_flat, apply_back},

@@ -3,7 +3,8 @@
  * answer.
  *
  * Checked: answers do not depend on company, order of arrival, chunks or workers; back-pressure of pages, slots and
- * rings loses nothing; cancelled and refused requests end once; every page comes home; host samplers; idling.
+ * rings loses nothing; cancelled and refused requests end once; every page comes home; host samplers; idling.  And of a
+ * program whose answers do depend on what shares a step: filled apart, steps give each request what it gets alone.
  */
 #include "base/rng.h"
 #include "base/thread.h"
@@ -14,6 +15,32 @@
 enum { V = 97, B = 3, P = 4, N = 8, N_PAGES = 14, MAX_T = 8, MAX_R = 2, CONTEXT = N * P };
 
 /* ---- the program: two operators ---- */
+
+/* What a fussy program remembers of a token is touched by what may change the last bits on a GPU: in graphs of up to
+ * FEW tokens where the tokens of its request in this step begin, in larger ones all that goes on around it. */
+enum { FEW = 4 };
+static bool fussy;
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    return rng_u64(a, b);
+}
+
+static int32_t touch(const op_call *call, uint32_t t)
+{
+    const int32_t *tokens = call->in[0].data, *positions = call->in[1].data, *slots = call->in[2].data;
+    uint32_t first = t, live = call->live[IR_TOKENS];
+    int64_t graph = call->in[0].dims[0];
+    uint64_t h = 0;
+    while (first && slots[first - 1] == slots[t])
+        first--;
+    if (graph > FEW) {
+        h = mix(mix((uint64_t)graph, live), t);
+        for (uint32_t i = 0; i < live; i++)
+            h = mix(h, (uint64_t)positions[i]);
+    }
+    return tokens[t] + V * (int32_t)(mix(h, (uint64_t)positions[first]) % 1000);
+}
 
 static int32_t *cache_at(const op_view *cache, const op_view *pages, int32_t slot, int32_t position)
 {
@@ -28,13 +55,9 @@ static void write_run(const op_call *call, const ir_box *box, void *scratch)
     (void)box;
     (void)scratch;
     for (uint32_t t = 0; t < call->live[IR_TOKENS]; t++)
-        *cache_at(&call->in[4], &call->in[3], slots[t], positions[t]) = tokens[t];
+        *cache_at(&call->in[4], &call->in[3], slots[t], positions[t]) = fussy ? touch(call, t) : tokens[t];
 }
 
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-    return rng_u64(a, b);
-}
 static float logit(uint64_t h, int v)
 {
     return (float)(mix(h, (uint64_t)v) % 1000);
@@ -342,6 +365,82 @@ static void test_short_rings(void **state)
                      &(cpu_options){.waiting_requests = 2, .token_entries = 1, .delay_seed = i & 1 ? seed : 0});
 }
 
+/* Submit all in random bursts and note the tokens that each gets. */
+static void record_all(mpk_context *cx, machine *m, expected *all, uint32_t n, uint64_t seed)
+{
+    uint64_t draws = 0;
+    uint32_t sent = 0, ended = 0;
+    while (ended < n) {
+        rt_token t;
+        uint32_t got;
+        for (uint32_t burst = below(seed, &draws, 4); burst && sent < n; burst--, sent++) {
+            all[sent].got = 0;
+            check_ok(cx, machine_submit(cx, m, &all[sent].r, &all[sent].id));
+        }
+        check_ok(cx, machine_drain(cx, m, &t, 1, sent < n ? 20000 : 60000000000u, &got));
+        assert_true(got || sent < n);
+        if (!got)
+            continue;
+        expected *e = find(all, sent, t.id);
+        if (t.token >= 0)
+            e->answer[e->got++] = t.token;
+        ended += t.reason != RT_GOING;
+    }
+}
+
+/* How many of the requests get other tokens together than one by one. */
+static uint32_t count_touched(uint32_t n_workers, uint64_t seed, uint32_t n, uint32_t few_tokens)
+{
+    mpk_context cx = {0};
+    program s;
+    machine *m;
+    uint32_t touched = 0;
+    expected *alone = calloc(n, sizeof *alone), *among = calloc(n, sizeof *among);
+    assert_true(alone && among);
+    make(&cx, &s, n_workers, false);
+    check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.few_tokens = few_tokens}, &m));
+    for (uint32_t i = 0; i < n; i++) {
+        draw_request(&alone[i], seed + i);
+        alone[i].r.tokens = alone[i].prompt;
+        alone[i].r.eos = &alone[i].eos;
+        among[i] = alone[i];
+        record_all(&cx, m, &alone[i], 1, seed);
+    }
+    record_all(&cx, m, among, n, seed);
+    for (uint32_t i = 0; i < n; i++)
+        touched += alone[i].got != among[i].got || memcmp(alone[i].answer, among[i].answer, alone[i].got * 4) != 0;
+    machine_stop(m);
+    arena_free(&s.arena);
+    free(alone);
+    free(among);
+    return touched;
+}
+
+/* Of a program that depends on company, steps that are filled apart keep it away; others do not. */
+static void test_company(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    uint32_t touched = 0;
+    fussy = true;
+    for (uint32_t i = 0; i < 20; i++)
+        assert_int_equal(count_touched(1 + i % 3, seed + 1000 * i, 100, FEW), 0);
+    for (uint32_t i = 0; i < 3; i++)
+        touched += count_touched(1, seed + 1000 * i, 100, 0);
+    assert_true(touched > 0);
+    fussy = false;
+}
+
+/* Random requests of a program that does not depend on company get what they must however steps are filled. */
+static void test_requests_apart(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    for (uint32_t i = 0; i < 30; i++)
+        run_requests(1 + i % 4, i & 1, seed + 1000 * i, 300,
+                     &(cpu_options){.few_tokens = 1u << i % 4, .token_entries = i % 3 ? 0 : 1});
+}
+
 static void test_refused_at_submission(void **state)
 {
     (void)state;
@@ -408,10 +507,12 @@ static void test_host_samples(void **state)
     machine *m;
     uint64_t seed = check_seed();
     make(&cx, &s, 2, false);
-    check_ok(&cx, cpu_start(&cx, &s.image, NULL, NULL, &m));
-    for (uint64_t i = 0; i < 100; i++)
-        drive_sequence(&cx, m, seed + i, i & 1);
-    machine_stop(m);
+    for (uint32_t few = 0; few <= FEW; few += FEW) {
+        check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.few_tokens = few}, &m));
+        for (uint64_t i = 0; i < 100; i++)
+            drive_sequence(&cx, m, seed + i, i & 1);
+        machine_stop(m);
+    }
     arena_free(&s.arena);
 }
 
@@ -420,6 +521,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_requests),
         cmocka_unit_test(test_short_rings),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_requests_apart),
         cmocka_unit_test(test_refused_at_submission),
         cmocka_unit_test(test_host_samples),
     };

@@ -1,7 +1,8 @@
 /* rt_step_test.c - the usual step against the general way: two step tasks get the same requests, commands and tokens,
  * and one of them is made to take the general way each time.  Both must publish the same steps, bit by bit, hold the
- * same pages and tell the host the same.
+ * same pages and tell the host the same.  Every other time steps are filled so that company changes no bit.
  */
+#include <stdbool.h>
 #include <string.h>
 #include <ucontext.h>
 
@@ -19,6 +20,7 @@ enum {
     RING = 128,
     ASKED = 8,
     GRAPHS = 4,
+    FEW = 2, /* the largest graph for few tokens */
     POLLS = RT_LANES > 1 ? 250 : 3000
 };
 
@@ -49,7 +51,7 @@ static rt_event events[2 * GRAPHS];
 static rt_i32 arena[256];
 static float logits[V];
 
-static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint32_t n_pages, uint32_t ring)
+static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint32_t n_pages, uint32_t ring, bool apart)
 {
     bed *b = calloc(1, sizeof *b);
     assert_non_null(b);
@@ -60,6 +62,8 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                               .n_vocab = V,
                               .max_tokens = max_tokens,
                               .max_rows = max_rows,
+                              .few_tokens = apart ? graphs[FEW].n_tokens : 0,
+                              .few_rows = graphs[FEW].n_rows,
                               .ready = 1,
                               .tokens = offsetof(area, tokens),
                               .positions = offsetof(area, positions),
@@ -322,10 +326,11 @@ static int poll(bed *b)
 
 static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint32_t n_pages, uint32_t ring)
 {
-    bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring), make(n_slots, T, max_rows, n_pages, ring)};
+    const bool apart = rng_u64(seed, 0) % 2;
+    make_graphs(T, max_rows);
+    bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring, apart), make(n_slots, T, max_rows, n_pages, ring, apart)};
     host h = {.seed = seed};
     uint32_t usual = 0, busy = 1 + (uint32_t)(seed % 20);
-    make_graphs(T, max_rows);
     for (uint32_t i = 0; i < POLLS; i++) {
         act(&h, beds, busy);
         beds[1]->serving.steady = 0;

@@ -443,6 +443,7 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
     rt_serving *s = &m->serving;
     host_rings rings = {.bell = &m->control.host_bell};
     host_find_serving(&m->base.image, s);
+    TRY(host_fill_apart(cx, &m->base.image, o->few_tokens, s));
     if (s->ready) {
         TRY(make_rings(cx, m, o, &rings));
         NEW(cx, &m->arena, m->rt.slots, s->n_slots);

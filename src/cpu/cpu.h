@@ -18,6 +18,8 @@ typedef struct cpu_options {
     uint64_t body_ns;          /* the same while some task runs.  0: 10 minutes */
     uint64_t delay_seed;       /* for tests: lose time at random inside the protocol */
     uint32_t token_entries;    /* of the token ring, for tests.  0: 1024 */
+    uint32_t few_tokens;       /* as in cuda_options, for programs that are cut as for a GPU; 0: steps are filled as
+                                  they come */
     uint32_t queue_entries;    /* of the workers' queues, for tests: shorter than they must be.  0: as long as proved */
     bool no_fast_bodies;       /* reference code only */
     bool no_preload;           /* do not look ahead while waiting (ablation) */

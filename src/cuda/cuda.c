@@ -809,6 +809,7 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
         CHECK(cx, m->machine.image.n_graphs == 1, MPK_EUNSUPPORTED, "calls are of programs with one graph");
     else
         host_find_serving(&m->machine.image, &m->serving);
+    TRY(host_fill_apart(cx, &m->machine.image, m->options.few_tokens, &m->serving));
     if (m->serving.ready)
         host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries, &m->rings);
     TRY(cuda_plan_carriers(cx, m));

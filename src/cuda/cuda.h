@@ -63,6 +63,9 @@ typedef struct cuda_options {
     cuda_mode mode;
     uint32_t waiting_requests;   /* entries of the request ring.  0: 256 */
     uint32_t token_entries;      /* of the token ring.  0: 1024 */
+    uint32_t few_tokens;         /* steps are filled so that company changes no bit of a request, for a program whose
+                                    graphs of at most so many tokens have bodies for few tokens (host_fill_apart).
+                                    0: as requests come */
     uint64_t stall_ns;           /* how long a step may take before it is a fault.  0: 10 s; of calls: 60 s */
     uint64_t body_ns;            /* the same while some task runs.  0: 60 s */
     uint64_t idle_ns;            /* without work for so long the kernel ends, and starts again with work.  0: 200 ms */

@@ -84,6 +84,17 @@ void host_find_serving(const gen_image *image, rt_serving *out)
     *out = s;
 }
 
+mpk_status host_fill_apart(mpk_context *cx, const gen_image *image, uint32_t few_tokens, rt_serving *s)
+{
+    const rt_graph *graphs = gen_image_table(image->block, RT_GRAPHS);
+    for (uint32_t i = 0; few_tokens && i < image->n_graphs && graphs[i].n_tokens <= few_tokens; i++) {
+        s->few_tokens = graphs[i].n_tokens;
+        s->few_rows = graphs[i].n_rows;
+    }
+    CHECK(cx, !few_tokens || s->few_tokens, MPK_EARG, "the program has no graph of at most %u tokens", few_tokens);
+    return MPK_OK;
+}
+
 static uint32_t power_of_two(uint64_t n)
 {
     uint32_t p = 1;

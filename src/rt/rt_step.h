@@ -7,8 +7,9 @@
  * step, publish.  The usual step, in which every request got one token and goes on and nothing new has come, comes out
  * of the last one by adding 1 here and there (rt_step_advance): the same slots, rows and graph; all lanes share it.
  *
- * What a request is given never depends on the others: tokens of a request enter in order of position, and bodies
- * reduce each token on its own; how a prompt is cut into chunks and who shares the step changes no bit. Memory: KV
+ * What a request is given never depends on the others: tokens of a request enter in order of position.  Where bodies
+ * reduce each token on its own, neither chunks nor neighbours change a bit of it; where they do not (a GPU's), steps can
+ * be filled so that they do not either (rt_step_fill_apart).  Memory: KV
  * pages are promised at admission for all a request may ever hold, so a running request never waits for one. Running
  * out is back-pressure: the oldest request waits, and all behind it.  The same holds for a full token ring. Cost:
  * O(slots + tokens of the step); the usual step on a GPU: one round of independent loads, and the stores.
@@ -388,15 +389,12 @@ RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left
     return n;
 }
 
-/* Add what fits of a request to the step that is being built. */
-RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
+/* Add the next n tokens of a request, and its rows, to the step that is being built. */
+RT_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
-    rt_u32 rows, at = s->built_tokens;
-    rt_u32 n = rt_slot_chunk(slot, m->running[index].flags, s->max_tokens - at, s->max_rows - s->built_rows, &rows);
-    if (!n)
-        return;
+    rt_u32 at = s->built_tokens;
     rt_slot_extend(m, index, n);
     for (rt_u32 i = 0; i < n; i++) {
         rt_i32 token = slot->source == RT_NOWHERE ? slot->token : m->token_arena[slot->source + slot->n_fed + i];
@@ -411,6 +409,16 @@ RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
         rt_put_row(m, index, slot->step_row + i, at + n - rows + i);
     s->built_tokens += n;
     s->built_rows += rows;
+}
+
+/* Add what fits of a request. */
+RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
+{
+    const rt_serving *s = m->serving;
+    rt_u32 rows, n = rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens - s->built_tokens,
+                                   s->max_rows - s->built_rows, &rows);
+    if (n)
+        rt_slot_put(m, index, n, rows);
 }
 
 /* The oldest prompt whose admission number is `after` or later. */
@@ -440,19 +448,18 @@ RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
     return 1;
 }
 
-/* Fill the step inputs: decode tokens first, in an order that rotates in case they are too many, then prompts, oldest
- * first.  Tokens in the step. */
-RT_FN rt_u32 rt_step_build(rt_machine *m)
+RT_FN int rt_slot_decodes(const rt_slot *slot)
 {
-    rt_serving *s = m->serving;
-    rt_u32 fits = s->n_active <= s->max_tokens && s->n_active <= s->max_rows;
-    rt_u32 start = fits ? 0 : (rt_u32)(s->n_steps % s->n_slots), oldest = s->n_admitted - 0x80000000u;
-    s->built_tokens = s->built_rows = 0;
+    return slot->state == RT_SLOT_FEEDING && slot->source == RT_NOWHERE;
+}
+
+/* Decode tokens first, beginning at slot `start`, then prompts, oldest first. */
+RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
+{
+    const rt_serving *s = m->serving;
     for (rt_u32 i = 0; i < s->n_slots; i++) {
         rt_u32 index = start + i < s->n_slots ? start + i : start + i - s->n_slots;
-        rt_slot *slot = &m->slots[index];
-        slot->step_tokens = 0;
-        if (slot->state == RT_SLOT_FEEDING && slot->source == RT_NOWHERE)
+        if (rt_slot_decodes(&m->slots[index]))
             rt_slot_feed(m, index);
     }
     for (;;) {
@@ -462,6 +469,78 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
         rt_slot_feed(m, index);
         oldest = m->slots[index].admitted + 1;
     }
+}
+
+/* The next piece of a request, as long as the largest step, whoever else there is; its end is that of what is fed. */
+RT_FN rt_u32 rt_slot_piece(const rt_machine *m, rt_u32 index, rt_u32 *rows)
+{
+    const rt_serving *s = m->serving;
+    return rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens, s->max_rows, rows);
+}
+
+/* Add the next piece of a request to a step of few tokens, if it fits there whole. */
+RT_FN int rt_slot_join(rt_machine *m, rt_u32 index)
+{
+    const rt_serving *s = m->serving;
+    rt_u32 rows, n = rt_slot_piece(m, index, &rows);
+    if (n > s->few_tokens - s->built_tokens || rows > s->few_rows - s->built_rows)
+        return 0;
+    rt_slot_put(m, index, n, rows);
+    return 1;
+}
+
+/* Fill a step of few tokens: decode tokens, beginning at slot `start`, then pieces of prompts, oldest first. */
+RT_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
+{
+    rt_serving *s = m->serving;
+    rt_u32 late = RT_NONE, index;
+    for (rt_u32 i = 0; i < s->n_slots; i++) {
+        index = start + i < s->n_slots ? start + i : start + i - s->n_slots;
+        if (rt_slot_decodes(&m->slots[index]) && !rt_slot_join(m, index) && late == RT_NONE)
+            late = index;
+    }
+    if (late != RT_NONE)
+        s->decode_at = late;
+    for (index = rt_next_prompt(m, oldest); index != RT_NONE; index = rt_next_prompt(m, oldest)) {
+        if (!m->slots[index].step_tokens)
+            rt_slot_join(m, index);
+        oldest = m->slots[index].admitted + 1;
+    }
+}
+
+/* Where bodies for few tokens (a token's sums are in the same order in graphs of up to few_tokens) and bodies for many
+ * give other bits, and where bits depend on where a prompt is cut: what a request feeds is cut every max_tokens from
+ * its beginning, never because of others; a piece of few tokens shares a step with others of the kind, decode tokens
+ * among them; a longer one has a step, and so the choice of the graph, to itself.  While some decode, every other step
+ * begins with a prompt's piece. */
+RT_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
+{
+    rt_serving *s = m->serving;
+    rt_u32 prompt = rt_next_prompt(m, oldest), rows, decoding = 0;
+    for (rt_u32 i = 0; i < s->n_slots; i++)
+        decoding |= (rt_u32)rt_slot_decodes(&m->slots[i]);
+    s->prompt_led = prompt != RT_NONE && !(decoding && s->prompt_led);
+    if (s->prompt_led && !rt_slot_join(m, prompt)) {
+        rt_u32 n = rt_slot_piece(m, prompt, &rows);
+        rt_slot_put(m, prompt, n, rows);
+        return;
+    }
+    rt_step_fill_few(m, start, oldest);
+}
+
+/* Fill the step inputs.  If not all that decode fit into a step, the slot that begins rotates.  Tokens in the step. */
+RT_FN rt_u32 rt_step_build(rt_machine *m)
+{
+    rt_serving *s = m->serving;
+    rt_u32 few = s->few_tokens, oldest = s->n_admitted - 0x80000000u;
+    rt_u32 fits = s->n_active <= (few ? few : s->max_tokens) && s->n_active <= (few ? s->few_rows : s->max_rows);
+    s->built_tokens = s->built_rows = 0;
+    for (rt_u32 i = 0; i < s->n_slots; i++)
+        m->slots[i].step_tokens = 0;
+    if (few)
+        rt_step_fill_apart(m, fits ? 0 : s->decode_at, oldest);
+    else
+        rt_step_fill(m, fits ? 0 : (rt_u32)(s->n_steps % s->n_slots), oldest);
     s->steady = fits && s->built_tokens && rt_step_is_steady(m); /* rows stand in the order of slots */
     return s->built_tokens;
 }

@@ -2,7 +2,8 @@
  *
  * For each operator all its cases become one program, which the GPU runs with fresh random data, all entries alive and
  * only some; every result is compared with the operator's reference code.  Small models run a prompt and single tokens,
- * are compared with the interpreter, serve requests, and repeat.
+ * are compared with the interpreter, serve requests, and repeat.  Models whose name ends in "invariant" are compiled
+ * and served so that company changes no bit: requests alone and together, logits and tokens.
  *
  * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is replaced, and the next
  * item goes on.  Before, all programs are compiled by as many processes as there are processors, into a cache that the
@@ -30,8 +31,10 @@
 #include "load/load.h"
 #include "model/model.h"
 #include "pass/pass.h"
+#include "company.h"
 
 enum { MOST_ITEMS = 128, MOST_CASES = 64, REPEATS = 100, ITEM_SECONDS = 120, WORDS = 1600, STEPS = 5 };
+enum { FEW_TOKENS = 16, COMPANY_ROUNDS = 4 };
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
 
 typedef enum outcome { WAITING, PASSED, FAILED, DIED } outcome;
@@ -42,6 +45,7 @@ typedef struct item {
     ir_dtype dtype;     /* of a model's weights, KV cache and activations */
     const char *family; /* of a model */
     bool fast;          /* compiled as for a GPU */
+    bool invariant;     /* of a model: so that company changes no bit */
     outcome outcome;
     double seconds;
     char words[WORDS];
@@ -366,7 +370,7 @@ static mpk_status run_operator(mpk_context *cx, const item *it, unit *u, char *w
     }
     if (status == MPK_OK)
         status = cuda_start(cx, &u->image, &weights, &o, &m);
-    for (int round = 0; status == MPK_OK && round < 4; round++)
+    for (int round = 0; status == MPK_OK && round < COMPANY_ROUNDS; round++)
         status = run_once(cx, m, u, seed, round % 2 ? 1 + (uint32_t)(rng_u64(seed, (uint64_t)round) % 5) : UINT32_MAX,
                           &a, &v);
     snprintf(words, WORDS, "%u cases, %zu operators, %llu tasks", u->n_cases, g->ops.n,
@@ -390,7 +394,7 @@ static model_config config_of(const char *family)
                           .head_size = 64,
                           .ffn_size = 320,
                           .vocab_size = 1003,
-                          .max_positions = 256,
+                          .max_positions = 1024,
                           .norm_eps = 1e-5,
                           .tied_embeddings = true,
                           .attention_bias = strcmp(family, "qwen2") == 0,
@@ -412,27 +416,30 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
     return MPK_OK;
 }
 
-/* Steps of one token, of 8 and of 32, fused for the GPU. */
+/* Steps of one token, of 8 and of 32, fused for the GPU; invariant: of 1, 4, 16 and 64, over longer contexts. */
 static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
 {
-    static const uint32_t tokens[] = {1, 8, 32};
+    static const uint32_t tokens[2][4] = {{1, 8, 32}, {1, 4, 16, 64}};
+    const bool invariant = it->invariant;
     model_config config = config_of(it->family);
     model_weights w = {weight_dtype, &it->dtype};
-    for (; u->n_graphs < 3; u->n_graphs++) {
-        model_shape s = {.n_tokens = tokens[u->n_graphs],
-                         .n_rows = tokens[u->n_graphs] < 8 ? tokens[u->n_graphs] : 8,
-                         .n_slots = 4,
-                         .n_pages = 16,
-                         .page_tokens = 16,
-                         .max_pages_per_slot = 8,
+    for (; u->n_graphs < 3u + invariant; u->n_graphs++) {
+        const uint32_t n = tokens[invariant][u->n_graphs];
+        model_shape s = {.n_tokens = n,
+                         .n_rows = n < 8 ? n : 8,
+                         .n_slots = invariant ? 8 : 4,
+                         .n_pages = invariant ? 80 : 16,
+                         .page_tokens = invariant ? 64 : 16, /* 64: what the fast bodies of attention take */
+                         .max_pages_per_slot = invariant ? 10 : 8,
                          .kv_dtype = it->dtype,
                          .activation_dtype = it->dtype};
-        u->n_tokens[u->n_graphs] = tokens[u->n_graphs];
+        u->n_tokens[u->n_graphs] = n;
         TRY(model_build(cx, &u->arena, &config, &s, &w, &u->graphs[u->n_graphs]));
     }
     pass_options plain = {.fusion = PASS_FUSE_FULL}, fast = plain;
-    fast.splits = b->arch.n_sms / config.n_kv_heads;
-    fast.split_tokens = 16;
+    fast.splits = b->arch.n_sms / config.n_kv_heads / (invariant ? 8 : 1);
+    fast.split_tokens = FEW_TOKENS;
+    fast.own_units = invariant;
     fast.norm_elements = 1 << 24;
     fast.relaxed = fast.whole_tiles = fast.logits = true;
     return compile_unit(cx, u, it->fast ? fast : plain);
@@ -467,6 +474,17 @@ static mpk_status share_by_name(mpk_context *cx, const unit *u, model_bed *bed, 
         }
         TRY(ir_eval_allocate(cx, &bed->arena, ir, &bed->values[g]));
     }
+    return MPK_OK;
+}
+
+/* Weights that are made up on the GPU, of the program's own dtypes. */
+static mpk_status make_weights(mpk_context *cx, const unit *u, model_bed *bed, cuda_weights *out)
+{
+    cuda_weight *made_up;
+    NEW(cx, &bed->arena, made_up, u->image.n_weights);
+    for (uint32_t i = 0; i < u->image.n_weights; i++)
+        made_up[i].dtype = u->image.weights[i].dtype;
+    *out = (cuda_weights){.at = made_up, .seed = b->seed};
     return MPK_OK;
 }
 
@@ -611,17 +629,40 @@ static mpk_status serve_twice(mpk_context *cx, const unit *u, model_bed *bed, ui
     return MPK_OK;
 }
 
+/* ---- models whose bits do not depend on company ---- */
+
+static mpk_status check_invariant(mpk_context *cx, const unit *u, model_bed *bed, char *words)
+{
+    uint32_t touched[2] = {0};
+    cuda_options o = options();
+    cuda_weights w;
+    TRY(make_weights(cx, u, bed, &w));
+    for (uint32_t apart = 0; apart < 2; apart++) {
+        machine_stop(bed->m);
+        bed->m = NULL;
+        o.few_tokens = apart ? FEW_TOKENS : 0;
+        TRY(cuda_start(cx, &u->image, &w, &o, &bed->m));
+        for (uint64_t round = 0; round < COMPANY_ROUNDS; round++) {
+            uint32_t n = 0;
+            TRY(company_count(cx, bed->m, rng_u64(b->seed, 100 + round), &n));
+            touched[apart] += n;
+        }
+    }
+    CHECK(cx, !touched[1], MPK_EVERIFY, "%u of %d requests got other bits in company than alone", touched[1],
+          COMPANY_ROUNDS * COMPANY);
+    snprintf(words, WORDS,
+             "%d requests got the same bits in company as alone; where steps are not kept apart, %u did not",
+             COMPANY_ROUNDS * COMPANY, touched[0]);
+    return MPK_OK;
+}
+
 static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, model_bed *bed, char *words)
 {
     uint64_t seed = rng_u64(b->seed, 77);
     double worst = 0, allowed = it->dtype == IR_F32 ? 2e-4 : 5e-2;
-    cuda_weights w = {.seed = b->seed};
+    cuda_weights w;
     cuda_options o = options();
-    cuda_weight *made_up;
-    NEW(cx, &bed->arena, made_up, u->image.n_weights);
-    for (uint32_t i = 0; i < u->image.n_weights; i++)
-        made_up[i].dtype = u->image.weights[i].dtype;
-    w.at = made_up;
+    TRY(make_weights(cx, u, bed, &w));
     TRY(share_by_name(cx, u, bed, &w));
     TRY(cuda_start(cx, &u->image, &w, &o, &bed->m));
     for (int k = 0; k < STEPS; k++)
@@ -638,7 +679,7 @@ static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, mo
 static mpk_status run_model(mpk_context *cx, const item *it, unit *u, char *words)
 {
     model_bed bed = {0};
-    mpk_status status = check_model(cx, it, u, &bed, words);
+    mpk_status status = it->invariant ? check_invariant(cx, u, &bed, words) : check_model(cx, it, u, &bed, words);
     machine_stop(bed.m);
     arena_free(&bed.arena);
     return status;
@@ -693,6 +734,7 @@ static void add_item(const char *name, const op_def *def, const char *family, ir
     it->family = family;
     it->dtype = dtype;
     it->fast = !strstr(name, "plain");
+    it->invariant = strstr(name, "invariant") != NULL;
 }
 
 static void list_items(int n, char **names)
@@ -706,6 +748,9 @@ static void list_items(int n, char **names)
     add_item("qwen3-f32", NULL, "qwen3", IR_F32, n, names);
     add_item("qwen3-bf16", NULL, "qwen3", IR_BF16, n, names);
     add_item("qwen2-bf16", NULL, "qwen2", IR_BF16, n, names);
+    add_item("llama-bf16-invariant", NULL, "llama", IR_BF16, n, names);
+    add_item("qwen3-bf16-invariant", NULL, "qwen3", IR_BF16, n, names);
+    add_item("llama-f32-invariant", NULL, "llama", IR_F32, n, names);
 }
 
 /* ---- children ---- */

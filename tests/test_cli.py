@@ -298,8 +298,14 @@ def test_images_for_a_gpu_hold_the_kernel(model, tmp_path):
     assert code.startswith(b"\x7fELF") and image.read_bytes().endswith(code)
     assert json.loads(support.mpk("inspect", image, "--json")[0])["memory"]["device"].startswith("sm_80")
     fails("run", image, "-p", "x", "--device", "cpu", code=1, needle="compiled for sm_80")
+    assert re.search(r"split_how split = \{how, \d+, \d+, 0\}", (keep / "mpk.cu").read_text())
+    fails("inspect", image, "--batch-invariant", code=1, needle="compiled without batch_invariant")
     image.write_bytes(image.read_bytes()[:-1] + b"?")
     fails("run", image, "-p", "x", code=1, needle="damaged")
+    support.mpk("compile", model, "-o", image, "--target", "sm_80", "--max-batch", "1", "--step-tokens", "1",
+                "--keep", keep, "--batch-invariant")
+    assert re.search(r"split_how split = \{how, \d+, \d+, [1-9]\d*\}", (keep / "mpk.cu").read_text())
+    support.mpk("inspect", image, "--batch-invariant")
 
 
 def stats_of(*arguments):

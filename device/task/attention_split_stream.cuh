@@ -40,7 +40,7 @@ enum { AT_QKV, AT_TABLE, AT_POSITIONS, AT_SLOTS, AT_PAGES, AT_K_CACHE, AT_V_CACH
 /* Lane t holds what belongs to token t. */
 struct attention_plan {
     int position, slot, first, cached, units, before; /* first: token of its slot; before: units of earlier tokens, */
-    int all;                                          /* with `own` parts; all: of all tokens, the same in each lane */
+    int all;                                          /* with `own` splits; all: of all tokens, the same in each lane */
 };
 
 MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)

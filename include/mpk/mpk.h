@@ -155,6 +155,11 @@ typedef struct mpk_engine_options {
     uint32_t no_descriptor_prefetch; /* 1: of a GPU: a worker reads the description of one task at a time (ablation) */
     const char *keep;                /* of a GPU: a folder where the kernel's source is left; NULL: nowhere */
     uint32_t profile;                /* 1: of a GPU's one kernel: workers note times, for mpk_engine_profile */
+    /* 1: of a GPU: a request's tokens and logits have the same bits alone and in any company, whatever the order in
+     * which requests come and end, in every engine with the same model, kind of GPU and options.  Each context is cut
+     * by itself, and a prompt's piece of more than 16 tokens has a step to itself (docs/gpu.md has the cost).  0: the
+     * last bits of logits, and so now and then a token, may depend on company.  On the CPU they never do. */
+    uint32_t batch_invariant;
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,

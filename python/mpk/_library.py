@@ -105,6 +105,7 @@ class EngineOptions(Structure):
         ("no_descriptor_prefetch", c_uint32),
         ("keep", c_char_p),
         ("profile", c_uint32),
+        ("batch_invariant", c_uint32),
     ]
 
 

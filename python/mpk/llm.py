@@ -129,7 +129,8 @@ class LLM:
 
     threads: workers (0: one for each processor); max_batch: requests that run at the same time; context_tokens: prompt
     and answer of a request at most; kv_dtype: "f32", "f16" or "bf16"; random_weights: a configuration alone is a model;
-    device: "cpu", "cuda", "cuda:1", or "auto": the first GPU if it can be used, else the CPU.
+    device: "cpu", "cuda", "cuda:1", or "auto": the first GPU if it can be used, else the CPU; batch_invariant: on a GPU
+    too a request gets the same bits alone and in any company.
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
 
@@ -146,6 +147,7 @@ class LLM:
         random_weights: bool = False,
         random_seed: int = 0,
         device: str = "auto",
+        batch_invariant: bool = False,
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._forks = c.Process.forks
@@ -173,6 +175,7 @@ class LLM:
             random_weights=random_weights,
             random_seed=random_seed & (1 << 64) - 1,
             device=device.encode(),
+            batch_invariant=batch_invariant,
         )
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))

@@ -68,7 +68,7 @@ typedef struct cli_engine {
     uint32_t threads, max_batch, step_tokens, context, kv_tokens;
     cli_seed random;
     int kv, ops, launch;
-    bool coarse_events, verify, quiet, no_preload, no_descriptor_prefetch, profile;
+    bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, profile;
     const char *device, *target, *keep;
     int mode;
     cli_list degrees;
@@ -124,6 +124,15 @@ typedef struct cli_engine {
          "OP:AXIS=N",                                                                                                   \
          "cut this axis of an operator, or of a kind of them, in N parts",                                              \
          offsetof(t, m.degrees),                                                                                        \
+         0,                                                                                                             \
+         0},                                                                                                            \
+        {"batch-invariant",                                                                                             \
+         0,                                                                                                             \
+         CLI_FLAG,                                                                                                      \
+         false,                                                                                                         \
+         NULL,                                                                                                          \
+         "on a GPU: the same bits alone and in any company",                                                            \
+         offsetof(t, m.batch_invariant),                                                                                \
          0,                                                                                                             \
          0},                                                                                                            \
         {"coarse-events",                                                                                               \

@@ -176,6 +176,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .no_descriptor_prefetch = from->no_descriptor_prefetch,
         .keep = from->keep,
         .profile = from->profile,
+        .batch_invariant = from->batch_invariant,
     };
     return CLI_DONE;
 }

@@ -15,13 +15,17 @@
 
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
 enum { GPU_SPLIT_TOKENS = 16, GPU_NORM_ELEMENTS = 1 << 24 };
+/* Units of 128 positions in a part of a context that is cut by itself: fewer parts are fewer pieces for each worker
+ * when many tokens share a step, more parts share a short context among more workers when one is alone. */
+enum { GPU_OWN_UNITS = 2 };
 
 /* What the bodies of a GPU do well: the context of a few tokens is cut so that every worker has a part of some head,
  * a norm is cheaper than the event that it saves, and results are rounded once. */
-static void set_gpu_options(const engine_device *device, uint32_t kv_heads, pass_options *to)
+static void set_gpu_options(const engine_device *device, uint32_t kv_heads, bool batch_invariant, pass_options *to)
 {
     to->splits = kv_heads && kv_heads < device->n_workers ? device->n_workers / kv_heads : kv_heads ? 1 : 0;
     to->split_tokens = GPU_SPLIT_TOKENS;
+    to->own_units = batch_invariant ? GPU_OWN_UNITS : 0;
     to->norm_elements = GPU_NORM_ELEMENTS;
     to->relaxed = true;
     to->whole_tiles = true;
@@ -49,7 +53,7 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
         .n_degrees = from->n_degrees,
     };
     if (device->is_gpu)
-        set_gpu_options(device, kv_heads, to);
+        set_gpu_options(device, kv_heads, from->batch_invariant != 0, to);
     return MPK_OK;
 }
 
@@ -332,6 +336,7 @@ static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_e
     cuda_options options = {
         .device = device->index,
         .mode = modes[o->mode],
+        .few_tokens = o->batch_invariant ? GPU_SPLIT_TOKENS : 0,
         .no_preload = o->no_preload != 0,
         .no_descriptor_prefetch = o->no_descriptor_prefetch != 0,
         .profile = o->profile != 0,

@@ -19,7 +19,7 @@ typedef struct image_header {
     uint32_t version, path_bytes;
     uint64_t checksum; /* of the path and of everything behind this field */
     uint64_t block_bytes, code_bytes, code_hash, fingerprint, random_seed;
-    uint32_t random_weights, fusion, launch, coarse_events, kv_dtype, reserved;
+    uint32_t random_weights, fusion, launch, coarse_events, kv_dtype, batch_invariant;
     engine_plan plan;
 } image_header;
 
@@ -85,6 +85,7 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
     h->launch = o->launch;
     h->coarse_events = o->coarse_events;
     h->kv_dtype = o->kv_dtype;
+    h->batch_invariant = o->batch_invariant;
     h->plan = b->plan;
     h->checksum = checksum(h, path);
     return MPK_OK;
@@ -195,6 +196,8 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
     TRY(check_given(cx, "max_batch", o->max_batch, p->max_batch, false));
     TRY(check_given(cx, "context", o->context_tokens, p->context_tokens, false));
     TRY(check_given(cx, "step_tokens", o->step_tokens, p->n_tokens[p->n_graphs - 1], false));
+    CHECK(cx, !o->batch_invariant || h->batch_invariant || !p->arch[0], MPK_EARG,
+          "the image was compiled without batch_invariant: leave that away, or compile the model again");
     o->threads = p->threads;
     o->max_batch = p->max_batch;
     o->context_tokens = p->context_tokens;
@@ -202,6 +205,7 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
     o->launch = (mpk_launch)h->launch <= MPK_LAUNCH_JIT ? (mpk_launch)h->launch : MPK_LAUNCH_AUTO;
     o->coarse_events = h->coarse_events;
     o->kv_dtype = (mpk_dtype)h->kv_dtype;
+    o->batch_invariant = h->batch_invariant;
     if (!o->random_weights && h->random_weights) {
         o->random_weights = true;
         o->random_seed = h->random_seed;

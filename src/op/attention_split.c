@@ -12,8 +12,9 @@
  * rotated, and not from the cache; a page is not needed for them.  With own = 0, of all units of the live tokens, in
  * the order of tokens, U in all, split s does floor(s U / S) .. floor((s + 1) U / S) - 1: every split has as much as
  * any other, but where a token's context is cut depends on who else is in the step, and with it the last bits of its
- * result. With own >= 1 a token is cut by its own context alone, into parts of at least `own` units (split_own.h): a
- * token's parts, and what attention_fold makes of them, have the same bits in any company.
+ * result. With own >= 1 a token is cut by its own context alone, into parts of `own` units or of ceil(u_t / S),
+ * whichever is more (split_own.h): a token's parts, and what attention_fold makes of them, have the same bits in any
+ * company.
  *
  * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(scaled score).  A split
  * that has nothing of a token gives lse = -inf; rows of part whose lse is -inf hold nothing in particular and are not
@@ -38,7 +39,7 @@ static mpk_status check_attributes(mpk_context *cx, const ir_op *op)
           "attention_split: splits is %lld, expected 1 to 65536", (long long)a[SPLITS].i);
     CHECK(cx, a[UNIT].i >= 1 && a[UNIT].i <= 1 << 20, MPK_EARG, "attention_split: unit is %lld, expected 1 to 1048576",
           (long long)a[UNIT].i);
-    CHECK(cx, a[OWN].i >= 0 && a[OWN].i <= 1 << 20, MPK_EARG, "attention_split: own is %lld, expected 0 to 1048576",
+    CHECK(cx, a[OWN].i >= 0 && a[OWN].i <= 1 << 12, MPK_EARG, "attention_split: own is %lld, expected 0 to 4096",
           (long long)a[OWN].i);
     return MPK_OK;
 }
@@ -215,7 +216,7 @@ static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
     return x < lo ? lo : x < hi ? x : hi;
 }
 
-/* The units of token t that a split does.  before: units, or with `own` parts, of the tokens before t. */
+/* The units of token t that a split does.  before: units, or with `own` splits, of the tokens before t. */
 typedef struct span {
     int64_t lo, hi;
 } span;

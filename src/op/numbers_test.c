@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "ir/blocks.h"
 #include "ir/op.h"
+#include "op/split_own.h"
 
 static uint64_t base_seed;
 
@@ -535,23 +536,64 @@ static void test_split_attention(void **state)
                     check_split_attention(splits, unit, window, own);
 }
 
-/* Units of a split follow the rule: of two tokens with 3 and 2 units five splits get one each. */
-static void test_units_of_splits(void **state)
+/* Which splits do anything of two tokens with 3 and 2 units, of five splits: a bit each. */
+static void check_units(int own, unsigned first, unsigned second)
 {
+    char graph[1024];
     bed b;
-    (void)state;
-    set_up(&b, "input %x : f32[2, 24]\ninput %t : f32[2, 2, 4]\ninput %p : i32[2]\ninput %s : i32[2]\ninput %pages : "
-               "i32[2, 5]\nstate %k : f32[10, 1, 4, 8]\nstate %v : f32[10, 1, 4, 8]\n%y, %l, %ka, %va = "
-               "attention_split(%x, %t, %p, %s, %pages, %k, %v) {heads = 1, kv_heads = 1, head_size = 8, splits = 5, "
-               "unit = 4}\n");
+    snprintf(
+        graph, sizeof graph,
+        "input %%x : f32[2, 24]\ninput %%t : f32[2, 2, 4]\ninput %%p : i32[2]\ninput %%s : i32[2]\ninput %%pages : "
+        "i32[2, 5]\nstate %%k : f32[10, 1, 4, 8]\nstate %%v : f32[10, 1, 4, 8]\n%%y, %%l, %%ka, %%va = "
+        "attention_split(%%x, %%t, %%p, %%s, %%pages, %%k, %%v) {heads = 1, kv_heads = 1, head_size = 8, splits = "
+        "5, unit = 4, own = %d}\n",
+        own);
+    set_up(&b, graph);
     memcpy(data_of(&b, "p"), (int32_t[]){10, 8}, 8);
     memcpy(data_of(&b, "s"), (int32_t[]){0, 1}, 8);
     for (int32_t i = 0; i < 10; i++)
         ((int32_t *)data_of(&b, "pages"))[i] = i;
     eval(&b);
     for (int i = 0; i < 10; i++)
-        assert_int_equal(at(&b, "l", i) > -INFINITY, i / 5 == 0 ? i % 5 < 3 : i % 5 >= 3);
+        assert_int_equal(at(&b, "l", i) > -INFINITY, (i / 5 ? second : first) >> i % 5 & 1);
     tear_down(&b);
+}
+
+/* Five splits get one unit each; two units make a part, the last of which may be shorter. */
+static void test_units_of_splits(void **state)
+{
+    (void)state;
+    check_units(0, 0x07, 0x18);
+    check_units(1, 0x07, 0x18);
+    check_units(2, 0x03, 0x04);
+    check_units(9, 0x01, 0x02);
+}
+
+/* The rule itself: parts of a token rise with the split, are of equal length but for the last, and hold each unit once;
+ * the next token begins where they end. */
+static void test_own_units(void **state)
+{
+    (void)state;
+    for (int splits = 1; splits < 20; splits++)
+        for (int own = 1; own < 5; own++)
+            for (int units = 1; units < 90; units++)
+                for (int before = 0; before < splits; before++) {
+                    int parts = split_own_parts(units, splits, own), end = 0, length = 0, taken = 0, lo, hi;
+                    for (int s = 0; s < splits; s++) {
+                        const bool mine = (s - before + splits) % splits < parts;
+                        split_own_units(s, splits, own, before, units, &lo, &hi);
+                        assert_true(lo <= hi && (mine || lo == hi));
+                        if (lo == hi)
+                            continue;
+                        assert_int_equal(lo, end);
+                        assert_true(!taken || hi - lo == length || hi == units);
+                        length = taken ? length : hi - lo;
+                        end = hi;
+                        taken++;
+                    }
+                    assert_true(end == units && length >= (own < units ? own : units) && taken <= parts);
+                    assert_true(parts <= splits && (length == own || parts == splits || length == units));
+                }
 }
 
 /* A token behind `cached` positions; number `row` of all that the test makes up. */
@@ -822,6 +864,7 @@ int main(void)
         cmocka_unit_test(test_fused_attention),
         cmocka_unit_test(test_split_attention),
         cmocka_unit_test(test_units_of_splits),
+        cmocka_unit_test(test_own_units),
         cmocka_unit_test(test_split_in_company),
         cmocka_unit_test(test_logits),
         cmocka_unit_test(test_argmax),

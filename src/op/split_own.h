@@ -1,11 +1,11 @@
 /* split_own.h - which units of a token's context a split of attention_split does when a token's own context alone
  * decides how it is cut (attribute own); the same text for the host and for GPUs.
  *
- * A token of u units is cut into P = min(S, max(1, u / own)) parts, the first u mod P of which have one unit more than
- * the others.  Its parts lie on P neighbouring splits, of which the one behind split S - 1 is split 0, beginning where
- * those of the token before it end; which part lies on which of them rises with the split, so that splits in rising
- * order are parts in rising order.  So the tokens of a step share the splits, but what is added up, and in which order,
- * follows from u alone.
+ * A token of u units is cut into parts of `own` units, or if that makes S parts or more, of ceil(u / S); the last may be
+ * shorter.  They lie on neighbouring splits, of which the one behind split S - 1 is split 0, beginning where those of
+ * the token before it end; which part lies on which of them rises with the split, so that splits in rising order are
+ * parts in rising order.  So the tokens of a step share the splits, but what is added up, and in which order, follows
+ * from u alone.  Cost: no division but by constants.
  *
  * Code for a GPU defines SPLIT_FN, how a function begins, before it includes this file.
  */
@@ -16,25 +16,23 @@
 #define SPLIT_FN static inline
 #endif
 
-/* P. */
+/* Splits that a token takes. */
 SPLIT_FN int split_own_parts(int units, int splits, int own)
 {
-    int parts = units / own;
-    return parts < 1 ? 1 : parts < splits ? parts : splits;
+    return units > own * splits ? splits : (units + own - 1) / own;
 }
 
-/* Units *lo <= i < *hi of a token that split `split` does, none if lo = hi.  before: parts of the tokens before it in
- * the step, all of them or modulo `splits`. */
+/* Units *lo <= i < *hi of a token that split `split` does, none if lo = hi.  before: splits that the tokens before it
+ * in the step take, all of them or modulo `splits`. */
 SPLIT_FN void split_own_units(int split, int splits, int own, int before, int units, int *lo, int *hi)
 {
-    const int parts = split_own_parts(units, splits, own), least = units / parts, longer = units % parts;
+    const int parts = split_own_parts(units, splits, own),
+              length = parts < splits ? own : (units + splits - 1) / splits;
     const int first = before % splits, around = first + parts > splits ? first + parts - splits : 0;
-    const int part = split < around ? split : split - first + around;
-    *lo = *hi = 0;
-    if (split >= around && (split < first || part >= parts))
-        return;
-    *lo = part * least + (part < longer ? part : longer);
-    *hi = *lo + least + (part < longer ? 1 : 0);
+    const int part = split < around ? split : split < first ? parts : split - first + around;
+    const int from = part < parts ? part * length : units;
+    *lo = from < units ? from : units;
+    *hi = *lo + length < units ? *lo + length : units;
 }
 
 #endif

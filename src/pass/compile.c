@@ -66,7 +66,7 @@ static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t
     CHECK(cx, o->tasks_per_worker <= 64, MPK_EARG, "%u tasks of an operator for each worker: at most 64 are possible",
           o->tasks_per_worker);
     CHECK(cx, o->splits <= 1 << 16, MPK_EARG, "%u parts of a context: at most 65536 are possible", o->splits);
-    CHECK(cx, o->own_units <= 1 << 20, MPK_EARG, "%u units of a part: at most 1048576 are possible", o->own_units);
+    CHECK(cx, o->own_units <= 1 << 12, MPK_EARG, "%u units of a part: at most 4096 are possible", o->own_units);
     CHECK(cx, o->page_bytes >= 64 && o->page_bytes % 64 == 0, MPK_EARG, "pages of %u bytes: a multiple of 64 is needed",
           o->page_bytes);
     CHECK(cx, n_graphs >= 1, MPK_EARG, "there is nothing to compile");

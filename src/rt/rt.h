@@ -330,17 +330,17 @@ typedef struct rt_serving {
     rt_u32 n_vocab, max_tokens, max_rows;                 /* of the largest graph */
     rt_u32 few_tokens, few_rows; /* of the largest graph whose bodies are those for few tokens, where a request's bits
                                     must not depend on company (rt_step_fill_apart); 0: steps are filled as they come */
-    rt_u32 ready;                                         /* 0: the program takes no requests */
+    rt_u32 ready;                /* 0: the program takes no requests */
     /* offsets in the step area, RT_NOWHERE if the program has no such tensor */
     rt_u64 tokens, positions, slots, pages, rows, sampling, seeds, draws, logits, next;
     rt_u32 n_free, n_promised, n_active, n_admitted;
-    rt_u32 running;  /* 1: a step for requests is under way, its outputs have not been read */
-    rt_u32 steady;   /* 1: that step has one token and one row of each request that feeds, and no prompt */
-    rt_u32 blocked;  /* 1: the oldest request in the ring waits until another ends */
+    rt_u32 running;    /* 1: a step for requests is under way, its outputs have not been read */
+    rt_u32 steady;     /* 1: that step has one token and one row of each request that feeds, and no prompt */
+    rt_u32 blocked;    /* 1: the oldest request in the ring waits until another ends */
     rt_u32 prompt_led; /* 1: the step built last began with a prompt's piece, though others decode; with few_tokens */
     rt_u32 decode_at;  /* the slot whose turn it is to decode, if not all fit into a step; with few_tokens */
-    rt_u32 told;     /* entries written to the token ring since the start; its `written` follows */
-    rt_u32 told_end; /* `told` may grow up to here, as far as is known */
+    rt_u32 told;       /* entries written to the token ring since the start; its `written` follows */
+    rt_u32 told_end;   /* `told` may grow up to here, as far as is known */
     rt_u32 built_tokens, built_rows; /* of the step that is being built */
     rt_u64 step;                     /* the step word published last */
     rt_u64 n_steps;                  /* published since the start */

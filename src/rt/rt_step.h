@@ -8,11 +8,11 @@
  * of the last one by adding 1 here and there (rt_step_advance): the same slots, rows and graph; all lanes share it.
  *
  * What a request is given never depends on the others: tokens of a request enter in order of position.  Where bodies
- * reduce each token on its own, neither chunks nor neighbours change a bit of it; where they do not (a GPU's), steps can
- * be filled so that they do not either (rt_step_fill_apart).  Memory: KV
- * pages are promised at admission for all a request may ever hold, so a running request never waits for one. Running
- * out is back-pressure: the oldest request waits, and all behind it.  The same holds for a full token ring. Cost:
- * O(slots + tokens of the step); the usual step on a GPU: one round of independent loads, and the stores.
+ * reduce each token on its own, neither chunks nor neighbours change a bit of it; where they do not (a GPU's), steps
+ * can be filled so that they do not either (rt_step_fill_apart).  Memory: KV pages are promised at admission for all a
+ * request may ever hold, so a running request never waits for one. Running out is back-pressure: the oldest request
+ * waits, and all behind it.  The same holds for a full token ring. Cost: O(slots + tokens of the step); the usual step
+ * on a GPU: one round of independent loads, and the stores.
  */
 #ifndef RT_STEP_H
 #define RT_STEP_H

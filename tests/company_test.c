@@ -1,0 +1,133 @@
+/* company_test.c - small language models cut as for a GPU, on the CPU: a request gets the same bits alone and in
+ * company if each context is cut by itself and steps are filled apart, and not if either is missing.
+ *
+ * On the CPU only attention adds up in another order for few tokens (in parts) than for many, which is enough: a token
+ * of another kind of step, or of a context that is cut elsewhere, has other bits.  The same on a GPU, where products do
+ * so too: tests/check_cuda.c.
+ */
+#include "check.h"
+#include "company.h"
+#include "cpu/cpu.h"
+#include "load/load.h"
+#include "model/model.h"
+#include "pass/pass.h"
+
+enum { N_GRAPHS = 4, FEW_TOKENS = 16, PAGE_TOKENS = 16, PAGES_PER_SLOT = 36, SLOTS = 8, WORKERS = 2 };
+
+typedef struct bed {
+    mpk_context cx;
+    arena arena;
+    tg_program program;
+    gen_image image;
+    void **weights; /* [image.n_weights] */
+} bed;
+
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
+                               ir_dtype *dtype)
+{
+    (void)cx, (void)self, (void)name, (void)rank, (void)dims;
+    *dtype = IR_F32;
+    return MPK_OK;
+}
+
+static ir_graph *build(bed *b, const char *family, uint32_t n_tokens)
+{
+    model_config config = {.family = str_from(family),
+                           .n_layers = 2,
+                           .hidden_size = 48,
+                           .n_heads = 4,
+                           .n_kv_heads = 2,
+                           .head_size = 16,
+                           .ffn_size = 64,
+                           .vocab_size = COMPANY_VOCABULARY,
+                           .max_positions = 1024,
+                           .norm_eps = 1e-5,
+                           .tied_embeddings = true,
+                           .activation = STR("silu"),
+                           .weight_dtype = IR_F32,
+                           .rope_size = 16,
+                           .rope_theta = 10000,
+                           .bos_token = -1};
+    model_weights weights = {weight_dtype, NULL};
+    model_shape shape = {.n_tokens = n_tokens,
+                         .n_rows = n_tokens < SLOTS ? n_tokens : SLOTS,
+                         .n_slots = SLOTS,
+                         .n_pages = SLOTS * PAGES_PER_SLOT,
+                         .page_tokens = PAGE_TOKENS,
+                         .max_pages_per_slot = PAGES_PER_SLOT,
+                         .kv_dtype = IR_F32,
+                         .activation_dtype = IR_F32};
+    ir_graph *g = NULL;
+    check_ok(&b->cx, model_build(&b->cx, &b->arena, &config, &shape, &weights, &g));
+    return g;
+}
+
+static void make(bed *b, const char *family, uint32_t own_units)
+{
+    static const uint32_t n_tokens[N_GRAPHS] = {1, 4, FEW_TOKENS, 64};
+    ir_graph *graphs[N_GRAPHS];
+    pass_options options = {.n_workers = WORKERS,
+                            .page_bytes = 16384,
+                            .pages_per_worker = 64,
+                            .splits = 3,
+                            .split_tokens = FEW_TOKENS,
+                            .own_units = own_units,
+                            .norm_elements = 1 << 24,
+                            .logits = true};
+    *b = (bed){0};
+    for (uint32_t i = 0; i < N_GRAPHS; i++)
+        graphs[i] = build(b, family, n_tokens[i]);
+    check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &options, N_GRAPHS, graphs, n_tokens, &b->program));
+    check_ok(&b->cx, gen_image_make(&b->cx, &b->arena, &b->program, &b->image));
+    b->weights = arena_alloc(&b->arena, b->image.n_weights, sizeof *b->weights);
+    for (uint32_t i = 0; i < b->image.n_weights; i++) {
+        const tg_weight *w = &b->image.weights[i];
+        int64_t n = 1;
+        for (uint32_t d = 0; d < w->rank; d++)
+            n *= w->dims[d];
+        b->weights[i] = arena_alloc(&b->arena, (size_t)n, sizeof(float));
+        load_random_fill(1, w->name, IR_F32, 0, n, b->weights[i]);
+    }
+}
+
+/* How many requests get other bits in company than alone. */
+static uint32_t count(const char *family, uint32_t own_units, uint32_t few_tokens, uint64_t seed)
+{
+    bed b;
+    machine *m;
+    uint32_t touched = 0;
+    make(&b, family, own_units);
+    check_ok(&b.cx, cpu_start(&b.cx, &b.image, b.weights, &(cpu_options){.few_tokens = few_tokens}, &m));
+    check_ok(&b.cx, company_count(&b.cx, m, seed, &touched));
+    machine_stop(m);
+    arena_free(&b.arena);
+    return touched;
+}
+
+static void company_changes_no_bit(void **state)
+{
+    (void)state;
+    const uint64_t seed = check_seed();
+    for (uint64_t round = 0; round < 3; round++) {
+        assert_int_equal(count("llama", 1, FEW_TOKENS, seed + round), 0);
+        assert_int_equal(count("qwen3", 2, FEW_TOKENS, seed + round), 0);
+    }
+}
+
+/* So that the test above can fail. */
+static void without_the_rules_it_does(void **state)
+{
+    (void)state;
+    const uint64_t seed = check_seed();
+    assert_true(count("llama", 0, FEW_TOKENS, seed) > 0);
+    assert_true(count("llama", 1, 0, seed) > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(company_changes_no_bit),
+        cmocka_unit_test(without_the_rules_it_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

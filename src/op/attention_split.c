@@ -12,8 +12,8 @@
  * rotated, and not from the cache; a page is not needed for them.  With own = 0, of all units of the live tokens, in
  * the order of tokens, U in all, split s does floor(s U / S) .. floor((s + 1) U / S) - 1: every split has as much as
  * any other, but where a token's context is cut depends on who else is in the step, and with it the last bits of its
- * result. With own >= 1 a token is cut by its own context alone, into parts of `own` units or of ceil(u_t / S),
- * whichever is more (split_own.h): a token's parts, and what attention_fold makes of them, have the same bits in any
+ * result. With own >= 1 a token is cut by its own context alone, into parts of `own` units, or into S parts if that
+ * makes more (split_own.h): a token's parts, and what attention_fold makes of them, have the same bits in any
  * company.
  *
  * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(scaled score).  A split

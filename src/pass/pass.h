@@ -44,8 +44,8 @@ typedef struct pass_options {
     /* What the bodies of a target are good at; all zero: fused programs give the bits of plain ones. */
     uint32_t splits;        /* parts that the context of a step is cut into (attention_split); 0: attention is whole */
     uint32_t split_tokens;  /* in graphs of at most so many tokens */
-    uint32_t own_units;     /* each token's by itself, into parts of so many units or more, so that its bits do not
-                               depend on the other tokens of the step; 0: the step's as one */
+    uint32_t own_units;     /* each token's by itself, into parts of so many units if there are splits enough, so that
+                               its bits do not depend on the other tokens of the step; 0: the step's as one */
     uint32_t norm_elements; /* a norm of at most so many elements is computed by every task that reads it; 0: 16384 */
     bool relaxed;           /* rules may skip the rounding of bf16 and f16 results between what they fuse */
     bool whole_tiles;       /* cut operators at whole tiles (op_axis.tile) and into a task for each worker */

@@ -454,7 +454,7 @@ def test_example(name):
 
 
 def test_generate_and_stream(tmp_path):
-    with mpk.LLM(tiny.model(tmp_path / "m"), threads=2, context_tokens=64) as llm:
+    with mpk.LLM(tiny.model(tmp_path / "m"), threads=2, context_tokens=64, batch_invariant=True) as llm:
         wanted = mpk.SamplingParams(max_tokens=9)
         first, second = llm.generate(["the end", [5, 6, 7]], wanted)
         assert first.finish in ("length", "stop") and len(first.token_ids) <= 9 and second.prompt == [5, 6, 7]

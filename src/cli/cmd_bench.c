@@ -267,14 +267,15 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
     return b->profile ? print_profile(b) : CLI_DONE;
 }
 
-/* Of a run that generates one token each, the last step is the rest of the prompts; otherwise each request has one. */
+/* Of a run that generates one token each, the last step is the rest of the prompts, or where these do not share steps
+ * that of the last one; otherwise each request has one. */
 static uint32_t tokens_of_last_step(const bench *b, uint32_t step_tokens)
 {
     uint64_t tokens = 0;
     if (b->args->generate > 1)
         return b->args->batch;
     for (uint32_t i = 0; i < b->args->batch; i++)
-        tokens += b->lengths[i];
+        tokens = b->lengths[i] + (b->args->engine.batch_invariant ? 0 : tokens);
     return (uint32_t)((tokens - 1) % step_tokens) + 1;
 }
 

@@ -23,6 +23,9 @@
  * both begin the new list together.
  *
  * A call (rt_call) is one step: nobody waits for another, and each warp leaves when its part of it is done.
+ *
+ * Where an operator is a kernel (RT_ONE_OP, src/cuda/baseline.c) the loader runs ahead of the end of the kernel before
+ * as it runs ahead of events; all that bodies do comes after that end.
  */
 #ifndef KERNEL_CUH
 #define KERNEL_CUH
@@ -566,6 +569,8 @@ static __device__ __noinline__ int begin_step(bool serve)
 MPK_FN void body_loop(void)
 {
     const bool serve = mpk_w.mode == RT_SERVE;
+    if (!serve)
+        ptx_grid_wait();
     while (begin_step(serve)) {
         const bool hybrid = MPK_HYBRID && serve && mpk_w.hybrid;
         while (!ptx_load_flag(&mpk_w.abort) && run_task(hybrid))
@@ -937,8 +942,11 @@ extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt
     rt_u32 warp = threadIdx.x / 32;
     if (k->call.is_one)
         call_begin(k);
+    if (k->mode == RT_ONE_OP)
+        ptx_grid_let_next();
     worker_begin(k);
     if (k->mode == RT_ONE_STEP) {
+        ptx_grid_wait();
         if (blockIdx.x == 0 && warp == 0) {
             k->machine.workers[0].owner = 1;
             rt_step_poll(&k->machine, &k->machine.workers[0]);

@@ -24,6 +24,9 @@ typedef struct server {
     void *weights[64];
     machine *on;
     _Atomic unsigned launches, steps;
+    bool may_overlap;  /* CUDA_GRAPH_PDL */
+    unsigned in_graph; /* the baseline's kernels so far of the graph that runs */
+    unsigned wrong;    /* that were launched early and should not, or the other way round */
 } server;
 
 static void move(rt_ring *from, const void *source, rt_ring *to, void *target, rt_u32 mask, size_t size)
@@ -62,9 +65,11 @@ static void run_step(server *s, const rt_machine *m)
     s->steps++;
 }
 
-/* The baseline's kernels: one operator, or the step task. */
-static void run_alone(server *s, rt_kernel *k, const cuda_machine *on)
+/* The baseline's kernels: one operator, or the step task.  All but the first of a graph may start early. */
+static void run_alone(server *s, rt_kernel *k, const cuda_machine *on, bool early)
 {
+    s->wrong += early != (s->may_overlap && s->in_graph > 0);
+    s->in_graph = k->mode == RT_ONE_OP ? s->in_graph + 1 : 0;
     const rt_graph *graphs = gen_image_table(s->image->block, RT_GRAPHS);
     uint64_t op = ((uint64_t)(uintptr_t)k - on->table_block - on->layout.op_kernels) / sizeof *k;
     if (k->mode == RT_ONE_OP) {
@@ -85,7 +90,7 @@ static void run_server(void *user, const fake_launch *l)
     rt_machine *m = &k->machine;
     s->launches++;
     if (k->mode != RT_SERVE) {
-        run_alone(s, k, cuda_of(s->on));
+        run_alone(s, k, cuda_of(s->on), l->early);
         return;
     }
     for (;;) {
@@ -236,7 +241,7 @@ static void serve_as(cuda_mode mode)
     arena a = {0};
     tg_program program;
     gen_image image;
-    server s = {.a = &a, .image = &image};
+    server s = {.a = &a, .image = &image, .may_overlap = mode == CUDA_GRAPH_PDL};
     machine *gpu, *cpu;
     char words[256];
     const fake_cuda_face *fake = fake_cuda_start("capability:90,sms:6,memory:67108864");
@@ -259,6 +264,7 @@ static void serve_as(cuda_mode mode)
     ask(&cx, cpu, &here);
     machine_stop(cpu);
     machine_stop(gpu);
+    assert_int_equal(s.wrong, 0);
     assert_memory_equal(&here, &there, sizeof here);
     assert_memory_equal(&here, &again, sizeof here);
     fake->leaks(words, sizeof words);
@@ -276,6 +282,7 @@ static void test_requests_of_the_baseline(void **state)
 {
     (void)state;
     serve_as(CUDA_GRAPH);
+    serve_as(CUDA_GRAPH_PDL);
 }
 
 int main(void)

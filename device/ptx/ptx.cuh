@@ -155,6 +155,24 @@ MPK_FN void ptx_fence_barrier_init(void)
 }
 #endif
 
+/* ---- kernels one behind the other: programmatic dependent launch; where there is none, they never overlap ---- */
+
+#if MPK_BULK
+/* This block lets blocks of the next kernel start where there is room, once all blocks of this one have said so. */
+MPK_FN void ptx_grid_let_next(void)
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+/* Until the kernel before has ended and what it wrote is seen; at once where this one was launched behind its end. */
+MPK_FN void ptx_grid_wait(void)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+#else
+MPK_FN void ptx_grid_let_next(void) {}
+MPK_FN void ptx_grid_wait(void) {}
+#endif
+
 /* ---- arithmetic ---- */
 
 MPK_FN float ptx_exp2(float x)

@@ -117,12 +117,15 @@ MPK_FN void load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
         load_copy(l, page, 0, from, n_bytes);
 }
 
-/* What steps write may be read from here on: wait until the step that this task belongs to has begun.  0: it does not
- * come. */
+/* What steps write may be read from here on: wait until the step that this task belongs to has begun, or, where an
+ * operator is a kernel, until the kernel before has ended.  0: it does not come. */
 MPK_FN int load_needs_step(mpk_load *l)
 {
-    if (mpk_w.mode != RT_SERVE)
+    if (mpk_w.mode != RT_SERVE) {
+        ptx_grid_wait();
+        ptx_fence_bulk();
         return 1;
+    }
     while (l->step >= ptx_load_flag(&mpk_w.begun)) {
         if ((l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED) || ptx_load_flag(&mpk_w.abort)) {
             l->cancelled = 1;

@@ -5,6 +5,15 @@
  * operators, then the step task, then a copy of the control block to the host, which reads there which graph comes
  * next. A thread launches graphs while requests are under way. Cost of a step beside its kernels: the copy, and the
  * host's launch of the next graph.
+ *
+ * With programmatic dependent launch a kernel's blocks start as soon as those of the kernel before leave room (a block
+ * fills its SM, so that is one by one), bring their descriptions and weights into the pages, as the mega-kernel's loader
+ * does ahead of an event, and then wait (griddepcontrol.wait) until the kernel before has ended and all that it wrote is
+ * seen.  Why that is enough though an operator reads what operators long before have written: that wait is for one
+ * kernel only, but a kernel ends when all its threads have, and in every block of every kernel the bodies' threads wait
+ * first, whether they have tasks or not.  So whoever is through with the wait comes after the end of the kernel before,
+ * this one after the end of the one before it, and so on to the first of the graph, which follows the graph before
+ * without any overlap.  Before the wait nothing is written, and nothing is read that changes while the graph runs.
  */
 #include <stdlib.h>
 
@@ -43,22 +52,22 @@ static mpk_status launch_kernel(mpk_context *cx, cuda_machine *m, uint64_t op, u
     return cuda_launch_on(cx, m->gpu, m->work, &l);
 }
 
-static mpk_status launch_ops(mpk_context *cx, cuda_machine *m, uint32_t graph)
+/* *early: the next kernel of the recording may start early; false before the first one, which follows a copy. */
+static mpk_status launch_ops(mpk_context *cx, cuda_machine *m, uint32_t graph, bool *early)
 {
     const rt_graph *g = (const rt_graph *)gen_image_table(m->machine.image.block, RT_GRAPHS) + graph;
-    bool early = false; /* the first one follows a copy */
     for (uint32_t k = 0; k < g->n_ops; k++) {
         if (m->source.uses[graph][k].instance == RT_NONE)
             continue;
-        TRY(launch_kernel(cx, m, g->first_op + k, m->machine.image.block->n_workers, early));
-        early = m->options.mode == CUDA_GRAPH_PDL;
+        TRY(launch_kernel(cx, m, g->first_op + k, m->machine.image.block->n_workers, *early));
+        *early = m->options.mode == CUDA_GRAPH_PDL;
     }
     return MPK_OK;
 }
 
-static mpk_status launch_step(mpk_context *cx, cuda_machine *m)
+static mpk_status launch_step(mpk_context *cx, cuda_machine *m, bool early)
 {
-    TRY(launch_kernel(cx, m, m->layout.n_ops, 1, false));
+    TRY(launch_kernel(cx, m, m->layout.n_ops, 1, early));
     return cuda_download_on(cx, m->gpu, m->work, m->baseline->control, m->table_block + m->layout.control,
                             sizeof(rt_control));
 }
@@ -67,10 +76,11 @@ static mpk_status launch_step(mpk_context *cx, cuda_machine *m)
 static mpk_status record(mpk_context *cx, cuda_machine *m, uint32_t graph, bool with_step, cuda_graph *out)
 {
     mpk_context late = {0};
+    bool early = false;
     TRY(cuda_graph_begin(cx, m->gpu, m->work));
-    mpk_status status = graph < m->machine.image.n_graphs ? launch_ops(cx, m, graph) : MPK_OK;
+    mpk_status status = graph < m->machine.image.n_graphs ? launch_ops(cx, m, graph, &early) : MPK_OK;
     if (status == MPK_OK && with_step)
-        status = launch_step(cx, m);
+        status = launch_step(cx, m, early);
     mpk_status ended = cuda_graph_end(status == MPK_OK ? cx : &late, m->gpu, m->work, out);
     return status == MPK_OK ? ended : status;
 }

@@ -51,6 +51,10 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
         m->arch = *row; /* what it was compiled for; where that is too much, the launch is refused */
     if (m->options.reference_bodies)
         m->arch.features = 0;
+    CHECK(cx, m->options.mode != CUDA_GRAPH_PDL || m->arch.features & GEN_BULK, MPK_EUNSUPPORTED,
+          "%s is of compute capability %u.%u, and code for %s has no programmatic dependent launch (sm_90a and sm_100a "
+          "have): use --mode=graph",
+          f->name, f->major, f->minor, m->arch.name);
     return MPK_OK;
 }
 

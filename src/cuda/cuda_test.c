@@ -181,6 +181,21 @@ static void test_refusals(void **state)
     tear_down(b);
 }
 
+/* A kernel that does not wait for the one before must not start early. */
+static void test_no_early_launches(void **state)
+{
+    (void)state;
+    bed *b = set_up(program);
+    const char *const others[] = {"capability:80,sms:6,memory:67108864", "capability:120,sms:6,memory:67108864"};
+    b->code.at = NULL;
+    for (int i = 0; i < 2; i++) {
+        setenv("MPK_FAKE_CUDA", others[i], 1);
+        check_fails(&b->cx, MPK_EUNSUPPORTED, "use --mode=graph", start_as(b, CUDA_GRAPH_PDL));
+        no_leaks(b);
+    }
+    tear_down(b);
+}
+
 /* Every call of every entry point fails once; whatever the start says then, nothing is left. */
 static void fail_everything(cuda_mode mode)
 {
@@ -818,6 +833,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_starts_and_stops),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_no_early_launches),
         cmocka_unit_test(test_code_of_another_program),
         cmocka_unit_test(test_every_failure),
         cmocka_unit_test(test_every_failure_of_the_baseline),

@@ -285,6 +285,9 @@ def test_devices(model):
         report = json.loads(support.mpk("inspect", model, "--target", target, "--json")[0])
         assert report["memory"]["device"].startswith(target)
         assert {graph["workers"] for graph in report["graphs"]} == {workers}
+        memory = report["memory"]
+        parts = ("weights", "kv", "inputs_and_outputs", "activations", "carried", "tables", "staging")
+        assert memory["total_bytes"] == sum(memory[part + "_bytes"] for part in parts)
 
 
 def test_images_for_a_gpu_hold_the_kernel(model, tmp_path):

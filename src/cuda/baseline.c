@@ -7,13 +7,14 @@
  * host's launch of the next graph.
  *
  * With programmatic dependent launch a kernel's blocks start as soon as those of the kernel before leave room (a block
- * fills its SM, so that is one by one), bring their descriptions and weights into the pages, as the mega-kernel's loader
- * does ahead of an event, and then wait (griddepcontrol.wait) until the kernel before has ended and all that it wrote is
- * seen.  Why that is enough though an operator reads what operators long before have written: that wait is for one
- * kernel only, but a kernel ends when all its threads have, and in every block of every kernel the bodies' threads wait
- * first, whether they have tasks or not.  So whoever is through with the wait comes after the end of the kernel before,
- * this one after the end of the one before it, and so on to the first of the graph, which follows the graph before
- * without any overlap.  Before the wait nothing is written, and nothing is read that changes while the graph runs.
+ * fills its SM, so that is one by one), bring their descriptions and weights into the pages, as the mega-kernel's
+ * loader does ahead of an event, and then wait (griddepcontrol.wait) until the kernel before has ended and all that it
+ * wrote is seen.  Why that is enough though an operator reads what operators long before have written: that wait is for
+ * one kernel only, but a kernel ends when all its threads have, and in every block of every kernel the bodies' threads
+ * wait first, whether they have tasks or not.  So whoever is through with the wait comes after the end of the kernel
+ * before, this one after the end of the one before it, and so on to the first of the graph, which follows the graph
+ * before without any overlap.  Before the wait nothing is written, and nothing is read that changes while the graph
+ * runs.
  */
 #include <stdlib.h>
 

@@ -68,9 +68,8 @@ static mpk_status write_source(mpk_context *cx, arena *a, const gen_image *image
     return MPK_OK;
 }
 
-/* The source of the whole module; pages give way to scratch where both do not fit. */
-static mpk_status make_source(mpk_context *cx, arena *a, const gen_image *image, gen_arch *arch, gen_source *source,
-                              uint32_t *shared)
+mpk_status cuda_make_source(mpk_context *cx, arena *a, const gen_image *image, gen_arch *arch, gen_source *source,
+                            uint32_t *shared)
 {
     TRY(write_source(cx, a, image, arch, source, shared));
     if (*shared + OWN_SHARED_BYTES > arch->shared_bytes) {
@@ -164,7 +163,7 @@ mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch 
     uint32_t shared;
     text loader = {0}, kernel = {0};
     bool cached = false;
-    mpk_status status = make_source(cx, &a, image, &arch, &source, &shared);
+    mpk_status status = cuda_make_source(cx, &a, image, &arch, &source, &shared);
     if (status == MPK_OK)
         status = compile_loader(cx, &arch, false, keep, &loader);
     if (status == MPK_OK)
@@ -294,26 +293,6 @@ static mpk_status load_kernel(mpk_context *cx, cuda_machine *m, const code_job *
 }
 
 /* ---- memory ---- */
-
-/* Everything that will be allocated on the GPU, against what is free, before anything is. */
-static mpk_status check_memory(mpk_context *cx, cuda_machine *m)
-{
-    const rt_u64 *area = m->machine.image.block->area_bytes;
-    const double gib = 1 << 30;
-    uint64_t free_bytes, total, staging = (uint64_t)CUDA_LANES * 2 * CUDA_PIECE_BYTES;
-    bool calls = m->options.mode == CUDA_CALLS; /* inputs, states and outputs are the caller's */
-    uint64_t state = calls ? 0 : area[RT_STATE];
-    uint64_t other = (calls ? 0 : area[RT_STEP]) + area[RT_TEMPS] + m->carriers.n_bytes + m->layout.n_bytes;
-    m->allocated_bytes = m->weights.n_bytes + state + other;
-    staging = calls ? 0 : m->weights.n_bytes < staging ? m->weights.n_bytes : staging;
-    TRY(cuda_memory_available(cx, m->gpu, &free_bytes, &total));
-    CHECK(cx, m->allocated_bytes + staging <= free_bytes, MPK_ELIMIT,
-          "this takes %.2f GiB of the GPU's memory (weights %.2f, KV cache %.2f, the rest %.2f), but only %.2f of %.2f "
-          "are free: lower the context or the batch, or use another GPU",
-          (double)(m->allocated_bytes + staging) / gib, (double)m->weights.n_bytes / gib, (double)state / gib,
-          (double)(other + staging) / gib, (double)free_bytes / gib, (double)total / gib);
-    return MPK_OK;
-}
 
 static mpk_status allocate(mpk_context *cx, cuda_machine *m)
 {
@@ -801,24 +780,11 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
     uint64_t begin = clock_ns();
     TRY(open_device(cx, m));
     m->device_ns = clock_ns() - begin;
-    begin = clock_ns();
-    NOTE(cx, make_source(cx, &m->arena, &m->machine.image, &m->arch, &m->source, &m->shared_bytes),
-         "writing the kernel");
-    m->code_ns = m->code_wait_ns = clock_ns() - begin;
-    TRY(cuda_plan_weights(cx, m));
+    TRY(cuda_plan_program(cx, m));
     if (!m->options.in_flight)
         m->options.in_flight = cuda_weights_in_flight(&m->weights, m->machine.image.block->n_workers,
                                                       m->arch.n_pages * m->arch.page_bytes);
-    if (m->options.mode == CUDA_CALLS)
-        CHECK(cx, m->machine.image.n_graphs == 1, MPK_EUNSUPPORTED, "calls are of programs with one graph");
-    else
-        host_find_serving(&m->machine.image, &m->serving);
-    TRY(host_fill_apart(cx, &m->machine.image, m->options.few_tokens, &m->serving));
-    if (m->serving.ready)
-        host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries, &m->rings);
-    TRY(cuda_plan_carriers(cx, m));
-    TRY(cuda_plan_tables(cx, m));
-    return check_memory(cx, m);
+    return cuda_check_memory(cx, m);
 }
 
 /* All that the kernel works on but its tables, which hold the addresses. */

@@ -93,6 +93,22 @@ typedef struct cuda_options {
 mpk_status cuda_start(mpk_context *cx, const gen_image *image, const cuda_weights *weights, const cuda_options *options,
                       machine **out);
 
+/* What cuda_start allocates on the GPU. */
+typedef struct cuda_memory {
+    uint64_t weights_bytes; /* all copies, as bodies read them */
+    uint64_t state_bytes;   /* the KV cache */
+    uint64_t step_bytes;    /* inputs and outputs of a step */
+    uint64_t temps_bytes;
+    uint64_t carried_bytes; /* results that tell by themselves when they are there (docs/gpu.md, "Carriers") */
+    uint64_t tables_bytes;  /* of the runtime */
+    uint64_t staging_bytes; /* only while weights are brought */
+    uint64_t total_bytes;
+} cuda_memory;
+/* The same numbers for a GPU that need not be here.  options: those of cuda_start, of which the mode and `profile`
+ * count.  MPK_EUNSUPPORTED, MPK_ELIMIT: cuda_start would refuse this program on any GPU of this kind. */
+mpk_status cuda_plan_memory(mpk_context *cx, const gen_image *image, const gen_arch *arch, const cuda_options *options,
+                            cuda_memory *out);
+
 /* Where the time of an operator's tasks went in the last step of a graph that the machine ran: cycles of an SM, means
  * over its tasks. */
 typedef struct cuda_times {

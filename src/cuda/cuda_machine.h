@@ -1,7 +1,8 @@
 /* cuda_machine.h - what the files of the machine on a GPU share.
  *
  *   cuda.c      start, launch, watch, stop        tables.c    the runtime's tables and entries in device memory
- *   weights.c   which copy of a weight is needed  upload.c    host memory -> GPU, packed on the way
+ *   memory.c    what all of it takes              weights.c   which copy of a weight is needed
+ *   upload.c    host memory -> GPU, packed on the way
  *   tensors.c   tensors read and written by the host, KV pages in the bodies' order
  *   carriers.c  results that tell by themselves when they are there
  *   baseline.c  the same bodies as a CUDA graph               profile.c   when tasks ran
@@ -138,8 +139,8 @@ typedef struct cuda_machine {
     cuda_weight_plan weights;
     cuda_carriers carriers;
     cuda_address weight_block, areas[RT_AREAS], carried_block, table_block;
-    uint64_t allocated_bytes;
     cuda_layout layout;
+    cuda_memory memory;
     rt_serving serving; /* as at the start */
     host_rings rings;
     uint64_t context;
@@ -183,6 +184,17 @@ mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
 
 /* Put one launch of the kernel on a stream. */
 mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s);
+
+/* The source of the whole module; pages give way to scratch where both do not fit.  *shared: bytes of a block. */
+mpk_status cuda_make_source(mpk_context *cx, arena *a, const gen_image *image, gen_arch *arch, gen_source *source,
+                            uint32_t *shared);
+
+/* ---- memory.c ---- */
+
+/* Fill in what follows from image, options and arch: source, weights, serving, rings, carriers, layout, memory. */
+mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m);
+/* MPK_ELIMIT with the numbers: the GPU has too little memory free. */
+mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m);
 
 /* ---- weights.c ---- */
 

@@ -181,6 +181,31 @@ static void test_refusals(void **state)
     tear_down(b);
 }
 
+/* What is planned without a GPU is what a start then allocates: a byte less is refused, and that much is gone after it
+ * but for what was only on its way. */
+static void test_memory_plan(void **state)
+{
+    (void)state;
+    const cuda_mode modes[] = {CUDA_PERSISTENT, CUDA_GRAPH};
+    for (int i = 0; i < 2; i++) {
+        bed *b = set_up(chain);
+        uint64_t free_bytes, all;
+        char words[96];
+        cuda_memory plan;
+        check_ok(&b->cx, cuda_plan_memory(&b->cx, &b->image, gen_arch_find("sm_90a"), &(cuda_options){.mode = modes[i]},
+                                          &plan));
+        assert_int_equal(plan.carried_bytes != 0, modes[i] == CUDA_PERSISTENT);
+        snprintf(words, sizeof words, "capability:90,sms:6,memory:%llu", (unsigned long long)plan.total_bytes - 1);
+        setenv("MPK_FAKE_CUDA", words, 1);
+        check_fails(&b->cx, MPK_ELIMIT, "of the GPU's memory", start_as(b, modes[i]));
+        setenv("MPK_FAKE_CUDA", settings, 1);
+        check_ok(&b->cx, start_as(b, modes[i]));
+        check_ok(&b->cx, cuda_memory_available(&b->cx, cuda_of(b->m)->gpu, &free_bytes, &all));
+        assert_int_equal(all - free_bytes - 2 * 256, plan.total_bytes - plan.staging_bytes); /* 256: of each module */
+        tear_down(b);
+    }
+}
+
 /* A kernel that does not wait for the one before must not start early. */
 static void test_no_early_launches(void **state)
 {
@@ -833,6 +858,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_starts_and_stops),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_memory_plan),
         cmocka_unit_test(test_no_early_launches),
         cmocka_unit_test(test_code_of_another_program),
         cmocka_unit_test(test_every_failure),

@@ -159,6 +159,9 @@ mpk_status engine_start_machine(mpk_context *cx, const gen_image *image, const m
                                 const engine_device *device, const engine_code *code, void *const *weights,
                                 const cuda_weight *gpu_weights, machine **out);
 
+/* What starting it would allocate on its GPU, which need not be here; bytes. */
+mpk_status engine_plan_gpu_memory(mpk_context *cx, const engine_build *b, cuda_memory *out);
+
 /* ---- engine_cache.c ---- */
 
 extern const char engine_source_key[]; /* a hash of mpk's own sources (generated) */

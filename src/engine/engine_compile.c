@@ -326,16 +326,27 @@ static void keep_made(mpk_context *cx, void *user, str code)
     engine_keep_program(cx, of->key, of->image, code);
 }
 
+static cuda_mode mode_of(const mpk_engine_options *o)
+{
+    static const cuda_mode modes[] = {CUDA_PERSISTENT, CUDA_GRAPH, CUDA_GRAPH_PDL, CUDA_CALLS};
+    return modes[o->mode];
+}
+
+mpk_status engine_plan_gpu_memory(mpk_context *cx, const engine_build *b, cuda_memory *out)
+{
+    cuda_options options = {.mode = mode_of(&b->options), .profile = b->options.profile != 0};
+    return cuda_plan_memory(cx, &b->image, b->device.arch, &options, out);
+}
+
 static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
                             const engine_device *device, const engine_code *code, const cuda_weight *weights,
                             machine **out)
 {
-    static const cuda_mode modes[] = {CUDA_PERSISTENT, CUDA_GRAPH, CUDA_GRAPH_PDL, CUDA_CALLS};
     mpk_engine_options told = *o;
     made_for of = {image, code->key};
     cuda_options options = {
         .device = device->index,
-        .mode = modes[o->mode],
+        .mode = mode_of(o),
         .few_tokens = o->batch_invariant ? GPU_SPLIT_TOKENS : 0,
         .no_preload = o->no_preload != 0,
         .no_descriptor_prefetch = o->no_descriptor_prefetch != 0,

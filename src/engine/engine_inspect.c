@@ -46,25 +46,45 @@ static void add_model(text *t, const engine_build *b)
                b->model.tokenizer ? "true" : "false");
 }
 
-static void add_memory(text *t, const engine_build *b)
+/* What the compiler has laid out; of a GPU's program all that is allocated there. */
+static void add_areas(text *t, const engine_build *b, const cuda_memory *gpu)
+{
+    const rt_u64 *area = b->image.block->area_bytes;
+    const struct {
+        const char *name;
+        uint64_t n;
+        bool of_gpu;
+    } parts[] = {{"weights", gpu ? gpu->weights_bytes : area[RT_WEIGHTS], false},
+                 {"kv", gpu ? gpu->state_bytes : area[RT_STATE], false},
+                 {"inputs_and_outputs", area[RT_STEP], false},
+                 {"activations", area[RT_TEMPS], false},
+                 {"carried", gpu ? gpu->carried_bytes : 0, true},
+                 {"tables", gpu ? gpu->tables_bytes : 0, true},
+                 {"staging", gpu ? gpu->staging_bytes : 0, true},
+                 {"total", gpu ? gpu->total_bytes : 0, true}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (gpu || !parts[i].of_gpu)
+            text_print(t, ", \"%s_bytes\": %llu", parts[i].name, (unsigned long long)parts[i].n);
+}
+
+static mpk_status add_memory(mpk_context *cx, text *t, const engine_build *b)
 {
     const engine_plan *p = &b->plan;
-    const uint64_t *area = b->program.area_bytes;
+    cuda_memory gpu;
+    if (b->device.is_gpu)
+        TRY(engine_plan_gpu_memory(cx, b, &gpu));
     text_print(t, ", \"memory\": {\"device\": ");
     json_write_str(t, str_from(b->device.name));
-    text_print(t,
-               ", \"weights_bytes\": %llu, \"kv_bytes\": %llu, \"kv_per_token_bytes\": %llu, "
-               "\"kv_dtype\": \"%s\", \"kv_tokens\": %llu, \"kv_page_tokens\": %d, \"kv_pages\": %u, "
-               "\"context_tokens\": %u, \"max_batch\": %u, \"step_tokens\": %u, \"inputs_and_outputs_bytes\": %llu, "
-               "\"activations_bytes\": %llu",
-               (unsigned long long)area[TG_WEIGHTS], (unsigned long long)p->kv_bytes,
-               (unsigned long long)p->kv_token_bytes, ir_dtype_table[p->kv_dtype].name,
-               (unsigned long long)p->n_pages * ENGINE_PAGE_TOKENS, ENGINE_PAGE_TOKENS, p->n_pages, p->context_tokens,
-               p->max_batch, p->n_tokens[p->n_graphs - 1], (unsigned long long)area[TG_STEP],
-               (unsigned long long)area[TG_TEMPS]);
+    add_areas(t, b, b->device.is_gpu ? &gpu : NULL);
     if (b->device.free_bytes != UINT64_MAX)
         text_print(t, ", \"free_bytes\": %llu", (unsigned long long)b->device.free_bytes);
-    text_print(t, "}");
+    text_print(t,
+               ", \"kv_per_token_bytes\": %llu, \"kv_dtype\": \"%s\", \"kv_tokens\": %llu, \"kv_page_tokens\": %d, "
+               "\"kv_pages\": %u, \"context_tokens\": %u, \"max_batch\": %u, \"step_tokens\": %u}",
+               (unsigned long long)p->kv_token_bytes, ir_dtype_table[p->kv_dtype].name,
+               (unsigned long long)p->n_pages * ENGINE_PAGE_TOKENS, ENGINE_PAGE_TOKENS, p->n_pages, p->context_tokens,
+               p->max_batch, p->n_tokens[p->n_graphs - 1]);
+    return MPK_OK;
 }
 
 static void add_graphs(text *t, const engine_build *b)
@@ -86,7 +106,11 @@ static mpk_status inspect(mpk_context *cx, engine_build *b, const char *model, c
     TRY(engine_build_open(cx, model, options, false, tokens, b));
     text_print(&t, "{");
     add_model(&t, b);
-    add_memory(&t, b);
+    mpk_status status = add_memory(cx, &t, b);
+    if (status != MPK_OK) {
+        text_free(&t);
+        return status;
+    }
     add_graphs(&t, b);
     text_print(&t, "}");
     return give_text(cx, &t, json);

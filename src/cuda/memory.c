@@ -1,0 +1,79 @@
+/* memory.c - what a program takes of a GPU's memory: counted before anything is allocated, and without a GPU.
+ *
+ * Everything that decides a size comes first here: the source of the kernel (which bodies there are), the copies of the
+ * weights, what is carried, the runtime's tables.
+ */
+#include <stdlib.h>
+
+#include "base/thread.h"
+#include "cuda/cuda_machine.h"
+
+static void count_memory(cuda_machine *m)
+{
+    const rt_u64 *area = m->machine.image.block->area_bytes;
+    const bool calls = m->options.mode == CUDA_CALLS; /* inputs, states, outputs and most weights are the caller's */
+    const uint64_t staging = (uint64_t)CUDA_LANES * 2 * CUDA_PIECE_BYTES;
+    cuda_memory *n = &m->memory;
+    *n = (cuda_memory){.weights_bytes = m->weights.n_bytes,
+                       .state_bytes = calls ? 0 : area[RT_STATE],
+                       .step_bytes = calls ? 0 : area[RT_STEP],
+                       .temps_bytes = area[RT_TEMPS],
+                       .carried_bytes = m->carriers.n_bytes,
+                       .tables_bytes = m->layout.n_bytes,
+                       .staging_bytes = calls                          ? 0
+                                        : m->weights.n_bytes < staging ? m->weights.n_bytes
+                                                                       : staging};
+    n->total_bytes = n->weights_bytes + n->state_bytes + n->step_bytes + n->temps_bytes + n->carried_bytes +
+                     n->tables_bytes + n->staging_bytes;
+}
+
+mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
+{
+    uint64_t begin = clock_ns();
+    NOTE(cx, cuda_make_source(cx, &m->arena, &m->machine.image, &m->arch, &m->source, &m->shared_bytes),
+         "writing the kernel");
+    m->code_ns = m->code_wait_ns = clock_ns() - begin;
+    TRY(cuda_plan_weights(cx, m));
+    if (m->options.mode == CUDA_CALLS)
+        CHECK(cx, m->machine.image.n_graphs == 1, MPK_EUNSUPPORTED, "calls are of programs with one graph");
+    else
+        host_find_serving(&m->machine.image, &m->serving);
+    TRY(host_fill_apart(cx, &m->machine.image, m->options.few_tokens, &m->serving));
+    if (m->serving.ready)
+        host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries, &m->rings);
+    TRY(cuda_plan_carriers(cx, m));
+    TRY(cuda_plan_tables(cx, m));
+    count_memory(m);
+    return MPK_OK;
+}
+
+mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m)
+{
+    const cuda_memory *n = &m->memory;
+    const double gib = 1 << 30;
+    uint64_t free_bytes, total;
+    TRY(cuda_memory_available(cx, m->gpu, &free_bytes, &total));
+    CHECK(cx, n->total_bytes <= free_bytes, MPK_ELIMIT,
+          "this takes %.2f GiB of the GPU's memory (weights %.2f, KV cache %.2f, the rest %.2f), but only %.2f of %.2f "
+          "are free: lower the context or the batch, or use another GPU",
+          (double)n->total_bytes / gib, (double)n->weights_bytes / gib, (double)n->state_bytes / gib,
+          (double)(n->total_bytes - n->weights_bytes - n->state_bytes) / gib, (double)free_bytes / gib,
+          (double)total / gib);
+    return MPK_OK;
+}
+
+mpk_status cuda_plan_memory(mpk_context *cx, const gen_image *image, const gen_arch *arch, const cuda_options *options,
+                            cuda_memory *out)
+{
+    cuda_machine *m = calloc(1, sizeof *m);
+    CHECK(cx, m, MPK_ENOMEM, "out of memory for a plan of memory");
+    m->machine.image = *image;
+    m->options = *options;
+    m->arch = *arch;
+    mpk_status status = cuda_plan_program(cx, m);
+    if (status == MPK_OK)
+        *out = m->memory;
+    arena_free(&m->arena);
+    free(m);
+    return status;
+}

@@ -597,6 +597,7 @@ enum {
     MPK_SLOTS = (MPK_OWN_BYTES - sizeof(mpk_worker) - sizeof(mpk_stepper) - 128) / sizeof(rt_slot)
 };
 __shared__ mpk_stepper mpk_step;
+__shared__ rt_u64 mpk_ended_ns; /* with a profile: when the step task saw the end of the last step */
 __shared__ rt_slot mpk_slots[MPK_SLOTS];
 
 MPK_FN void step_copy(void *to, const void *from, rt_u32 n_bytes)
@@ -703,6 +704,8 @@ static __device__ void step_loop(rt_kernel *k)
                 rt_raise_stall(m, 0);
             break;
         }
+        if (mpk_w.all_times && runs && rt_lane() == 0)
+            *(volatile rt_u64 *)&mpk_ended_ns = rt_clock_ns();
         runs = rt_step_poll(m, &m->workers[0]);
         if (runs) {
             step = m->serving->step;
@@ -871,12 +874,35 @@ MPK_FN rt_u32 courier_requests(rt_kernel *k)
                             (char *)m->commands, m->command_mask, sizeof(rt_command));
 }
 
+/* Tokens that the host has not taken yet: one burst at a time is followed. */
+struct courier_burst {
+    rt_u32 is_out, end; /* end: of the host's ring when it was sent */
+    rt_u64 since;
+};
+
+/* With a profile, one lane: has the host taken them? */
+MPK_FN void courier_note(rt_kernel *k, courier_burst *b, rt_u32 sent)
+{
+    if (!b->is_out && sent) {
+        b->is_out = 1;
+        b->end = k->host_token_ring->written.value;
+        b->since = *(volatile rt_u64 *)&mpk_ended_ns;
+    }
+    if (b->is_out && (rt_i32)(rt_load_acquire_system(&k->host_token_ring->read) - b->end) >= 0) {
+        b->is_out = 0;
+        k->delays->ns[k->delays->n++ % RT_DELAYS] = (rt_u32)(rt_clock_ns() - b->since);
+    }
+}
+
 static __device__ void courier_loop(rt_kernel *k)
 {
     rt_machine *m = &k->machine;
     rt_u32 lane = threadIdx.x % 32, asked = m->control->once_wanted.value;
+    courier_burst burst = {0, 0, 0};
     while (!ptx_load_flag(&mpk_w.abort)) {
-        rt_u32 n = courier_tokens(k) + courier_requests(k);
+        rt_u32 sent = courier_tokens(k), n = sent + courier_requests(k);
+        if (k->delays && lane == 0)
+            courier_note(k, &burst, sent);
         if (lane == 0) {
             courier_words(k, &asked);
             if (rt_load_relaxed_device(&m->control->abort) != RT_RUNNING)

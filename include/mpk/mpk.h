@@ -189,6 +189,8 @@ MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *fac
  * holds them), by kind of operator and code.  JSON, yours (mpk_free):
  *   tokens        of the graph               clock_mhz   that made microseconds of cycles: the GPU's highest
  *   scheduling    share of the workers' time between the end of a task's work and its event being counted
+ *   to_host       bursts, median_us, p99_us, most_us: how long the tokens of a step took from its end to the thread
+ *                 that takes them out of the ring, and the news of that back to the GPU; of all steps, at most 4,096
  *   kinds         for each: kind, body, operators, tasks, sm_us (all its tasks over the number of workers: what a step
  *                 spends on it), and means over its tasks: wait_us (from the worker's turning to the task until its
  *                 event), body_us, trigger_us; longest_us: the slowest task of an operator, mean over operators

@@ -227,6 +227,12 @@ static int print_profile(const bench *b)
         arena_free(&a);
         return cli_report(b->command, b->cx);
     }
+    const json_value *to_host = json_get(root, "to_host");
+    if (to_host && number(to_host, "bursts") > 0)
+        printf(
+            "\ntokens to the host and the news of it back, us: %.1f (median), %.1f (p99), %.1f (most) of %.0f steps\n",
+            number(to_host, "median_us"), number(to_host, "p99_us"), number(to_host, "most_us"),
+            number(to_host, "bursts"));
     printf("\nlast step of the graph for %.0f tokens; scheduling %.2f %% of the workers' time\n"
            "%-18s %-22s %5s %7s %10s %9s %9s %11s %10s\n",
            number(root, "tokens"), 100 * number(root, "scheduling"), "operators", "code", "count", "tasks", "us a step",

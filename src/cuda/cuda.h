@@ -121,6 +121,14 @@ typedef struct cuda_times {
 /* out[ops of the graph].  The kernel is let go to rest.  MPK_EARG: the machine was not started with `profile`. */
 mpk_status cuda_read_times(mpk_context *cx, machine *m, uint32_t graph, cuda_times *out);
 
+/* How long tokens took to the host and the news of it back (rt_delays), nanoseconds; of the last bursts. */
+typedef struct cuda_delays {
+    uint32_t n; /* bursts that this is of; 0: none, and the others are 0 */
+    uint32_t median_ns, p99_ns, most_ns;
+} cuda_delays;
+/* As cuda_read_times. */
+mpk_status cuda_read_delays(mpk_context *cx, machine *m, cuda_delays *out);
+
 /* Compile the kernel of an image for a row of the table of architectures; no GPU is needed.  keep: as in cuda_options.
  * *code is what cuda_options.code takes; the caller frees it with text_free.  MPK_EUNSUPPORTED: no compiler. */
 mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch *arch, const char *keep, text *code);

@@ -577,6 +577,8 @@ static void note_times(void *user, const fake_launch *l)
     run_kernel(user, l);
     if (strcmp(l->function, "mpk_kernel") != 0)
         return;
+    for (rt_u32 i = 0; i < RT_DELAYS + 2; i++) /* more than there is room for: 0 and 1 are lost */
+        k->delays->ns[k->delays->n++ % RT_DELAYS] = i < 2 ? 1000000 : 4 * i;
     for (uint32_t i = 0; i < e->n_tasks; i++)
         k->times[i] = (rt_times){0xfffffff0u, 10, 110, 115}; /* 26, 100, 5 */
 }
@@ -603,6 +605,11 @@ static void test_profile(void **state)
         assert_true(times[k].n_tasks && times[k].wait == 26 && times[k].body == 100 && times[k].longest == 100 &&
                     times[k].trigger == 5);
     assert_true(n > 0 && n <= e.n_tasks);
+    cuda_delays delays;
+    check_ok(&b->cx, cuda_read_delays(&b->cx, b->m, &delays));
+    assert_int_equal(delays.n, RT_DELAYS);
+    assert_int_equal(delays.median_ns, 4 * (2 + RT_DELAYS / 2));
+    assert_int_equal(delays.most_ns, 4 * (RT_DELAYS + 1));
     check_fails(&b->cx, MPK_EARG, "graph 1 of 1", cuda_read_times(&b->cx, b->m, 1, times));
     tear_down(b);
 }

@@ -1,4 +1,5 @@
-/* profile.c - where the time of each operator's tasks went, as the workers noted it (rt_times).
+/* profile.c - where the time of each operator's tasks went, as the workers noted it (rt_times), and how long tokens
+ * took to the host (rt_delays).
  *
  * Each task has one record, of the step that ran it last; so a profile is that of one step.  Cycles are those of the
  * task's own SM: differences, never compared between SMs.
@@ -35,14 +36,20 @@ static void average(const cuda_machine *m, uint32_t graph, const rt_entry *entri
     }
 }
 
+/* The notes stand still. */
+static mpk_status begin_reading(mpk_context *cx, cuda_machine *m)
+{
+    CHECK(cx, m->options.profile, MPK_EARG, "the machine was not started with a profile");
+    TRY(cuda_gpu_use(cx, m->gpu));
+    return cuda_pause(cx, m);
+}
+
 mpk_status cuda_read_times(mpk_context *cx, machine *base, uint32_t graph, cuda_times *out)
 {
     cuda_machine *m = cuda_of(base);
     uint64_t n = m->layout.n_tasks;
-    CHECK(cx, m->options.profile, MPK_EARG, "the machine was not started with a profile");
     CHECK(cx, graph < base->image.n_graphs, MPK_EARG, "graph %u of %u", graph, base->image.n_graphs);
-    TRY(cuda_gpu_use(cx, m->gpu));
-    TRY(cuda_pause(cx, m));
+    TRY(begin_reading(cx, m));
     rt_entry *entries = calloc(n, sizeof *entries);
     rt_times *times = calloc(n, sizeof *times);
     mpk_status status = entries && times ? MPK_OK
@@ -56,5 +63,27 @@ mpk_status cuda_read_times(mpk_context *cx, machine *base, uint32_t graph, cuda_
         average(m, graph, entries, times, out);
     free(entries);
     free(times);
+    return status;
+}
+
+static int compare_ns(const void *a, const void *b)
+{
+    rt_u32 x = *(const rt_u32 *)a, y = *(const rt_u32 *)b;
+    return x < y ? -1 : x > y;
+}
+
+mpk_status cuda_read_delays(mpk_context *cx, machine *base, cuda_delays *out)
+{
+    cuda_machine *m = cuda_of(base);
+    TRY(begin_reading(cx, m));
+    rt_delays *d = calloc(1, sizeof *d);
+    CHECK(cx, d, MPK_ENOMEM, "out of memory for a profile of tokens");
+    mpk_status status = cuda_download(cx, m->gpu, d, m->table_block + m->layout.delays, sizeof *d);
+    if (status == MPK_OK) {
+        uint32_t n = d->n < RT_DELAYS ? d->n : RT_DELAYS;
+        qsort(d->ns, n, sizeof *d->ns, compare_ns);
+        *out = n ? (cuda_delays){n, d->ns[n / 2], d->ns[(uint64_t)n * 99 / 100], d->ns[n - 1]} : (cuda_delays){0};
+    }
+    free(d);
     return status;
 }

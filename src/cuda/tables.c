@@ -125,8 +125,10 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
         l->op_first = place(&n, l->n_ops * workers, sizeof(rt_range));
     }
-    if (m->options.profile)
+    if (m->options.profile) {
         l->times = place(&n, l->n_tasks, sizeof(rt_times));
+        l->delays = place(&n, 1, sizeof(rt_delays));
+    }
     l->n_bytes = n;
     CHECK(cx, l->n_tasks < RT_NONE / (sizeof(rt_entry) / sizeof(rt_u64)), MPK_ELIMIT, "the image has too many tasks");
     return MPK_OK;
@@ -426,6 +428,7 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
                             .descriptor_ahead = o->no_descriptor_prefetch ? 1 : UINT32_MAX};
     k->mode = RT_SERVE;
     k->times = o->profile ? AT(base + l->times) : NULL;
+    k->delays = o->profile ? AT(base + l->delays) : NULL;
     k->start_step = RT_NO_STEP;
     k->call.is_one = m->calls != NULL;
     k->idle_ns = o->idle_ns < UINT32_MAX ? (rt_u32)o->idle_ns : UINT32_MAX;

@@ -177,7 +177,7 @@ void engine_keep_program(mpk_context *cx, str key, const gen_image *image, str c
 
 /* What mpk_engine_profile gives.  bodies, times: [ir->ops.n]. */
 void engine_write_profile(const ir_graph *ir, const char *const *bodies, const cuda_times *times, uint32_t n_tokens,
-                          uint32_t n_workers, uint32_t clock_khz, text *out);
+                          uint32_t n_workers, uint32_t clock_khz, const cuda_delays *delays, text *out);
 
 /* ---- engine_letters.c ---- */
 

@@ -1,7 +1,9 @@
-/* engine_profile.c - where a step's time went on a GPU, by kind of operator (paper 6.6: what scheduling costs).
+/* engine_profile.c - where a step's time went on a GPU, by kind of operator (paper 6.6: what scheduling costs), and how
+ * long its tokens took to the host.
  *
- * Input: the workers' notes of the last step of a graph, means over the tasks of each operator (cuda_read_times);
- * output: JSON, one entry for each pair of operator and code, in the order in which they first run.
+ * Input: the workers' notes of the last step of a graph, means over the tasks of each operator (cuda_read_times), and
+ * the courier's of tokens (cuda_read_delays); output: JSON, one entry for each pair of operator and code, in the order
+ * in which they first run.
  */
 #include <stdlib.h>
 
@@ -60,15 +62,18 @@ static void write_kind(const profile_kind *k, uint32_t n_workers, double us, tex
 }
 
 static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens, uint32_t n_workers,
-                        uint32_t clock_khz, text *out)
+                        uint32_t clock_khz, const cuda_delays *delays, text *out)
 {
     double all = 0, trigger = 0;
     for (uint32_t k = 0; k < n; k++) {
         all += kinds[k].wait + kinds[k].body_time + kinds[k].trigger;
         trigger += kinds[k].trigger;
     }
-    text_print(out, "{\"tokens\": %u, \"clock_mhz\": %.3f, \"scheduling\": %.6f, \"kinds\": [", n_tokens,
-               clock_khz * 1e-3, all > 0 ? trigger / all : 0);
+    text_print(out,
+               "{\"tokens\": %u, \"clock_mhz\": %.3f, \"scheduling\": %.6f, \"to_host\": {\"bursts\": %u, "
+               "\"median_us\": %.3f, \"p99_us\": %.3f, \"most_us\": %.3f}, \"kinds\": [",
+               n_tokens, clock_khz * 1e-3, all > 0 ? trigger / all : 0, delays->n, delays->median_ns * 1e-3,
+               delays->p99_ns * 1e-3, delays->most_ns * 1e-3);
     for (uint32_t k = 0; k < n; k++) {
         text_print(out, "%s", k ? ", " : "");
         write_kind(&kinds[k], n_workers, 1e3 / clock_khz, out);
@@ -77,11 +82,11 @@ static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens
 }
 
 void engine_write_profile(const ir_graph *ir, const char *const *bodies, const cuda_times *times, uint32_t n_tokens,
-                          uint32_t n_workers, uint32_t clock_khz, text *out)
+                          uint32_t n_workers, uint32_t clock_khz, const cuda_delays *delays, text *out)
 {
     profile_kind *kinds = calloc(ir->ops.n ? ir->ops.n : 1, sizeof *kinds);
     if (kinds)
-        write_kinds(kinds, sum_kinds(ir, bodies, times, kinds), n_tokens, n_workers, clock_khz, out);
+        write_kinds(kinds, sum_kinds(ir, bodies, times, kinds), n_tokens, n_workers, clock_khz, delays, out);
     else
         out->failed = true;
     free(kinds);
@@ -92,6 +97,7 @@ static mpk_status profile(mpk_context *cx, arena *a, mpk_engine *e, uint32_t tok
     const engine_plan *p = &e->build.plan;
     cuda_device_facts device;
     cuda_times *times;
+    cuda_delays delays;
     const char **bodies;
     uint32_t graph = 0;
     while (graph < p->n_graphs && p->n_tokens[graph] < tokens)
@@ -107,8 +113,9 @@ static mpk_status profile(mpk_context *cx, arena *a, mpk_engine *e, uint32_t tok
     for (uint32_t i = 0; i < ir->ops.n; i++)
         bodies[i] = machine_body_of(e->machine, graph, i);
     TRY(cuda_read_times(cx, e->machine, graph, times));
+    TRY(cuda_read_delays(cx, e->machine, &delays));
     TRY(cuda_probe(cx, e->build.device.index, &device));
-    engine_write_profile(ir, bodies, times, p->n_tokens[graph], p->threads, device.gpu.clock_khz, out);
+    engine_write_profile(ir, bodies, times, p->n_tokens[graph], p->threads, device.gpu.clock_khz, &delays, out);
     return MPK_OK;
 }
 

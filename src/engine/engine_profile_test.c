@@ -43,12 +43,14 @@ static void test_sums(void **state)
     const char *const bodies[4] = {"fast", "plain", "fast", "plain"};
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
     assert_int_equal(ir->ops.n, 4);
-    engine_write_profile(ir, bodies, times, 4, 10, 1000000, &t);
+    engine_write_profile(ir, bodies, times, 4, 10, 1000000, &(cuda_delays){9, 5500, 7250, 20000}, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
     assert_true(number(root, "tokens") == 4 && number(root, "clock_mhz") == 1000);
     /* triggers 2 * 500 + 6 * 500; everything 2 * 6500 + 3000 + 6 * 4500 */
     assert_float_equal(number(root, "scheduling"), 4000.0 / 43000.0, 1e-5);
-    const json_value *kinds = json_get(root, "kinds");
+    const json_value *to_host = json_get(root, "to_host"), *kinds = json_get(root, "kinds");
+    assert_true(number(to_host, "bursts") == 9 && number(to_host, "median_us") == 5.5);
+    assert_true(number(to_host, "p99_us") == 7.25 && number(to_host, "most_us") == 20);
     assert_int_equal(kinds->n, 2); /* what has not run is not there */
     check_kind(&kinds->items[0], "linear", "fast", (double[]){2, 8, 4.0, 2.5, 2.0, 0.5, 4.0});
     check_kind(&kinds->items[1], "silu", "plain", (double[]){1, 1, 0.3, 2.0, 1.0, 0.0, 1.0});
@@ -66,7 +68,8 @@ static void test_nothing(void **state)
     ir_graph *ir;
     const json_value *root;
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
-    engine_write_profile(ir, (const char *const[4]){"", "", "", ""}, (const cuda_times[4]){{0}}, 1, 1, 1000, &t);
+    engine_write_profile(ir, (const char *const[4]){"", "", "", ""}, (const cuda_times[4]){{0}}, 1, 1, 1000,
+                         &(cuda_delays){0}, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
     assert_true(number(root, "scheduling") == 0 && json_get(root, "kinds")->n == 0);
     text_free(&t);

@@ -73,6 +73,15 @@ typedef struct rt_times {
     rt_u32 begin, ready, done, end;
 } rt_times;
 
+/* How long tokens take to the host, as the GPU sees it: from when the step task saw the end of the step that sampled
+ * them until the courier sees that the host has taken them, which is one way over the bus more.  Nanoseconds of the
+ * last RT_DELAYS bursts; number i is at i % RT_DELAYS. */
+enum { RT_DELAYS = 4096 };
+typedef struct rt_delays {
+    rt_u32 n; /* bursts since the start */
+    rt_u32 ns[RT_DELAYS];
+} rt_delays;
+
 /* An address in an entry that the caller of a call says: 64-bit word `word` of the entries, which are an array of them,
  * becomes addresses[1 + slot] + offset. */
 typedef struct rt_use {
@@ -106,7 +115,8 @@ typedef struct rt_kernel {
     rt_u32 idle_ns;      /* the machine has had nothing to do for so long: the kernel ends (control.abort becomes
                             RT_STOPPING); the host starts it again when there is work.  0: never */
 
-    rt_times *times; /* one for each entry: of the last step that ran it; NULL: nobody asks */
+    rt_times *times;   /* one for each entry: of the last step that ran it; NULL: nobody asks */
+    rt_delays *delays; /* NULL: nobody asks */
     rt_call call;
 
     /* The host's ends of the rings, in pinned host memory.  The courier, a warp of its own, moves entries between these

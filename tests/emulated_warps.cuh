@@ -362,6 +362,7 @@ static inline void ptx_meet(int id, int n)
 }
 static inline void ptx_fence_shared(void) {}
 static inline void ptx_fence_bulk(void) {}
+static inline void ptx_grid_wait(void) {} /* no kernel runs before */
 static inline rt_u64 ptx_policy_once(void)
 {
     return 0;

@@ -177,14 +177,30 @@ MPK_FN void heads_query(const mpk_task &t, const heads_source &h, const mpk_view
     }
 }
 
+/* Has a later token the place of this one, so that it alone is stored?  All threads. */
+MPK_FN bool heads_is_lost(const mpk_task &t, const heads_place &p, rt_i64 token, rt_i64 alive)
+{
+    rt_i64 position = heads_integer(t, p.positions, token), per_page = p.k_cache.dims[2];
+    int page = kv_page(t, p, heads_integer(t, p.slots, token), position);
+    rt_u64 lost = 0;
+    for (rt_i64 i = token + 1 + mpk_thread(); page >= 0 && i < alive; i += MPK_THREADS) {
+        rt_i64 later = heads_integer(t, p.positions, i);
+        lost |= later >= 0 && later % per_page == position % per_page &&
+                kv_page(t, p, heads_integer(t, p.slots, i), later) == page;
+    }
+    return mpk_max(t, MPK_THREADS, lost) != 0;
+}
+
 MPK_FN void rope_kv_run(const mpk_task &t, const heads_source &h, const heads_place &p, const mpk_view &q_norm,
                         const mpk_view &k_norm, const mpk_view &q)
 {
     rt_i64 lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), alive = mpk_live(t, h.qkv), group = h.heads / h.kv_heads;
-    for (rt_i64 token = 0; token < alive; token++) {
+    for (rt_i64 token = mpk_lo(t, 0); token < mpk_hi(t, 0); token++) {
+        const bool lost = heads_is_lost(t, p, token, alive);
         heads_angles(t, h, token, 0, (const float *)0, 1);
         heads_query(t, h, q_norm, q, token, lo, hi);
-        heads_store(t, h, p, k_norm, token, (lo + group - 1) / group, (hi + group - 1) / group);
+        if (!lost)
+            heads_store(t, h, p, k_norm, token, (lo + group - 1) / group, (hi + group - 1) / group);
     }
 }
 

@@ -1,12 +1,13 @@
 /* rope_tile.cuh - many tokens' query and key heads normalised and turned, keys and values put into bf16 pages.
  *
- * The operator rope_kv; a task is all tokens, some query heads, and the KV heads whose first query head is among them.
+ * The operator rope_kv; a task is some tokens, some query heads, and the KV heads whose first query head is among them.
  *
  * Query and key heads: K / 8 lanes a head, 4 dims of its low half and the 4 that turn with them each; four heads at a
  * time, so that their loads overlap.  Values: 16 neighbours of a slot that fill 16 places of a page are one block of
  * 32-byte rows (tile/kv.cuh), and a warp writes it at once; tokens that stand otherwise are written one by one.
- * Of two tokens at one place the later stays: whether there are any is found out with a map of bits first.
- * Cost: qkv is read and written once.
+ * Of two tokens of the step at one place the later stays, and nobody writes the earlier: whether there are any is found
+ * out with a map of bits first.
+ * Cost: qkv is read and written once; the places of all tokens of the step for each task.
  */
 #ifndef TASK_ROPE_TILE_CUH
 #define TASK_ROPE_TILE_CUH
@@ -29,6 +30,11 @@ struct turn_shape {
     int q_norm_type, k_norm_type; /* 0 bf16, 1 f32, -1 absent */
     float eps;
     int q; /* operand of the first output */
+};
+
+/* Tokens: those of the task, first ... last - 1; all of the step. */
+struct turn_tokens {
+    int first, last, all;
 };
 
 /* Operands in rt_entry.at. */
@@ -57,14 +63,14 @@ MPK_FN int turn_place(const mpk_task &t, const turn_shape &s, int token)
 }
 
 /* May two tokens have one place?  All threads. */
-MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int live)
+MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int all)
 {
     rt_u32 *s_map = (rt_u32 *)t.s_scratch, *s_flag = (rt_u32 *)(t.s_scratch + TURN_FLAG);
     const uint4 none = make_uint4(0, 0, 0, 0);
     for (int i = (int)threadIdx.x * 16; i < TURN_SCRATCH; i += MPK_THREADS * 16)
         *(uint4 *)(t.s_scratch + i) = none;
     mpk_sync();
-    for (int i = (int)threadIdx.x; i < live; i += MPK_THREADS) {
+    for (int i = (int)threadIdx.x; i < all; i += MPK_THREADS) {
         const int place = turn_place(t, s, i);
         const rt_u32 bit = 1u << (place % 32);
         if (place >= 0 && atomicOr(&s_map[place % TURN_PLACES / 32], bit) & bit)
@@ -75,19 +81,19 @@ MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int live)
 }
 
 /* Is there a later token at this one's place?  Only asked where there may be. */
-static __device__ __noinline__ bool turn_is_lost(const mpk_task &t, const turn_shape &s, int token, int place, int live)
+static __device__ __noinline__ bool turn_is_lost(const mpk_task &t, const turn_shape &s, int token, int place, int all)
 {
-    for (int i = token + 1; i < live; i++)
+    for (int i = token + 1; i < all; i++)
         if (turn_place(t, s, i) == place)
             return true;
     return false;
 }
 
 /* The place that a token is to be written to, or -1. */
-MPK_FN int turn_target(const mpk_task &t, const turn_shape &s, int token, bool twice, int live)
+MPK_FN int turn_target(const mpk_task &t, const turn_shape &s, int token, bool twice, int all)
 {
     const int place = turn_place(t, s, token);
-    return place >= 0 && twice && turn_is_lost(t, s, token, place, live) ? -1 : place;
+    return place >= 0 && twice && turn_is_lost(t, s, token, place, all) ? -1 : place;
 }
 
 /* ---- queries and keys ---- */
@@ -129,12 +135,13 @@ MPK_FN void turn_rotate(uint2 *low, uint2 *high, float4 cosine, float4 sine)
 /* Query heads lo .. hi - 1, or keys of these KV heads.  What stays is read first: behind a store it would be read again
  * and again. */
 template <int K>
-MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, bool keys, int lo, int hi, bool twice, int live)
+MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens &k, bool keys, int lo, int hi,
+                       bool twice)
 {
     constexpr int LANES = K / 8, HEADS_AT_ONCE = MPK_THREADS / LANES;
     const int dim = (int)threadIdx.x % LANES * 4, first = (int)threadIdx.x / LANES;
     const int heads = s.heads, kv_heads = s.kv_heads, columns = (heads + 2 * kv_heads) * K;
-    const int per_token = hi - lo, n = live * per_token;
+    const int per_token = hi - lo, n = (k.last - k.first) * per_token;
     const int type = keys ? s.k_norm_type : s.q_norm_type, norm = keys ? TURN_K_NORM : TURN_Q_NORM;
     const float eps = s.eps;
     const rt_u16 *qkv = mpk_at<const rt_u16>(t, TURN_QKV) + (keys ? heads + lo : lo) * K + dim;
@@ -149,12 +156,13 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, bool keys, int lo
         float4 cosine[TURN_AT_ONCE], sine[TURN_AT_ONCE];
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
-            const int item = base + i * HEADS_AT_ONCE + first, token = per_token == 1 ? item : item / per_token;
+            const int item = base + i * HEADS_AT_ONCE + first, nth = per_token == 1 ? item : item / per_token;
             low[i] = high[i] = make_uint2(0, 0);
             cosine[i] = sine[i] = make_float4(0, 0, 0, 0);
             if (item >= n)
                 continue;
-            const rt_u16 *from = qkv + (rt_u64)token * columns + (item - token * per_token) * K;
+            const int token = k.first + nth;
+            const rt_u16 *from = qkv + (rt_u64)token * columns + (item - nth * per_token) * K;
             low[i] = *(const uint2 *)from;
             high[i] = *(const uint2 *)(from + K / 2);
             cosine[i] = *(const float4 *)(table + (rt_u64)token * K);
@@ -162,8 +170,8 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, bool keys, int lo
         }
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
-            const int item = base + i * HEADS_AT_ONCE + first, token = per_token == 1 ? item : item / per_token;
-            const int head = item - token * per_token;
+            const int item = base + i * HEADS_AT_ONCE + first, nth = per_token == 1 ? item : item / per_token;
+            const int token = k.first + nth, head = item - nth * per_token;
             float square = turn_square(low[i]) + turn_square(high[i]);
 #pragma unroll
             for (int d = 1; d < LANES; d *= 2)
@@ -179,7 +187,7 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, bool keys, int lo
             rt_u16 *to = q + ((rt_u64)token * heads + head) * K;
             rt_u16 *to_high = to + K / 2;
             if (keys) {
-                const int place = turn_target(t, s, token, twice, live);
+                const int place = turn_target(t, s, token, twice, k.all);
                 if (place < 0)
                     continue;
                 to = cache + ((rt_u64)(place / TURN_PAGE) * kv_heads + lo + head) * TURN_PAGE * K;
@@ -194,8 +202,9 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, bool keys, int lo
 
 /* ---- values ---- */
 
-/* Which tokens from t0 - 16 on (bit 0) up to t0 + 15 begin a full block of 16 places; all lanes alike. */
-MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, int t0, int live)
+/* Which tokens from t0 - 16 on (bit 0) up to t0 + 15 begin a full block of 16 places whose tokens are all the task's;
+ * all lanes alike. */
+MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int t0)
 {
     const int lane = threadIdx.x % 32;
     rt_u64 follows = 0; /* bit i: token t0 - 16 + i stands one place behind the one before it, in the same page */
@@ -203,8 +212,8 @@ MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, int t0, i
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int token = t0 - 16 + half * 32 + lane;
-        const int place = token >= 0 && token < live ? turn_place(t, s, token) : -1;
-        const int before = token >= 1 && token <= live ? turn_place(t, s, token - 1) : -1;
+        const int place = token >= k.first && token < k.last ? turn_place(t, s, token) : -1;
+        const int before = token > k.first && token <= k.last ? turn_place(t, s, token - 1) : -1;
         follows |= (rt_u64)__ballot_sync(0xffffffffu, place >= 0 && before >= 0 && place == before + 1) << (32 * half);
         if (half == 0)
             begins = __ballot_sync(0xffffffffu, place >= 0 && place % 16 == 0);
@@ -260,29 +269,30 @@ template <int K> MPK_FN void turn_store_value(const mpk_task &t, const turn_shap
     }
 }
 
-/* Warps take 16 tokens at a time; a block is written by the warp in whose 16 it begins. */
+/* Warps take 16 tokens of a head at a time; a block is written by the warp in whose 16 it begins. */
 template <int K>
-MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, int kv_lo, int kv_hi, bool twice, int live)
+MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int kv_lo, int kv_hi, bool twice)
 {
-    for (int t0 = (int)threadIdx.x / 32 * 16; t0 < live; t0 += MPK_WARPS * 16) {
-        const rt_u32 full = twice ? 0 : turn_full_blocks(t, s, t0, live);
+    const int heads = kv_hi - kv_lo, n = (k.last - k.first + 15) / 16 * heads;
+    for (int item = (int)threadIdx.x / 32; item < n; item += MPK_WARPS) {
+        const int t0 = k.first + item / heads * 16, head = kv_lo + item % heads;
+        const rt_u32 full = twice ? 0 : turn_full_blocks(t, s, k, t0);
         rt_u32 covered = full;
         covered |= covered << 1;
         covered |= covered << 2;
         covered |= covered << 4;
         covered |= covered << 8;
-        for (int i = 0; i < 16 && t0 + i < live; i++) {
+        for (int i = 0; i < 16 && t0 + i < k.last; i++) {
             const bool begins = full >> (16 + i) & 1;
             if (!begins && covered >> (16 + i) & 1)
                 continue;
-            const int place = turn_target(t, s, t0 + i, twice, live);
+            const int place = turn_target(t, s, t0 + i, twice, k.all);
             if (place < 0)
                 continue;
-            for (int head = kv_lo; head < kv_hi; head++)
-                if (begins)
-                    turn_store_block<K>(t, s, t0 + i, place, head);
-                else
-                    turn_store_value<K>(t, s, t0 + i, place, head);
+            if (begins)
+                turn_store_block<K>(t, s, t0 + i, place, head);
+            else
+                turn_store_value<K>(t, s, t0 + i, place, head);
         }
     }
 }
@@ -291,14 +301,15 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, int kv_lo, int k
 
 template <int K> static __device__ __noinline__ void rope_tile(const mpk_task &t, const turn_shape &s)
 {
-    const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1], group = s.heads / s.kv_heads, live = (int)t.hi0;
+    const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0, (int)t.live[RT_TOKENS]};
+    const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1], group = s.heads / s.kv_heads;
     const int kv_lo = (lo + group - 1) / group, kv_hi = (hi + group - 1) / group;
-    const bool twice = kv_lo < kv_hi && turn_any_twice(t, s, live);
+    const bool twice = kv_lo < kv_hi && turn_any_twice(t, s, k.all);
 #pragma unroll 1
     for (int keys = 0; keys < 2; keys++)
-        turn_heads<K>(t, s, keys, keys ? kv_lo : lo, keys ? kv_hi : hi, twice, live);
+        turn_heads<K>(t, s, k, keys, keys ? kv_lo : lo, keys ? kv_hi : hi, twice);
     if (kv_lo < kv_hi)
-        turn_values<K>(t, s, kv_lo, kv_hi, twice, live);
+        turn_values<K>(t, s, k, kv_lo, kv_hi, twice);
 }
 
 #endif

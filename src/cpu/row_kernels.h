@@ -60,7 +60,8 @@ static bool rope_kv_accepts(const op_call *call)
 static size_t rope_kv_scratch_bytes(const op_call *call, const ir_box *box)
 {
     (void)box;
-    return (size_t)call->attributes[RK_HEAD_SIZE].i * sizeof(float);
+    return (size_t)call->in[RK_TABLE].dims[0] * sizeof(int64_t) +
+           (size_t)call->attributes[RK_HEAD_SIZE].i * sizeof(float);
 }
 
 /* As rope_rotate without interleaving: each product and each sum is rounded. */
@@ -117,15 +118,19 @@ static void put_keys(const op_call *call, int64_t t, const float *x, int64_t lo,
 static void rope_kv_run(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;
-    const op_view *qkv = &call->in[RK_QKV], *q = &call->out[0];
-    int64_t size = a[RK_HEAD_SIZE].i, group = a[RK_HEADS].i / a[RK_KV_HEADS].i;
-    for (int64_t t = 0; t < op_live_entries(call, qkv); t++) {
+    const op_view *in = call->in, *qkv = &in[RK_QKV], *q = &call->out[0];
+    int64_t size = a[RK_HEAD_SIZE].i, group = a[RK_HEADS].i / a[RK_KV_HEADS].i, *place = scratch;
+    float *row = (float *)(void *)(place + in[RK_TABLE].dims[0]);
+    pages_find_tokens(&in[RK_POSITIONS], &in[RK_SLOTS], &in[RK_PAGES], &call->out[1], op_live_entries(call, qkv),
+                      box->lo[0], box->hi[0], place);
+    for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         const float *x = (const float *)qkv->data + t * qkv->stride[0];
         for (int64_t h = box->lo[1]; h < box->hi[1]; h++) {
-            turn_head(call, x + h * size, t, &call->in[RK_Q_NORM], scratch);
-            put_row(q, t * q->stride[0] + h * q->stride[1], size, scratch);
+            turn_head(call, x + h * size, t, &in[RK_Q_NORM], row);
+            put_row(q, t * q->stride[0] + h * q->stride[1], size, row);
         }
-        put_keys(call, t, x, (box->lo[1] + group - 1) / group, (box->hi[1] + group - 1) / group, scratch);
+        if (place[t] >= 0)
+            put_keys(call, t, x, (box->lo[1] + group - 1) / group, (box->hi[1] + group - 1) / group, row);
     }
 }
 

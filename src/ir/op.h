@@ -5,7 +5,8 @@
  * of the other outputs); the record says how the other operands follow from that box.
  *
  * Contract between the fields, tested for every operator over its cases:
- *   - boxes of output 0 that do not overlap give boxes of every other output that do not overlap;
+ *   - boxes of output 0 that do not overlap give boxes of every other output that do not overlap, unless the record
+ * says that it writes apart all the same (OP_WRITES_APART);
  *   - ref, given a box, reads nothing outside `reads` and writes exactly the box and `writes`;
  *   - splitting in any way that `axes` allows gives the same bits as the whole.
  */
@@ -62,6 +63,8 @@ enum {
     OP_ELEMENTWISE = 4,    /* an element of the output depends on that element of the inputs (after broadcasting) */
     OP_READS_EARLIER = 8,  /* of state that it writes in place it also reads entries that no task of this step writes;
                               `reads` does not name them, for no task has to wait for them */
+    OP_WRITES_APART = 16,  /* boxes of state beyond output 0 may overlap: which entries of it a task writes follows from
+                              data, and no two tasks write the same one */
 };
 
 /* A shape to test: the text form of a graph with this one operator; its inputs get random data, see `fill`. */

@@ -59,6 +59,23 @@ static inline void pages_store(const op_view *pages, const op_view *cache, int64
         walk_store_row(cache, at + kv_head * cache->stride[1], 0, cache->dims[3], from);
 }
 
+/* Where the rows of n tokens lie in a cache: at[n], as pages_find.  Of two at one place the later stays: an earlier one
+ * has none, if it is one of first ... last - 1. */
+static inline void pages_find_tokens(const op_view *positions, const op_view *slots, const op_view *pages,
+                                     const op_view *cache, int64_t n, int64_t first, int64_t last, int64_t *at)
+{
+    for (int64_t t = 0; t < n; t++)
+        at[t] = pages_find(pages, cache, walk_load_int(slots, t * slots->stride[0]),
+                           walk_load_int(positions, t * positions->stride[0]));
+    for (int64_t t = first; t < last; t++) {
+        bool is_lost = false;
+        for (int64_t later = t + 1; later < n; later++)
+            is_lost |= at[later] == at[t];
+        if (is_lost)
+            at[t] = -1;
+    }
+}
+
 /* Test data for positions, slots and pages (inputs first ...): tokens of a slot at consecutive positions, distinct
  * pages. */
 static inline void pages_fill(const ir_graph *g, const ir_op *op, uint32_t first, uint32_t cache, uint32_t input,

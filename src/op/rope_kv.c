@@ -1,15 +1,18 @@
 /* rope_kv.c - from the packed projection to rotated queries and a filled cache: split, per-head norm, rope, kv_write.
  *
  * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] ->
- * q [T, H, K] and the caches in place.  The bits are those of the single operators one by one.  A task does all tokens
+ * q [T, H, K] and the caches in place.  The bits are those of the single operators one by one.  A task does some tokens
  * of some query heads, and of the KV heads whose first query head is among them.
  *
- * Since k and v lie behind q in a row, the box of qkv that a task reads is the one around three ranges of columns.
- * Cost: one pass over qkv.
+ * Where a token goes in the cache follows from the data, so tasks of one KV head share a box of it; they write apart
+ * all the same, for of two tokens at one place the earlier is not written by anyone: each task looks at the places of
+ * all later tokens.  Since k and v lie behind q in a row, the box of qkv that a task reads is the one around three
+ * ranges of columns.  Cost: one pass over qkv, and the places of all tokens for each task.
  */
 #include "op/turned.h"
 
 enum { EPS = TURNED_ATTRIBUTES, INTERLEAVED };
+enum { TILE_TOKENS = 16 }; /* a block of values in the cache of a GPU */
 
 /* q keeps the dtype of qkv; keys and values take that of the cache. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -34,6 +37,7 @@ static int64_t kv_head_from(const ir_attribute *a, int64_t head)
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
+    axes[0] = (op_axis){.grain = 1, .tile = TILE_TOKENS};
     axes[1].grain = 1;
 }
 
@@ -42,6 +46,10 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     int64_t lo = kv_head_from(op->attributes, box->lo[1]), hi = kv_head_from(op->attributes, box->hi[1]);
     heads_split n = turned_split(op);
     *read = ir_box_whole(shape_input(g, op, input));
+    if (input == QKV || input == TABLE) {
+        read->lo[0] = box->lo[0];
+        read->hi[0] = box->hi[0];
+    }
     if (input == QKV) {
         read->lo[1] = box->lo[1] * n.size;
         read->hi[1] = (lo < hi ? n.q + n.kv + hi : box->hi[1]) * n.size;
@@ -56,10 +64,31 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
                          kv_head_from(op->attributes, box->hi[1]));
 }
 
+/* Places of the tokens, then a row and a row of the table. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
-    return (size_t)(op->attributes[HEAD_SIZE].i + 2 * shape_input(g, op, TABLE)->dims[2]) * sizeof(float);
+    const ir_tensor *table = shape_input(g, op, TABLE);
+    return (size_t)table->dims[0] * sizeof(int64_t) +
+           (size_t)(op->attributes[HEAD_SIZE].i + 2 * table->dims[2]) * sizeof(float);
+}
+
+/* Keys and values of a token, KV heads lo .. hi - 1, into the cache.  row: scratch, with the angles behind it. */
+static void store_heads(const op_call *call, int64_t t, int64_t lo, int64_t hi, float *row)
+{
+    const ir_attribute *a = call->attributes;
+    const op_view *in = call->in, *qkv = &in[QKV];
+    heads_split n = turned_split(call->op);
+    int64_t half = in[TABLE].dims[2], slot = walk_load_int(&in[SLOTS], t * in[SLOTS].stride[0]),
+            position = walk_load_int(&in[POSITIONS], t * in[POSITIONS].stride[0]);
+    const float *cosine = row + n.size;
+    for (int64_t head = lo; head < hi; head++) {
+        heads_load(qkv, n, t, n.q + head, row);
+        heads_turn(qkv->dtype, row, n.size, &in[K_NORM], a[EPS].f, cosine, cosine + half, half, a[INTERLEAVED].i);
+        pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
+        heads_load(qkv, n, t, n.q + n.kv + head, row);
+        pages_store(&in[PAGES], &call->out[2], slot, position, head, row);
+    }
 }
 
 /* Token by token: query heads go to q, then keys and values of their KV heads to the cache. */
@@ -68,11 +97,11 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const ir_attribute *a = call->attributes;
     heads_split n = turned_split(call->op);
     const op_view *in = call->in, *qkv = &in[QKV], *table = &in[TABLE], *q = &call->out[0];
-    int64_t half = table->dims[2];
-    float *row = scratch, *cosine = row + n.size, *sine = cosine + half;
-    for (int64_t t = 0; t < op_live_entries(call, qkv); t++) {
-        int64_t position = walk_load_int(&in[POSITIONS], t * in[POSITIONS].stride[0]);
-        int64_t slot = walk_load_int(&in[SLOTS], t * in[SLOTS].stride[0]);
+    int64_t half = table->dims[2], *place = scratch;
+    float *row = (float *)(void *)(place + table->dims[0]), *cosine = row + n.size, *sine = cosine + half;
+    pages_find_tokens(&in[POSITIONS], &in[SLOTS], &in[PAGES], &call->out[1], op_live_entries(call, qkv), box->lo[0],
+                      box->hi[0], place);
+    for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         walk_load_row(table, t * table->stride[0], 0, half, cosine);
         walk_load_row(table, t * table->stride[0] + table->stride[1], 0, half, sine);
         for (int64_t head = box->lo[1]; head < box->hi[1]; head++) {
@@ -80,13 +109,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             heads_turn(qkv->dtype, row, n.size, &in[Q_NORM], a[EPS].f, cosine, sine, half, a[INTERLEAVED].i);
             walk_store_row(q, t * q->stride[0] + head * q->stride[1], 0, n.size, row);
         }
-        for (int64_t head = kv_head_from(a, box->lo[1]); head < kv_head_from(a, box->hi[1]); head++) {
-            heads_load(qkv, n, t, n.q + head, row);
-            heads_turn(qkv->dtype, row, n.size, &in[K_NORM], a[EPS].f, cosine, sine, half, a[INTERLEAVED].i);
-            pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
-            heads_load(qkv, n, t, n.q + n.kv + head, row);
-            pages_store(&in[PAGES], &call->out[2], slot, position, head, row);
-        }
+        if (place[t] >= 0)
+            store_heads(call, t, kv_head_from(a, box->lo[1]), kv_head_from(a, box->hi[1]), row);
     }
 }
 
@@ -131,6 +155,7 @@ const op_def op_rope_kv = {
     .n_out = SHAPE_COUNT(out),
     .attributes = attributes,
     .n_attributes = SHAPE_COUNT(attributes),
+    .flags = OP_WRITES_APART,
     .infer = infer,
     .axes = axes,
     .reads = reads,

@@ -122,7 +122,8 @@ static ir_box operand_box(const ir_graph *ir, const ir_op *op, uint32_t operand,
 }
 
 /* Do the accesses of an output write all of its root?  The boxes of one output do not overlap, so their sizes add up;
- * a view in between that could not be followed exactly makes the sum too large. */
+ * a view in between that could not be followed exactly, or tasks that share a box (OP_WRITES_APART), make the sum too
+ * large. */
 static bool covers_root(const ir_graph *ir, const ir_tensor *tensor, const access_group *group)
 {
     const ir_tensor *root = &ir->tensors.at[group->root];
@@ -207,7 +208,10 @@ static void add_overlaps(walk *w, const access_group *groups, const ir_box *box,
 /* Two tasks of one operator may not conflict: no event could order them without a reason to prefer one. */
 static mpk_status check_within(walk *w, const access_group *writes, const access_group *other)
 {
-    uint32_t rank = w->g->ir->tensors.at[writes->root].rank;
+    const ir_tensor *root = &w->g->ir->tensors.at[writes->root];
+    if (writes == other && root->kind == IR_STATE && w->g->ir->ops.at[writes->op].def->flags & OP_WRITES_APART)
+        return MPK_OK;
+    uint32_t rank = root->rank;
     for (uint32_t i = 0; rank && i < other->n; i++) {
         const ir_box *box = &other->at[i].box;
         for (uint32_t k = first_beyond(writes, box->lo[writes->axis]);
@@ -217,7 +221,7 @@ static mpk_status check_within(walk *w, const access_group *writes, const access
             char a[TG_NAME_BYTES], b[TG_NAME_BYTES];
             FAIL(w->cx, MPK_EVERIFY, "task %s writes what task %s of the same operator %s, in %%%.*s",
                  tg_name_task(w->g, writes->at[k].task, a), tg_name_task(w->g, other->at[i].task, b),
-                 other == writes ? "writes" : "reads", STR_ARG(w->g->ir->tensors.at[writes->root].name));
+                 other == writes ? "writes" : "reads", STR_ARG(root->name));
         }
     }
     return MPK_OK;

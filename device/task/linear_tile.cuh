@@ -25,6 +25,7 @@
 
 #include "ptx/matrix.cuh"
 #include "task/activate.cuh"
+#include "task/peaks.cuh"
 #include "tile/ring.cuh"
 
 enum {
@@ -501,33 +502,15 @@ MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, 
         const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
         const float scale = tile_scale(e, s_square[i]), a = v.x * scale, b = v.y * scale;
         float *y = (float *)e.y + (rt_u64)(row + i) * e.rows + column;
-        float best = -__int_as_float(0x7f800000);
-        int at = -1;
         if (has_a)
             y[0] = a;
         if (has_b)
             y[1] = b;
-        if (has_a && a == a) {
-            best = a;
-            at = column;
-        }
-        if (has_b && b == b && (at < 0 || b > best)) {
-            best = b;
-            at = column + 1;
-        }
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2) {
-            float other = __shfl_xor_sync(0xffffffffu, best, d);
-            int other_at = __shfl_xor_sync(0xffffffffu, at, d);
-            if (other_at >= 0 && (at < 0 || other > best || (other == best && other_at < at))) {
-                best = other;
-                at = other_at;
-            }
-        }
+        const peak p = peak_of_lanes<32>(peak_of_pair(a, b, column, has_a, has_b));
         if (lane == 0) {
             float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(row + i) * ((e.rows + 63) / 64) + group / 8) * 2;
-            to[0] = best;
-            to[1] = (float)at;
+            to[0] = p.best;
+            to[1] = (float)p.at;
         }
     }
 }

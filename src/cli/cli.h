@@ -232,6 +232,9 @@ int cli_fail(const cli_command *command, const char *format, ...) BASE_PRINTF(2,
 int cli_misuse(const cli_command *command, const char *format, ...) BASE_PRINTF(2, 3);
 /* The context's message on one line; returns CLI_FAILED. */
 int cli_report(const cli_command *command, const mpk_context *cx);
+/* What a command does, with a context and an arena that end with it; arguments: those of cli_command.run. */
+typedef int cli_body(const cli_command *command, mpk_context *cx, arena *a, void *arguments);
+int cli_run_body(const cli_command *command, void *arguments, cli_body *body);
 /* Bytes to standard output and on their way: false if that failed. */
 bool cli_write(const void *bytes, size_t n);
 /* At the end of a verb: `code`, or CLI_FAILED with a line on standard error if standard output could not be written. */

@@ -45,8 +45,9 @@ static int print_list(const cli_command *command, mpk_context *cx, mpk_status (*
     return CLI_DONE;
 }
 
-static int opt(const cli_command *command, mpk_context *cx, arena *a, opt_arguments *args)
+static int opt(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
+    opt_arguments *args = arguments;
     mpk_degree degrees[CLI_MAX_LIST];
     mpk_engine_options wanted;
     str source;
@@ -73,12 +74,7 @@ static int opt(const cli_command *command, mpk_context *cx, arena *a, opt_argume
 
 static int run(const cli_command *command, void *arguments)
 {
-    arena a = {0};
-    mpk_context *cx = mpk_context_create();
-    int code = cx ? opt(command, cx, &a, arguments) : cli_fail(command, "out of memory");
-    mpk_context_free(cx);
-    arena_free(&a);
-    return code;
+    return cli_run_body(command, arguments, opt);
 }
 
 const cli_command cmd_opt = {

@@ -125,8 +125,9 @@ static int generate(const cli_command *command, mpk_context *cx, run_arguments *
     return code;
 }
 
-static int with_arena(const cli_command *command, mpk_context *cx, arena *a, run_arguments *args)
+static int generate_text(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
+    run_arguments *args = arguments;
     mpk_degree degrees[CLI_MAX_LIST];
     mpk_engine_options wanted;
     mpk_engine *engine;
@@ -151,12 +152,7 @@ static int with_arena(const cli_command *command, mpk_context *cx, arena *a, run
 
 static int run(const cli_command *command, void *arguments)
 {
-    arena a = {0};
-    mpk_context *cx = mpk_context_create();
-    int code = cx ? with_arena(command, cx, &a, arguments) : cli_fail(command, "out of memory");
-    mpk_context_free(cx);
-    arena_free(&a);
-    return code;
+    return cli_run_body(command, arguments, generate_text);
 }
 
 const cli_command cmd_run = {

@@ -54,8 +54,9 @@ static int decode(const cli_command *command, mpk_context *cx, arena *a, const m
     return CLI_DONE;
 }
 
-static int with_arena(const cli_command *command, mpk_context *cx, arena *a, const tokenize_arguments *args)
+static int convert(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
+    const tokenize_arguments *args = arguments;
     mpk_tokenizer *t;
     str source;
     int code = cli_read_text(command, cx, a, args->prompt, args->file, args->dash, &source);
@@ -70,12 +71,7 @@ static int with_arena(const cli_command *command, mpk_context *cx, arena *a, con
 
 static int run(const cli_command *command, void *arguments)
 {
-    arena a = {0};
-    mpk_context *cx = mpk_context_create();
-    int code = cx ? with_arena(command, cx, &a, arguments) : cli_fail(command, "out of memory");
-    mpk_context_free(cx);
-    arena_free(&a);
-    return code;
+    return cli_run_body(command, arguments, convert);
 }
 
 const cli_command cmd_tokenize = {

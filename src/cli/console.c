@@ -63,6 +63,16 @@ int cli_report(const cli_command *command, const mpk_context *cx)
     return CLI_FAILED;
 }
 
+int cli_run_body(const cli_command *command, void *arguments, cli_body *body)
+{
+    arena a = {0};
+    mpk_context *cx = mpk_context_create();
+    int code = cx ? body(command, cx, &a, arguments) : cli_fail(command, "out of memory");
+    mpk_context_free(cx);
+    arena_free(&a);
+    return code;
+}
+
 /* ---- standard output ---- */
 
 bool cli_write(const void *bytes, size_t n)

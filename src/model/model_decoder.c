@@ -153,6 +153,25 @@ ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
     return decoder_linear(d, h, "mlp.down_proj", c->hidden_size, c->ffn_size, c->mlp_bias);
 }
 
+ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias)
+{
+    const model_config *c = d->c;
+    int64_t D = c->hidden_size, H = c->n_heads, G = c->n_kv_heads, K = c->head_size;
+
+    ir_tensor_id h = decoder_norm(d, x, "input_layernorm");
+    ir_tensor_id q = decoder_linear(d, h, "self_attn.q_proj", H * K, D, qkv_bias);
+    ir_tensor_id k = decoder_linear(d, h, "self_attn.k_proj", G * K, D, qkv_bias);
+    ir_tensor_id v = decoder_linear(d, h, "self_attn.v_proj", G * K, D, qkv_bias);
+    q = decoder_rope(d, decoder_heads(d, q, H, "q"), "q_rope");
+    k = decoder_rope(d, decoder_heads(d, k, G, "k"), "k_rope");
+    h = decoder_attention(d, q, k, decoder_heads(d, v, G, "v"));
+    h = decoder_linear(d, h, "self_attn.o_proj", D, H * K, out_bias);
+    x = decoder_add(d, x, h, "attention_add");
+
+    h = decoder_norm(d, x, "post_attention_layernorm");
+    return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
+}
+
 /* The attributes that the kind of scaling has; the others keep the operator's defaults. */
 static ir_tensor_id add_rope_table(decoder *d)
 {

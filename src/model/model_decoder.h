@@ -37,6 +37,9 @@ ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_te
 ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h);
 ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char *name);
 
+/* The layer of Llama, which others share but for its biases: on q, k and v, and on the output projection. */
+ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias);
+
 /* The whole program: step inputs, embedding, rope table; `layer` for d->layer = 0 ... n_layers - 1, from x[T, D] to
  * x[T, D]; final norm and head over the rows that are wanted, and the choice of the next token. */
 mpk_status decoder_build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,

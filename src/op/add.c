@@ -27,14 +27,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 }
 
 static const op_operand in[] = {{"a", 0}, {"b", 0}}, out[] = {{"y", 0}};
-static const op_case cases[] = {
-    {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 320] live=tokens\n%y = add(%a, %b)\n"},
-    {"input %a : bf16[7, 320] live=tokens\nconst %b : bf16[320]\n%y = add(%a, %b)\n"},
-    {"input %a : f32[3, 1, 17]\ninput %b : f32[5, 1]\n%y = add(%a, %b)\n"},
-    {"input %a : i64[3, 4]\ninput %b : i64[]\n%y = add(%a, %b)\n"},
-    {"input %a : i32[3, 4]\ninput %b : i32[3, 1]\n%y = add(%a, %b)\n"},
-    {"input %a : f64[2, 3]\ninput %b : f64[2, 3]\n%y = add(%a, %b)\n"},
-};
+static const op_case cases[] = {ELEMENTWISE_BINARY_CASES("add")};
 
 const op_def op_add = {
     .name = "add",

@@ -41,6 +41,15 @@ static inline void elementwise_run_binary(const op_call *call, const elementwise
     }
 }
 
+/* Shapes and dtypes to test such an operator with, of the name `op`; inputs as fill_wide_integers makes them. */
+#define ELEMENTWISE_BINARY_CASES(op)                                                                   \
+    {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 320] live=tokens\n%y = " op "(%a, %b)\n"}, \
+        {"input %a : bf16[7, 320] live=tokens\nconst %b : bf16[320]\n%y = " op "(%a, %b)\n"},          \
+        {"input %a : f32[3, 1, 17]\ninput %b : f32[5, 1]\n%y = " op "(%a, %b)\n"},                     \
+        {"input %a : i64[3, 4]\ninput %b : i64[]\n%y = " op "(%a, %b)\n"},                             \
+        {"input %a : i32[3, 4]\ninput %b : i32[3, 1]\n%y = " op "(%a, %b)\n"},                         \
+        {"input %a : f64[2, 3]\ninput %b : f64[2, 3]\n%y = " op "(%a, %b)\n"},
+
 /* out[i] = f(a[i], b[i]) over a box, a and b broadcast: floats in fp32, f64 in fp64, integers exactly (modulo 2^64). */
 static inline void elementwise_binary(const op_call *call, const ir_box *box, float (*f)(float, float),
                                       double (*f64)(double, double), uint64_t (*integer)(uint64_t, uint64_t))

@@ -1,0 +1,43 @@
+/* peaks.cuh - the largest logit and its column, as logits leaves it for the choice of a token: of equal ones the first,
+ * and NaN is none. */
+#ifndef TASK_PEAKS_CUH
+#define TASK_PEAKS_CUH
+
+#include "ptx/ptx.cuh"
+
+struct peak {
+    float best;
+    int at; /* -1: none */
+};
+
+/* Of two neighbours; has: whether the column is there. */
+MPK_FN peak peak_of_pair(float a, float b, int column, bool has_a, bool has_b)
+{
+    peak p = {-__int_as_float(0x7f800000), -1};
+    if (has_a && a == a) {
+        p.best = a;
+        p.at = column;
+    }
+    if (has_b && b == b && (p.at < 0 || b > p.best)) {
+        p.best = b;
+        p.at = column + 1;
+    }
+    return p;
+}
+
+/* Of LANES neighbouring lanes, a power of 2: each gets the largest. */
+template <int LANES> MPK_FN peak peak_of_lanes(peak p)
+{
+#pragma unroll
+    for (int d = 1; d < LANES; d *= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, p.best, d);
+        const int other_at = __shfl_xor_sync(0xffffffffu, p.at, d);
+        if (other_at >= 0 && (p.at < 0 || other > p.best || (other == p.best && other_at < p.at))) {
+            p.best = other;
+            p.at = other_at;
+        }
+    }
+    return p;
+}
+
+#endif

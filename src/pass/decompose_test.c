@@ -104,6 +104,10 @@ static void check_ops(const tg_graph *g, uint32_t n_tokens, int64_t splits, int6
             check_even(g, o, 1, 64);
         else if (strcmp(name, "attention_split") == 0)
             assert_int_equal(spread_of(g, o, 1, 1).n, splits * kv_heads);
+        else if (strcmp(name, "rope_kv") == 0) { /* blocks of 16 tokens, heads if there are too few of them */
+            int64_t most = n_tokens / 16 * g->ir->tensors.at[g->ir->ops.at[o].out[0]].dims[1];
+            assert_in_range(spread_of(g, o, 0, 16).n, most < WORKERS ? most : WORKERS * 9 / 10, WORKERS);
+        }
     }
 }
 

@@ -2,8 +2,9 @@
  *
  * For each operator all its cases become one program, which the GPU runs with fresh random data, all entries alive and
  * only some; every result is compared with the operator's reference code.  Small models run a prompt and single tokens,
- * are compared with the interpreter, serve requests, and repeat.  Models whose name ends in "invariant" are compiled
- * and served so that company changes no bit: requests alone and together, logits and tokens.
+ * are compared with the interpreter, serve requests, and repeat; one of them also as CUDA graphs.  Models whose name
+ * ends in "invariant" are compiled and served so that company changes no bit: requests alone and together, logits and
+ * tokens.
  *
  * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is replaced, and the next
  * item goes on.  Before, all programs are compiled by as many processes as there are processors, into a cache that the
@@ -46,6 +47,7 @@ typedef struct item {
     const char *family; /* of a model */
     bool fast;          /* compiled as for a GPU */
     bool invariant;     /* of a model: so that company changes no bit */
+    cuda_mode mode;     /* of a model */
     outcome outcome;
     double seconds;
     char words[WORDS];
@@ -662,6 +664,7 @@ static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, mo
     double worst = 0, allowed = it->dtype == IR_F32 ? 2e-4 : 5e-2;
     cuda_weights w;
     cuda_options o = options();
+    o.mode = it->mode;
     TRY(make_weights(cx, u, bed, &w));
     TRY(share_by_name(cx, u, bed, &w));
     TRY(cuda_start(cx, &u->image, &w, &o, &bed->m));
@@ -735,6 +738,7 @@ static void add_item(const char *name, const op_def *def, const char *family, ir
     it->dtype = dtype;
     it->fast = !strstr(name, "plain");
     it->invariant = strstr(name, "invariant") != NULL;
+    it->mode = strstr(name, "-pdl") ? CUDA_GRAPH_PDL : strstr(name, "-graph") ? CUDA_GRAPH : CUDA_PERSISTENT;
 }
 
 static void list_items(int n, char **names)
@@ -751,6 +755,9 @@ static void list_items(int n, char **names)
     add_item("llama-bf16-invariant", NULL, "llama", IR_BF16, n, names);
     add_item("qwen3-bf16-invariant", NULL, "qwen3", IR_BF16, n, names);
     add_item("llama-f32-invariant", NULL, "llama", IR_F32, n, names);
+    add_item("qwen3-bf16-graph", NULL, "qwen3", IR_BF16, n, names);
+    if (b->arch.features & GEN_BULK)
+        add_item("qwen3-bf16-graph-pdl", NULL, "qwen3", IR_BF16, n, names);
 }
 
 /* ---- children ---- */

@@ -19,6 +19,7 @@
 #ifndef TASK_STREAM_STREAM_CUH
 #define TASK_STREAM_STREAM_CUH
 
+#include "task/peaks.cuh"
 #include "tile/ring.cuh"
 
 enum {
@@ -554,9 +555,9 @@ MPK_FN void stream_finish_logits(const mpk_task &t, int group, int in_tile, int 
     const bool has_a = column < e.columns, has_b = column + 1 < e.columns;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        int row = g + 8 * m, at = -1;
-        float scale = e.modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
-              b = total[2 * m + 1] * scale, best = -__int_as_float(0x7f800000);
+        const int row = g + 8 * m;
+        const float scale = e.modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
+                    b = total[2 * m + 1] * scale;
         float *y = (float *)((char *)e.y + (rt_u64)row * e.row_bytes) + column;
         if (row < e.rows && !(e.modes & END_PART)) {
             *(float2 *)y = make_float2(a, b);
@@ -566,26 +567,10 @@ MPK_FN void stream_finish_logits(const mpk_task &t, int group, int in_tile, int 
             if (has_b)
                 y[1] = b;
         }
-        if (has_a && a == a) {
-            best = a;
-            at = column;
-        }
-        if (has_b && b == b && (at < 0 || b > best)) {
-            best = b;
-            at = column + 1;
-        }
-#pragma unroll
-        for (int d = 1; d < 4; d *= 2) {
-            float other = __shfl_xor_sync(0xffffffffu, best, d);
-            int other_at = __shfl_xor_sync(0xffffffffu, at, d);
-            if (other_at >= 0 && (at < 0 || other > best || (other == best && other_at < at))) {
-                best = other;
-                at = other_at;
-            }
-        }
+        const peak p = peak_of_lanes<4>(peak_of_pair(a, b, column, has_a, has_b));
         if (c == 0) {
-            s_peaks[row * 2] = best;
-            s_peaks[row * 2 + 1] = (float)at;
+            s_peaks[row * 2] = p.best;
+            s_peaks[row * 2 + 1] = (float)p.at;
         }
     }
 }

@@ -141,6 +141,9 @@ MPK_API mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t s
  * "copied": ["w"], "device": "NVIDIA H100 80GB HBM3", "workers": 132, "kernel_ms": 5210.2, "kernel_cached": false}.
  * copied: constants of which a program of MPK_MODE_CALLS keeps a copy in an order of its own. */
 MPK_API mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **json);
+/* Where the time of the last launch went, by kind of operator: waits for it, and gives what mpk_engine_profile does
+ * (mpk.h).  MPK_EARG: the program was compiled without options->profile, or not for MPK_MODE_CALLS. */
+MPK_API mpk_status mpk_program_profile(mpk_context *cx, mpk_program *p, char **json);
 MPK_API void mpk_program_close(mpk_program *p);
 
 #ifdef __cplusplus

@@ -154,7 +154,8 @@ typedef struct mpk_engine_options {
     mpk_mode mode;      /* of a GPU */
     uint32_t no_descriptor_prefetch; /* 1: of a GPU: a worker reads the description of one task at a time (ablation) */
     const char *keep;                /* of a GPU: a folder where the kernel's source is left; NULL: nowhere */
-    uint32_t profile;                /* 1: of a GPU's one kernel: workers note times, for mpk_engine_profile */
+    uint32_t profile;                /* 1: of a GPU's one kernel: workers note times, for mpk_engine_profile and
+                                      * mpk_program_profile */
     /* 1: of a GPU: a request's tokens and logits have the same bits alone and in any company, whatever the order in
      * which requests come and end, in every engine with the same model, kind of GPU and options.  Each context is cut
      * by itself, and a prompt's piece of more than 16 tokens has a step to itself (docs/gpu.md has the cost).  0: the

@@ -210,6 +210,7 @@ _SIGNATURES: dict[str, list] = {
     "mpk_program_wait": [c_void_p, c_void_p],
     "mpk_program_touch": [c_void_p, c_void_p, c_uint32],
     "mpk_program_describe": [c_void_p, c_void_p, POINTER(c_void_p)],
+    "mpk_program_profile": [c_void_p, c_void_p, POINTER(c_void_p)],
 }
 _RELEASES = [
     "mpk_context_free",

@@ -43,9 +43,11 @@ class TrainingError(RuntimeError):
 
 @dataclasses.dataclass
 class Options:
-    """threads: workers of a program (0: as many as PyTorch uses); reports: where to note what was compiled."""
+    """threads: workers of a program (0: as many as PyTorch uses); profile: on a GPU programs note where their time
+    goes; reports: where to note what was compiled."""
 
     threads: int = 0
+    profile: bool = False
     reports: list[Report] | None = None
 
 
@@ -94,7 +96,7 @@ class Runner:
             if s.constant
         }
         begin = time.perf_counter()
-        program = self.emitter.graph.compile(constants, threads, gpu)
+        program = self.emitter.graph.compile(constants, threads, gpu, self.options.profile)
         program.name_slots([s.name for s in self.slots])
         self.report.seconds += time.perf_counter() - begin
         return program

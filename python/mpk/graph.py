@@ -116,22 +116,34 @@ class Graph:
         """The text form (docs/text-form.md)."""
         return c.text_of(c.lib.mpk_graph_print, self._handle)
 
-    def compile(self, constants: Mapping[str, tuple[int, int]], threads: int = 0, gpu: int | None = None) -> Program:
+    def compile(
+        self,
+        constants: Mapping[str, tuple[int, int]],
+        threads: int = 0,
+        gpu: int | None = None,
+        profile: bool = False,
+    ) -> Program:
         """constants: name -> (address, bytes), which must stay as long as the program.  gpu: None: the CPU; else the
-        number of a GPU: all addresses, also those of `launch`, are of its memory."""
-        return Program(self._handle, constants, threads, gpu)
+        number of a GPU: all addresses, also those of `launch`, are of its memory.  profile: of a GPU: let the program
+        note where its time goes, which costs some."""
+        return Program(self._handle, constants, threads, gpu, profile)
 
 
 class Program:
     """A compiled tensor program with its workers.  One thread at a time may call it."""
 
     def __init__(
-        self, graph: ctypes.c_void_p, constants: Mapping[str, tuple[int, int]], threads: int, gpu: int | None = None
+        self,
+        graph: ctypes.c_void_p,
+        constants: Mapping[str, tuple[int, int]],
+        threads: int,
+        gpu: int | None = None,
+        profile: bool = False,
     ) -> None:
         bindings = (c.Binding * len(constants))(*((n.encode(), at, size) for n, (at, size) in constants.items()))
         options = c.EngineOptions(size=ctypes.sizeof(c.EngineOptions), threads=threads)
         if gpu is not None:
-            options.device, options.mode = f"cuda:{gpu}".encode(), MODE_CALLS
+            options.device, options.mode, options.profile = f"cuda:{gpu}".encode(), MODE_CALLS, profile
         self._handle: ctypes.c_void_p | None = ctypes.c_void_p()
         self._close, self._forks = c.lib.mpk_program_close, c.Process.forks
         c.call(
@@ -184,6 +196,11 @@ class Program:
         """Operators, tasks, events, how many operators of each kind, the device, names of constants of which the
         program keeps a copy in another order."""
         return json.loads(c.text_of(c.lib.mpk_program_describe, self._handle))
+
+    def profile(self) -> dict:
+        """Of a GPU, compiled with a profile: where the time of the last run went, by kind of operator (the fields are
+        those of mpk_engine_profile in mpk.h); waits for it."""
+        return json.loads(c.text_of(c.lib.mpk_program_profile, self._handle))
 
     def close(self) -> None:
         """Stop the workers and free all memory."""

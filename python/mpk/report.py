@@ -17,7 +17,9 @@ class Explanation:
 
     graphs: pieces in which Dynamo captured it, one if nothing broke; launches: programs that a call runs, on a GPU one
     launch of a kernel each; devices: where they run; tasks,
-    events, operators: of all programs; kinds: operators by name; fallbacks: operators that PyTorch runs, and why.
+    events, operators: of all programs; kinds: operators by name; fallbacks: operators that PyTorch runs, and why;
+    profile: if one was asked for, where the time of each program's last launch on a GPU went (the fields are those of
+    mpk_engine_profile in mpk.h).
     """
 
     graphs: int
@@ -30,6 +32,7 @@ class Explanation:
     fallbacks: dict[str, str]
     breaks: list[str]
     compile_ms: float
+    profile: list[dict]
     result: Any = dataclasses.field(repr=False)
 
     def __str__(self) -> str:
@@ -41,19 +44,31 @@ class Explanation:
         lines += ["  " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.kinds.items(), key=lambda kn: -kn[1]))]
         lines += [f"  PyTorch runs {name}: {reason}" for name, reason in self.fallbacks.items()]
         lines += [f"  the capture broke: {reason}" for reason in self.breaks]
+        for program in self.profile:
+            lines += ["  us of a launch, by kind of operator; means over its tasks: waiting, working, slowest"]
+            lines += [
+                f"  {k['sm_us']:9.1f}  {k['kind']} by {k['body']}, {k['operators']} operators, {k['tasks']} tasks: "
+                f"{k['wait_us']:.2f}, {k['body_us']:.2f}, {k['longest_us']:.2f}"
+                for k in sorted(program["kinds"], key=lambda k: -k["sm_us"])
+            ]
         return "\n".join(line for line in lines if line.strip())
 
 
-def explain(fn: Callable, *args: Any, **kwargs: Any) -> Explanation:
-    """Compile fn for these arguments, run it once, tell what it became."""
+def explain(fn: Callable, *args: Any, profile: bool = False, **kwargs: Any) -> Explanation:
+    """Compile fn for these arguments, run it once, tell what it became.  profile: run it once more, on a GPU, and tell
+    where its time went; fn gets no argument of this name."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     reports: list[backend.Report] = []
-    compiled = torch.compile(fn, backend=backend.mpk, options=backend.Options(reports=reports))
+    compiled = torch.compile(fn, backend=backend.mpk, options=backend.Options(profile=profile, reports=reports))
     with torch.no_grad():
         result = compiled(*args, **kwargs)
+        if profile:
+            compiled(*args, **kwargs)  # the first run begins with cold caches
     breaks = list(torch._dynamo.utils.counters["graph_break"])
-    facts = [program.describe() for report in reports for program in report.programs]
+    programs = [program for report in reports for program in report.programs]
+    facts = [program.describe() for program in programs]
+    on_gpu = [program for program, f in zip(programs, facts) if profile and not f["device"].startswith("CPU")]
     torch._dynamo.reset()
 
     def total(name: str) -> Any:
@@ -74,5 +89,6 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> Explanation:
         {name: reason for r in reports for name, reason in r.fallbacks.items()},
         breaks,
         float(total("compile_ms")),
+        [program.profile() for program in on_gpu],
         result,
     )

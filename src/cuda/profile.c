@@ -40,8 +40,21 @@ static void average(const cuda_machine *m, uint32_t graph, const rt_entry *entri
 static mpk_status begin_reading(mpk_context *cx, cuda_machine *m)
 {
     CHECK(cx, m->options.profile, MPK_EARG, "the machine was not started with a profile");
+    if (m->calls)
+        return cuda_call_wait(cx, &m->machine);
     TRY(cuda_gpu_use(cx, m->gpu));
     return cuda_pause(cx, m);
+}
+
+/* From the block of tables; a caller of programs may use other GPUs on this thread. */
+static mpk_status download(mpk_context *cx, cuda_machine *m, void *to, uint64_t from, uint64_t n_bytes)
+{
+    cuda_context before;
+    CHECK(cx, to, MPK_ENOMEM, "out of memory for a profile of %llu tasks", (unsigned long long)m->layout.n_tasks);
+    TRY(cuda_gpu_enter(cx, m->gpu, &before));
+    mpk_status status = cuda_download(cx, m->gpu, to, m->table_block + from, n_bytes);
+    cuda_gpu_leave(m->gpu, before);
+    return status;
 }
 
 mpk_status cuda_read_times(mpk_context *cx, machine *base, uint32_t graph, cuda_times *out)
@@ -52,13 +65,9 @@ mpk_status cuda_read_times(mpk_context *cx, machine *base, uint32_t graph, cuda_
     TRY(begin_reading(cx, m));
     rt_entry *entries = calloc(n, sizeof *entries);
     rt_times *times = calloc(n, sizeof *times);
-    mpk_status status = entries && times ? MPK_OK
-                                         : status_fail(cx, MPK_ENOMEM, "out of memory for a profile of %llu tasks",
-                                                       (unsigned long long)n);
+    mpk_status status = download(cx, m, entries, m->layout.entries, n * sizeof *entries);
     if (status == MPK_OK)
-        status = cuda_download(cx, m->gpu, entries, m->table_block + m->layout.entries, n * sizeof *entries);
-    if (status == MPK_OK)
-        status = cuda_download(cx, m->gpu, times, m->table_block + m->layout.times, n * sizeof *times);
+        status = download(cx, m, times, m->layout.times, n * sizeof *times);
     if (status == MPK_OK)
         average(m, graph, entries, times, out);
     free(entries);
@@ -77,8 +86,7 @@ mpk_status cuda_read_delays(mpk_context *cx, machine *base, cuda_delays *out)
     cuda_machine *m = cuda_of(base);
     TRY(begin_reading(cx, m));
     rt_delays *d = calloc(1, sizeof *d);
-    CHECK(cx, d, MPK_ENOMEM, "out of memory for a profile of tokens");
-    mpk_status status = cuda_download(cx, m->gpu, d, m->table_block + m->layout.delays, sizeof *d);
+    mpk_status status = download(cx, m, d, m->layout.delays, sizeof *d);
     if (status == MPK_OK) {
         uint32_t n = d->n < RT_DELAYS ? d->n : RT_DELAYS;
         qsort(d->ns, n, sizeof *d->ns, compare_ns);

@@ -175,7 +175,11 @@ void engine_keep_program(mpk_context *cx, str key, const gen_image *image, str c
 
 /* ---- engine_profile.c ---- */
 
-/* What mpk_engine_profile gives.  bodies, times: [ir->ops.n]. */
+/* What mpk_engine_profile gives, of a machine on GPU number `gpu` that was started with a profile; the caller frees it
+ * with mpk_free. */
+mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t gpu,
+                               char **json);
+/* The text of it.  bodies, times: [ir->ops.n]. */
 void engine_write_profile(const ir_graph *ir, const char *const *bodies, const cuda_times *times, uint32_t n_tokens,
                           uint32_t n_workers, uint32_t clock_khz, const cuda_delays *delays, text *out);
 

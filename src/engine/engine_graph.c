@@ -22,6 +22,7 @@ struct mpk_program {
     machine *machine;
     bool on_gpu; /* MPK_MODE_CALLS: addresses are those of GPU `gpu` */
     uint32_t gpu;
+    bool profiles; /* options.profile */
 
     /* mpk_program_name_slots */
     arena slots_arena;
@@ -207,6 +208,7 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
     pass_options passes;
     uint32_t n_tokens = 1; /* one graph, whatever its axes count */
     p->gpu = device->index;
+    p->profiles = options->profile != 0;
     TRY(engine_pass_options(cx, &p->arena, options, device, 0, &passes));
     TRY(copy_graph(cx, &p->arena, g->ir, &p->source));
     TRY(pass_compile(cx, &p->arena, &passes, 1, &p->source, &n_tokens, &p->program));
@@ -381,6 +383,13 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
 }
 
 /* ---- looking at it ---- */
+
+mpk_status mpk_program_profile(mpk_context *cx, mpk_program *p, char **json)
+{
+    CHECK(cx, p->on_gpu && p->profiles, MPK_EARG,
+          "the program was not compiled with a profile, which only one of MPK_MODE_CALLS has");
+    return engine_read_profile(cx, p->machine, 0, 1, p->gpu, json);
+}
 
 /* Operators of this kind that have tasks. */
 static uint32_t count_kind(const ir_graph *g, const op_def *def)

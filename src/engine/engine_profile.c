@@ -92,13 +92,43 @@ void engine_write_profile(const ir_graph *ir, const char *const *bodies, const c
     free(kinds);
 }
 
-static mpk_status profile(mpk_context *cx, arena *a, mpk_engine *e, uint32_t tokens, text *out)
+static mpk_status read_profile(mpk_context *cx, arena *a, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t gpu,
+                               text *out)
 {
-    const engine_plan *p = &e->build.plan;
+    const ir_graph *ir = m->image.ir[graph];
     cuda_device_facts device;
     cuda_times *times;
     cuda_delays delays;
     const char **bodies;
+    NEW(cx, a, times, ir->ops.n);
+    NEW(cx, a, bodies, ir->ops.n);
+    for (uint32_t i = 0; i < ir->ops.n; i++)
+        bodies[i] = machine_body_of(m, graph, i);
+    TRY(cuda_read_times(cx, m, graph, times));
+    TRY(cuda_read_delays(cx, m, &delays));
+    TRY(cuda_probe(cx, gpu, &device));
+    engine_write_profile(ir, bodies, times, n_tokens, m->image.block->n_workers, device.gpu.clock_khz, &delays, out);
+    return MPK_OK;
+}
+
+mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t gpu,
+                               char **json)
+{
+    arena a = {0};
+    text t = {0};
+    mpk_status status = read_profile(cx, &a, m, graph, n_tokens, gpu, &t);
+    arena_free(&a);
+    if (status == MPK_OK && !t.failed) {
+        *json = t.at;
+        return MPK_OK;
+    }
+    text_free(&t);
+    return status == MPK_OK ? status_fail(cx, MPK_ENOMEM, "out of memory for a profile") : status;
+}
+
+mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *e, uint32_t tokens, char **json)
+{
+    const engine_plan *p = &e->build.plan;
     uint32_t graph = 0;
     while (graph < p->n_graphs && p->n_tokens[graph] < tokens)
         graph++;
@@ -107,28 +137,5 @@ static mpk_status profile(mpk_context *cx, arena *a, mpk_engine *e, uint32_t tok
     CHECK(cx, graph < p->n_graphs, MPK_EARG, "no graph is for %u tokens: the largest is for %u", tokens,
           p->n_tokens[p->n_graphs - 1]);
     CHECK(cx, !host_books_are_busy(&e->machine->books), MPK_EARG, "a profile is read when no request is under way");
-    const ir_graph *ir = e->build.image.ir[graph];
-    NEW(cx, a, times, ir->ops.n);
-    NEW(cx, a, bodies, ir->ops.n);
-    for (uint32_t i = 0; i < ir->ops.n; i++)
-        bodies[i] = machine_body_of(e->machine, graph, i);
-    TRY(cuda_read_times(cx, e->machine, graph, times));
-    TRY(cuda_read_delays(cx, e->machine, &delays));
-    TRY(cuda_probe(cx, e->build.device.index, &device));
-    engine_write_profile(ir, bodies, times, p->n_tokens[graph], p->threads, device.gpu.clock_khz, &delays, out);
-    return MPK_OK;
-}
-
-mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *engine, uint32_t tokens, char **json)
-{
-    arena a = {0};
-    text t = {0};
-    mpk_status status = profile(cx, &a, engine, tokens, &t);
-    arena_free(&a);
-    if (status == MPK_OK && !t.failed) {
-        *json = t.at;
-        return MPK_OK;
-    }
-    text_free(&t);
-    return status == MPK_OK ? status_fail(cx, MPK_ENOMEM, "out of memory for a profile") : status;
+    return engine_read_profile(cx, e->machine, graph, p->n_tokens[graph], e->build.device.index, json);
 }

@@ -16,6 +16,7 @@ const pass_entry pass_table[] = {
     {"depend", "an event for each producer-consumer pair of tasks (4.1)"},
     {"drop_implied", "drop pairs that others imply"},
     {"fuse_events", "successor-set and predecessor-set fusion (4.1)"},
+    {"postpone", "what nothing waits for comes last, where others would fork for its sake"},
     {"merge_forks", "one event for several that share in-tasks, where that is cheaper"},
     {"coarsen_events", "events between whole operators (ablation)"},
     {"label_launch", "JIT or AOT for each operator (5.2)"},
@@ -96,6 +97,8 @@ static mpk_status run_on_graph(pass_state *s, str name, subject *on, text *out)
         return pass_drop_implied(s, on->tg);
     if (str_is(name, "fuse_events"))
         return pass_fuse_events(s, on->tg);
+    if (str_is(name, "postpone"))
+        return pass_postpone(s, on->tg);
     if (str_is(name, "merge_forks"))
         return pass_merge_forks(s, on->tg);
     if (str_is(name, "coarsen_events"))

@@ -100,6 +100,7 @@ mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out); /*
 mpk_status pass_depend(pass_state *s, tg_graph *g, uint64_t *pairs);          /* -> TG_RAW     §4.1 */
 mpk_status pass_drop_implied(pass_state *s, tg_graph *g);                     /* on TG_RAW: pairs that others imply */
 mpk_status pass_fuse_events(pass_state *s, tg_graph *g);                      /* -> TG_FUSED   §4.1 */
+mpk_status pass_postpone(pass_state *s, tg_graph *g);                         /* on TG_FUSED: what may come last */
 mpk_status pass_merge_forks(pass_state *s, tg_graph *g);                      /* on TG_FUSED: fewer forks */
 mpk_status pass_coarsen_events(pass_state *s, tg_graph *g);                   /* on TG_FUSED: between whole operators */
 mpk_status pass_label_launch(pass_state *s, tg_graph *g);                     /* on TG_FUSED   §5.2 */

@@ -1,0 +1,170 @@
+/* postpone.c - tasks that nothing waits for, and for whose sake many others would fork, wait for the end.
+ *
+ * Input: TG_FUSED.  Output: TG_FUSED.  A state that a step reads all along and then changes in a small task (the
+ * counter of a static cache in PyTorch's decode steps) makes each of its readers trigger two events: that of the work
+ * that goes on, and that of the change.  Normalisation would add two empty tasks for each reader, between it and the
+ * work that goes on.  But nothing in the step needs the change, so it may come last.
+ *
+ * Rule: of the tasks that trigger the end alone, take the one that follows most tasks.  The tasks of an event that has
+ * more forks among its in-tasks than out-tasks, all of which trigger the end alone, wait for that task's event instead,
+ * which gets those of their in-tasks that it does not follow already.  Nobody waits for the out-tasks of either event
+ * but the end, so no cycle can arise.  Cost: linear in the edges, and exact reachability.
+ */
+#include "pass/pass.h"
+
+typedef struct postponer {
+    pass_state *s;
+    tg_graph *g;
+    tg_links links;
+    tg_reach reach;
+    bool *is_last;      /* [n_tasks] triggers the end and nothing else */
+    tg_event_id target; /* the event that tasks are moved to */
+    tg_task_id follower; /* one of its out-tasks */
+    bool *moves;        /* [n_events] its out-tasks are moved */
+    bool *waits, *runs; /* [n_tasks] is among the in-tasks, the out-tasks of the target */
+} postponer;
+
+static uint32_t count_before(const tg_set *set)
+{
+    uint32_t n = set->prefix;
+    for (uint32_t i = 0; i < set->n_words; i++)
+        for (uint64_t word = set->bits[i]; word; word &= word - 1)
+            n++;
+    return n;
+}
+
+static bool all_are_last(const postponer *p, tg_event_id e)
+{
+    const tg_event *event = &p->g->events[e];
+    for (uint32_t i = 0; i < event->n_out; i++)
+        if (!p->is_last[tg_out_task(p->g, event, i)])
+            return false;
+    return event->n_out > 0;
+}
+
+/* The event that everything may wait for.  False: there is none. */
+static bool find_target(postponer *p)
+{
+    uint32_t most = 0;
+    for (tg_task_id t = 0; t < p->g->n_tasks; t++) {
+        uint32_t first = p->links.first_depends[t], n = p->is_last[t] ? count_before(p->reach.before[t]) : 0;
+        if (n <= most || p->links.first_depends[t + 1] - first != 1 || !all_are_last(p, p->links.depends[first]))
+            continue;
+        most = n;
+        p->target = p->links.depends[first];
+        p->follower = t;
+    }
+    return most > 0;
+}
+
+/* Would empty tasks outnumber those that wait for this event alone? */
+static bool pays(const postponer *p, tg_event_id e)
+{
+    const tg_event *event = &p->g->events[e];
+    uint32_t forks = 0;
+    for (uint32_t i = 0; i < event->n_in; i++) {
+        tg_task_id t = p->g->in_tasks[event->first_in + i];
+        forks += p->links.first_triggers[t + 1] - p->links.first_triggers[t] > 1;
+    }
+    for (uint32_t i = 0; i < event->n_out; i++) {
+        tg_task_id t = tg_out_task(p->g, event, i);
+        if (p->links.first_depends[t + 1] - p->links.first_depends[t] != 1)
+            return false;
+    }
+    return forks > event->n_out;
+}
+
+/* The tasks of an event become the target's: of the in-tasks those that do not come before it anyhow. */
+static void take(postponer *p, tg_event_id e)
+{
+    const tg_event *event = &p->g->events[e];
+    for (uint32_t i = 0; i < event->n_in; i++) {
+        tg_task_id t = p->g->in_tasks[event->first_in + i];
+        p->waits[t] = p->waits[t] || e == p->target || !tg_comes_before(&p->reach, t, p->follower);
+    }
+    for (uint32_t i = 0; i < event->n_out; i++)
+        p->runs[tg_out_task(p->g, event, i)] = true;
+}
+
+/* Append the tasks of a set to a list of the graph's; how many they are. */
+static uint32_t append(const bool *set, uint32_t n_tasks, tg_task_id *list, uint32_t *n)
+{
+    uint32_t first = *n;
+    for (tg_task_id t = 0; t < n_tasks; t++)
+        if (set[t])
+            list[(*n)++] = t;
+    return *n - first;
+}
+
+/* The target's lists behind all others; events whose tasks have moved go. */
+static mpk_status rebuild(postponer *p)
+{
+    tg_graph *g = p->g;
+    tg_task_id *in, *out;
+    NEW(p->s->cx, g->arena, in, (size_t)g->n_in_tasks + g->n_tasks);
+    NEW(p->s->cx, g->arena, out, (size_t)g->n_out_tasks + g->n_tasks);
+    memcpy(in, g->in_tasks, g->n_in_tasks * sizeof *in);
+    memcpy(out, g->out_tasks, g->n_out_tasks * sizeof *out);
+    tg_event *target = &g->events[p->target];
+    target->first_in = g->n_in_tasks;
+    target->first_out = g->n_out_tasks;
+    target->n_in = append(p->waits, g->n_tasks, in, &g->n_in_tasks);
+    target->n_out = append(p->runs, g->n_tasks, out, &g->n_out_tasks);
+    g->in_tasks = in;
+    g->out_tasks = out;
+    uint32_t n = 0;
+    for (tg_event_id e = 0; e < g->n_events; e++)
+        if (!p->moves[e])
+            g->events[n++] = g->events[e];
+    g->n_events = n;
+    return pass_fuse_events(p->s, g);
+}
+
+static mpk_status start(postponer *p)
+{
+    mpk_context *cx = p->s->cx;
+    arena *a = p->s->scratch;
+    tg_graph *g = p->g;
+    TRY(tg_fill_links(cx, a, g, &p->links));
+    NEW(cx, a, p->is_last, g->n_tasks);
+    NEW(cx, a, p->waits, g->n_tasks);
+    NEW(cx, a, p->runs, g->n_tasks);
+    NEW(cx, a, p->moves, g->n_events);
+    for (tg_task_id t = 0; t < g->n_tasks; t++) {
+        uint32_t first = p->links.first_triggers[t];
+        p->is_last[t] = p->links.first_triggers[t + 1] == first + 1 && p->links.triggers[first] == TG_END;
+    }
+    return MPK_OK;
+}
+
+/* Events whose tasks might move; none, in most graphs. */
+static bool mark_candidates(postponer *p)
+{
+    bool any = false;
+    for (tg_event_id e = TG_END + 1; e < p->g->n_events; e++) {
+        p->moves[e] = all_are_last(p, e) && pays(p, e);
+        any = any || p->moves[e];
+    }
+    return any;
+}
+
+mpk_status pass_postpone(pass_state *s, tg_graph *g)
+{
+    postponer p = {.s = s, .g = g};
+    bool any = false;
+    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG, "postpone works on a fused task graph, this one is %s",
+          tg_level_names[g->level]);
+    TRY(start(&p));
+    if (!mark_candidates(&p))
+        return MPK_OK;
+    TRY(tg_fill_reach(s->cx, s->scratch, g, &p.links, &p.reach));
+    if (!find_target(&p))
+        return MPK_OK;
+    p.moves[p.target] = false;
+    for (tg_event_id e = 0; e < g->n_events; e++)
+        if (p.moves[e] || e == p.target) {
+            take(&p, e);
+            any = any || p.moves[e];
+        }
+    return any ? rebuild(&p) : MPK_OK;
+}

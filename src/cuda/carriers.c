@@ -12,6 +12,10 @@
  *   gate    tasks that poll (quiet ones) read otherwise only what was there before some event, and every worker waits
  *           for that event by its counter before its first quiet task
  *
+ *   order   what a quiet task writes besides is memory that no task before it touches; operators in between that do not
+ *           poll wait for nothing but the start: so nobody relies on an order that goes through a task which waits for
+ *           no event
+ *
  *   words   a word is written once in a step, by a store that is not torn; what it holds says that it was written
  *
  *   clear   from some operator on, all tasks wait by counters for an event that follows every task before; once a
@@ -170,7 +174,14 @@ static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
 
 /* ---- where polling begins and ends ---- */
 
-/* Does a counted event follow everything before operator `end`, with a task of it on every worker that did any? */
+/* May tasks of this operator touch words that are carried? */
+static bool may_carry(const flow *f, ir_op_id op)
+{
+    return has_tasks(f, op) && body_of(f, op)->carries;
+}
+
+/* Does a counted event follow everything before operator `end` that may touch carried words, with a task of it on every
+ * worker that did any? */
 static bool can_end(flow *f, ir_op_id end)
 {
     uint32_t event = has_tasks(f, end) ? event_of(f, end) : RT_NONE;
@@ -178,7 +189,7 @@ static bool can_end(flow *f, ir_op_id end)
         return false;
     mark_before(f, event);
     for (uint32_t t = 0; t < f->g->n_tasks; t++)
-        if (f->tasks[t].op != RT_NONE && f->tasks[t].op < end && !f->before[t])
+        if (f->tasks[t].op != RT_NONE && f->tasks[t].op < end && may_carry(f, f->tasks[t].op) && !f->before[t])
             return false;
     for (uint32_t w = 0; w < f->m->machine.image.block->n_workers; w++) {
         bool did = false, ends = false;
@@ -195,6 +206,34 @@ static bool can_end(flow *f, ir_op_id end)
             return false;
     }
     return true;
+}
+
+static bool touches_root(const flow *f, ir_op_id op, ir_tensor_id root)
+{
+    const ir_op *o = &f->ir->ops.at[op];
+    for (uint32_t i = 0; i < o->n_out; i++)
+        if (f->root[o->out[i]] == root)
+            return true;
+    return reads_root(f, op, root);
+}
+
+/* May tasks of this operator run without their event, as far as what they write goes?  No operator before touches it,
+ * and no other tensor lies there: temporaries get memory of their own (place_tensors). */
+static bool writes_apart(const flow *f, ir_op_id op)
+{
+    const ir_op *o = &f->ir->ops.at[op];
+    for (uint32_t i = 0; i < o->n_out; i++)
+        for (ir_op_id before = 0; before < op; before++)
+            if (has_tasks(f, before) && touches_root(f, before, f->root[o->out[i]]))
+                return false;
+    return true;
+}
+
+/* Operators between gate and end that the gate's event does not follow either poll, or wait for the start alone: no
+ * order of theirs goes through a task that polls. */
+static bool stands_apart(flow *f, ir_op_id op)
+{
+    return may_carry(f, op) ? writes_apart(f, op) : event_of(f, op) == TG_START;
 }
 
 /* Is everything that operators between `gate` and `end` read and that is not carried there before the gate's event? */
@@ -215,6 +254,9 @@ static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
                 if (op != late && has_tasks(f, op) && reads_root(f, op, f->root[o->out[i]]))
                     return false;
     }
+    for (ir_op_id op = gate + 1; op < end; op++)
+        if (f->is_late[op] && !stands_apart(f, op))
+            return false;
     return true;
 }
 
@@ -239,9 +281,10 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
     NEW(cx, scratch, f->before, g->n_tasks);
     NEW(cx, scratch, f->event_is_before, g->n_events);
     NEW(cx, &m->arena, f->out->at, f->ir->tensors.n);
+    NEW(cx, &m->arena, f->out->is_carried, f->ir->tensors.n);
     for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++) {
         f->root[i] = tg_root(f->ir, i);
-        f->out->at[i] = CUDA_NOT_CARRIED;
+        f->out->at[i] = CUDA_IN_AREA;
     }
     f->out->gate = f->out->end = RT_NONE;
     mark_torn(f);
@@ -268,17 +311,43 @@ static bool find_range(flow *f)
     return false;
 }
 
-/* Places in the block that all graphs share: when a step begins, all of it is empty. */
-static uint64_t place_tensors(flow *f)
+static bool is_quiet(const flow *f, ir_op_id op)
 {
-    uint64_t n = 0;
-    for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++)
-        if (f->can[i]) {
-            f->out->at[i] = n;
-            n += ((uint64_t)ir_bytes(&f->ir->tensors.at[i]) + CUDA_CARRY_ALIGN - 1) / CUDA_CARRY_ALIGN *
-                 CUDA_CARRY_ALIGN;
-        }
-    return n;
+    return op > f->out->gate && op < f->out->end && may_carry(f, op);
+}
+
+/* A temporary that a quiet task writes: another one's memory may still be read. */
+static bool needs_own_place(const flow *f, ir_tensor_id id)
+{
+    const ir_tensor *t = &f->ir->tensors.at[id];
+    return f->root[id] == id && t->producer != IR_NONE && is_quiet(f, t->producer) &&
+           f->m->machine.image.places[f->index][id].area == TG_TEMPS;
+}
+
+/* Places in the block that all graphs share: what is carried, which is empty when a step begins, and behind that of all
+ * graphs the rest (move_rest). */
+static void place_tensors(flow *f, cuda_carriers *to)
+{
+    uint64_t carried = 0, rest = 0;
+    for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++) {
+        uint64_t *n = f->can[i] ? &carried : &rest;
+        if (!f->can[i] && !needs_own_place(f, i))
+            continue;
+        f->out->is_carried[i] = f->can[i];
+        f->out->at[i] = *n;
+        *n += ((uint64_t)ir_bytes(&f->ir->tensors.at[i]) + CUDA_CARRY_ALIGN - 1) / CUDA_CARRY_ALIGN * CUDA_CARRY_ALIGN;
+    }
+    to->n_carried = carried > to->n_carried ? carried : to->n_carried;
+    to->n_rest = rest > to->n_rest ? rest : to->n_rest;
+}
+
+static void move_rest(const cuda_machine *m, cuda_carriers *c)
+{
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
+        for (ir_tensor_id t = 0; t < m->machine.image.ir[i]->tensors.n; t++)
+            if (c->flows[i].at[t] != CUDA_IN_AREA && !c->flows[i].is_carried[t])
+                c->flows[i].at[t] += c->n_carried;
+    c->n_bytes = c->n_carried + c->n_rest;
 }
 
 /* What one task writes of one output: rows along the first axis, once for each place along those in between. */
@@ -320,10 +389,16 @@ static mpk_status add_worker(mpk_context *cx, cuda_machine *m, const flow *f, ui
             continue;
         const ir_op *op = &f->ir->ops.at[task->op];
         for (uint32_t i = 0; i < op->n_out; i++)
-            if (f->out->at[op->out[i]] != CUDA_NOT_CARRIED)
+            if (f->out->is_carried[op->out[i]])
                 TRY(add_clears(cx, m, f, task, i));
     }
     return MPK_OK;
+}
+
+/* Kernels that end between operators count. */
+static bool runs_whole_steps(const cuda_machine *m)
+{
+    return m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS;
 }
 
 static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph)
@@ -331,10 +406,8 @@ static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, u
     const uint32_t workers = m->machine.image.block->n_workers;
     flow f;
     TRY(begin_flow(cx, scratch, m, graph, &f));
-    if (m->options.mode == CUDA_PERSISTENT && m->arch.features & GEN_BULK && !f.g->n_jit && find_range(&f)) {
-        uint64_t n = place_tensors(&f);
-        m->carriers.n_bytes = n > m->carriers.n_bytes ? n : m->carriers.n_bytes;
-    }
+    if (runs_whole_steps(m) && m->arch.features & GEN_BULK && !f.g->n_jit && find_range(&f))
+        place_tensors(&f, &m->carriers);
     for (uint32_t w = 0; w < workers; w++) {
         m->carriers.first_clear[graph * workers + w] = (rt_u32)m->carriers.clears.n;
         TRY(add_worker(cx, m, &f, w));
@@ -354,6 +427,8 @@ mpk_status cuda_plan_carriers(mpk_context *cx, cuda_machine *m)
         arena_free(&scratch);
     }
     m->carriers.first_clear[n * workers] = (rt_u32)m->carriers.clears.n;
+    if (status == MPK_OK)
+        move_rest(m, &m->carriers);
     return status;
 }
 
@@ -367,7 +442,7 @@ void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_e
     if (plan->end == RT_NONE || !body)
         return;
     for (uint32_t i = 0; i < op->n_in; i++)
-        if (op->in[i] != IR_NONE && plan->at[op->in[i]] != CUDA_NOT_CARRIED)
+        if (op->in[i] != IR_NONE && plan->is_carried[op->in[i]])
             e->carried |= 1u << i;
     e->quiet = at > plan->gate && at < plan->end && body->carries;
     e->clears = at == plan->end;

@@ -25,7 +25,7 @@ enum {
     CUDA_LANES = 12,            /* threads that bring weights, at most: a core copies a tenth of what the bus takes */
     CUDA_PIECE_BYTES = 8 << 20, /* of weights at a time; each lane has two on the host and two on the GPU */
 };
-#define CUDA_NOT_CARRIED UINT64_MAX
+#define CUDA_IN_AREA UINT64_MAX
 
 /* ---- weights ---- */
 
@@ -63,7 +63,8 @@ typedef struct cuda_weight_plan {
 
 /* How results reach their readers in one graph. */
 typedef struct cuda_flow {
-    uint64_t *at;       /* [tensors] place in the carried block, CUDA_NOT_CARRIED: in its area */
+    uint64_t *at;       /* [tensors] of a root: place in the block of what is carried, CUDA_IN_AREA: in its area */
+    bool *is_carried;   /* [tensors]; what has a place in the block and is not carried is written by quiet tasks */
     ir_op_id gate, end; /* operators between these poll what they read; RT_NONE: none does */
     uint32_t event;     /* what they read besides is there before this event of the graph */
 } cuda_flow;
@@ -72,7 +73,8 @@ typedef struct cuda_carriers {
     cuda_flow *flows;     /* [n_graphs] */
     VEC(rt_clear) clears; /* `at`: in the block */
     rt_u32 *first_clear;  /* [n_graphs * n_workers + 1] */
-    uint64_t n_bytes;     /* of the block, which all graphs share */
+    uint64_t n_bytes;     /* of the block, which all graphs share: n_carried, and n_rest behind them */
+    uint64_t n_carried, n_rest;
 } cuda_carriers;
 
 /* ---- pinned memory that host and kernel share ---- */

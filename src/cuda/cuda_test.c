@@ -359,7 +359,7 @@ static void check_quiet(const bed *b, const cuda_flow *flow, const rt_entry *e, 
         if (op->in[i] == IR_NONE)
             continue;
         const ir_tensor *t = &b->image.ir[0]->tensors.at[op->in[i]];
-        const bool carried = flow->at[op->in[i]] != CUDA_NOT_CARRIED;
+        const bool carried = flow->is_carried[op->in[i]];
         assert_int_equal(e->carried >> i & 1, carried);
         assert_true(carried || t->producer == IR_NONE || t->producer < flow->gate);
         if (carried)
@@ -412,7 +412,7 @@ static void test_carriers(void **state)
         cleared += (uint64_t)clears[i].n_rows * clears[i].n_units * clears[i].unit_bytes;
     }
     for (ir_tensor_id i = 0; i < ir->tensors.n; i++)
-        if (flow->at[i] != CUDA_NOT_CARRIED)
+        if (flow->is_carried[i])
             carried += (uint64_t)ir_bytes(&ir->tensors.at[i]);
     assert_true(carried > 0);
     assert_int_equal(cleared, carried); /* each byte once: tasks of an operator are disjoint and cover its result */

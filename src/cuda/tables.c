@@ -143,8 +143,9 @@ cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tenso
     int64_t stride[IR_MAX_RANK], offset;
     ir_strides(g, tensor, stride, &offset);
     uint64_t bytes = (uint64_t)ir_row_bytes(g->tensors.at[tensor].dtype, offset);
-    if (m->carriers.flows[graph].at[tensor] != CUDA_NOT_CARRIED)
-        return m->carried_block + m->carriers.flows[graph].at[tensor];
+    const uint64_t own = m->carriers.flows[graph].at[tg_root(g, tensor)];
+    if (own != CUDA_IN_AREA)
+        return m->carried_block + own + bytes;
     if (p->area != TG_WEIGHTS)
         return m->areas[p->area] + p->offset + bytes;
     if (m->calls)

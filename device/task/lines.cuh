@@ -1,7 +1,7 @@
 /* lines.cuh - operators on lines along an axis: extreme, scan, scan_extreme, search_sorted.
  *
  * A short line is one thread's.  A longer one is shared by a group of threads, by its length alone: for extreme they
- * take turns; for the running ones each has a part, goes through it, learns what the parts before it come to, and goes
+ * take turns, by pieces of 16 bytes if the line is long and its entries are neighbours; for the running ones each has a part, goes through it, learns what the parts before it come to, and goes
  * through it again.  Cost: one pass over x, or two.
  */
 #ifndef TASK_LINES_CUH
@@ -22,6 +22,80 @@ MPK_FN rt_u64 lines_merit(const mpk_view &x, const char *g_x, rt_i64 at, bool la
 {
     rt_u64 rank = order_rank(x, g_x, at, !largest);
     return rank == 0 && !largest && !mpk_is_exact(x.dtype) ? order_last(x.dtype) : rank;
+}
+
+/* ---- long lines of neighbours, by pieces of 16 bytes ---- */
+
+enum { LINES_AHEAD = 8 }; /* pieces that a thread asks for at once */
+
+struct alignas(16) lines_piece {
+    rt_u32 word[4];
+};
+
+MPK_FN bool lines_is_short_float(int dtype)
+{
+    return dtype == MPK_F32 || dtype == MPK_F16 || dtype == MPK_BF16;
+}
+
+/* Entry i of a piece. */
+MPK_FN float lines_entry(int dtype, const lines_piece &p, int i)
+{
+    if (dtype == MPK_F32)
+        return __uint_as_float(p.word[i]);
+    const rt_u16 half = (rt_u16)(p.word[i / 2] >> (i % 2 ? 16 : 0));
+    return dtype == MPK_BF16 ? mpk_from_bf16(half) : mpk_from_f16(half);
+}
+
+/* How good a number is, never 0: NaN is better than all. */
+MPK_FN rt_u32 lines_worth(float x, bool largest)
+{
+    return x == x ? mpk_key(largest ? x : -x) : 0xffffffffu;
+}
+
+/* That of the best entry of a piece. */
+MPK_FN rt_u32 lines_best(int dtype, const lines_piece &p, bool largest)
+{
+    float best = largest ? -MPK_INFINITY : MPK_INFINITY;
+    bool good = true;
+#pragma unroll
+    for (int i = 0; i < (dtype == MPK_F32 ? 4 : 8); i++) {
+        const float x = lines_entry(dtype, p, i);
+        best = (largest ? x > best : x < best) ? x : best;
+        good = good && x == x;
+    }
+    return good ? lines_worth(best, largest) : 0xffffffffu;
+}
+
+/* This thread's share of a line of n neighbours that is aligned to 16 bytes: how good its first best entry is, and the
+ * complement of where that is; 0: it has none. */
+MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool largest, rt_u64 *most, rt_u64 *best)
+{
+    const lines_piece *g = (const lines_piece *)g_line;
+    const int per = x.dtype == MPK_F32 ? 4 : 8;
+    const rt_i64 pieces = n / per;
+    rt_u32 key = 0;
+    rt_i64 at = 0;
+    for (rt_i64 i = mpk_thread(); i < pieces; i += LINES_AHEAD * MPK_THREADS) {
+        lines_piece p[LINES_AHEAD];
+#pragma unroll
+        for (int k = 0; k < LINES_AHEAD; k++)
+            p[k] = g[i + k * MPK_THREADS < pieces ? i + k * MPK_THREADS : i]; /* the first again changes nothing */
+#pragma unroll
+        for (int k = 0; k < LINES_AHEAD; k++) {
+            const rt_u32 own = lines_best(x.dtype, p[k], largest);
+            at = own > key ? i + k * MPK_THREADS : at;
+            key = own > key ? own : key;
+        }
+    }
+    for (int i = per; key && i-- > 0;)
+        if (lines_worth(lines_entry(x.dtype, g[at], i), largest) == key)
+            *best = ~(rt_u64)(at * per + i);
+    for (rt_i64 i = pieces * per + mpk_thread(); i < n; i += MPK_THREADS) {
+        const rt_u32 own = lines_worth(mpk_get(x, g_line, i), largest);
+        *best = own > key ? ~(rt_u64)i : *best;
+        key = own > key ? own : key;
+    }
+    *most = key;
 }
 
 /* The first of the best entries of each line. */
@@ -46,11 +120,18 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
         }
         /* Numbers as complements, so that the first is the largest; no entry is 0. */
         rt_u64 most = 0, best = 0;
-        for (rt_i64 i = lane; mine && i < x.dims[axis]; i += group) {
-            rt_u64 merit = lines_merit(x, g_x, from + i * x.stride[axis], largest);
-            if (!best || merit > most) {
-                most = merit;
-                best = ~(rt_u64)i;
+        const char *g_line = g_x + from * mpk_dtype_bytes(x.dtype);
+        const bool pieces = lines_is_short_float(x.dtype) && x.stride[axis] == 1 && group == MPK_THREADS && group > 1;
+        if (pieces && ((rt_u64)g_line & 15) == 0) {
+            if (mine)
+                lines_search(x, g_line, x.dims[axis], largest, &most, &best);
+        } else {
+            for (rt_i64 i = lane; mine && i < x.dims[axis]; i += group) {
+                rt_u64 merit = lines_merit(x, g_x, from + i * x.stride[axis], largest);
+                if (!best || merit > most) {
+                    most = merit;
+                    best = ~(rt_u64)i;
+                }
             }
         }
         if (group > 1) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """One decode step of a Hugging Face model on a GPU: eager, torch.compile(mode="reduce-overhead"), backend="mpk".
 
-    bench/torch_decode.py [--tokens N] [--prompt N] [--window N] [--dtype D] [--ways eager,inductor,mpk] MODEL ...
+    bench/torch_decode.py [--tokens N] [--prompt N] [--window N] [--dtype D] [--ways eager,inductor,mpk] [--profile]
+                          MODEL ...
 
 MODEL: a folder with a config.json (models/qwen3-0.6b); weights are random, the same for all ways.  Batch 1, a static
 cache of `window` positions that all ways write in place, greedy.  For each way: milliseconds a token, the median of
@@ -59,11 +60,11 @@ def measure(net, step, cache, prompt, n):
     return tokens, times[1:], first, count_launches(lambda: step(token, cache, place))
 
 
-def eager(net, _):
+def eager(net, *_):
     return lambda *a: rivals.call_model(net, *a)
 
 
-def inductor(net, _):
+def inductor(net, *_):
     fast = torch.compile(lambda *a: rivals.call_model(net, *a), mode="reduce-overhead")
 
     def step(*arguments):
@@ -73,12 +74,11 @@ def inductor(net, _):
     return step
 
 
-def mpk(net, reports):
+def mpk(net, reports, profile):
     from mpk import backend
 
-    return torch.compile(
-        lambda *a: rivals.call_model(net, *a), backend=backend.mpk, options=backend.Options(reports=reports)
-    )
+    options = backend.Options(profile=profile, reports=reports)
+    return torch.compile(lambda *a: rivals.call_model(net, *a), backend=backend.mpk, options=options)
 
 
 WAYS = {"eager": eager, "inductor": inductor, "mpk": mpk}
@@ -99,7 +99,9 @@ def run(model, options):
     for way in options.ways.split(","):
         torch._dynamo.reset()
         reports = []
-        tokens, times, first, launches = measure(net, WAYS[way](net, reports), cache, prompt, options.tokens)
+        tokens, times, first, launches = measure(
+            net, WAYS[way](net, reports, options.profile), cache, prompt, options.tokens
+        )
         expected = expected or tokens
         same = next((i for i, (a, b) in enumerate(zip(tokens, expected)) if a != b), len(expected))
         row = {
@@ -115,7 +117,10 @@ def run(model, options):
             row["programs"] = sum(len(r.programs) for r in reports)
             row["fallbacks"] = sorted({name for r in reports for name in r.fallbacks})
             row["own_s"] = round(sum(r.seconds for r in reports), 2)
-            row["made"] = [program.describe() for r in reports for program in r.programs]
+            made = [program.describe() for r in reports for program in r.programs]
+            row["made"] = [{**m, "copied": len(m["copied"])} for m in made]
+            if options.profile:
+                row["profile"] = [program.profile() for r in reports for program in r.programs]
         if same < len(expected):
             row["preference"] = round(preference(net, prompt, expected[: same + 1], tokens[same]), 4)
         print(json.dumps(row), flush=True)
@@ -129,6 +134,7 @@ def main():
     parser.add_argument("--window", type=int, default=1096)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--profile", action="store_true", help="of mpk: where the last step's time went; costs some")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("torch_decode: PyTorch finds no GPU")

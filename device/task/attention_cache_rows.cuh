@@ -42,27 +42,19 @@ template <int STEPS, int WORDS> struct rows_block {
 struct rows_work {
     int entry, kv_head, split;
     const char *g_keys, *g_values;
-    bool aligned; /* to 16 bytes */
 };
 
-/* Eight entries: 4 words of 16-bit numbers, or 8 of 32-bit ones. */
-template <int WORDS> MPK_FN void rows_load(rt_u32 *to, const char *from, bool aligned)
+/* Eight entries: 4 words of 16-bit numbers, or 8 of 32-bit ones; aligned to 16 bytes. */
+template <int WORDS> MPK_FN void rows_load(rt_u32 *to, const char *from)
 {
-    if (aligned) {
 #pragma unroll
-        for (int i = 0; i < WORDS; i += 4) {
-            const mpk_words w = *(const mpk_words *)(from + 4 * i);
-            to[i] = w.x;
-            to[i + 1] = w.y;
-            to[i + 2] = w.z;
-            to[i + 3] = w.w;
-        }
-        return;
+    for (int i = 0; i < WORDS; i += 4) {
+        const mpk_words w = *(const mpk_words *)(from + 4 * i);
+        to[i] = w.x;
+        to[i + 1] = w.y;
+        to[i + 2] = w.z;
+        to[i + 3] = w.w;
     }
-#pragma unroll
-    for (int i = 0; i < WORDS; i++)
-        to[i] = WORDS == 8 ? ((const rt_u32 *)from)[i]
-                           : (rt_u32)((const rt_u16 *)from)[2 * i] | (rt_u32)((const rt_u16 *)from)[2 * i + 1] << 16;
 }
 
 /* Entry i of eight. */
@@ -110,8 +102,8 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
         for (int i = 0; i < WORDS; i++)
             b->k[s][i] = b->v[s][i] = 0;
         if (lane % LANES * 8 < h.size) {
-            rows_load<WORDS>(b->k[s], w.g_keys + (at * (int)o.k_cache.stride[2] + entry) * bytes, w.aligned);
-            rows_load<WORDS>(b->v[s], w.g_values + (at * (int)o.v_cache.stride[2] + entry) * bytes, w.aligned);
+            rows_load<WORDS>(b->k[s], w.g_keys + (at * (int)o.k_cache.stride[2] + entry) * bytes);
+            rows_load<WORDS>(b->v[s], w.g_values + (at * (int)o.v_cache.stride[2] + entry) * bytes);
         }
     }
 }
@@ -137,10 +129,23 @@ MPK_FN float rows_answer(const mpk_task &t, const cache_operands &o, int at, rt_
     return o.qkv.dtype == MPK_BF16 ? mpk_from_bf16((rt_u16)word) : mpk_from_f16((rt_u16)word);
 }
 
-/* A warp turns a row of qkv: to[e] = its entries as floats; stage: a row of scratch of its own, may be `to`. */
+/* Rounded as mpk_round does; of bf16 in one instruction. */
+MPK_FN float rows_round(int dtype, float x)
+{
+    return dtype == MPK_BF16 ? ptx_low_bf16(ptx_pack_bf16(x, 0)) : mpk_round(dtype, x);
+}
+
+/* Entry e of a norm's weight, 1 if there is none. */
+MPK_FN float rows_weight(const mpk_task &t, const mpk_view &norm, int e)
+{
+    return mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
+}
+
+/* A warp turns a row of qkv, that of a query or of a key: to[e] = its entries as floats; stage: a row of scratch of its
+ * own, may be `to`. */
 template <int LANES>
-MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_how &h, const mpk_view &norm,
-                      rt_i64 entry, rt_i64 token, rt_i64 head, float scale, float *stage, float *to)
+MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_how &h, bool is_query, rt_i64 entry,
+                      rt_i64 token, rt_i64 head, float scale, float *stage, float *to)
 {
     constexpr int PER = LANES / 4; /* entries of a lane */
     const int lane = mpk_thread() % 32, size = (int)h.size, dtype = o.qkv.dtype;
@@ -154,7 +159,7 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
         const int e = lane + 32 * i;
         const bool there = e < size, turns = there && e < n;
         word[i] = there ? rows_ask(t, o, from + e * step) : 0;
-        weight[i] = there && mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
+        weight[i] = !there ? 1 : is_query ? rows_weight(t, o.q_norm, e) : rows_weight(t, o.k_norm, e);
         cosine[i] =
             turns ? mpk_get(o.cosine, mpk_data(t, o.cosine), mpk_spread(o.cosine, 3, at) + e * o.cosine.stride[2]) : 1;
         sine[i] = turns ? mpk_get(o.sine, mpk_data(t, o.sine), mpk_spread(o.sine, 3, at) + e * o.sine.stride[2]) : 0;
@@ -164,13 +169,13 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
         x[i] = lane + 32 * i < size ? rows_answer(t, o, from + (lane + 32 * i) * step, word[i]) : 0;
         sum += x[i] * x[i];
     }
-    if (mpk_is_there(norm)) {
+    if (is_query ? mpk_is_there(o.q_norm) : mpk_is_there(o.k_norm)) {
         for (int mask = 16; mask > 0; mask /= 2)
             sum += __shfl_xor_sync(0xffffffffu, sum, mask);
         const float factor = rsqrtf(sum / (float)size + (float)h.eps);
 #pragma unroll
         for (int i = 0; i < PER; i++)
-            x[i] = mpk_round(dtype, x[i] * factor * weight[i]);
+            x[i] = rows_round(dtype, x[i] * factor * weight[i]);
     }
 #pragma unroll
     for (int i = 0; i < PER; i++)
@@ -182,7 +187,7 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
         const int e = lane + 32 * i;
         if (e < n) {
             const float other = e < half ? -stage[e + half] : stage[e - half];
-            x[i] = mpk_round(dtype, mpk_round(dtype, x[i] * cosine[i]) + mpk_round(dtype, other * sine[i]));
+            x[i] = rows_round(dtype, rows_round(dtype, x[i] * cosine[i]) + rows_round(dtype, other * sine[i]));
         }
     }
     __syncwarp();
@@ -208,17 +213,24 @@ MPK_FN char *rows_new(const mpk_task &t, const cache_operands &o, const cache_ho
     return t.s_scratch + keys + (which * o.index.dims[0] + token) * h.size * bytes;
 }
 
-/* A warp makes the key and the value of a token. */
-template <int LANES>
+/* Entry e of a row of scratch in the dtype of a cache. */
+MPK_FN void rows_set(const mpk_view &cache, char *s_row, int e, float x)
+{
+    if (cache.dtype == MPK_BF16)
+        ((rt_u16 *)s_row)[e] = (rt_u16)ptx_pack_bf16(x, 0);
+    else
+        mpk_put(cache, s_row, e, x);
+}
+
+/* A warp keeps the key of a token, which has been turned, and its value. */
 MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, rt_i64 token,
-                      float *stage, int keys)
+                      const float *turned, int keys)
 {
     const int from = (int)cache_from(o, w.entry, token, h.heads + h.kv_heads + w.kv_head), step = (int)o.qkv.stride[3];
-    rows_turn<LANES>(t, o, h, o.k_norm, w.entry, token, h.heads + w.kv_head, 1, stage, stage);
     for (int e = mpk_thread() % 32; e < (int)h.size; e += 32) {
-        mpk_put(o.k_cache, rows_new(t, o, h, keys, 0, token), e, stage[e]);
-        mpk_put(o.v_cache, rows_new(t, o, h, keys, 1, token), e,
-                rows_answer(t, o, from + e * step, rows_ask(t, o, from + e * step)));
+        rows_set(o.k_cache, rows_new(t, o, h, keys, 0, token), e, turned[e]);
+        rows_set(o.v_cache, rows_new(t, o, h, keys, 1, token), e,
+                 rows_answer(t, o, from + e * step, rows_ask(t, o, from + e * step)));
     }
     __syncwarp();
 }
@@ -239,8 +251,8 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
     for (int s = 0; s < STEPS; s++) {
         const int token = __shfl_sync(0xffffffffu, b->token, s * (32 / LANES) + lane / LANES);
         if (token >= 0 && lane % LANES * 8 < (int)h.size) {
-            rows_load<WORDS>(b->k[s], rows_new(t, o, h, keys, 0, token) + entry * (WORDS / 2), true);
-            rows_load<WORDS>(b->v[s], rows_new(t, o, h, keys, 1, token) + entry * (WORDS / 2), true);
+            rows_load<WORDS>(b->k[s], rows_new(t, o, h, keys, 0, token) + entry * (WORDS / 2));
+            rows_load<WORDS>(b->v[s], rows_new(t, o, h, keys, 1, token) + entry * (WORDS / 2));
         }
     }
 #pragma unroll
@@ -379,16 +391,18 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
     float *stage = (float *)(t.s_scratch + rows_scratch<ROWS>::partial(size)) + warp * size;
 #pragma unroll 1
     for (int i = warp; i < ROWS + (row0 || !mpk_is_there(o.index) ? 0 : tokens); i += MPK_WARPS) {
-        const int row = row0 + i;
-        if (i < ROWS) {
-            if (row < group * tokens)
-                rows_turn<LANES>(t, o, h, o.q_norm, w.entry, row / group, w.kv_head * group + row % group,
-                                 h.scale * ROWS_LOG2_E, stage, s_query + i * size);
+        const bool is_query = i < ROWS;
+        const int row = row0 + i, token = is_query ? row / group : i - ROWS;
+        if (is_query && row >= group * tokens)
             continue;
-        }
-        const rt_i64 target = rows_target(t, o, i - ROWS);
-        if (target >= 0 && (w.split == h.splits - 1 || target / CACHE_UNIT % h.splits == w.split))
-            rows_make<LANES>(t, o, h, w, i - ROWS, stage, rows_scratch<ROWS>::keys(size));
+        const rt_i64 target = is_query ? 0 : rows_target(t, o, token);
+        if (!is_query && (target < 0 || (w.split != h.splits - 1 && target / CACHE_UNIT % h.splits != w.split)))
+            continue;
+        const int head = is_query ? w.kv_head * group + row % group : (int)h.heads + w.kv_head;
+        rows_turn<LANES>(t, o, h, is_query, w.entry, token, head, is_query ? h.scale * ROWS_LOG2_E : 1, stage,
+                         is_query ? s_query + i * size : stage);
+        if (!is_query)
+            rows_make(t, o, h, w, token, stage, rows_scratch<ROWS>::keys(size));
     }
 }
 
@@ -397,19 +411,12 @@ template <int ROWS, int LANES, int WORDS>
 MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
 {
     constexpr int STEPS = ROWS_POSITIONS * LANES / 32;
-    const int warp = mpk_thread() / 32, size = (int)h.size;
-    const int length = (int)o.k_cache.dims[2];
+    constexpr bool AHEAD = LANES < 32; /* longer rows leave no registers for it */
+    const int warp = mpk_thread() / 32, size = (int)h.size, length = (int)o.k_cache.dims[2];
     int p0 = w.split * CACHE_UNIT + warp * ROWS_POSITIONS;
     rows_block<STEPS, WORDS> block = {};
     rows_sum<ROWS> a;
-    constexpr bool AHEAD = LANES < 32; /* longer rows leave no registers for it */
-    if (AHEAD && p0 < length)
-        rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
-    mpk_sync();
-    rows_prepare<ROWS, LANES>(t, o, h, w, row0);
-    mpk_sync();
-    if (!AHEAD && p0 < length)
-        rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
+    bool is_prepared = !AHEAD;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         a.largest[r] = -MPK_INFINITY;
@@ -418,12 +425,22 @@ MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_h
         for (int i = 0; i < 8; i++)
             a.value[r][i] = 0;
     }
-    while (p0 < length) {
-        if (block.seen)
-            rows_attend<ROWS, LANES>(t, o, h, rows_scratch<ROWS>::keys(size), &block, &a);
-        p0 += (int)h.splits * CACHE_UNIT;
+    mpk_sync();
+    if (!AHEAD) {
+        rows_prepare<ROWS, LANES>(t, o, h, w, row0);
+        mpk_sync();
+    }
+#pragma unroll 1
+    for (; p0 < length || !is_prepared; p0 += (int)h.splits * CACHE_UNIT) {
         if (p0 < length)
             rows_fetch<ROWS, LANES>(t, o, h, w, row0, p0, &block);
+        if (!is_prepared) {
+            rows_prepare<ROWS, LANES>(t, o, h, w, row0);
+            mpk_sync();
+            is_prepared = true;
+        }
+        if (p0 < length && block.seen)
+            rows_attend<ROWS, LANES>(t, o, h, rows_scratch<ROWS>::keys(size), &block, &a);
     }
     rows_keep<ROWS, LANES>(t, h, &a);
     mpk_sync();
@@ -459,7 +476,6 @@ MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, con
                        (w.entry * o.k_cache.stride[0] + w.kv_head * o.k_cache.stride[1]) * (WORDS / 2);
             w.g_values = mpk_data(t, o.v_cache) +
                          (w.entry * o.v_cache.stride[0] + w.kv_head * o.v_cache.stride[1]) * (WORDS / 2);
-            w.aligned = (((rt_u64)w.g_keys | (rt_u64)w.g_values) & 15) == 0;
             for (w.split = (int)mpk_lo(t, 1); w.split < (int)mpk_hi(t, 1); w.split++) {
                 for (int row0 = 0; row0 < group * tokens; row0 += ROWS)
                     rows_split<ROWS, LANES, WORDS>(t, o, h, w, row0);

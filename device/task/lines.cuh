@@ -52,18 +52,36 @@ MPK_FN rt_u32 lines_worth(float x, bool largest)
     return x == x ? mpk_key(largest ? x : -x) : 0xffffffffu;
 }
 
-/* That of the best entry of a piece. */
-MPK_FN rt_u32 lines_best(int dtype, const lines_piece &p, bool largest)
+/* The best entry of a piece of finite numbers; probe: 0 as long as there are no others. */
+MPK_FN float lines_best(int dtype, const lines_piece &p, bool largest, float *probe)
 {
-    float best = largest ? -MPK_INFINITY : MPK_INFINITY;
-    bool good = true;
+    float best = lines_entry(dtype, p, 0);
 #pragma unroll
     for (int i = 0; i < (dtype == MPK_F32 ? 4 : 8); i++) {
         const float x = lines_entry(dtype, p, i);
-        best = (largest ? x > best : x < best) ? x : best;
-        good = good && x == x;
+        best = largest ? fmaxf(best, x) : fminf(best, x);
+        *probe = fmaf(x, 0, *probe);
     }
-    return good ? lines_worth(best, largest) : 0xffffffffu;
+    return best;
+}
+
+/* What a thread has found: how good the best entry so far is, and in which piece it was first. */
+struct lines_found {
+    rt_u32 worth;
+    rt_i64 piece;
+};
+
+/* Pieces first, first + MPK_THREADS, ..., of which some hold infinities or NaN. */
+MPK_FN void lines_search_all(const mpk_view &x, const char *g_line, rt_i64 first, rt_i64 pieces, int per, bool largest,
+                             lines_found *f)
+{
+#pragma unroll 1
+    for (int k = 0; k < LINES_AHEAD * per; k++) {
+        const rt_i64 piece = first + k / per * MPK_THREADS;
+        const rt_u32 own = piece < pieces ? lines_worth(mpk_get(x, g_line, piece * per + k % per), largest) : 0;
+        f->piece = own > f->worth ? piece : f->piece;
+        f->worth = own > f->worth ? own : f->worth;
+    }
 }
 
 /* This thread's share of a line of n neighbours that is aligned to 16 bytes: how good its first best entry is, and the
@@ -73,29 +91,39 @@ MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool l
     const lines_piece *g = (const lines_piece *)g_line;
     const int per = x.dtype == MPK_F32 ? 4 : 8;
     const rt_i64 pieces = n / per;
-    rt_u32 key = 0;
-    rt_i64 at = 0;
+    lines_found f = {0, 0};
+#pragma unroll 1
     for (rt_i64 i = mpk_thread(); i < pieces; i += LINES_AHEAD * MPK_THREADS) {
         lines_piece p[LINES_AHEAD];
+        float own[LINES_AHEAD], all = 0, probe = 0;
 #pragma unroll
         for (int k = 0; k < LINES_AHEAD; k++)
             p[k] = g[i + k * MPK_THREADS < pieces ? i + k * MPK_THREADS : i]; /* the first again changes nothing */
 #pragma unroll
         for (int k = 0; k < LINES_AHEAD; k++) {
-            const rt_u32 own = lines_best(x.dtype, p[k], largest);
-            at = own > key ? i + k * MPK_THREADS : at;
-            key = own > key ? own : key;
+            own[k] = lines_best(x.dtype, p[k], largest, &probe);
+            all = !k ? own[0] : largest ? fmaxf(all, own[k]) : fminf(all, own[k]);
+        }
+        if (probe != 0) {
+            lines_search_all(x, g_line, i, pieces, per, largest, &f);
+        } else if (lines_worth(all, largest) > f.worth) {
+            f.worth = lines_worth(all, largest);
+#pragma unroll
+            for (int k = LINES_AHEAD; k-- > 0;)
+                f.piece = own[k] == all ? i + k * MPK_THREADS : f.piece;
         }
     }
-    for (int i = per; key && i-- > 0;)
-        if (lines_worth(lines_entry(x.dtype, g[at], i), largest) == key)
-            *best = ~(rt_u64)(at * per + i);
+#pragma unroll 1
+    for (int i = per; f.worth && i-- > 0;)
+        if (lines_worth(mpk_get(x, g_line, f.piece * per + i), largest) == f.worth)
+            *best = ~(rt_u64)(f.piece * per + i);
+#pragma unroll 1
     for (rt_i64 i = pieces * per + mpk_thread(); i < n; i += MPK_THREADS) {
         const rt_u32 own = lines_worth(mpk_get(x, g_line, i), largest);
-        *best = own > key ? ~(rt_u64)i : *best;
-        key = own > key ? own : key;
+        *best = own > f.worth ? ~(rt_u64)i : *best;
+        f.worth = own > f.worth ? own : f.worth;
     }
-    *most = key;
+    *most = f.worth;
 }
 
 /* The first of the best entries of each line. */

@@ -52,14 +52,14 @@ static bool accepts_heads(const gen_call *c)
 
 static void print_place(text *out)
 {
-    text_print(out, "    constexpr heads_place place = {in_positions, in_slots, in_pages, in_k_cache, in_v_cache};\n");
+    text_print(out, "    static constexpr heads_place place = {in_positions, in_slots, in_pages, in_k_cache, in_v_cache};\n");
 }
 
 /* `table`: the operand with the angles, or "{-1}"; half: pairs that turn. */
 static void print_source(const char *table, int64_t heads, int64_t kv_heads, int64_t size, int64_t half,
                          bool interleaved, double eps, text *out)
 {
-    text_print(out, "    constexpr heads_source source = {in_qkv, %s, %lld, %lld, %lld, %lld, %s, ", table,
+    text_print(out, "    static constexpr heads_source source = {in_qkv, %s, %lld, %lld, %lld, %lld, %s, ", table,
                (long long)heads, (long long)kv_heads, (long long)size, (long long)half, interleaved ? "true" : "false");
     gen_print_double(eps, out);
     text_print(out, "};\n");

@@ -49,7 +49,7 @@ static void print_how(const gen_call *c, const heads *n, double scale, double ep
     text_print(out, "};\n");
 }
 
-/* "    constexpr cache_operands o = ...;\n    constexpr cache_how h = ...;" */
+/* "    static constexpr cache_operands o = ...;\n    constexpr cache_how h = ...;" */
 static void print_constants(const gen_call *c, text *out)
 {
     const ir_attribute *a = c->op->attributes;
@@ -57,7 +57,7 @@ static void print_constants(const gen_call *c, text *out)
     if (!writes_cache(c)) {
         text_print(
             out,
-            "    constexpr mpk_view none = {-1, MPK_I32, RT_ALL, 1, {%lld}, {0}};\n    constexpr cache_operands o "
+            "    constexpr mpk_view none = {-1, MPK_I32, RT_ALL, 1, {%lld}, {0}};\n    static constexpr cache_operands o "
             "= {in_q, in_k, in_v, none, in_mask, {-1}, {-1}, {-1}, {-1}, out_part, out_lse};\n",
             (long long)n.tokens);
         print_how(c, &n, a[0].f, 0, out);
@@ -69,7 +69,7 @@ static void print_constants(const gen_call *c, text *out)
                gen_dtype_name(gen_input(c, Q)->dtype), (long long)n.entries, (long long)(n.q + 2 * n.kv),
                (long long)n.tokens, (long long)n.size, (long long)n.tokens * columns, (long long)n.size, columns);
     text_print(out,
-               "    constexpr cache_operands o = {heads, in_k_cache, in_v_cache, in_index, in_mask, in_cos, in_sin, "
+               "    static constexpr cache_operands o = {heads, in_k_cache, in_v_cache, in_index, in_mask, in_cos, in_sin, "
                "in_q_norm, in_k_norm, out_part, out_lse};\n");
     print_how(c, &n, a[SCALE].f, a[EPS].f, out);
 }
@@ -129,11 +129,18 @@ static uint32_t scratch_of_rows(const gen_call *c)
     return (uint32_t)((1 + WARPS) * rows * n.size * 4 + WARPS * rows * 8 + fresh);
 }
 
-/* Rows of whole words of 16 bytes, in a piece whose bytes are counted in 32 bits. */
-static bool is_piece(const ir_tensor *t, int64_t words)
+/* Rows of whole words of 16 bytes, which begin at such, in a piece whose bytes are counted in 32 bits. */
+static bool is_piece(const gen_call *c, uint32_t operand, int64_t words)
 {
+    const ir_tensor *t = gen_input(c, operand);
+    const int64_t unit = words == 8 ? 4 : 8;
+    int64_t stride[IR_MAX_RANK], offset;
+    ir_strides(c->ir, c->op->in[operand], stride, &offset);
+    for (int i = 0; i < 3; i++)
+        if (t->stride[i] % unit)
+            return false;
     return (t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16) && t->stride[3] == 1 &&
-           t->stride[2] % (words == 8 ? 4 : 8) == 0 && t->dims[2] * t->stride[2] < INT32_MAX / 8;
+           offset % unit == 0 && t->dims[2] * t->stride[2] < INT32_MAX / 8;
 }
 
 /* The results are stored row by row. */
@@ -149,7 +156,7 @@ static bool accepts_rows(const gen_call *c)
     heads n = heads_of(c);
     return accepts(c) && n.size % 8 == 0 && words_of(c) * lanes_of(c) <= MOST_WORDS && n.tokens <= MOST_TOKENS &&
            n.entries * gen_input(c, Q)->stride[0] < INT32_MAX / 8 && ir_elements(gen_input(c, Q)) < INT32_MAX / 8 &&
-           is_piece(k, words_of(c)) && is_piece(v, words_of(c)) && v->dtype == k->dtype && v->dims[3] == n.size &&
+           is_piece(c, KEYS, words_of(c)) && is_piece(c, VALUES, words_of(c)) && v->dtype == k->dtype && v->dims[3] == n.size &&
            is_dense_rows(gen_output(c, 0)) && is_dense_rows(gen_output(c, 1)) &&
            scratch_of_rows(c) <= MOST_SCRATCH_BYTES;
 }

@@ -72,6 +72,8 @@ static const char *const more_graphs[] = {
     "input %x : bool[5000]\n%v, %i = scan_extreme(%x) {axis = 0}\n",
     "input %x : f32[2, 40000] live=rows\n%v, %i = extreme(%x) {axis = 1, kind = \"min\"}\n",
     "input %x : bf16[3, 6005]\n%v, %i = extreme(%x) {axis = 1}\n",
+    "input %x : f32[2, 9000]\n%y = map(%x) {expr = \"log(abs(x0) - 0.01)\"}\n%v, %i = extreme(%y) {axis = 1}\n",
+    "input %x : f32[9000]\n%y = map(%x) {expr = \"1 / where(x0 > 0.1, x0, 0.0)\"}\n%v, %i = extreme(%y) {axis = 0}\n",
     "input %x : f16[8000]\n%y = map(%x) {expr = \"sqrt(x0 + 3.5)\"}\n%v, %i = extreme(%y) {axis = 0}\n",
     "input %x : bf16[2, 1, 8192]\n%y = map(%x) {expr = \"x0 - x0 - 1\"}\n%v, %i = extreme(%y) {axis = 2, kind = "
     "\"min\"}\n",

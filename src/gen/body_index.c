@@ -91,7 +91,7 @@ static uint32_t print_indices(const gen_call *c, uint32_t first, int64_t *named,
             if (t->dims[a] > 1)
                 named[a + rank - t->rank] = t->dims[a];
     }
-    text_print(out, "    constexpr index_views indices = {in_x, {");
+    text_print(out, "    static constexpr index_views indices = {in_x, {");
     for (uint32_t i = 0; i < k; i++)
         text_print(out, "%sin_index%u", i ? ", " : "", i);
     text_print(out, "}, %u, %u};\n", k, rank);

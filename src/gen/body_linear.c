@@ -26,11 +26,11 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
     const char *activation = str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
     int64_t column = 0;
     gen_print_head(c, n, out);
-    text_print(out, "    constexpr linear_source source = {in_x, in_norm, {-1}, ");
+    text_print(out, "    static constexpr linear_source source = {in_x, in_norm, {-1}, ");
     gen_print_double(c->op->attributes[EPS].f, out);
     text_print(out, "};\n");
     for (uint32_t i = 0; i < 3 && gen_input(c, W0 + i) && (i == 0 || !glu.n); i++) {
-        text_print(out, "    constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, ACTIVATE_%s};\n", i, i,
+        text_print(out, "    static constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, ACTIVATE_%s};\n", i, i,
                    glu.n ? "in_b1" : "{-1}", activation);
         text_print(out, "    linear_weight<%d>(t, source, in_w%u, in_w1, end%u, %lld);\n", tokens_at_once(c), i, i,
                    (long long)column);
@@ -44,10 +44,10 @@ static mpk_status print_logits(mpk_context *cx, const gen_call *c, uint32_t n, t
 {
     (void)cx;
     gen_print_head(c, n, out);
-    text_print(out, "    constexpr linear_source source = {in_x, in_norm, in_rows, ");
+    text_print(out, "    static constexpr linear_source source = {in_x, in_norm, in_rows, ");
     gen_print_double(c->op->attributes[EPS].f, out);
     text_print(out,
-               "};\n    constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE};\n"
+               "};\n    static constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE};\n"
                "    linear_weight<%d>(t, source, in_w, in_w, end, 0);\n    mpk_sync();\n"
                "    logits_peaks(t, out_logits, out_peaks);\n}\n",
                tokens_at_once(c));

@@ -28,7 +28,8 @@ static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_
     TRY(verify(s, g, verify_ns));
     TRY(pass_drop_implied(s, g));
     TRY(pass_fuse_events(s, g));
-    TRY(pass_postpone(s, g));
+    if (!s->options->coarse_events) /* events between whole operators follow the order of these */
+        TRY(pass_postpone(s, g));
     TRY(pass_merge_forks(s, g));
     if (s->options->coarse_events)
         TRY(pass_coarsen_events(s, g));

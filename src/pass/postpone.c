@@ -8,7 +8,7 @@
  * Rule: of the tasks that trigger the end alone, take the one that follows most tasks.  The tasks of an event that has
  * more forks among its in-tasks than out-tasks, all of which trigger the end alone, wait for that task's event instead,
  * which gets those of their in-tasks that it does not follow already.  Nobody waits for the out-tasks of either event
- * but the end, so no cycle can arise.  Cost: linear in the edges, and exact reachability.
+ * but the end, so no cycle can arise between tasks; between whole operators one can.  Cost: linear in the edges, and exact reachability.
  */
 #include "pass/pass.h"
 

@@ -389,11 +389,28 @@ static uint32_t check_worker(const bed *b, const cuda_flow *flow, const rt_entry
     return n_quiet;
 }
 
-static void test_carriers(void **state)
+/* Of what quiet tasks write nothing lies in memory that is reused, nor in that of another tensor. */
+static void check_own_memory(const cuda_machine *m, const ir_graph *ir)
 {
-    (void)state;
+    const cuda_flow *flow = &m->carriers.flows[0];
+    for (ir_tensor_id i = 0; i < ir->tensors.n; i++) {
+        const ir_tensor *t = &ir->tensors.at[i];
+        if (t->producer <= flow->gate || t->producer >= flow->end || t->kind != IR_TEMP || tg_root(ir, i) != i)
+            continue;
+        assert_int_not_equal(flow->at[i], CUDA_IN_AREA);
+        assert_true(flow->at[i] + (uint64_t)ir_bytes(t) <= m->carriers.n_bytes);
+        assert_true(flow->is_carried[i] == (flow->at[i] < m->carriers.n_carried));
+        for (ir_tensor_id k = 0; k < i; k++)
+            assert_true(flow->at[k] == CUDA_IN_AREA || flow->at[k] + (uint64_t)ir_bytes(&ir->tensors.at[k]) <= flow->at[i]);
+    }
+}
+
+static void check_carriers(cuda_mode mode)
+{
     bed *b = set_up(chain);
-    check_ok(&b->cx, start(b));
+    for (uint32_t i = 0; i < b->image.n_weights && mode == CUDA_CALLS; i++)
+        b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
+    check_ok(&b->cx, start_as(b, mode));
     const cuda_machine *m = cuda_of(b->m);
     const cuda_flow *flow = &m->carriers.flows[0];
     const ir_graph *ir = b->image.ir[0];
@@ -416,7 +433,15 @@ static void test_carriers(void **state)
             carried += (uint64_t)ir_bytes(&ir->tensors.at[i]);
     assert_true(carried > 0);
     assert_int_equal(cleared, carried); /* each byte once: tasks of an operator are disjoint and cover its result */
+    check_own_memory(m, ir);
     tear_down(b);
+}
+
+static void test_carriers(void **state)
+{
+    (void)state;
+    check_carriers(CUDA_PERSISTENT);
+    check_carriers(CUDA_CALLS);
 }
 
 /* Where nothing can be carried, and where kernels end between operators, counters do it all. */

@@ -23,7 +23,7 @@ static void check_again(mpk_context *cx, arena *a, const text *first)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const passes[TG_LEVELS] = {"depend,drop_implied,fuse_events", "fuse_events",
-                                                  "merge_forks,label_launch,normalize", "linearize,assign",
+                                                  "postpone,merge_forks,label_launch,normalize", "linearize,assign",
                                                   "plan_memory"};
     mpk_context cx = {0};
     arena a = {0};

@@ -439,6 +439,19 @@ def test_explain():
     assert "aten._linalg_det.default" in told.fallbacks and "aten._linalg_det.default" in str(told)
 
 
+def test_products_of_columns_with_rows_are_multiplications():
+    for dtype in (torch.float32, torch.bfloat16):
+        a, b = torch.randn(3, 5, 1).to(dtype), torch.randn(3, 1, 7).to(dtype)
+        told = mpk.explain(torch.bmm, a, b)
+        assert told.kinds == {"mul": 1} and torch.equal(told.result, torch.bmm(a, b))
+
+
+def test_only_a_gpu_has_a_profile():
+    x = torch.randn(4)
+    told = mpk.explain(torch.neg, x, profile=True)
+    assert told.profile == [] and torch.equal(told.result, -x) and "us of a launch" not in str(told)
+
+
 @pytest.mark.parametrize("name", ["generate", "vision", "module"])
 def test_example(name):
     if "mpk" not in torch._dynamo.list_backends():  # the package is not installed, only in the path

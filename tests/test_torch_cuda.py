@@ -348,6 +348,17 @@ def test_explain_names_the_gpu():
     assert "1 launches a call on " + torch.cuda.get_device_name(0) in str(told)
 
 
+def test_explain_tells_where_the_time_goes():
+    net = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).to(GPU).bfloat16()
+    told = mpk.explain(net, torch.randn(2, 512, device=GPU).bfloat16(), profile=True)
+    (profile,) = told.profile
+    by_kind = {k["kind"]: k for k in profile["kinds"]}
+    assert set(by_kind) == set(told.kinds)
+    assert sum(k["tasks"] for k in profile["kinds"]) == told.tasks
+    assert all(0 < k["body_us"] <= k["longest_us"] < 1000 for k in profile["kinds"])
+    assert "linear by linear_stream" in str(told)
+
+
 def test_a_call_costs_little(monkeypatch):
     """The host's time in the backend, and in the whole call of the compiled function."""
     seen, call = [], gpu.GpuRunner.__call__

@@ -185,6 +185,19 @@ def test_a_call_is_one_launch_with_the_addresses_of_its_tensors(face):
     assert explained["device"] == "Fake GPU 0" and explained["workers"] == 8
 
 
+def test_a_profile_is_asked_for_when_compiling(face):
+    x = torch.randn(8)
+    torch.compile(lambda x: x + 1, backend=backend.mpk)(x)
+    with pytest.raises(mpk.ArgumentError, match="not compiled with a profile"):
+        StandInRunner.made[0].program.profile()
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 2, backend=backend.mpk, options=backend.Options(profile=True))(x)
+    told = StandInRunner.made[1].program.profile()
+    assert told["kinds"] == [] and told["tokens"] == 1  # nothing ran: the stand-in's kernel is a function of the test
+    told = mpk.explain(lambda x: x + 3, x, profile=True)
+    assert told.profile[0]["kinds"] == [] and "us of a launch" in str(told)
+
+
 def test_weights_are_packed_once_and_again_when_they_change(face):
     net = torch.nn.Linear(256, 64, bias=False).bfloat16()
     fast, x = torch.compile(net, backend=backend.mpk), torch.randn(2, 256).bfloat16()

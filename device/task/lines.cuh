@@ -126,6 +126,30 @@ MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool l
     *most = f.worth;
 }
 
+/* Each thread of a group gets the best that any has found, of equal ones the first.  Called by all threads. */
+MPK_FN void lines_agree(const mpk_task &t, int group, rt_u64 *most, rt_u64 *best)
+{
+    rt_u64 *s_most = (rt_u64 *)t.s_scratch, *s_best = s_most + MPK_THREADS;
+    const int thread = mpk_thread(), first = thread / group * group;
+    const bool is_member = first + group <= MPK_THREADS;
+    s_most[thread] = *most;
+    s_best[thread] = *best;
+    mpk_sync();
+#pragma unroll 1
+    for (int n = group; n > 1; n = (n + 1) / 2) {
+        const int other = thread + (n + 1) / 2;
+        if (is_member && other < first + n &&
+            (s_most[other] > s_most[thread] || (s_most[other] == s_most[thread] && s_best[other] > s_best[thread]))) {
+            s_most[thread] = s_most[other];
+            s_best[thread] = s_best[other];
+        }
+        mpk_sync();
+    }
+    *most = s_most[first];
+    *best = s_best[first];
+    mpk_sync();
+}
+
 /* The first of the best entries of each line. */
 MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value, const mpk_view &index, int axis,
                         bool keep, bool largest)
@@ -162,11 +186,8 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
                 }
             }
         }
-        if (group > 1) {
-            rt_u64 mine_most = most;
-            most = mpk_max(t, group, mine_most);
-            best = mpk_max(t, group, mine_most == most ? best : 0);
-        }
+        if (group > 1)
+            lines_agree(t, group, &most, &best);
         if (!mine || lane)
             continue;
         copies_move(value.dtype, g_value, mpk_offset(value, at), g_x, from + (rt_i64)~best * x.stride[axis]);

@@ -155,6 +155,8 @@ def product(e: Emitter, a: Val, b: Val) -> Val:
     """a [.., M, N] b [.., N, Q].  Projections by weights that lie as [Q, N] are the operator linear."""
     if a.numel == 0:
         return e.folded(torch.zeros((1,) * a.rank, dtype=a.dtype).expand(*a.shape[:-1], b.shape[-1]))
+    if a.rank == 3 and a.shape[-1] == 1 and a.is_float:  # positions times frequencies
+        return e.op("mul", a, b)
     if a.rank == 2 and a.is_float and a.dtype is not torch.float64 and b.transposed is not None:
         return e.op("linear", a, b.transposed)
     return e.op("batch_matmul", a, b)

@@ -145,6 +145,13 @@ static mpk_status print_extreme(mpk_context *cx, const gen_call *c, uint32_t n, 
     return MPK_OK;
 }
 
+/* lines_agree: a merit and a place for each thread. */
+static uint32_t scratch_of_extreme(const gen_call *c)
+{
+    (void)c;
+    return 2 * GEN_REDUCE_BYTES;
+}
+
 static mpk_status print_scan(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     static const char *const kinds[] = {"sum", "prod", "logsumexp", NULL};
@@ -243,7 +250,7 @@ const gen_body gen_body_take_along = GEN_BODY("take_along", "index", print_take_
 const gen_body gen_body_index = GEN_BODY("index", "index", print_index, NULL);
 const gen_body gen_body_index_put = GEN_BODY("index_put", "scatter", print_index_put, scratch_of_index_put);
 const gen_body gen_body_scatter = GEN_BODY("scatter", "scatter", print_scatter, scratch_of_scatter);
-const gen_body gen_body_extreme = GEN_BODY("extreme", "lines", print_extreme, gen_scratch_reduce);
+const gen_body gen_body_extreme = GEN_BODY("extreme", "lines", print_extreme, scratch_of_extreme);
 const gen_body gen_body_scan = GEN_BODY("scan", "lines", print_scan, gen_scratch_reduce);
 const gen_body gen_body_scan_extreme = GEN_BODY("scan_extreme", "lines", print_scan_extreme, gen_scratch_reduce);
 const gen_body gen_body_sort = GEN_BODY("sort", "sort", print_sort, scratch_of_sort);

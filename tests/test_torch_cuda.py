@@ -349,7 +349,8 @@ def test_explain_names_the_gpu():
 
 
 def test_explain_tells_where_the_time_goes():
-    net = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).to(GPU).bfloat16()
+    net = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512))
+    net = net.to(GPU).bfloat16()
     told = mpk.explain(net, torch.randn(2, 512, device=GPU).bfloat16(), profile=True)
     (profile,) = told.profile
     by_kind = {k["kind"]: k for k in profile["kinds"]}

@@ -1,8 +1,9 @@
 /* lines.cuh - operators on lines along an axis: extreme, scan, scan_extreme, search_sorted.
  *
  * A short line is one thread's.  A longer one is shared by a group of threads, by its length alone: for extreme they
- * take turns, by pieces of 16 bytes if the line is long and its entries are neighbours; for the running ones each has a part, goes through it, learns what the parts before it come to, and goes
- * through it again.  Cost: one pass over x, or two.
+ * take turns, by pieces of 16 bytes if the line is long and its entries are neighbours; for the running ones each has a
+ * part, goes through it, learns what the parts before it come to, and goes through it again.  Cost: one pass over x, or
+ * two.
  */
 #ifndef TASK_LINES_CUH
 #define TASK_LINES_CUH

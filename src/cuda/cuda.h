@@ -118,7 +118,8 @@ typedef struct cuda_times {
     double trigger;   /* until its event was counted: scheduling */
     double longest;   /* body of the slowest task */
 } cuda_times;
-/* out[ops of the graph].  The kernel is let go to rest; of CUDA_CALLS the last run is waited for.  MPK_EARG: the machine was not started with `profile`. */
+/* out[ops of the graph].  The kernel is let go to rest; of CUDA_CALLS the last run is waited for.  MPK_EARG: the
+ * machine was not started with `profile`. */
 mpk_status cuda_read_times(mpk_context *cx, machine *m, uint32_t graph, cuda_times *out);
 
 /* How long tokens took to the host and the news of it back (rt_delays), nanoseconds; of the last bursts. */

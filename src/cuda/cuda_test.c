@@ -401,7 +401,8 @@ static void check_own_memory(const cuda_machine *m, const ir_graph *ir)
         assert_true(flow->at[i] + (uint64_t)ir_bytes(t) <= m->carriers.n_bytes);
         assert_true(flow->is_carried[i] == (flow->at[i] < m->carriers.n_carried));
         for (ir_tensor_id k = 0; k < i; k++)
-            assert_true(flow->at[k] == CUDA_IN_AREA || flow->at[k] + (uint64_t)ir_bytes(&ir->tensors.at[k]) <= flow->at[i]);
+            assert_true(flow->at[k] == CUDA_IN_AREA ||
+                        flow->at[k] + (uint64_t)ir_bytes(&ir->tensors.at[k]) <= flow->at[i]);
     }
 }
 

@@ -52,7 +52,8 @@ static bool accepts_heads(const gen_call *c)
 
 static void print_place(text *out)
 {
-    text_print(out, "    static constexpr heads_place place = {in_positions, in_slots, in_pages, in_k_cache, in_v_cache};\n");
+    text_print(
+        out, "    static constexpr heads_place place = {in_positions, in_slots, in_pages, in_k_cache, in_v_cache};\n");
 }
 
 /* `table`: the operand with the angles, or "{-1}"; half: pairs that turn. */

@@ -55,11 +55,11 @@ static void print_constants(const gen_call *c, text *out)
     const ir_attribute *a = c->op->attributes;
     heads n = heads_of(c);
     if (!writes_cache(c)) {
-        text_print(
-            out,
-            "    constexpr mpk_view none = {-1, MPK_I32, RT_ALL, 1, {%lld}, {0}};\n    static constexpr cache_operands o "
-            "= {in_q, in_k, in_v, none, in_mask, {-1}, {-1}, {-1}, {-1}, out_part, out_lse};\n",
-            (long long)n.tokens);
+        text_print(out,
+                   "    constexpr mpk_view none = {-1, MPK_I32, RT_ALL, 1, {%lld}, {0}};\n    static constexpr "
+                   "cache_operands o "
+                   "= {in_q, in_k, in_v, none, in_mask, {-1}, {-1}, {-1}, {-1}, out_part, out_lse};\n",
+                   (long long)n.tokens);
         print_how(c, &n, a[0].f, 0, out);
         return;
     }
@@ -68,9 +68,10 @@ static void print_constants(const gen_call *c, text *out)
                "    constexpr mpk_view heads = {0, %s, RT_ALL, 4, {%lld, %lld, %lld, %lld}, {%lld, %lld, %lld, 1}};\n",
                gen_dtype_name(gen_input(c, Q)->dtype), (long long)n.entries, (long long)(n.q + 2 * n.kv),
                (long long)n.tokens, (long long)n.size, (long long)n.tokens * columns, (long long)n.size, columns);
-    text_print(out,
-               "    static constexpr cache_operands o = {heads, in_k_cache, in_v_cache, in_index, in_mask, in_cos, in_sin, "
-               "in_q_norm, in_k_norm, out_part, out_lse};\n");
+    text_print(
+        out,
+        "    static constexpr cache_operands o = {heads, in_k_cache, in_v_cache, in_index, in_mask, in_cos, in_sin, "
+        "in_q_norm, in_k_norm, out_part, out_lse};\n");
     print_how(c, &n, a[SCALE].f, a[EPS].f, out);
 }
 
@@ -156,8 +157,8 @@ static bool accepts_rows(const gen_call *c)
     heads n = heads_of(c);
     return accepts(c) && n.size % 8 == 0 && words_of(c) * lanes_of(c) <= MOST_WORDS && n.tokens <= MOST_TOKENS &&
            n.entries * gen_input(c, Q)->stride[0] < INT32_MAX / 8 && ir_elements(gen_input(c, Q)) < INT32_MAX / 8 &&
-           is_piece(c, KEYS, words_of(c)) && is_piece(c, VALUES, words_of(c)) && v->dtype == k->dtype && v->dims[3] == n.size &&
-           is_dense_rows(gen_output(c, 0)) && is_dense_rows(gen_output(c, 1)) &&
+           is_piece(c, KEYS, words_of(c)) && is_piece(c, VALUES, words_of(c)) && v->dtype == k->dtype &&
+           v->dims[3] == n.size && is_dense_rows(gen_output(c, 0)) && is_dense_rows(gen_output(c, 1)) &&
            scratch_of_rows(c) <= MOST_SCRATCH_BYTES;
 }
 

@@ -30,8 +30,8 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
     gen_print_double(c->op->attributes[EPS].f, out);
     text_print(out, "};\n");
     for (uint32_t i = 0; i < 3 && gen_input(c, W0 + i) && (i == 0 || !glu.n); i++) {
-        text_print(out, "    static constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, ACTIVATE_%s};\n", i, i,
-                   glu.n ? "in_b1" : "{-1}", activation);
+        text_print(out, "    static constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, ACTIVATE_%s};\n", i,
+                   i, glu.n ? "in_b1" : "{-1}", activation);
         text_print(out, "    linear_weight<%d>(t, source, in_w%u, in_w1, end%u, %lld);\n", tokens_at_once(c), i, i,
                    (long long)column);
         column += gen_input(c, W0 + i)->dims[0];

@@ -8,7 +8,8 @@
  * Rule: of the tasks that trigger the end alone, take the one that follows most tasks.  The tasks of an event that has
  * more forks among its in-tasks than out-tasks, all of which trigger the end alone, wait for that task's event instead,
  * which gets those of their in-tasks that it does not follow already.  Nobody waits for the out-tasks of either event
- * but the end, so no cycle can arise between tasks; between whole operators one can.  Cost: linear in the edges, and exact reachability.
+ * but the end, so no cycle can arise between tasks; between whole operators one can.  Cost: linear in the edges, and
+ * exact reachability.
  */
 #include "pass/pass.h"
 
@@ -17,11 +18,11 @@ typedef struct postponer {
     tg_graph *g;
     tg_links links;
     tg_reach reach;
-    bool *is_last;      /* [n_tasks] triggers the end and nothing else */
-    tg_event_id target; /* the event that tasks are moved to */
+    bool *is_last;       /* [n_tasks] triggers the end and nothing else */
+    tg_event_id target;  /* the event that tasks are moved to */
     tg_task_id follower; /* one of its out-tasks */
-    bool *moves;        /* [n_events] its out-tasks are moved */
-    bool *waits, *runs; /* [n_tasks] is among the in-tasks, the out-tasks of the target */
+    bool *moves;         /* [n_events] its out-tasks are moved */
+    bool *waits, *runs;  /* [n_tasks] is among the in-tasks, the out-tasks of the target */
 } postponer;
 
 static uint32_t count_before(const tg_set *set)

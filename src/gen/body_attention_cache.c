@@ -56,9 +56,9 @@ static void print_constants(const gen_call *c, text *out)
     heads n = heads_of(c);
     if (!writes_cache(c)) {
         text_print(out,
-                   "    constexpr mpk_view none = {-1, MPK_I32, RT_ALL, 1, {%lld}, {0}};\n    static constexpr "
-                   "cache_operands o "
-                   "= {in_q, in_k, in_v, none, in_mask, {-1}, {-1}, {-1}, {-1}, out_part, out_lse};\n",
+                   "    constexpr mpk_view none = {-1, MPK_I32, RT_ALL, 1, {%lld}, {0}};\n"
+                   "    static constexpr cache_operands o = {in_q, in_k, in_v, none, in_mask, {-1}, {-1}, {-1}, {-1}, "
+                   "out_part, out_lse};\n",
                    (long long)n.tokens);
         print_how(c, &n, a[0].f, 0, out);
         return;
@@ -138,7 +138,7 @@ static bool is_piece(const gen_call *c, uint32_t operand, int64_t words)
     int64_t stride[IR_MAX_RANK], offset;
     ir_strides(c->ir, c->op->in[operand], stride, &offset);
     for (int i = 0; i < 3; i++)
-        if (t->stride[i] % unit)
+        if (t->dims[i] > 1 && t->stride[i] % unit)
             return false;
     return (t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16) && t->stride[3] == 1 &&
            offset % unit == 0 && t->dims[2] * t->stride[2] < INT32_MAX / 8;

@@ -22,7 +22,8 @@
  * comes, the bodies' side asks it to stop (resync), throws away what it has loaded for the step that does not come, and
  * both begin the new list together.
  *
- * A call (rt_call) is one step: nobody waits for another, and each warp leaves when its part of it is done.
+ * A call (rt_call; MPK_CALLS: each launch is one) is one step: nobody waits for another, and each warp leaves when its
+ * part of it is done.
  *
  * Where an operator is a kernel (RT_ONE_OP, src/cuda/baseline.c) the loader runs ahead of the end of the kernel before
  * as it runs ahead of events; all that bodies do comes after that end.
@@ -971,6 +972,7 @@ extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt
     if (k->mode == RT_ONE_OP)
         ptx_grid_let_next();
     worker_begin(k);
+#if !MPK_CALLS
     if (k->mode == RT_ONE_STEP) {
         ptx_grid_wait();
         if (blockIdx.x == 0 && warp == 0) {
@@ -979,6 +981,7 @@ extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt
         }
         return;
     }
+#endif
     if (warp < MPK_WARPS)
         body_loop();
 #if MPK_BULK
@@ -993,16 +996,21 @@ extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt
         return;
     else if (warp == MPK_WARPS + 2 && blockIdx.x == 0 && k->call.is_one)
         call_loop(k);
+#if !MPK_CALLS
     else if (warp == MPK_WARPS + 2 && blockIdx.x == 0)
         step_loop(k);
+#endif
     else if (warp == MPK_WARPS + 2 && blockIdx.x <= k->machine.n_schedulers) {
         if (threadIdx.x % 32 == 0)
             while (!ptx_load_flag(&mpk_w.abort)) {
                 if (!rt_sched_poll(&k->machine, &k->machine.schedulers[blockIdx.x - 1]))
                     __nanosleep(50);
             }
-    } else if (warp == MPK_WARPS + 3 && blockIdx.x == 0 && !k->call.is_one)
+    }
+#if !MPK_CALLS
+    else if (warp == MPK_WARPS + 3 && blockIdx.x == 0 && !k->call.is_one)
         courier_loop(k);
+#endif
     else if (warp == MPK_WARPS + 3 && threadIdx.x % 32 == 0)
         watch_loop();
 }

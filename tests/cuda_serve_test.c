@@ -226,7 +226,7 @@ static str fake_code(mpk_context *cx, arena *a, const gen_image *image)
     gen_source source;
     static const char elf[] = "\177ELF of the kernel";
     char *code = arena_alloc(a, 1, sizeof(cuda_code_head) + 2 * sizeof elf);
-    check_ok(cx, gen_source_of_image(cx, a, image, gen_arch_find("sm_90a"), &source));
+    check_ok(cx, gen_source_of_image(cx, a, image, gen_arch_find("sm_90a"), GEN_KERNEL, &source));
     cuda_code_head head = cuda_head_of(source.text, sizeof elf);
     memcpy(code, &head, sizeof head);
     memcpy(code + sizeof head, elf, sizeof elf);

@@ -60,18 +60,18 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 
 /* ---- code ---- */
 
-static mpk_status write_source(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch,
+static mpk_status write_source(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch, gen_whole whole,
                                gen_source *source, uint32_t *shared)
 {
-    TRY(gen_source_of_image(cx, a, image, arch, source));
+    TRY(gen_source_of_image(cx, a, image, arch, whole, source));
     *shared = arch->n_pages * arch->page_bytes + source->scratch_bytes;
     return MPK_OK;
 }
 
-mpk_status cuda_make_source(mpk_context *cx, arena *a, const gen_image *image, gen_arch *arch, gen_source *source,
-                            uint32_t *shared)
+mpk_status cuda_make_source(mpk_context *cx, arena *a, const gen_image *image, gen_arch *arch, gen_whole whole,
+                            gen_source *source, uint32_t *shared)
 {
-    TRY(write_source(cx, a, image, arch, source, shared));
+    TRY(write_source(cx, a, image, arch, whole, source, shared));
     if (*shared + OWN_SHARED_BYTES > arch->shared_bytes) {
         uint32_t over = *shared + OWN_SHARED_BYTES - arch->shared_bytes;
         uint32_t pages = (over + arch->page_bytes - 1) / arch->page_bytes;
@@ -79,7 +79,7 @@ mpk_status cuda_make_source(mpk_context *cx, arena *a, const gen_image *image, g
               "a task of this program needs %u bytes of shared memory: too many beside %s's %u", source->scratch_bytes,
               arch->gpu, arch->shared_bytes);
         arch->n_pages -= pages;
-        TRY(write_source(cx, a, image, arch, source, shared));
+        TRY(write_source(cx, a, image, arch, whole, source, shared));
     }
     return MPK_OK;
 }
@@ -163,7 +163,7 @@ mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch 
     uint32_t shared;
     text loader = {0}, kernel = {0};
     bool cached = false;
-    mpk_status status = cuda_make_source(cx, &a, image, &arch, &source, &shared);
+    mpk_status status = cuda_make_source(cx, &a, image, &arch, GEN_KERNEL, &source, &shared);
     if (status == MPK_OK)
         status = compile_loader(cx, &arch, false, keep, &loader);
     if (status == MPK_OK)

@@ -60,24 +60,24 @@ typedef struct bed {
     tg_program program;
     gen_image image;
     cuda_weight weights[8];
-    str code;
+    str code, call_code;
     machine *m;
 } bed;
 
 static uint64_t seed;
 
 /* What cuda_compile would give for an image. */
-static str fake_code(mpk_context *cx, arena *a, const gen_image *image)
+static str fake_code(mpk_context *cx, arena *a, const gen_image *image, gen_whole whole)
 {
     gen_source source;
     static const char elf[] = "\177ELF of the kernel";
     char *code = arena_alloc(a, 1, sizeof(cuda_code_head) + 2 * sizeof elf);
     gen_arch arch = *gen_arch_find("sm_90a");
-    check_ok(cx, gen_source_of_image(cx, a, image, &arch, &source));
+    check_ok(cx, gen_source_of_image(cx, a, image, &arch, whole, &source));
     uint32_t shared = arch.n_pages * arch.page_bytes + source.scratch_bytes + 8192; /* the worker's own */
     if (shared > arch.shared_bytes) {                                               /* pages give way to scratch */
         arch.n_pages -= (shared - arch.shared_bytes + arch.page_bytes - 1) / arch.page_bytes;
-        check_ok(cx, gen_source_of_image(cx, a, image, &arch, &source));
+        check_ok(cx, gen_source_of_image(cx, a, image, &arch, whole, &source));
     }
     cuda_code_head head = cuda_head_of(source.text, sizeof elf);
     memcpy(code, &head, sizeof head);
@@ -97,7 +97,8 @@ static bed *set_up(const char *source)
     check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(source), &g));
     check_ok(&b->cx, pass_compile(&b->cx, &b->a, &o, 1, &g, &n_tokens, &b->program));
     check_ok(&b->cx, gen_image_make(&b->cx, &b->a, &b->program, &b->image));
-    b->code = fake_code(&b->cx, &b->a, &b->image);
+    b->code = fake_code(&b->cx, &b->a, &b->image, GEN_KERNEL);
+    b->call_code = fake_code(&b->cx, &b->a, &b->image, GEN_CALL);
     assert_true(b->image.n_weights <= 8);
     for (uint32_t i = 0; i < b->image.n_weights; i++)
         b->weights[i].dtype = b->image.weights[i].dtype;
@@ -121,7 +122,8 @@ static void tear_down(bed *b)
 
 static mpk_status start_as(bed *b, cuda_mode mode)
 {
-    cuda_options o = {.code = b->code.at, .code_bytes = b->code.n, .mode = mode, .stall_ns = 1000000};
+    str code = mode == CUDA_CALLS ? b->call_code : b->code;
+    cuda_options o = {.code = code.at, .code_bytes = code.n, .mode = mode, .stall_ns = 1000000};
     cuda_weights w = {.at = b->weights, .seed = seed};
     b->m = NULL;
     return cuda_start(&b->cx, &b->image, &w, &o, &b->m);

@@ -30,7 +30,8 @@ static void count_memory(cuda_machine *m)
 mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
 {
     uint64_t begin = clock_ns();
-    NOTE(cx, cuda_make_source(cx, &m->arena, &m->machine.image, &m->arch, &m->source, &m->shared_bytes),
+    gen_whole whole = m->options.mode == CUDA_CALLS ? GEN_CALL : GEN_KERNEL;
+    NOTE(cx, cuda_make_source(cx, &m->arena, &m->machine.image, &m->arch, whole, &m->source, &m->shared_bytes),
          "writing the kernel");
     m->code_ns = m->code_wait_ns = clock_ns() - begin;
     TRY(cuda_plan_weights(cx, m));

@@ -215,6 +215,7 @@ static void print_constants(emitter *e, uint32_t scratch_bytes)
         {"PAGES", a->n_pages, "of the ring"},
         {"JIT_PAGES", jit && a->features & GEN_BULK ? a->n_pages / 2 : 0, "of these, kept for the loads of JIT tasks"},
         {"HYBRID", jit ? 1 : 0, "1: there are JIT tasks"},
+        {"CALLS", e->whole == GEN_CALL, "1: each launch is a call, no requests are served"},
         {"SCRATCH_BYTES", scratch_bytes, "of shared memory for a body"},
         {"THREAD_REGISTERS", a->thread_registers, "of each thread at most"},
         {"BODY_REGISTERS", a->body_registers, "of threads that call bodies, after setmaxnreg"},
@@ -372,12 +373,13 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     return MPK_OK;
 }
 
-mpk_status gen_source_of_image(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch, gen_source *out)
+mpk_status gen_source_of_image(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch, gen_whole whole,
+                               gen_source *out)
 {
     gen_graph *graphs;
     const rt_graph *rows = gen_image_table(image->block, RT_GRAPHS);
     NEW(cx, a, graphs, image->n_graphs);
     for (uint32_t i = 0; i < image->n_graphs; i++)
         graphs[i] = (gen_graph){image->ir[i], rows[i].n_tokens, rows[i].n_jit != 0};
-    return gen_source_make(cx, a, image->n_graphs, graphs, image->block->n_workers, arch, GEN_KERNEL, out);
+    return gen_source_make(cx, a, image->n_graphs, graphs, image->block->n_workers, arch, whole, out);
 }

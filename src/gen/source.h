@@ -58,6 +58,7 @@ typedef struct gen_graph {
 /* What the source holds. */
 typedef enum gen_whole {
     GEN_KERNEL,  /* everything */
+    GEN_CALL,    /* everything for launches that are one step each: nothing that serves requests */
     GEN_BODIES,  /* everything but device/kernel.cuh and what it alone needs: to be tested on the host */
     GEN_GENERIC, /* only bodies of rank 0, without pages and loaders: the same */
 } gen_whole;
@@ -66,8 +67,8 @@ typedef enum gen_whole {
  * borrowed.  MPK_EUNSUPPORTED: no body of this architecture accepts an operator; its name and operands are named. */
 mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs, uint32_t n_workers,
                            const gen_arch *arch, gen_whole whole, gen_source *out);
-/* The whole kernel for an image. */
-mpk_status gen_source_of_image(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch,
+/* The kernel for an image: GEN_KERNEL or GEN_CALL. */
+mpk_status gen_source_of_image(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch, gen_whole whole,
                                gen_source *out);
 
 /* The text of this name with every #include "x" replaced by the text x, each once: a source of its own.

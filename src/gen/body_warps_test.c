@@ -526,7 +526,8 @@ static void run_and_compare(const device *d, bed *b, const ir_box *boxes, size_t
     turn_caches(b, false);
     forget_empty_parts(b, expected, start);
     expect_peaks(b, expected);
-    b->slack = strcmp(b->op->def->name, "attention_split") == 0 ? 0x1p-9 : 0;
+    const char *name = b->op->def->name; /* of queries and keys: rounded as bf16, they may come out next to ref's */
+    b->slack = strcmp(name, "attention_split") == 0 || strcmp(name, "attention_cache") == 0 ? 0x1p-9 : 0;
     for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
         if (expected[i])
             compare(b, i, expected[i], start[i]);

@@ -2,9 +2,9 @@
  *
  * For each operator all its cases become one program, which the GPU runs with fresh random data, all entries alive and
  * only some; every result is compared with the operator's reference code.  Small models run a prompt and single tokens,
- * are compared with the interpreter, serve requests, and repeat; one of them also as CUDA graphs.  Models whose name
- * ends in "invariant" are compiled and served so that company changes no bit: requests alone and together, logits and
- * tokens.
+ * are compared with the interpreter, serve requests, and repeat; one of them also as CUDA graphs, and with tasks that
+ * are launched just in time.  Models whose name ends in "invariant" are compiled and served so that company changes no
+ * bit: requests alone and together, logits and tokens.
  *
  * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is replaced, and the next
  * item goes on.  Before, all programs are compiled by as many processes as there are processors, into a cache that the
@@ -48,6 +48,7 @@ typedef struct item {
     bool fast;          /* compiled as for a GPU */
     bool invariant;     /* of a model: so that company changes no bit */
     cuda_mode mode;     /* of a model */
+    pass_launch launch; /* of a model */
     outcome outcome;
     double seconds;
     char words[WORDS];
@@ -431,7 +432,7 @@ static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
                          .n_rows = n < 8 ? n : 8,
                          .n_slots = invariant ? 8 : 4,
                          .n_pages = invariant ? 80 : 16,
-                         .page_tokens = invariant ? 64 : 16, /* 64: what the fast bodies of attention take */
+                         .page_tokens = it->fast ? 64 : 16, /* 64: what the fast bodies of attention take */
                          .max_pages_per_slot = invariant ? 10 : 8,
                          .kv_dtype = it->dtype,
                          .activation_dtype = it->dtype};
@@ -442,6 +443,7 @@ static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
     fast.splits = b->arch.n_sms / config.n_kv_heads / (invariant ? 8 : 1);
     fast.split_tokens = FEW_TOKENS;
     fast.own_units = invariant;
+    fast.launch = it->launch;
     fast.norm_elements = 1 << 24;
     fast.relaxed = fast.whole_tiles = fast.logits = true;
     return compile_unit(cx, u, it->fast ? fast : plain);
@@ -739,6 +741,7 @@ static void add_item(const char *name, const op_def *def, const char *family, ir
     it->fast = !strstr(name, "plain");
     it->invariant = strstr(name, "invariant") != NULL;
     it->mode = strstr(name, "-pdl") ? CUDA_GRAPH_PDL : strstr(name, "-graph") ? CUDA_GRAPH : CUDA_PERSISTENT;
+    it->launch = strstr(name, "-jit") ? PASS_LAUNCH_JIT : strstr(name, "-paper") ? PASS_LAUNCH_PAPER : PASS_LAUNCH_AUTO;
 }
 
 static void list_items(int n, char **names)
@@ -755,6 +758,8 @@ static void list_items(int n, char **names)
     add_item("llama-bf16-invariant", NULL, "llama", IR_BF16, n, names);
     add_item("qwen3-bf16-invariant", NULL, "qwen3", IR_BF16, n, names);
     add_item("llama-f32-invariant", NULL, "llama", IR_F32, n, names);
+    add_item("qwen3-bf16-jit", NULL, "qwen3", IR_BF16, n, names);
+    add_item("qwen3-bf16-paper", NULL, "qwen3", IR_BF16, n, names);
     add_item("qwen3-bf16-graph", NULL, "qwen3", IR_BF16, n, names);
     if (b->arch.features & GEN_BULK)
         add_item("qwen3-bf16-graph-pdl", NULL, "qwen3", IR_BF16, n, names);

@@ -222,7 +222,7 @@ MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int p
             for (int j = 0; j < 4; j++)
 #pragma unroll
                 for (int m = 0; m <= WIDE; m++)
-                    most = mpk_larger(most, mpk_largest(x.at[i][j][m]));
+                    most = mpk_larger(most, mpk_largest_word(x.at[i][j][m]));
         }
         if (!__any_sync(0xffffffffu, most == RT_EMPTY) || ptx_load_flag(&mpk_w.abort))
             break;

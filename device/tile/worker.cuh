@@ -133,13 +133,13 @@ MPK_FN bool mpk_carries(const mpk_task &t, int operand)
     return t.e->carried >> operand & 1;
 }
 /* RT_EMPTY is the largest word: one comparison tells of many. */
-MPK_FN rt_u32 mpk_largest(const mpk_words &v)
+MPK_FN rt_u32 mpk_largest_word(const mpk_words &v)
 {
     return mpk_larger(mpk_larger(v.x, v.y), mpk_larger(v.z, v.w));
 }
 MPK_FN bool mpk_is_empty(const mpk_words &v)
 {
-    return mpk_largest(v) == RT_EMPTY;
+    return mpk_largest_word(v) == RT_EMPTY;
 }
 /* A word of a carried operand, once it is there. */
 MPK_FN rt_u32 mpk_carried_word(const void *from, rt_u32 v)

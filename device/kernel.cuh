@@ -441,14 +441,14 @@ MPK_FN int run_task(bool hybrid)
 {
     mpk_side s = *side_of_warp();
     const bool more = s.next < s.last;
-    if (!(MPK_HYBRID && hybrid) && !more)
+    if (!hybrid && !more)
         return 0;
     if (more)
         take_entry(&s);
-    const rt_u32 choice = MPK_HYBRID && hybrid ? agree(&s, more) : CHOICE_AOT;
+    const rt_u32 choice = hybrid ? agree(&s, more) : CHOICE_AOT;
     if (choice == CHOICE_END)
         return 0;
-    const bool jit = MPK_HYBRID && choice == CHOICE_JIT;
+    const bool jit = choice == CHOICE_JIT;
     const rt_u32 at = jit ? take_jit() : s.next;
     if (mpk_thread() == 0 && mpk_w.all_times) {
         mpk_w.times = mpk_w.all_times + at;
@@ -460,7 +460,7 @@ MPK_FN int run_task(bool hybrid)
                      jit ? j->parity : s.parity};
     run_entry(jit ? MPK_JIT_ENTRY : s.slot, s.turn, &ring);
     s = *side_of_warp();
-    s.turn += !(MPK_HYBRID && hybrid); /* as the clerk, who rests in a hybrid step */
+    s.turn += !hybrid; /* as the clerk, who rests in a hybrid step */
     if (jit) {
         __syncwarp();
         if (threadIdx.x % 32 == 0)
@@ -573,7 +573,7 @@ MPK_FN void body_loop(void)
     if (!serve)
         ptx_grid_wait();
     while (begin_step(serve)) {
-        const bool hybrid = MPK_HYBRID && serve && mpk_w.hybrid;
+        const bool hybrid = MPK_HYBRID && serve && mpk_w.hybrid; /* no code for JIT tasks where there are none */
         while (!ptx_load_flag(&mpk_w.abort) && run_task(hybrid))
             ;
         mpk_sync();

@@ -158,8 +158,8 @@ template <int WIDE> MPK_FN void stream_find_x(const mpk_task &t, const stream_sh
     }
 }
 
-/* Ask for the pieces of page `page` of a row. */
-template <int WIDE>
+/* Ask for this lane's pieces of page `page`; AGAIN: for those that are missing. */
+template <int WIDE, bool AGAIN>
 MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last, mpk_words (*x)[1 + WIDE])
 {
 #pragma unroll
@@ -168,20 +168,7 @@ MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last, 
         const int n = last ? from.last_n[m] : from.n[m];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            ptx_load_words_if(at + j * 64, j < n, &x[j][m]);
-    }
-}
-
-/* Ask again for what is missing. */
-template <int WIDE>
-MPK_FN void stream_ask_again(const stream_from<WIDE> &from, int page, bool last, mpk_words (*x)[1 + WIDE])
-{
-#pragma unroll
-    for (int m = 0; m <= WIDE; m++) {
-        const char *at = last ? from.last_at[m] : from.at[m] + page * 2048;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            ptx_load_words_if(at + j * 64, mpk_is_empty(x[j][m]), &x[j][m]);
+            ptx_load_words_if(at + j * 64, AGAIN ? mpk_is_empty(x[j][m]) : j < n, &x[j][m]);
     }
 }
 
@@ -201,7 +188,7 @@ MPK_FN void stream_ask_x(const stream_from<WIDE> &from, int pass, int n, int pag
 #pragma unroll
                 for (int m = 0; m <= WIDE; m++)
                     x.at[i][j][m] = none;
-        stream_ask_page<WIDE>(from, pass + i, pass + i + 1 == pages, x.at[i]);
+        stream_ask_page<WIDE, false>(from, pass + i, pass + i + 1 == pages, x.at[i]);
     }
 }
 
@@ -234,7 +221,7 @@ MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int p
         for (int i = 0; i < AT_ONCE; i++) {
             if (i >= n)
                 break;
-            stream_ask_again<WIDE>(from, pass + i, pass + i + 1 == pages, x.at[i]);
+            stream_ask_page<WIDE, true>(from, pass + i, pass + i + 1 == pages, x.at[i]);
         }
     }
 }

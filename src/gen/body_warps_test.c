@@ -25,7 +25,7 @@ typedef struct device {
     const gen_arch *arch;
     gen_source source;
     VEC(subject) subjects;
-    void *library;
+    void *code;
     int (*run)(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes,
                const late_bytes *late, unsigned n_late, uint64_t seed);
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
@@ -208,13 +208,13 @@ static void make(device *d)
     }
     print_message("%s: %zu cases, %u instances, %zu bytes of source\n", d->arch->name, d->subjects.n,
                   d->source.n_instances, d->source.text.n);
-    d->library = compile_emulated(&d->source, "emulated_warps.cuh", "emulated_warps_behind.cuh");
-    if (!d->library) {
+    d->code = compile_emulated(&d->source, "emulated_warps.cuh", "emulated_warps_behind.cuh");
+    if (!d->code) {
         print_message("there is no C++ compiler here: nothing is tested\n");
         return;
     }
-    *(void **)&d->run = dlsym(d->library, "emulated_run");
-    *(void **)&d->kv_at = dlsym(d->library, "emulated_kv_at");
+    *(void **)&d->run = dlsym(d->code, "emulated_run");
+    *(void **)&d->kv_at = dlsym(d->code, "emulated_kv_at");
 }
 
 /* sm_100a has no products of warpgroups: the same cases of many tokens take another way there. */
@@ -596,7 +596,7 @@ static double seconds(void)
 
 static void check_device(const device *d)
 {
-    if (!d->library)
+    if (!d->code)
         skip();
     for (size_t i = 0; i < d->subjects.n && d->subjects.at[i].number < COMPANY; i++) {
         const subject *s = &d->subjects.at[i];
@@ -758,7 +758,7 @@ static void test_company(void **state)
 {
     size_t first = 0;
     (void)state;
-    if (!hopper.library)
+    if (!hopper.code)
         skip();
     while (hopper.subjects.at[first].number < COMPANY)
         first++;

@@ -12,9 +12,9 @@
  *     __device__ void body_N(const mpk_task &t);      compute the task's box
  *     __device__ void load_N(mpk_load &l);            optional: the pre-load phase, the loader's warp
  *
- * `t` gives lo[], hi[] (hi[0] clipped to the live entries: the box is not empty, except that a body which loads is
- * called even then and must release its pages), at[] (rt_entry.at), live[].  A body
- * whose record says `waits` is called before its event is activated and calls mpk_wait(t) itself, after what it can do
+ * `t` gives lo[], hi[] (hi[0] clipped to the live entries: the box is not empty, except that a body which loads or
+ * waits is called even then, must release its pages and trigger), at[] (rt_entry.at), live[].  A body whose record says
+ * `waits` is called before its event is activated and calls mpk_wait(t) itself, after what it can do
  * ahead, and mpk_trigger(t) as soon as its results are written; any other is called when everything it reads is there,
  * and the worker triggers the event when the body returns.
  */

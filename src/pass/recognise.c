@@ -166,26 +166,39 @@ static bool is_base_of(const rewrite *w, ir_tensor_id base, ir_tensor_id x, cons
            !rewrite_is_written(w, x, w->keys.at[max - w->g->ops.at], w->keys.at[end]);
 }
 
+/* The reduce in t = log(reduce(exp(*x - *base))), a sum; NULL: t is not that. */
+static const ir_op *find_sum(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, ir_tensor_id *base)
+{
+    ir_tensor_id sums, differences;
+    if (!str_is(expression_of(w, t, &sums), "log(x0)"))
+        return NULL;
+    const ir_op *sum = rewrite_producer(w, sums, "reduce");
+    if (!sum || !str_is(rewrite_attribute(sum, "kind")->s, "sum") || !same_dims(tensor_of(w, sums), tensor_of(w, t)))
+        return NULL;
+    ir_tensor_id powers = rewrite_input(w, sum, 0);
+    bool found = str_is(expression_of(w, powers, &differences), "exp(x0)") &&
+                 is_of_two(w, differences, "x0 - x1", x, base) && same_dims(tensor_of(w, powers), tensor_of(w, *x));
+    return found ? sum : NULL;
+}
+
+/* t = x, or x under another shape */
+static bool is_reshape_of(const rewrite *w, ir_tensor_id t, ir_tensor_id x)
+{
+    const ir_op *reshape = rewrite_producer(w, t, "reshape");
+    return t == x || (reshape && rewrite_input(w, reshape, 0) == x);
+}
+
 static mpk_status apply_log(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
-    ir_tensor_id y = op->out[0], sums, powers, differences, x, base, out;
+    ir_tensor_id y = op->out[0], x, base, out;
     if (strcmp(op->def->name, "add") != 0 || !is_small_float(tensor_of(w, y)->dtype))
         return MPK_OK;
     for (uint32_t side = 0; side < 2; side++) {
-        ir_tensor_id added = rewrite_input(w, op, !side);
-        if (!str_is(expression_of(w, rewrite_input(w, op, side), &sums), "log(x0)"))
-            continue;
-        const ir_op *sum = rewrite_producer(w, sums, "reduce");
-        if (!sum || !str_is(rewrite_attribute(sum, "kind")->s, "sum"))
-            continue;
-        powers = rewrite_input(w, sum, 0);
-        if (!str_is(expression_of(w, powers, &differences), "exp(x0)") ||
-            !is_of_two(w, differences, "x0 - x1", &x, &base) || !is_base_of(w, base, x, sum, id) ||
-            !same_dims(tensor_of(w, powers), tensor_of(w, x)) || tensor_of(w, y)->dtype != tensor_of(w, x)->dtype ||
-            (added != base && (!rewrite_producer(w, added, "reshape") ||
-                               rewrite_input(w, rewrite_producer(w, added, "reshape"), 0) != base)) ||
-            !same_dims(tensor_of(w, sums), tensor_of(w, y)))
+        ir_tensor_id logs = rewrite_input(w, op, side);
+        const ir_op *sum = find_sum(w, logs, &x, &base);
+        if (!sum || !is_base_of(w, base, x, sum, id) || !is_reshape_of(w, rewrite_input(w, op, !side), base) ||
+            !same_dims(tensor_of(w, logs), tensor_of(w, y)) || tensor_of(w, y)->dtype != tensor_of(w, x)->dtype)
             continue;
         const ir_attribute *axes = rewrite_attribute(sum, "axes");
         TRY(rewrite_add(w, w->keys.at[id], "reduce", 1, &x,

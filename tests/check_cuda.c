@@ -44,7 +44,7 @@ typedef struct item {
     char name[48];
     const op_def *def;  /* NULL: a model */
     ir_dtype dtype;     /* of a model's weights, KV cache and activations */
-    const char *family; /* of a model */
+    char family[16];    /* of a model */
     bool fast;          /* compiled as for a GPU */
     bool invariant;     /* of a model: so that company changes no bit */
     cuda_mode mode;     /* of a model */
@@ -729,40 +729,62 @@ static bool is_wanted(const char *name, int n, char **names)
     return n == 0;
 }
 
-static void add_item(const char *name, const op_def *def, const char *family, ir_dtype dtype, int n, char **names)
+static item *add_item(const char *name, int n, char **names)
 {
     if (!is_wanted(name, n, names) || b->n == MOST_ITEMS)
-        return;
+        return NULL;
     item *it = &b->items[b->n++];
     snprintf(it->name, sizeof it->name, "%s", name);
+    return it;
+}
+
+static void add_op(const op_def *def, int n, char **names)
+{
+    item *it = add_item(def->name, n, names);
+    if (!it)
+        return;
     it->def = def;
-    it->family = family;
-    it->dtype = dtype;
-    it->fast = !strstr(name, "plain");
-    it->invariant = strstr(name, "invariant") != NULL;
+    it->dtype = IR_F32;
+    it->fast = true;
+}
+
+/* The name says all: family, dtype, and what is peculiar. */
+static void add_model(const char *name, int n, char **names)
+{
+    item *it = add_item(name, n, names);
+    if (!it)
+        return;
+    snprintf(it->family, sizeof it->family, "%.*s", (int)strcspn(name, "-"), name);
+    it->dtype = strstr(name, "-f32") ? IR_F32 : IR_BF16;
+    it->fast = !strstr(name, "-plain");
+    it->invariant = strstr(name, "-invariant") != NULL;
     it->mode = strstr(name, "-pdl") ? CUDA_GRAPH_PDL : strstr(name, "-graph") ? CUDA_GRAPH : CUDA_PERSISTENT;
     it->launch = strstr(name, "-jit") ? PASS_LAUNCH_JIT : strstr(name, "-paper") ? PASS_LAUNCH_PAPER : PASS_LAUNCH_AUTO;
 }
 
 static void list_items(int n, char **names)
 {
+    static const char *const models[] = {
+        "llama-f32-plain",
+        "llama-bf16-plain",
+        "llama-f32",
+        "llama-bf16",
+        "qwen3-f32",
+        "qwen3-bf16",
+        "qwen2-bf16",
+        "llama-bf16-invariant",
+        "qwen3-bf16-invariant",
+        "llama-f32-invariant",
+        "qwen3-bf16-jit",
+        "qwen3-bf16-paper",
+        "qwen3-bf16-graph",
+    };
     for (const op_def *const *d = op_table; *d; d++)
-        add_item((*d)->name, *d, NULL, IR_F32, n, names);
-    add_item("llama-f32-plain", NULL, "llama", IR_F32, n, names);
-    add_item("llama-bf16-plain", NULL, "llama", IR_BF16, n, names);
-    add_item("llama-f32", NULL, "llama", IR_F32, n, names);
-    add_item("llama-bf16", NULL, "llama", IR_BF16, n, names);
-    add_item("qwen3-f32", NULL, "qwen3", IR_F32, n, names);
-    add_item("qwen3-bf16", NULL, "qwen3", IR_BF16, n, names);
-    add_item("qwen2-bf16", NULL, "qwen2", IR_BF16, n, names);
-    add_item("llama-bf16-invariant", NULL, "llama", IR_BF16, n, names);
-    add_item("qwen3-bf16-invariant", NULL, "qwen3", IR_BF16, n, names);
-    add_item("llama-f32-invariant", NULL, "llama", IR_F32, n, names);
-    add_item("qwen3-bf16-jit", NULL, "qwen3", IR_BF16, n, names);
-    add_item("qwen3-bf16-paper", NULL, "qwen3", IR_BF16, n, names);
-    add_item("qwen3-bf16-graph", NULL, "qwen3", IR_BF16, n, names);
+        add_op(*d, n, names);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        add_model(models[i], n, names);
     if (b->arch.features & GEN_BULK)
-        add_item("qwen3-bf16-graph-pdl", NULL, "qwen3", IR_BF16, n, names);
+        add_model("qwen3-bf16-graph-pdl", n, names);
 }
 
 /* ---- children ---- */

@@ -477,30 +477,15 @@ template <int WIDE> MPK_FN void stream_total(const char *s_parts, int group, int
             total[e] += from[w * 32 * (WIDE ? 4 : 2) + e];
 }
 
-/* Who ends what of a tile: a warp a group, tokens g and g + 8; of few groups, tokens g + 8 by warps that would rest. */
-struct stream_part {
-    int group;       /* of the tile; it may not be there */
-    int first, last; /* first <= m < last: tokens g + 8 m */
-};
-template <int WIDE> MPK_FN stream_part stream_part_of(const stream_shape &s, int groups)
-{
-    const int warp = threadIdx.x / 32;
-    if (WIDE && groups <= 4 && s.output == TO_BF16)
-        return {warp % 4, warp / 4, warp / 4 + 1};
-    return {warp, 0, 1 + WIDE};
-}
-
 /* Values of one lane after the sums: tokens g and g + 8, columns 2c and 2c + 1 of group `group` of the operator. */
 template <int WIDE>
-MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, const stream_part &part, int group,
-                          const float *total, const rt_u32 *residual)
+MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, const float *total,
+                          const rt_u32 *residual)
 {
     const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
     const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        if (m < part.first || m >= part.last)
-            continue;
         const int row = g + 8 * m, column = e.modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
         const bool alive = row < e.rows;
         float scale = e.modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
@@ -628,7 +613,6 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
 #pragma unroll 1
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
         const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE;
-        const stream_part own = stream_part_of<WIDE>(s, here);
         rt_u32 residual[2] = {0, 0}; /* asked for before the products, used after them */
         if (q)
             mpk_sync(); /* the sums of the last tile have been read */
@@ -638,11 +622,10 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
             const bool asks = pages > AT_ONCE || q == 0;
             if (asks)
                 stream_ask_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, part, x);
-            if (pass == 0 && s.residual >= 0 && own.group < here)
+            if (pass == 0 && s.residual >= 0 && warp < here)
 #pragma unroll
                 for (int m = 0; m <= WIDE; m++)
-                    if (m >= own.first && m < own.last)
-                        residual[m] = stream_residual(t, s, g + 8 * m, (first + q + own.group) * 8 + 2 * c);
+                    residual[m] = stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c);
             if (pass == 0 && q == 0) { /* while x is on its way */
                 if (quiet)
                     mpk_wait(t);
@@ -661,13 +644,13 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
         if (s.norm && q == 0)
             stream_put_squares<WIDE>(t, square);
         mpk_sync();
-        if (own.group < here) {
+        if (warp < here) {
             float total[4];
-            stream_total<WIDE>(s_parts, own.group, lane, total);
+            stream_total<WIDE>(s_parts, warp, lane, total);
             if (s.output == TO_LOGITS)
                 stream_finish_logits<WIDE>(t, first + q + warp, warp, tile, total);
             else
-                stream_finish<WIDE>(t, s, own, first + q + own.group, total, residual);
+                stream_finish<WIDE>(t, s, first + q + warp, total, residual);
         }
         if (s.output == TO_LOGITS && q)
             stream_peaks(t, s, first + q - STREAM_TILE, STREAM_TILE, tile - 1);

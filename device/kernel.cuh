@@ -171,8 +171,58 @@ MPK_FN void clerk_empty(char *to, rt_u32 bytes)
         ptx_store_word(to, RT_EMPTY);
 }
 
+/* Make `alive` rows of `units` empty, `stride` bytes from one to the next: the lanes share out rows, and what lanes are
+ * left over the units of a row. */
+MPK_FN void clerk_empty_rows(char *at, rt_u32 alive, rt_u32 stride, rt_u32 units, rt_u32 bytes)
+{
+    const rt_u32 lane = threadIdx.x % 32;
+    const rt_u32 shift = alive > 16 ? 0 : alive > 8 ? 1 : alive > 4 ? 2 : alive > 2 ? 3 : alive == 2 ? 4 : 5;
+    const rt_u32 first = lane & ((1u << shift) - 1), rows = 32 >> shift, lanes = 1u << shift;
+#pragma unroll 1
+    for (rt_u32 row = lane >> shift; row < alive; row += rows)
+#pragma unroll 1
+        for (rt_u32 u = first; u < units; u += lanes)
+            clerk_empty(at + (rt_u64)row * stride + u * bytes, bytes);
+}
+
+/* A box that the clerk empties, the same in all lanes but for `word`. */
+struct clerk_box {
+    char *at;
+    rt_u32 alive, stride, units, bytes;
+    bool looks;  /* of long rows few are written (parts of attention): look first */
+    rt_u32 word; /* then: the first one of row `lane`; it is on its way */
+};
+
+/* That of lane i. */
+MPK_FN clerk_box clerk_box_of(const rt_clear &own, rt_u32 i)
+{
+    const rt_u32 lane = threadIdx.x % 32, live = mpk_w.live[__shfl_sync(0xffffffffu, own.live, i)];
+    const rt_u32 first_row = __shfl_sync(0xffffffffu, own.first_row, i);
+    const rt_u32 n_rows = __shfl_sync(0xffffffffu, own.n_rows, i);
+    clerk_box b;
+    b.at = (char *)__shfl_sync(0xffffffffu, own.at, i);
+    b.alive = first_row >= live ? 0 : n_rows < live - first_row ? n_rows : live - first_row;
+    b.stride = __shfl_sync(0xffffffffu, own.stride_bytes, i);
+    b.units = __shfl_sync(0xffffffffu, own.n_units, i);
+    b.bytes = __shfl_sync(0xffffffffu, own.unit_bytes, i);
+    b.looks = b.units >= 16 && b.alive <= 32;
+    b.word = b.looks && lane < b.alive ? ptx_load_word(b.at + lane * (rt_u64)b.stride) : RT_EMPTY;
+    return b;
+}
+
+MPK_FN void clerk_empty_box(const clerk_box &b)
+{
+    if (!b.looks)
+        clerk_empty_rows(b.at, b.alive, b.stride, b.units, b.bytes);
+    rt_u32 left = __ballot_sync(0xffffffffu, b.word != RT_EMPTY); /* none, if it does not look */
+#pragma unroll 1
+    for (; left; left &= left - 1)
+        clerk_empty_rows(b.at + (rt_u64)(__ffs((int)left) - 1) * b.stride, 1, 0, b.units, b.bytes);
+}
+
 /* Words that this worker has written and that carried their own readiness, for the next step: nobody reads them any
- * more.  The worker's next trigger releases the stores.  All lanes. */
+ * more.  The worker's next trigger releases the stores.  All lanes.  A look for the box that comes next goes out before
+ * a box is emptied. */
 MPK_FN void clerk_clear(void)
 {
     const rt_kernel *k = mpk_w.k;
@@ -180,31 +230,18 @@ MPK_FN void clerk_clear(void)
     const rt_u32 lane = threadIdx.x % 32, last = first[1];
 #pragma unroll 1
     for (rt_u32 from = first[0]; from < last; from += 32) {
+        const rt_u32 n = mpk_smaller(last - from, 32);
         rt_clear own = {};
-        if (from + lane < last)
+        if (lane < n)
             own = k->clears[from + lane]; /* 32 at a time: one wait for memory */
+        clerk_box box = clerk_box_of(own, 0);
 #pragma unroll 1
-        for (rt_u32 i = 0; i < 32 && from + i < last; i++) {
-            const rt_u64 at = __shfl_sync(0xffffffffu, own.at, i);
-            const rt_u32 live = mpk_w.live[__shfl_sync(0xffffffffu, own.live, i)];
-            const rt_u32 first_row = __shfl_sync(0xffffffffu, own.first_row, i);
-            const rt_u32 n_rows = __shfl_sync(0xffffffffu, own.n_rows, i);
-            const rt_u32 units = __shfl_sync(0xffffffffu, own.n_units, i);
-            const rt_u32 stride = __shfl_sync(0xffffffffu, own.stride_bytes, i);
-            const rt_u32 bytes = __shfl_sync(0xffffffffu, own.unit_bytes, i);
-            const rt_u32 alive = first_row >= live ? 0 : n_rows < live - first_row ? n_rows : live - first_row;
-            /* Of long rows few are written (parts of attention): look first. */
-            const bool looks = units >= 16 && alive <= 32;
-            rt_u32 left = __ballot_sync(0xffffffffu, looks && lane < alive &&
-                                                         ptx_load_word((char *)at + lane * (rt_u64)stride) != RT_EMPTY);
-#pragma unroll 1
-            for (; left; left &= left - 1)
-                for (rt_u32 u = lane; u < units; u += 32)
-                    clerk_empty((char *)at + (rt_u64)(__ffs((int)left) - 1) * stride + u * bytes, bytes);
-#pragma unroll 1
-            for (rt_u32 u = lane; !looks && u < alive * units; u += 32)
-                clerk_empty((char *)at + (rt_u64)(u / units) * stride + u % units * bytes, bytes);
+        for (rt_u32 i = 1; i < n; i++) {
+            const clerk_box next = clerk_box_of(own, i);
+            clerk_empty_box(box);
+            box = next;
         }
+        clerk_empty_box(box);
     }
     __syncwarp();
 }
@@ -304,16 +341,16 @@ static __device__ void clerk_loop(void)
 /* This warp's place; every lane reads it, lane 0 writes it. */
 MPK_FN mpk_side *side_of_warp(void)
 {
-    return &mpk_w.sides[threadIdx.x / 32];
+    return &mpk_w.sides[mpk_thread() / 32];
 }
 MPK_FN mpk_jit_side *jit_side_of_warp(void)
 {
-    return &mpk_w.jit_sides[threadIdx.x / 32];
+    return &mpk_w.jit_sides[mpk_thread() / 32];
 }
 MPK_FN void side_put(const mpk_side &s)
 {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
+    if (mpk_thread() % 32 == 0)
         *side_of_warp() = s;
     __syncwarp();
 }
@@ -361,7 +398,7 @@ MPK_FN void end_entry(mpk_side *s, bool for_clerk)
 {
 #if MPK_BULK
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
+    if (mpk_thread() % 32 == 0)
         ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);
     if (for_clerk && mpk_thread() == 0)
         ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);
@@ -463,7 +500,7 @@ MPK_FN int run_task(bool hybrid)
     s.turn += !hybrid; /* as the clerk, who rests in a hybrid step */
     if (jit) {
         __syncwarp();
-        if (threadIdx.x % 32 == 0)
+        if (mpk_thread() % 32 == 0)
             *j = {ring.at, ring.parity};
         end_jit();
     } else {

@@ -45,7 +45,7 @@ struct attention_plan {
 
 MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = mpk_thread() % 32;
     const bool alive = lane < live;
     p->position = alive ? ((const int *)e->at[AT_POSITIONS])[lane] : 0;
     p->slot = alive ? ((const int *)e->at[AT_SLOTS])[lane] : -1;
@@ -139,7 +139,7 @@ template <int K> MPK_FN void attention_load_page(mpk_load &l, const attention_sh
 template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_shape &s)
 {
     attention_plan plan;
-    const int columns = s.group * K, lane = threadIdx.x % 32;
+    const int columns = s.group * K, lane = mpk_thread() % 32;
     if (!load_needs_step(&l))
         return;
     const int live = (int)mpk_w.live[RT_TOKENS] < ATTENTION_TOKENS ? (int)mpk_w.live[RT_TOKENS] : ATTENTION_TOKENS;
@@ -203,7 +203,7 @@ MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int
 template <int K>
 MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int t, int norm, attention_turn *turn)
 {
-    const int i = 2 * (threadIdx.x % 32);
+    const int i = 2 * (mpk_thread() % 32);
     const float *table = (const float *)e->at[AT_TABLE] + t * K;
     if (i >= K / 2)
         return;
@@ -220,7 +220,7 @@ MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int 
 template <int K>
 MPK_FN attention_row attention_ask_row(const mpk_task &t, const attention_shape &s, int token, int head)
 {
-    const int i = 2 * (threadIdx.x % 32), columns = (s.heads + 2 * s.kv_heads) * K;
+    const int i = 2 * (mpk_thread() % 32), columns = (s.heads + 2 * s.kv_heads) * K;
     const char *from = mpk_at<const char>(t, AT_QKV) + (token * columns + head * K + i) * 2;
     attention_row row = {0, 0};
     if (i < K / 2) {
@@ -260,7 +260,7 @@ MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn &t
 
 template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row &row)
 {
-    const int i = 2 * (threadIdx.x % 32);
+    const int i = 2 * (mpk_thread() % 32);
     if (i < K / 2) {
         *(rt_u32 *)(s_row + i * 2) = row.low;
         *(rt_u32 *)(s_row + i * 2 + K) = row.high;
@@ -279,7 +279,7 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int t
                               attention_turn *turn)
 {
     typedef attention_scratch<K, GROUP> at;
-    const int warp = threadIdx.x / 32;
+    const int warp = mpk_thread() / 32;
 #pragma unroll 1
     for (int r = warp; r < GROUP + 2 * n; r += MPK_WARPS) {
         const bool is_key = attention_is_key(r, GROUP, n), is_query = r < GROUP;
@@ -308,7 +308,7 @@ template <int K>
 MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const char *s_value, int base,
                              const attention_piece *k, float scale, attention_state<K> *a)
 {
-    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, quarter = threadIdx.x / 32 % 4;
+    const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4, quarter = mpk_thread() / 32 % 4;
     const int lane_at = g * 64 + (c ^ g / 2) * 16;
     const float none = -__int_as_float(0x7f800000);
     float score[2][2][4], p[2][2], most = none;
@@ -369,7 +369,7 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
 {
     typedef attention_scratch<K, GROUP> at;
     constexpr int BYTES = ATTENTION_PAGE * K * 2;
-    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, half = threadIdx.x / 128;
+    const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4, half = mpk_thread() / 128;
     rt_u32 query[K / 32][4];
 #pragma unroll
     for (int d = 0; d < K / 32; d++) {
@@ -422,7 +422,7 @@ template <int K, int GROUP>
 MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, int n, int from)
 {
     typedef attention_scratch<K, GROUP> at;
-    const int row = MPK_WARPS - 1 - threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int row = MPK_WARPS - 1 - mpk_thread() / 32, lane = mpk_thread() % 32;
     const float none = -__int_as_float(0x7f800000);
     if (row >= GROUP)
         return;
@@ -472,7 +472,7 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
 template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attention_state<K> *a)
 {
     typedef attention_scratch<K, GROUP> at;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
     a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 1);
     a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 2);
     if (c == 0 && g < GROUP) {
@@ -534,7 +534,7 @@ template <int K>
 MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s, const attention_plan *plan, int head,
                                  int live)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = 2 * lane;
+    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, i = 2 * lane;
     attention_row key[2], value[2];
     attention_turn turn[2] = {};
     int page[2], position[2];
@@ -605,7 +605,7 @@ template <int GROUP>
 MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int live, rt_u32 tokens, int split,
                                int head)
 {
-    const int token = threadIdx.x % 32, row = threadIdx.x / 32;
+    const int token = mpk_thread() % 32, row = mpk_thread() / 32;
     if (row < GROUP && token < live && !(tokens >> token & 1))
         ptx_store_word(mpk_at<float>(t, s.part + 1) + (token * s.splits + split) * s.heads + head * GROUP + row,
                        __float_as_uint(-__int_as_float(0x7f800000)));
@@ -614,7 +614,7 @@ MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int 
 template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
 {
     const int live = (int)t.live[RT_TOKENS] < ATTENTION_TOKENS ? (int)t.live[RT_TOKENS] : ATTENTION_TOKENS;
-    const bool is_query = threadIdx.x / 32 < GROUP;
+    const bool is_query = mpk_thread() / 32 < GROUP;
     mpk_ring ring = *t.ring;
     attention_plan plan;
     attention_plan_step(t.e, live, s, &plan);

@@ -60,7 +60,7 @@ MPK_FN int attend_from(const attend_shape &s, int position)
 /* How many tokens from `first` on are of the same slot; the same in all threads. */
 MPK_FN int attend_run(const mpk_task &t, int first, int end)
 {
-    const int *slots = mpk_at<const int>(t, ATTEND_SLOTS), slot = slots[first], lane = (int)threadIdx.x % 32;
+    const int *slots = mpk_at<const int>(t, ATTEND_SLOTS), slot = slots[first], lane = mpk_thread() % 32;
     int n = 0;
     for (;;) {
         const int i = first + n + lane;
@@ -76,7 +76,7 @@ MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *
 {
     const int *positions = mpk_at<const int>(t, ATTEND_POSITIONS), room = s.slot_pages * ATTEND_PAGE;
     int least = room, most = -1;
-    for (int i = c->first + (int)threadIdx.x % 32; i < c->last; i += 32) {
+    for (int i = c->first + mpk_thread() % 32; i < c->last; i += 32) {
         const int position = positions[i], from = attend_from(s, position);
         if (position < 0)
             continue;
@@ -122,8 +122,8 @@ template <int K> MPK_FN void attend_copy(const attend_source &from, int page, ch
 {
     constexpr int BYTES = ATTEND_PAGE * K * 2;
     if (page >= 0) {
-        const rt_u64 at = (rt_u64)page * from.page_bytes + threadIdx.x * 16;
-        to += threadIdx.x * 16;
+        const rt_u64 at = (rt_u64)page * from.page_bytes + mpk_thread() * 16;
+        to += mpk_thread() * 16;
 #pragma unroll
         for (int i = 0; i < BYTES; i += MPK_THREADS * 16) {
             ptx_copy_async(to + i, from.keys + at + i, true);
@@ -145,7 +145,7 @@ template <int K>
 MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int first_row,
                               attend_rows<K> *r)
 {
-    const int lane = threadIdx.x % 32, g = lane / 4, dim = lane % 4 * 8;
+    const int lane = mpk_thread() % 32, g = lane / 4, dim = lane % 4 * 8;
     const mpk_words none = {0, 0, 0, 0};
 #pragma unroll
     for (int m = 0; m < 2; m++) {
@@ -175,7 +175,7 @@ MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const at
 /* Scores of 32 positions: s_keys their first byte. */
 template <int K> MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*score)[4])
 {
-    const int lane = threadIdx.x % 32, c = lane % 4, g = lane / 4, lane_at = g * 64 + (c ^ g / 2) * 16;
+    const int lane = mpk_thread() % 32, c = lane % 4, g = lane / 4, lane_at = g * 64 + (c ^ g / 2) * 16;
 #pragma unroll
     for (int i = 0; i < ATTEND_UNIT / 8; i++)
 #pragma unroll
@@ -196,7 +196,7 @@ template <int K> MPK_FN void attend_score(const char *s_keys, const attend_rows<
  * positions. */
 template <int K> MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], attend_rows<K> *r)
 {
-    const int c = threadIdx.x % 4;
+    const int c = mpk_thread() % 4;
     const float none = -__int_as_float(0x7f800000);
     float most[2] = {none, none}, kept[2], zero[2];
 #pragma unroll
@@ -237,7 +237,7 @@ template <int K> MPK_FN void attend_weigh(int base, float scale, bool all, float
 template <int K>
 MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, float scale, bool all, attend_rows<K> *r)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = mpk_thread() % 32;
     float score[ATTEND_UNIT / 8][4];
     attend_score<K>(s_keys, *r, score);
     if (all)
@@ -260,7 +260,7 @@ MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, floa
 /* Warps of the second half of each page hand their results to those of the first. */
 template <int K> MPK_FN void attend_put(attend_rows<K> *r, float *s_part)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = mpk_thread() % 32;
 #pragma unroll
     for (int n = 0; n < K / 8; n++)
 #pragma unroll
@@ -274,7 +274,7 @@ template <int K> MPK_FN void attend_put(attend_rows<K> *r, float *s_part)
 }
 template <int K> MPK_FN void attend_add(attend_rows<K> *r, const float *s_part)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = mpk_thread() % 32;
     float mine[2], other[2];
 #pragma unroll
     for (int m = 0; m < 2; m++) {
@@ -295,7 +295,7 @@ template <int K>
 MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int first_row,
                          attend_rows<K> *r)
 {
-    const int lane = threadIdx.x % 32, g = lane / 4, dim = lane % 4 * 2;
+    const int lane = mpk_thread() % 32, g = lane / 4, dim = lane % 4 * 2;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         int token, head;
@@ -370,7 +370,7 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
 
 template <int K> MPK_FN void attend_run_chunk(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
 {
-    const int warp = threadIdx.x / 32, row_warp = warp % c.row_warps, parts = c.row_warps < 8 ? 2 : 1;
+    const int warp = mpk_thread() / 32, row_warp = warp % c.row_warps, parts = c.row_warps < 8 ? 2 : 1;
     const int part = warp / c.row_warps, first_row = row_warp * 16;
     const bool works = part < parts;
     attend_rows<K> r;

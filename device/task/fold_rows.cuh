@@ -15,7 +15,7 @@ enum { FOLD_PART, FOLD_LSE, FOLD_Y, FOLD_AT_ONCE = 8 };
 /* What the splits of one head of one token say; lane k: split k.  -inf: it holds nothing. */
 MPK_FN float fold_ask_lse(const char *from, int splits, int heads)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = mpk_thread() % 32;
     return lane < splits ? __uint_as_float(ptx_load_word(from + lane * heads * 4)) : -__int_as_float(0x7f800000);
 }
 
@@ -52,7 +52,7 @@ MPK_FN void fold_await_parts(const char *from, rt_u32 row_bytes, bool mine, rt_u
 
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits, int heads, int size)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = mpk_thread() % 32;
     const rt_u32 row_bytes = (rt_u32)(heads * size) * 2;
     const bool carried = mpk_carries(t, FOLD_LSE), mine = lane * 8 < size;
     const float none = -__int_as_float(0x7f800000);
@@ -108,11 +108,11 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
  * multiple of 8 and at most 256. */
 MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
 {
-    const int lane = threadIdx.x % 32, head0 = (int)mpk_lo(t, 1) / size, n_heads = (int)mpk_hi(t, 1) / size - head0;
+    const int lane = mpk_thread() % 32, head0 = (int)mpk_lo(t, 1) / size, n_heads = (int)mpk_hi(t, 1) / size - head0;
     const int token0 = (int)mpk_lo(t, 0), items = ((int)mpk_hi(t, 0) - token0) * n_heads;
     mpk_wait(t);
 #pragma unroll 1
-    for (int i = threadIdx.x / 32; i < items; i += MPK_WARPS) {
+    for (int i = mpk_thread() / 32; i < items; i += MPK_WARPS) {
         const int token = token0 + i / n_heads, head = head0 + i % n_heads, column = head * size + lane * 8;
         fold_head(t, mpk_at<const char>(t, FOLD_PART) + ((rt_u64)token * splits * heads * size + column) * 2,
                   mpk_at<const char>(t, FOLD_LSE) + ((rt_u64)token * splits * heads + head) * 4,

@@ -137,24 +137,25 @@ template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
 
 /* Where this lane's pieces of x lie: 16 bytes of each block, for token g and, with WIDE, for token g + 8. */
 template <int WIDE> struct stream_from {
-    const char *at[1 + WIDE];          /* of page 0; page i is 2048 bytes further on */
-    const char *last_at[1 + WIDE];     /* of the last page, whose warps may have fewer blocks */
-    int n[1 + WIDE], last_n[1 + WIDE]; /* pieces of a page and of the last one; 0: no such token */
+    const char *x;
+    rt_u32 at[1 + WIDE]; /* bytes from x to page 0; page i is 2048 bytes further on; STREAM_NONE: no such token */
+    int last_at, last_n; /* bytes from page 0 to the last page, and pieces of it: warps may have fewer blocks there */
 };
+enum { STREAM_NONE = 0xffffffffu };
 
-template <int WIDE> MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, stream_from<WIDE> *from)
+template <int WIDE>
+MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int thread, stream_from<WIDE> *from)
 {
-    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
-    const int last = s.last, first = (s.pages - 1) * 1024 + warp * last * 32 + c * 8, columns = s.columns;
-    const int end = (columns - first + 31) / 32, row_bytes = columns * 2;
+    const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
+    const int last = s.last, columns = s.columns, first = (s.pages - 1) * 1024 + warp * last * 32;
+    const int end = (columns - first - c * 8 + 31) / 32;
+    from->x = mpk_at<const char>(t, s.x);
+    from->last_at = (first - warp * 128) * 2;
+    from->last_n = end < 0 ? 0 : end < last ? end : last;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const int token = stream_row(t, s, g + 8 * m);
-        const char *row = mpk_at<const char>(t, s.x) + (rt_u64)(token < 0 ? 0 : token) * (rt_u32)row_bytes;
-        from->at[m] = row + (warp * 128 + c * 8) * 2;
-        from->last_at[m] = row + first * 2;
-        from->n[m] = token < 0 ? 0 : 4;
-        from->last_n[m] = token < 0 || end < 0 ? 0 : end < last ? end : last;
+        from->at[m] = token < 0 ? STREAM_NONE : (rt_u32)(token * columns + warp * 128 + c * 8) * 2;
     }
 }
 
@@ -162,13 +163,14 @@ template <int WIDE> MPK_FN void stream_find_x(const mpk_task &t, const stream_sh
 template <int WIDE, bool AGAIN>
 MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last, mpk_words (*x)[1 + WIDE])
 {
+    const int further = last ? from.last_at : page * 2048, n = last ? from.last_n : 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const char *at = last ? from.last_at[m] : from.at[m] + page * 2048;
-        const int n = last ? from.last_n[m] : from.n[m];
+        const char *at = from.x + (from.at[m] + further);
+        const bool there = from.at[m] != STREAM_NONE;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            ptx_load_words_if(at + j * 64, AGAIN ? mpk_is_empty(x[j][m]) : j < n, &x[j][m]);
+            ptx_load_words_if(at + j * 64, AGAIN ? mpk_is_empty(x[j][m]) : there && j < n, &x[j][m]);
     }
 }
 
@@ -213,7 +215,7 @@ MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int p
         }
         if (!__any_sync(0xffffffffu, most == RT_EMPTY) || ptx_load_flag(&mpk_w.abort))
             break;
-        const char *first = pass + 1 == pages ? from.last_at[0] : from.at[0] + pass * 2048;
+        const char *first = from.x + (from.at[0] + (pass + 1 == pages ? from.last_at : pass * 2048));
         while (many && mpk_is_empty(x.at[0][0][0]) && !ptx_load_flag(&mpk_w.abort))
             x.at[0][0][0] = ptx_load_words(first);
         __syncwarp();
@@ -237,38 +239,44 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_order_x(int n, stream_x<AT_O
 }
 
 /* Add the squares of x: the diagonals of x x^T, whose second operand are the same registers.  Words 0, 1 of a lane's 8
- * columns and words 2, 3 have sums of their own, whatever the layout: so the bits are the same. */
+ * columns and words 2, 3 have sums of their own, and each page has: so the bits are the same whatever the layout and the
+ * number of pages in a pass.  Of the four lanes that hold token g, one has the diagonal's entry; with WIDE token g + 8
+ * too: square[0], square[1] of that lane. */
 template <int AT_ONCE, int WIDE>
-MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, float (*square)[4])
+MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thread, float *square)
 {
+    const int odd = thread / 4 % 2, second = WIDE ? 0 : 2;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
+        float sum[2 + 2 * WIDE][4] = {};
         if (i >= n)
             break;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const mpk_words a = x.at[i][j][0], b = x.at[i][j][WIDE];
-            ptx_multiply_bf16(square[0], a.x, a.y, a.z, a.w, a.x, a.z);
-            ptx_multiply_bf16(square[1], b.x, b.y, b.z, b.w, WIDE ? b.x : b.y, WIDE ? b.z : b.w);
+            ptx_multiply_bf16(sum[0], a.x, a.y, a.z, a.w, a.x, a.z);
+            ptx_multiply_bf16(sum[1], b.x, b.y, b.z, b.w, WIDE ? b.x : b.y, WIDE ? b.z : b.w);
             if (WIDE) {
-                ptx_multiply_bf16(square[2 * WIDE], a.x, a.y, a.z, a.w, a.y, a.w);
-                ptx_multiply_bf16(square[3 * WIDE], b.x, b.y, b.z, b.w, b.y, b.w);
+                ptx_multiply_bf16(sum[2 * WIDE], a.x, a.y, a.z, a.w, a.y, a.w);
+                ptx_multiply_bf16(sum[3 * WIDE], b.x, b.y, b.z, b.w, b.y, b.w);
             }
         }
+        square[0] += (odd ? sum[0][1] : sum[0][0]) + (odd ? sum[1][second + 1] : sum[1][second]);
+        if (WIDE)
+            square[WIDE] += (odd ? sum[2 * WIDE][3] : sum[2 * WIDE][2]) + (odd ? sum[3 * WIDE][3] : sum[3 * WIDE][2]);
     }
 }
 
-/* For stream_scale: of the four lanes that hold token g, one has the diagonal's entry; with WIDE token g + 8 too. */
-template <int WIDE> MPK_FN void stream_put_squares(const mpk_task &t, const float (*square)[4])
+/* For stream_scale. */
+template <int WIDE> MPK_FN void stream_put_squares(const mpk_task &t, int thread, const float *square)
 {
-    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, e = g % 2;
+    const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
     float *to = (float *)(t.s_scratch + STREAM_SQUARES) + g * 8 + warp;
     if (c != g / 2)
         return;
-    const int second = WIDE ? 0 : 2;
-    to[0] = (e ? square[0][1] : square[0][0]) + (e ? square[1][second + 1] : square[1][second]);
+    to[0] = square[0];
     if (WIDE)
-        to[64] = (e ? square[2 * WIDE][3] : square[2 * WIDE][2]) + (e ? square[3 * WIDE][3] : square[3 * WIDE][2]);
+        to[64] = square[WIDE];
 }
 
 /* ---- products ---- */
@@ -293,9 +301,10 @@ MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1
 /* The next N pages of the ring, all of `blocks` blocks a warp, page i with x[i]; sums[i]: columns 2c, 2c + 1 of token
  * g, with WIDE then of token g + 8. */
 template <int N, int WIDE>
-MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], int blocks, float (*sums)[4])
+MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], int blocks, int thread,
+                         float (*sums)[4])
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    const int warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
     rt_u32 page[N];
     const char *at[N];
     float first[N][4], second[N][4];
@@ -333,13 +342,13 @@ MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], 
 }
 
 /* Where a group's sums of this warp lie, for stream_total. */
-template <int WIDE> MPK_FN float *stream_sums(char *s_parts, int group)
+template <int WIDE> MPK_FN float *stream_sums(char *s_parts, int group, int thread)
 {
-    return (float *)s_parts + ((group * 8) * 32 + threadIdx.x) * (WIDE ? 4 : 2);
+    return (float *)s_parts + ((group * 8) * 32 + thread) * (WIDE ? 4 : 2);
 }
-template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, const float *sums)
+template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, int thread, const float *sums)
 {
-    float *to = stream_sums<WIDE>(s_parts, group);
+    float *to = stream_sums<WIDE>(s_parts, group, thread);
 #pragma unroll
     for (int e = 0; e < (WIDE ? 4 : 2); e++)
         to[e] = sums[e];
@@ -348,7 +357,7 @@ template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, const float
 /* Add one group: the n pages of this pass; `last`: blocks a warp in the last of them.  Pages are added to the total one
  * after the other, whatever the number of pages in a pass: the bits are the same for all routines. */
 template <int AT_ONCE, int WIDE>
-MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n, int last, float *total)
+MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n, int last, int thread, float *total)
 {
     float sums[1][4];
 #pragma unroll
@@ -356,7 +365,7 @@ MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n
         if (i >= n)
             break;
         const mpk_words(*const one[1])[1 + WIDE] = {x.at[i]};
-        stream_pages<1, WIDE>(ring, one, i + 1 == n ? last : 4, sums);
+        stream_pages<1, WIDE>(ring, one, i + 1 == n ? last : 4, thread, sums);
 #pragma unroll
         for (int e = 0; e < (WIDE ? 4 : 2); e++)
             total[e] += sums[0][e];
@@ -479,11 +488,11 @@ template <int WIDE> MPK_FN void stream_total(const char *s_parts, int group, int
 
 /* Values of one lane after the sums: tokens g and g + 8, columns 2c and 2c + 1 of group `group` of the operator. */
 template <int WIDE>
-MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, const float *total,
+MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, int thread, const float *total,
                           const rt_u32 *residual)
 {
     const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
-    const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+    const int g = thread % 32 / 4, c = thread % 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const int row = g + 8 * m, column = e.modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
@@ -519,10 +528,10 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, c
 
 /* Logits stay f32; the largest of a group goes to shared memory, whence stream_peaks takes it a tile later. */
 template <int WIDE>
-MPK_FN void stream_finish_logits(const mpk_task &t, int group, int in_tile, int tile, const float *total)
+MPK_FN void stream_finish_logits(const mpk_task &t, int group, int in_tile, int tile, int thread, const float *total)
 {
     const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
-    const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, column = group * 8 + 2 * c;
+    const int g = thread % 32 / 4, c = thread % 4, column = group * 8 + 2 * c;
     float *s_peaks = (float *)(t.s_scratch + STREAM_PEAKS) + (tile % 2 * STREAM_TILE + in_tile) * 32;
     const bool has_a = column < e.columns, has_b = column + 1 < e.columns;
 #pragma unroll
@@ -571,7 +580,7 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, int first_gro
 /* The groups of a tile over the pages of one pass. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts, int groups, int pass,
-                        int of_pass, int of_last)
+                        int of_pass, int of_last, int thread)
 {
     int i = 0;
     if (pass == 0 && of_pass == 1) /* two groups at a time, so that there are products to do while others end */
@@ -579,9 +588,9 @@ MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *
         for (; i + 1 < groups; i += 2) {
             const mpk_words(*const both[2])[1 + WIDE] = {x.at[0], x.at[0]};
             float sums[2][4];
-            stream_pages<2, WIDE>(ring, both, of_last, sums);
-            stream_put<WIDE>(s_parts, i, sums[0]);
-            stream_put<WIDE>(s_parts, i + 1, sums[1]);
+            stream_pages<2, WIDE>(ring, both, of_last, thread, sums);
+            stream_put<WIDE>(s_parts, i, thread, sums[0]);
+            stream_put<WIDE>(s_parts, i + 1, thread, sums[1]);
         }
 #pragma unroll 1
     for (; i < groups; i++) {
@@ -589,15 +598,15 @@ MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *
         if (pass) /* what earlier passes have summed */
 #pragma unroll
             for (int e = 0; e < (WIDE ? 4 : 2); e++)
-                total[e] = stream_sums<WIDE>(s_parts, i)[e];
-        stream_group<AT_ONCE, WIDE>(ring, x, of_pass, of_last, total);
-        stream_put<WIDE>(s_parts, i, total);
+                total[e] = stream_sums<WIDE>(s_parts, i, thread)[e];
+        stream_group<AT_ONCE, WIDE>(ring, x, of_pass, of_last, thread, total);
+        stream_put<WIDE>(s_parts, i, thread, total);
     }
 }
 
 template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
     const int per_group = s.glu != GLU_NONE ? 4 : 8, first = (int)t.e->lo[1] / per_group;
     const int n = ((int)t.e->hi[1] + per_group - 1) / per_group - first, pages = s.pages;
     char *s_parts = t.s_scratch + STREAM_PARTS;
@@ -606,10 +615,10 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
     stream_from<WIDE> from;
     stream_x<AT_ONCE, WIDE> x;
     stream_clear_x<AT_ONCE, WIDE>(x);
-    float square[2 + 2 * WIDE][4] = {};
+    float square[1 + WIDE] = {};
     if (!quiet)
         mpk_wait(t);
-    stream_find_x<WIDE>(t, s, &from);
+    stream_find_x<WIDE>(t, s, thread, &from);
 #pragma unroll 1
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
         const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE;
@@ -637,20 +646,21 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
                     stream_await_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, stream_rows(t) > 2, x);
                 stream_order_x<AT_ONCE, WIDE>(of_pass, x);
                 if (s.norm && q == 0)
-                    stream_add_squares<AT_ONCE, WIDE>(x, of_pass, square);
+                    stream_add_squares<AT_ONCE, WIDE>(x, of_pass, thread, square);
             }
-            stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass, pass + of_pass == pages ? s.last : 4);
+            stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass, pass + of_pass == pages ? s.last : 4,
+                                       thread);
         }
         if (s.norm && q == 0)
-            stream_put_squares<WIDE>(t, square);
+            stream_put_squares<WIDE>(t, thread, square);
         mpk_sync();
         if (warp < here) {
             float total[4];
             stream_total<WIDE>(s_parts, warp, lane, total);
             if (s.output == TO_LOGITS)
-                stream_finish_logits<WIDE>(t, first + q + warp, warp, tile, total);
+                stream_finish_logits<WIDE>(t, first + q + warp, warp, tile, thread, total);
             else
-                stream_finish<WIDE>(t, s, first + q + warp, total, residual);
+                stream_finish<WIDE>(t, s, first + q + warp, thread, total, residual);
         }
         if (s.output == TO_LOGITS && q)
             stream_peaks(t, s, first + q - STREAM_TILE, STREAM_TILE, tile - 1);

@@ -104,7 +104,7 @@ MPK_FN int tile_gap(const mpk_ring &r, int n)
 /* The pages of one step, a piece of each group, a lane each; from: its first block of the pass's first group. */
 MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes, bool once)
 {
-    const int lane = (int)threadIdx.x % 32;
+    const int lane = mpk_thread() % 32;
     int groups = 0; /* for which there is a page */
     for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
         load_page(&l, 0, 0);
@@ -165,7 +165,7 @@ struct tile_copy {
 
 MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, char *s_x, tile_copy *c)
 {
-    const int i = threadIdx.x % 128, row = i / 4, piece = i % 4;
+    const int i = mpk_thread() % 128, row = i / 4, piece = i % 4;
     c->x = mpk_at<const char>(t, s.x);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
@@ -218,7 +218,7 @@ MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
 
 MPK_FN void tile_meet(void)
 {
-    ptx_meet(2 + (int)threadIdx.x / 128, 128);
+    ptx_meet(2 + mpk_thread() / 128, 128);
 }
 
 #if MPK_WGMMA
@@ -264,7 +264,7 @@ MPK_FN void tile_wait_products(void)
  * warp's tokens, columns 16 k ... of a block; s_w: that block of the first group. */
 template <int N> MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int k, float *sum)
 {
-    const int lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
+    const int lane = mpk_thread() % 32, row = lane % 8, matrix = lane / 8;
     s_w += matrix / 2 * TILE_PIECE + row * 64 + ((2 * k + matrix % 2) ^ row / 2) * 16;
 #pragma unroll
     for (int n = 0; n < N / 8; n += 2) {
@@ -277,7 +277,7 @@ template <int N> MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char 
 
 template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, float *sum)
 {
-    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
+    const int warp = mpk_thread() / 32 % 4, lane = mpk_thread() % 32, row = lane % 8, matrix = lane / 8;
     s_x += (2 * warp + matrix % 2) * 512 + row * 64;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -311,7 +311,7 @@ MPK_FN rt_u32 tile_take(const tile_pass &q, mpk_ring *ring)
 MPK_FN void tile_release(const tile_pass &q, rt_u32 first)
 {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
+    if (mpk_thread() % 32 == 0)
         for (int i = 0; i < q.pages; i++)
             ptx_barrier_arrive(&mpk_w.empty[first + i]);
 }
@@ -452,7 +452,7 @@ MPK_FN float tile_scale(const tile_end &e, float square)
 MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
                         const float *s_square)
 {
-    const int lane = threadIdx.x % 32, column = group * 8 + 2 * lane;
+    const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
     const tile_end e = tile_end_of(t, s);
     const float bias[2] = {tile_bias_of(t, s, column), tile_bias_of(t, s, column + 1)};
     for (int r0 = 0; r0 < 16; r0 += 8) {
@@ -476,7 +476,7 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
 MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
                               const float *s_square)
 {
-    const int lane = threadIdx.x % 32, column = group * 4 + lane, activation = s.activation;
+    const int lane = mpk_thread() % 32, column = group * 4 + lane, activation = s.activation;
     const tile_end e = tile_end_of(t, s);
     const float gate = column < e.rows ? tile_bias(t, s, 0, column) : 0;
     const float up = column < e.rows ? tile_bias(t, s, 1, column) : 0;
@@ -495,7 +495,7 @@ MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, i
 MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
                                const float *s_square)
 {
-    const int lane = threadIdx.x % 32, column = group * 8 + 2 * lane;
+    const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
     const tile_end e = tile_end_of(t, s);
     const bool has_a = column < e.rows, has_b = column + 1 < e.rows;
     for (int i = 0; i < 16 && row + i < e.tokens; i++) {
@@ -518,7 +518,7 @@ MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, 
 /* Sums of this warp's 16 x 64 from registers to shared memory, where a row lies together. */
 MPK_FN void tile_put(const float *sum, float *s_sum)
 {
-    const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+    const int g = mpk_thread() % 32 / 4, c = mpk_thread() % 4;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         *(float2 *)(s_sum + g * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n], sum[4 * n + 1]);
@@ -529,7 +529,7 @@ MPK_FN void tile_put(const float *sum, float *s_sum)
 /* Sum of squares of each token of the warpgroup. */
 MPK_FN void tile_put_squares(float *square, float *s_square)
 {
-    const int i = threadIdx.x % 128;
+    const int i = mpk_thread() % 128;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         square[m] += __shfl_xor_sync(0xffffffffu, square[m], 1);
@@ -545,7 +545,7 @@ MPK_FN void tile_put_squares(float *square, float *s_square)
 MPK_FN void tile_join(const mpk_task &t, float *sum)
 {
     float *s_sum = (float *)(t.s_scratch + TILE_X), *s_square = (float *)(t.s_scratch + TILE_SCALES);
-    const int i = threadIdx.x % 128, half = threadIdx.x / 128;
+    const int i = mpk_thread() % 128, half = mpk_thread() / 128;
     if (half)
 #pragma unroll
         for (int e = 0; e < 32; e++)
@@ -580,7 +580,7 @@ template <int N, int STAGES>
 MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int part,
                         int own, mpk_ring *ring)
 {
-    const int half = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
+    const int half = mpk_thread() / 128, warp = mpk_thread() / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS,
           *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
@@ -612,7 +612,7 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, bool wide,
                      mpk_ring *ring)
 {
-    const int half = threadIdx.x / 128, own = wide ? q.pages : (q.pages + 1) / 2;
+    const int half = mpk_thread() / 128, own = wide ? q.pages : (q.pages + 1) / 2;
     if (!wide && q.pages == 1)
         tile_run_as<64, 1>(t, s, q, first, row, 0, 1, ring);
     else if (own <= 2)
@@ -624,7 +624,7 @@ MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q,
 /* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every product. */
 MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
 {
-    const int half = threadIdx.x / 128;
+    const int half = mpk_thread() / 128;
     mpk_ring ring = *t.ring;
     for (int i = 0;; i++) {
         /* Worked out again each time: the products want the registers. */

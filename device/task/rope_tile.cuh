@@ -67,10 +67,10 @@ MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int all)
 {
     rt_u32 *s_map = (rt_u32 *)t.s_scratch, *s_flag = (rt_u32 *)(t.s_scratch + TURN_FLAG);
     const uint4 none = make_uint4(0, 0, 0, 0);
-    for (int i = (int)threadIdx.x * 16; i < TURN_SCRATCH; i += MPK_THREADS * 16)
+    for (int i = mpk_thread() * 16; i < TURN_SCRATCH; i += MPK_THREADS * 16)
         *(uint4 *)(t.s_scratch + i) = none;
     mpk_sync();
-    for (int i = (int)threadIdx.x; i < all; i += MPK_THREADS) {
+    for (int i = mpk_thread(); i < all; i += MPK_THREADS) {
         const int place = turn_place(t, s, i);
         const rt_u32 bit = 1u << (place % 32);
         if (place >= 0 && atomicOr(&s_map[place % TURN_PLACES / 32], bit) & bit)
@@ -139,7 +139,7 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
                        bool twice)
 {
     constexpr int LANES = K / 8, HEADS_AT_ONCE = MPK_THREADS / LANES;
-    const int dim = (int)threadIdx.x % LANES * 4, first = (int)threadIdx.x / LANES;
+    const int dim = mpk_thread() % LANES * 4, first = mpk_thread() / LANES;
     const int heads = s.heads, kv_heads = s.kv_heads, columns = (heads + 2 * kv_heads) * K;
     const int per_token = hi - lo, n = (k.last - k.first) * per_token;
     const int type = keys ? s.k_norm_type : s.q_norm_type, norm = keys ? TURN_K_NORM : TURN_Q_NORM;
@@ -206,7 +206,7 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
  * all lanes alike. */
 MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int t0)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = mpk_thread() % 32;
     rt_u64 follows = 0; /* bit i: token t0 - 16 + i stands one place behind the one before it, in the same page */
     rt_u32 begins = 0;
 #pragma unroll
@@ -233,7 +233,7 @@ template <int K> MPK_FN void turn_store_block(const mpk_task &t, const turn_shap
     const rt_u16 *from =
         mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)token * columns + (s.heads + s.kv_heads + head) * K;
     rt_u16 *to = mpk_at<rt_u16>(t, TURN_V_CACHE) + ((rt_u64)(place / TURN_PAGE) * s.kv_heads + head) * TURN_PAGE * K;
-    for (int dim = (int)threadIdx.x % 32 * 2; dim < K; dim += 64) {
+    for (int dim = mpk_thread() % 32 * 2; dim < K; dim += 64) {
         rt_u32 v[16], row[2][8];
 #pragma unroll
         for (int i = 0; i < 16; i++)
@@ -262,7 +262,7 @@ template <int K> MPK_FN void turn_store_value(const mpk_task &t, const turn_shap
     const rt_u16 *from =
         mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)token * columns + (s.heads + s.kv_heads + head) * K;
     rt_u16 *to = mpk_at<rt_u16>(t, TURN_V_CACHE) + ((rt_u64)(place / TURN_PAGE) * s.kv_heads + head) * TURN_PAGE * K;
-    for (int dim = (int)threadIdx.x % 32 * 2; dim < K; dim += 64) {
+    for (int dim = mpk_thread() % 32 * 2; dim < K; dim += 64) {
         const rt_u32 v = ptx_load_word(from + dim);
         to[kv_value_at(place % TURN_PAGE, dim, TURN_PAGE, K, 2)] = (rt_u16)v;
         to[kv_value_at(place % TURN_PAGE, dim + 1, TURN_PAGE, K, 2)] = (rt_u16)(v >> 16);
@@ -274,7 +274,7 @@ template <int K>
 MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int kv_lo, int kv_hi, bool twice)
 {
     const int heads = kv_hi - kv_lo, n = (k.last - k.first + 15) / 16 * heads;
-    for (int item = (int)threadIdx.x / 32; item < n; item += MPK_WARPS) {
+    for (int item = mpk_thread() / 32; item < n; item += MPK_WARPS) {
         const int t0 = k.first + item / heads * 16, head = kv_lo + item % heads;
         const rt_u32 full = twice ? 0 : turn_full_blocks(t, s, k, t0);
         rt_u32 covered = full;

@@ -44,7 +44,7 @@ MPK_FN const char *ring_take(mpk_ring *r, rt_u32 *page)
 MPK_FN void ring_release(rt_u32 page)
 {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
+    if (mpk_thread() % 32 == 0)
         ptx_barrier_arrive(&mpk_w.empty[page]);
 }
 
@@ -90,7 +90,7 @@ MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
         l->flying--;
     }
     __syncwarp(); /* no lane looks at these barriers any more when they move on */
-    if (threadIdx.x % 32 == 0) {
+    if (mpk_thread() % 32 == 0) {
         mpk_w.note[page] = note;
         ptx_barrier_expect(&mpk_w.full[page], n_bytes);
     }
@@ -105,7 +105,7 @@ MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
 MPK_FN void load_copy(mpk_load *l, char *page, rt_u32 offset, const void *from, rt_u32 n_bytes)
 {
     rt_u64 *full = &mpk_w.full[(page - mpk_s) / MPK_PAGE_BYTES];
-    if (threadIdx.x % 32 == 0)
+    if (mpk_thread() % 32 == 0)
         ptx_copy_bulk_once(page + offset, from, n_bytes, full, l->policy);
 }
 

@@ -54,9 +54,14 @@ MPK_FN mpk_task mpk_apart(const mpk_task &t)
 }
 
 #ifndef MPK_EMULATED
+/* threadIdx.x, asked for anew each time.  The compiler would work out what follows from it (lanes, rows, addresses) for
+ * all bodies ahead of the loop over tasks, and keep that in registers which it has not: it would go to memory and come
+ * back from there in every task. */
 MPK_FN int mpk_thread(void)
 {
-    return (int)threadIdx.x;
+    int x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
 }
 /* All threads of the body meet; what they wrote to shared and global memory before is seen by all after. */
 MPK_FN void mpk_sync(void)

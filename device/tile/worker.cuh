@@ -177,7 +177,7 @@ MPK_FN void mpk_trigger(const mpk_task &t)
 #if MPK_BULK
     if (!mpk_w.direct) {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) {
+        if (mpk_thread() % 32 == 0) {
             if (mpk_thread() == 0 && mpk_w.times)
                 mpk_w.times->done = ptx_cycles();
             ptx_barrier_arrive(&mpk_w.idle);

@@ -25,6 +25,7 @@ enum {
 };
 
 struct turn_shape {
+    int tokens; /* that the operands have room for: a step in which all is alive counts more */
     int heads, kv_heads;
     int slots, slot_pages, n_pages;
     int q_norm_type, k_norm_type; /* 0 bf16, 1 f32, -1 absent */
@@ -301,7 +302,8 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
 
 template <int K> static __device__ __noinline__ void rope_tile(const mpk_task &t, const turn_shape &s)
 {
-    const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0, (int)t.live[RT_TOKENS]};
+    const rt_u32 live = t.live[RT_TOKENS];
+    const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0, live < (rt_u32)s.tokens ? (int)live : s.tokens};
     const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1], group = s.heads / s.kv_heads;
     const int kv_lo = (lo + group - 1) / group, kv_hi = (hi + group - 1) / group;
     const bool twice = kv_lo < kv_hi && turn_any_twice(t, s, k.all);

@@ -170,7 +170,11 @@ static mpk_status gather_case(device *d, uint32_t number, const char *graph)
     check_ok(&cx, ir_parse(&cx, &graphs_arena, str_from(graph), &s.g));
     const ir_op *op = &s.g->ops.at[s.g->ops.n - 1];
     const ir_tensor *y = &s.g->tensors.at[op->out[0]];
-    gen_call c = {s.g, op, (uint32_t)(y->rank ? y->dims[0] : 1), 4, d->arch->features};
+    gen_call c = {.ir = s.g,
+                  .op = op,
+                  .n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1),
+                  .n_workers = 4,
+                  .needs = d->arch->features};
     s.def = op->def;
     if (op->def->flags & OP_VIEW && y->shares != IR_NONE)
         return MPK_OK;

@@ -727,7 +727,7 @@ MPK_FN int step_rests(const rt_kernel *k, rt_machine *m, rt_u64 *idle_since)
 }
 
 /* A warp of worker 0.  It alone writes the step word. */
-static __device__ void step_loop(rt_kernel *k)
+static __device__ __noinline__ void step_loop(rt_kernel *k)
 {
     rt_machine *m = step_begin(k);
     rt_u64 step = k->start_step, since = 0, idle_since = 0;
@@ -760,7 +760,7 @@ static __device__ void step_loop(rt_kernel *k)
 }
 
 /* One thread of every other worker: bring it the machine's abort word. */
-static __device__ void watch_loop(void)
+static __device__ __noinline__ void watch_loop(void)
 {
     const rt_u32 rest_ns = mpk_w.k->call.is_one ? 500 : 5000; /* a call ends only when everyone has left */
     while (!ptx_load_flag(&mpk_w.abort)) {
@@ -814,7 +814,7 @@ static __device__ __noinline__ void call_begin(const rt_kernel *k)
 
 /* A warp of worker 0, in the place of step_loop: publish the step, see its end.  The step word is cleared for the next
  * call only when every worker has seen it. */
-static __device__ void call_loop(rt_kernel *k)
+static __device__ __noinline__ void call_loop(rt_kernel *k)
 {
     rt_machine *m = step_begin(k);
     rt_u64 since = 0;
@@ -932,7 +932,7 @@ MPK_FN void courier_note(rt_kernel *k, courier_burst *b, rt_u32 sent)
     }
 }
 
-static __device__ void courier_loop(rt_kernel *k)
+static __device__ __noinline__ void courier_loop(rt_kernel *k)
 {
     rt_machine *m = &k->machine;
     rt_u32 lane = threadIdx.x % 32, asked = m->control->once_wanted.value;

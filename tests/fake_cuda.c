@@ -67,6 +67,7 @@ static struct {
     fake_launch last;
     fake_kernel *run;
     void *user;
+    const void *variables; /* of the module loaded last */
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static _Thread_local void *current;
 
@@ -239,8 +240,13 @@ static unsigned calls(const char *entry)
     return 0;
 }
 
+static const void *variables(void)
+{
+    return fake.variables;
+}
+
 EXPORT extern const fake_cuda_face fake_cuda;
-const fake_cuda_face fake_cuda = {reset, leaks, launches, last, set_kernel, entry_name, calls};
+const fake_cuda_face fake_cuda = {reset, leaks, launches, last, set_kernel, entry_name, calls, variables};
 
 /* ---- the driver ---- */
 
@@ -652,6 +658,7 @@ ENTRY cuModuleLoadDataEx(module **out, const char *code, unsigned n, int *option
     module *m = new_handle(MODULE, sizeof *m);
     m->ptx = machine_code ? NULL : strdup(code);
     add_range(MEMORY, (uintptr_t)m->variables, sizeof m->variables);
+    fake.variables = m->variables;
     *out = m;
     return 0;
 }

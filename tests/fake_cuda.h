@@ -37,6 +37,7 @@ typedef struct fake_cuda_face {
     void (*kernel)(fake_kernel *run, void *user); /* what a launch does; NULL: nothing */
     const char *(*entry)(unsigned i);             /* names that fail: takes; NULL after the last */
     unsigned (*calls)(const char *entry);         /* since the reset */
+    const void *(*variables)(void); /* where every variable lies of the module loaded last; NULL: none was */
 } fake_cuda_face;
 
 /* Make cuda_driver_open find the stand-in, with these words in MPK_FAKE_CUDA (NULL: none), and reset it.  NULL: it was

@@ -22,7 +22,8 @@ enum { ATTEND_PAGE = 64, ATTEND_UNIT = 32, ATTEND_ROWS = 128 };
 
 struct attend_shape {
     int heads, kv_heads;
-    int slots, slot_pages, n_pages, window;
+    int cache; /* which of mpk_caches */
+    int window;
     float scale; /* with log2(e) */
 };
 
@@ -74,7 +75,7 @@ MPK_FN int attend_run(const mpk_task &t, int first, int end)
 /* Which positions the chunk's rows see: the same in all threads. */
 MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *c)
 {
-    const int *positions = mpk_at<const int>(t, ATTEND_POSITIONS), room = s.slot_pages * ATTEND_PAGE;
+    const int *positions = mpk_at<const int>(t, ATTEND_POSITIONS), room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE;
     int least = room, most = -1;
     for (int i = c->first + mpk_thread() % 32; i < c->last; i += 32) {
         const int position = positions[i], from = attend_from(s, position);
@@ -90,7 +91,7 @@ MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *
         most = b > most ? b : most;
     }
     most = most < room ? most : room - 1;
-    const int last = (rt_u32)c->slot < (rt_u32)s.slots ? most / ATTEND_PAGE + 1 : 0;
+    const int last = (rt_u32)c->slot < (rt_u32)mpk_caches[s.cache].slots ? most / ATTEND_PAGE + 1 : 0;
     c->step = least / ATTEND_PAGE;
     c->n_steps = most >= 0 && last > c->step ? last - c->step : 0;
     const int rows = (c->last - c->first) * c->n_heads;
@@ -100,10 +101,11 @@ MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *
 template <int K> MPK_FN attend_source attend_source_of(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
 {
     const rt_u32 head_bytes = ATTEND_PAGE * K * 2;
+    const mpk_cache &cache = mpk_caches[s.cache];
     attend_source from;
-    from.pages = mpk_at<const int>(t, ATTEND_PAGES) + c.slot * s.slot_pages;
-    from.n_pages = s.n_pages;
-    from.slot_pages = s.slot_pages;
+    from.pages = mpk_at<const int>(t, ATTEND_PAGES) + c.slot * cache.slot_pages;
+    from.n_pages = cache.n_pages;
+    from.slot_pages = cache.slot_pages;
     from.keys = mpk_at<const char>(t, ATTEND_K) + c.kv_head * head_bytes;
     from.values = mpk_at<const char>(t, ATTEND_V) + c.kv_head * head_bytes;
     from.page_bytes = s.kv_heads * head_bytes;

@@ -25,8 +25,9 @@ enum {
 };
 
 struct turn_shape {
+    int tokens; /* that the operands have room for: a step in which all is alive counts more */
     int heads, kv_heads;
-    int slots, slot_pages, n_pages;
+    int cache;                    /* which of mpk_caches */
     int q_norm_type, k_norm_type; /* 0 bf16, 1 f32, -1 absent */
     float eps;
     int q; /* operand of the first output */
@@ -56,10 +57,11 @@ enum {
 MPK_FN int turn_place(const mpk_task &t, const turn_shape &s, int token)
 {
     const int position = mpk_at<const int>(t, TURN_POSITIONS)[token], slot = mpk_at<const int>(t, TURN_SLOTS)[token];
-    if (position < 0 || position / TURN_PAGE >= s.slot_pages || (rt_u32)slot >= (rt_u32)s.slots)
+    const mpk_cache &c = mpk_caches[s.cache];
+    if (position < 0 || position / TURN_PAGE >= c.slot_pages || (rt_u32)slot >= (rt_u32)c.slots)
         return -1;
-    const int page = mpk_at<const int>(t, TURN_PAGES)[slot * s.slot_pages + position / TURN_PAGE];
-    return (rt_u32)page < (rt_u32)s.n_pages ? page * TURN_PAGE + position % TURN_PAGE : -1;
+    const int page = mpk_at<const int>(t, TURN_PAGES)[slot * c.slot_pages + position / TURN_PAGE];
+    return (rt_u32)page < (rt_u32)c.n_pages ? page * TURN_PAGE + position % TURN_PAGE : -1;
 }
 
 /* May two tokens have one place?  All threads. */
@@ -301,7 +303,8 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
 
 template <int K> static __device__ __noinline__ void rope_tile(const mpk_task &t, const turn_shape &s)
 {
-    const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0, (int)t.live[RT_TOKENS]};
+    const rt_u32 live = t.live[RT_TOKENS];
+    const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0, live < (rt_u32)s.tokens ? (int)live : s.tokens};
     const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1], group = s.heads / s.kv_heads;
     const int kv_lo = (lo + group - 1) / group, kv_hi = (hi + group - 1) / group;
     const bool twice = kv_lo < kv_hi && turn_any_twice(t, s, k.all);

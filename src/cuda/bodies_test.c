@@ -21,7 +21,11 @@ static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, b
     TRY(ir_parse(&cx, a, str_from(graph), &ir));
     const ir_op *op = &ir->ops.at[ir->ops.n - 1];
     const ir_tensor *y = &ir->tensors.at[op->out[0]];
-    gen_call c = {ir, op, (uint32_t)(y->rank ? y->dims[0] : 1), arch->n_sms, arch->features};
+    gen_call c = {.ir = ir,
+                  .op = op,
+                  .n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1),
+                  .n_workers = arch->n_sms,
+                  .needs = arch->features};
     if (op->def->flags & OP_VIEW && y->shares != IR_NONE)
         return MPK_OK;
     const gen_body *body = gen_body_choose(&c, UINT32_MAX);

@@ -285,9 +285,23 @@ static mpk_status load_loader(mpk_context *cx, cuda_machine *m, const code_job *
     return cuda_module_function(cx, m->gpu, m->loader, "mpk_fill", &m->fill);
 }
 
+/* What the kernel is not compiled for: the sizes of KV caches. */
+static mpk_status tell_caches(mpk_context *cx, cuda_machine *m)
+{
+    cuda_address at;
+    uint64_t n;
+    if (!m->source.n_caches)
+        return MPK_OK;
+    TRY(cuda_module_variable(cx, m->gpu, m->module, "mpk_caches", &at, &n));
+    CHECK(cx, n >= m->source.n_caches * sizeof *m->source.caches, MPK_EDEVICE,
+          "the kernel has %llu bytes for the sizes of %u KV caches", (unsigned long long)n, m->source.n_caches);
+    return cuda_upload(cx, m->gpu, at, m->source.caches, m->source.n_caches * sizeof *m->source.caches);
+}
+
 static mpk_status load_kernel(mpk_context *cx, cuda_machine *m, const code_job *j)
 {
     TRY(cuda_module_load(cx, m->gpu, "the kernel", code_of(j->given_kernel, &j->kernel), &m->module));
+    TRY(tell_caches(cx, m));
     TRY(cuda_module_function(cx, m->gpu, m->module, "mpk_kernel", &m->main));
     return check_code(cx, m);
 }

@@ -38,6 +38,16 @@ static const char caches[] = "input %q : bf16[2, 2, 64] live=tokens\n"
                              "%y = attention(%q, %k, %v, %p, %s, %t)\n"
                              "output %y\n";
 
+/* The same with pages that the body for many tokens takes. */
+static const char long_pages[] = "input %q : bf16[2, 2, 64] live=tokens\n"
+                                 "state %k : bf16[5, 2, 64, 64]\n"
+                                 "state %v : bf16[5, 2, 64, 64]\n"
+                                 "input %p : i32[2] live=tokens\n"
+                                 "input %s : i32[2] live=tokens\n"
+                                 "input %t : i32[2, 3]\n"
+                                 "%y = attention(%q, %k, %v, %p, %s, %t)\n"
+                                 "output %y\n";
+
 /* Products one behind the other, as a model's layers; what the first reads is made by an operator that does not carry.
  */
 static const char chain[] = "input %t : bf16[4, 256] live=tokens\n"
@@ -887,6 +897,17 @@ static void test_pages_in_flight(void **state)
     assert_int_equal(cuda_weights_in_flight(&(cuda_weight_plan){0}, 132, 12 << 14), 2);
 }
 
+/* How large a KV cache is stands in no kernel: it is told when it is loaded. */
+static void test_sizes_of_caches(void **state)
+{
+    (void)state;
+    static const gen_cache expected = {.slots = 2, .slot_pages = 3, .n_pages = 5};
+    bed *b = set_up(long_pages);
+    check_ok(&b->cx, start(b));
+    assert_memory_equal(b->fake->variables(), &expected, sizeof expected);
+    tear_down(b);
+}
+
 int main(void)
 {
     seed = check_seed();
@@ -911,6 +932,7 @@ int main(void)
         cmocka_unit_test(test_lost_gpu),
         cmocka_unit_test(test_profile),
         cmocka_unit_test(test_pages_in_flight),
+        cmocka_unit_test(test_sizes_of_caches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

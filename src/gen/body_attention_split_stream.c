@@ -35,26 +35,28 @@ static bool accepts(const gen_call *c)
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    (void)cx;
-    const ir_tensor *norm = gen_input(c, Q_NORM), *pages = gen_input(c, PAGES);
+    const ir_tensor *norm = gen_input(c, Q_NORM);
+    uint32_t cache;
+    TRY(gen_number_cache(cx, c, PAGES, K_CACHE, &cache));
     int64_t size = attribute(c, HEAD_SIZE);
     double scale = c->op->attributes[SCALE].f;
     if (scale == 0)
         scale = 1 / sqrt((double)size);
     text_print(out,
-               "#define ATTENTION_SHAPE_%u {%lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, %d, ", n,
-               (long long)attribute(c, HEADS), (long long)attribute(c, KV_HEADS), (long long)size,
+               "#define ATTENTION_SHAPE_%u {%lld, %lld, %lld, %lld, %lld, %lld, %lld, %lld, mpk_caches[%u].slots, "
+               "mpk_caches[%u].slot_pages, mpk_caches[%u].n_pages, %d, ",
+               n, (long long)attribute(c, HEADS), (long long)attribute(c, KV_HEADS), (long long)size,
                (long long)group_of(c), (long long)attribute(c, SPLITS), (long long)attribute(c, UNIT),
-               (long long)attribute(c, OWN), (long long)attribute(c, WINDOW), (long long)pages->dims[0],
-               (long long)pages->dims[1], (long long)gen_input(c, K_CACHE)->dims[0], norm ? norm->dtype == IR_F32 : -1);
+               (long long)attribute(c, OWN), (long long)attribute(c, WINDOW), cache, cache, cache,
+               norm ? norm->dtype == IR_F32 : -1);
     gen_print_float((float)c->op->attributes[EPS].f, out);
     text_print(out, ", ");
     gen_print_float((float)(scale * 1.4426950408889634), out); /* scores in powers of 2 */
     text_print(out, ", %u}\n", gen_operand_of_output(c->op, 0));
     text_print(out,
-               "MPK_FN void body_%u(const mpk_task &t)\n{\n    constexpr attention_shape shape = "
+               "MPK_FN void body_%u(const mpk_task &t)\n{\n    const attention_shape shape = "
                "ATTENTION_SHAPE_%u;\n    attention_split_stream<%lld, %lld>(t, shape);\n}\n"
-               "MPK_FN void load_%u(mpk_load &l)\n{\n    constexpr attention_shape shape = "
+               "MPK_FN void load_%u(mpk_load &l)\n{\n    const attention_shape shape = "
                "ATTENTION_SHAPE_%u;\n    attention_split_load<%lld>(l, shape);\n}\n",
                n, n, (long long)size, (long long)group_of(c), n, n, (long long)size);
     return MPK_OK;

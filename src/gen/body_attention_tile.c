@@ -20,11 +20,12 @@ static bool accepts(const gen_call *c)
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    (void)cx;
-    const ir_tensor *q = gen_input(c, Q), *cache = gen_input(c, K_CACHE), *pages = gen_input(c, PAGES);
-    text_print(out, "static __device__ const attend_shape attend_shape_%u = {%lld, %lld, %lld, %lld, %lld, %lld, ", n,
-               (long long)q->dims[1], (long long)cache->dims[1], (long long)pages->dims[0], (long long)pages->dims[1],
-               (long long)cache->dims[0], (long long)c->op->attributes[WINDOW].i);
+    const ir_tensor *q = gen_input(c, Q);
+    uint32_t cache;
+    TRY(gen_number_cache(cx, c, PAGES, K_CACHE, &cache));
+    text_print(out, "static __device__ const attend_shape attend_shape_%u = {%lld, %lld, %u, %lld, ", n,
+               (long long)q->dims[1], (long long)gen_input(c, K_CACHE)->dims[1], cache,
+               (long long)c->op->attributes[WINDOW].i);
     gen_print_float(attend_scale(c->op->attributes[SCALE].f, q->dims[2]) * 1.44269504f, out); /* powers of 2 */
     text_print(out, "};\nMPK_FN void body_%u(const mpk_task &t)\n{\n    attention_tile<%lld>(t, attend_shape_%u);\n}\n",
                n, (long long)q->dims[2], n);

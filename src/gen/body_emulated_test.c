@@ -26,7 +26,7 @@ static unsigned n_refused; /* cases with plain operands that have no body */
 static gen_call call_of(const ir_graph *g, const ir_op *op)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]];
-    return (gen_call){g, op, (uint32_t)(y->rank ? y->dims[0] : 1), 4, 0};
+    return (gen_call){.ir = g, .op = op, .n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1), .n_workers = 4};
 }
 
 static mpk_status keep_subject(subject s)

@@ -194,3 +194,16 @@ void gen_print_float(float x, text *out)
     print_real((double)x, 9, out);
     text_print(out, "f");
 }
+
+mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, uint32_t keys, uint32_t *out)
+{
+    const int64_t *of_slots = gen_input(c, pages)->dims;
+    const gen_cache cache = {(int32_t)of_slots[0], (int32_t)of_slots[1], (int32_t)gen_input(c, keys)->dims[0]};
+    uint32_t i = 0;
+    while (i < c->caches->n && memcmp(&c->caches->at[i], &cache, sizeof cache) != 0)
+        i++;
+    if (i == c->caches->n)
+        PUSH(cx, c->arena, c->caches, cache);
+    *out = i;
+    return MPK_OK;
+}

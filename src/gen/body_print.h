@@ -46,6 +46,10 @@ void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const
 void gen_print_double(double x, text *out);
 void gen_print_float(float x, text *out);
 
+/* Number of a paged cache in mpk_caches, by the inputs that are its pages [slots, slot_pages] and its keys [n_pages,
+ * ...]; it goes into the instance's text.  MPK_ENOMEM. */
+mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, uint32_t keys, uint32_t *out);
+
 /* "MPK_F32" of a plain dtype; of a block dtype NULL. */
 const char *gen_dtype_name(ir_dtype dtype);
 /* Absent, or of this dtype with rows one behind the other. */

@@ -28,12 +28,12 @@ static int type_of(const ir_tensor *norm)
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    (void)cx;
     const ir_attribute *a = c->op->attributes;
-    const ir_tensor *pages = gen_input(c, PAGES);
-    text_print(out, "static __device__ const turn_shape turn_shape_%u = {%lld, %lld, %lld, %lld, %lld, %d, %d, ", n,
-               (long long)a[HEADS].i, (long long)a[KV_HEADS].i, (long long)pages->dims[0], (long long)pages->dims[1],
-               (long long)gen_input(c, K_CACHE)->dims[0], type_of(gen_input(c, Q_NORM)), type_of(gen_input(c, K_NORM)));
+    uint32_t cache;
+    TRY(gen_number_cache(cx, c, PAGES, K_CACHE, &cache));
+    text_print(out, "static __device__ const turn_shape turn_shape_%u = {%lld, %lld, %lld, %u, %d, %d, ", n,
+               (long long)gen_input(c, QKV)->dims[0], (long long)a[HEADS].i, (long long)a[KV_HEADS].i, cache,
+               type_of(gen_input(c, Q_NORM)), type_of(gen_input(c, K_NORM)));
     gen_print_float((float)a[EPS].f, out);
     text_print(out, ", %u};\nMPK_FN void body_%u(const mpk_task &t)\n{\n    rope_tile<%lld>(t, turn_shape_%u);\n}\n",
                gen_operand_of_output(c->op, 0), n, (long long)a[HEAD_SIZE].i, n);

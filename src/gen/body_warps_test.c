@@ -143,6 +143,9 @@ static const char *const paged_graphs[] = {
     X("37", "768") "input %t : f32[37, 2, 32] live=tokens\n" PLACES(
         "37", "6", "2", "13", "2", "64") "const %kn : f32[64]\n%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
                                          "_, %kn) {heads = 8, kv_heads = 2, head_size = 64}\n",
+    X("100", "512") "input %t : f32[100, 2, 32] live=tokens\n" PLACES(
+        "100", "2", "1", "1", "2", "64") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 4, kv_heads "
+                                         "= 2, head_size = 64}\n",
     "input %q : bf16[100, 16, 128] live=tokens\n" PLACES("100", "1", "3", "4", "8",
                                                          "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
     "input %q : bf16[33, 16, 128] live=tokens\n" PLACES(
@@ -167,7 +170,11 @@ static mpk_status gather_case(device *d, uint32_t number, const char *graph)
     check_ok(&cx, ir_parse(&cx, &graphs_arena, str_from(graph), &s.g));
     const ir_op *op = &s.g->ops.at[s.g->ops.n - 1];
     const ir_tensor *y = &s.g->tensors.at[op->out[0]];
-    gen_call c = {s.g, op, (uint32_t)(y->rank ? y->dims[0] : 1), 4, d->arch->features};
+    gen_call c = {.ir = s.g,
+                  .op = op,
+                  .n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1),
+                  .n_workers = 4,
+                  .needs = d->arch->features};
     s.def = op->def;
     if (op->def->flags & OP_VIEW && y->shares != IR_NONE)
         return MPK_OK;
@@ -247,14 +254,20 @@ static void round_scale(bed *b)
         op_store(&v, i, (float[]){0.5f, 1, -1, 2}[next_random(b, 4)]);
 }
 
-/* No more is alive than there is. */
+/* A step in which everything is alive says so by a number above that of any operand.  Only attention_split is never
+ * told so: it takes what is alive for its number of tokens, as in the steps of models. */
 static void clamp_live(bed *b)
 {
-    for (ir_tensor_id i = 0; i < b->g->tensors.n; i++) {
-        const ir_tensor *t = tensor(b, i);
-        if (t->live != IR_ALL && b->values.live[t->live] > t->dims[0])
-            b->values.live[t->live] = (uint32_t)t->dims[0];
-    }
+    const uint32_t n = (uint32_t)tensor(b, b->op->out[0])->dims[0];
+    if (strcmp(b->op->def->name, "attention_split") == 0 && b->values.live[IR_TOKENS] > n)
+        b->values.live[IR_TOKENS] = n;
+}
+
+/* Entries of axis 0 that are alive. */
+static int64_t count_alive(const bed *b, const ir_tensor *t)
+{
+    int64_t live = t->live == IR_ALL ? t->dims[0] : (int64_t)b->values.live[t->live];
+    return live < t->dims[0] ? live : t->dims[0];
 }
 
 /* NaN, or integers that nothing has, into the rows of inputs that are not alive. */
@@ -264,7 +277,7 @@ static void poison_dead(bed *b)
         const ir_tensor *t = tensor(b, i);
         if (t->kind != IR_INPUT || t->live == IR_ALL)
             continue;
-        size_t row = (size_t)ir_bytes(t) / (size_t)t->dims[0], first = b->values.live[t->live] * row;
+        size_t row = (size_t)ir_bytes(t) / (size_t)t->dims[0], first = (size_t)count_alive(b, t) * row;
         memset((char *)b->values.data[i] + first, 0xff, (size_t)ir_bytes(t) - first);
     }
 }
@@ -307,7 +320,7 @@ static void empty_parts(bed *b)
 static void count_seen(const bed *b, const ir_tensor *cache, int64_t *seen)
 {
     operand positions = named(b, "positions"), slots = named(b, "slots"), pages = named(b, "pages");
-    int64_t n_slots = pages.tensor->dims[0], n_pages = pages.tensor->dims[1], alive = b->values.live[IR_TOKENS];
+    int64_t n_slots = pages.tensor->dims[0], n_pages = pages.tensor->dims[1], alive = count_alive(b, positions.tensor);
     for (int64_t i = 0; i < alive; i++) {
         int32_t slot = ((const int32_t *)slots.data)[i], position = ((const int32_t *)positions.data)[i];
         for (int64_t k = 0; slot >= 0 && slot < n_slots && k < n_pages; k++) {

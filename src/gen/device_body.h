@@ -29,6 +29,14 @@ enum {
     GEN_WGMMA = 2, /* sm_90a: warpgroup products, setmaxnreg */
 };
 
+/* How large a paged KV cache is: pages[slots][slot_pages] names pages of a cache of n_pages.  These follow from how
+ * many requests a program serves and how long they may be, and change no code: bodies read them at run time, as
+ * mpk_caches[number] (source.h), so that one kernel serves any of them. */
+typedef struct gen_cache {
+    int32_t slots, slot_pages, n_pages;
+} gen_cache;
+typedef VEC(gen_cache) gen_caches;
+
 /* One operator of one graph, as a record sees it. */
 typedef struct gen_call {
     const ir_graph *ir;
@@ -36,6 +44,8 @@ typedef struct gen_call {
     uint32_t n_tokens; /* T of the graph */
     uint32_t n_workers;
     uint32_t needs; /* what the architecture offers: GEN_* */
+    arena *arena;   /* for what is printed: caches grows in it; both NULL where it is only asked who accepts */
+    gen_caches *caches;
 } gen_call;
 
 /* Weights that a body reads as one stream: rows of up to three matrices [rows_i, columns], padded to blocks.  The

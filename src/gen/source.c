@@ -17,6 +17,7 @@ typedef struct emitter {
     const gen_graph *graphs;
     map numbers; /* text of an instance as number 0 -> its number */
     VEC(gen_instance) instances;
+    gen_caches caches;
     gen_use **uses;
     map printed; /* names of texts that stand in the source */
     text out;
@@ -114,7 +115,9 @@ static mpk_status choose_all(emitter *e)
                           .op = &ir->ops.at[i],
                           .n_tokens = e->graphs[g].n_tokens,
                           .n_workers = e->n_workers,
-                          .needs = e->arch->features};
+                          .needs = e->arch->features,
+                          .arena = e->arena,
+                          .caches = &e->caches};
             *use = (gen_use){.instance = RT_NONE};
             if (is_no_work(ir, c.op))
                 continue;
@@ -228,6 +231,21 @@ static void print_constants(emitter *e, uint32_t scratch_bytes)
     text_print(&e->out, "\n");
 }
 
+/* Sizes of KV caches: for a kernel only their number.  Bodies alone are of nobody who could tell them. */
+static void print_caches(emitter *e)
+{
+    const bool told = e->whole == GEN_BODIES || e->whole == GEN_GENERIC;
+    if (!e->caches.n)
+        return;
+    text_print(&e->out, "/* Sizes of KV caches, from the host: pages[slots][slot_pages] of a cache of n_pages. */\n"
+                        "struct mpk_cache {\n    int slots, slot_pages, n_pages;\n};\n");
+    text_print(&e->out, "extern \"C\" {\n__constant__ mpk_cache mpk_caches[%zu]%s", e->caches.n, told ? " = {" : ";\n");
+    for (size_t i = 0; told && i < e->caches.n; i++)
+        text_print(&e->out, "%s{%d, %d, %d}", i ? ", " : "", e->caches.at[i].slots, e->caches.at[i].slot_pages,
+                   e->caches.at[i].n_pages);
+    text_print(&e->out, "%s}\n\n", told ? "};\n" : "");
+}
+
 static mpk_status print_headers(emitter *e)
 {
     char name[128];
@@ -335,6 +353,7 @@ static void print_question(emitter *e, const char *name, bool loads)
 static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
 {
     print_constants(e, scratch_bytes);
+    print_caches(e);
     TRY(print_headers(e));
     print_instances(e);
     print_dispatch(e, "body", "const mpk_task", "body", false);
@@ -369,6 +388,8 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     out->n_instances = (uint32_t)e.instances.n;
     out->instances = e.instances.at;
     out->uses = (const gen_use *const *)e.uses;
+    out->n_caches = (uint32_t)e.caches.n;
+    out->caches = e.caches.at;
     out->scratch_bytes = scratch_bytes;
     return MPK_OK;
 }

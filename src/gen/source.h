@@ -6,7 +6,7 @@
  * Order of the text: what it is; the constants (#define MPK_...); the headers of src/rt and device/, each once, and of
  * device/task only what is used; the instances; the tables that the worker switches on; device/kernel.cuh.  Equal
  * instances are printed once.  The same programs and architecture give the same bytes, so the text can be a cache's
- * key.
+ * key; programs that differ only in the sizes of their KV caches do so too (gen_cache).
  */
 #ifndef GEN_SOURCE_H
 #define GEN_SOURCE_H
@@ -45,6 +45,8 @@ typedef struct gen_source {
     uint32_t n_instances;
     const gen_instance *instances;
     const gen_use *const *uses; /* [n_graphs][ir->ops.n] */
+    uint32_t n_caches;          /* of __constant__ mpk_cache mpk_caches[]; 0: there is no such variable */
+    const gen_cache *caches;    /* what a kernel has to be told before it runs; the text of bodies alone has it */
     uint32_t scratch_bytes;     /* MPK_SCRATCH_BYTES: the most that an instance needs, a multiple of 1024 */
 } gen_source;
 

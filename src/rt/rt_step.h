@@ -133,7 +133,7 @@ RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
     s->n_active--;
 }
 
-RT_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reason)
+RT_LARGE_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reason)
 {
     rt_slot *slot = &m->slots[index];
     rt_slot_free(m, index);
@@ -200,7 +200,7 @@ RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
 }
 
 /* Account for the last step.  0: the token ring may be too full; nothing was done. */
-RT_FN int rt_step_collect(rt_machine *m)
+RT_LARGE_FN int rt_step_collect(rt_machine *m)
 {
     rt_serving *s = m->serving;
     if (rt_tokens_space(m) < s->n_slots) /* each slot tells at most one thing */
@@ -267,7 +267,7 @@ RT_FN void rt_slot_append(rt_machine *m, rt_u32 index, const rt_command *c)
 }
 
 /* Obey the host, as long as there is room to answer. */
-RT_FN void rt_step_commands(rt_machine *m)
+RT_LARGE_FN void rt_step_commands(rt_machine *m)
 {
     rt_u32 mask = m->command_mask;
     while (rt_ring_ready(m->command_ring) && rt_tokens_space(m)) {
@@ -293,7 +293,7 @@ RT_FN rt_u32 rt_find_free(const rt_machine *m)
     return RT_NONE;
 }
 
-RT_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u32 limit)
+RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u32 limit)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
@@ -312,7 +312,7 @@ RT_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u3
 }
 
 /* Admit in order of arrival until a slot or a page is missing. */
-RT_FN void rt_step_admit(rt_machine *m)
+RT_LARGE_FN void rt_step_admit(rt_machine *m)
 {
     rt_serving *s = m->serving;
     s->blocked = 0;
@@ -390,7 +390,7 @@ RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left
 }
 
 /* Add the next n tokens of a request, and its rows, to the step that is being built. */
-RT_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
+RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
@@ -490,7 +490,7 @@ RT_FN int rt_slot_join(rt_machine *m, rt_u32 index)
 }
 
 /* Fill a step of few tokens: decode tokens, beginning at slot `start`, then pieces of prompts, oldest first. */
-RT_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
+RT_LARGE_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
 {
     rt_serving *s = m->serving;
     rt_u32 late = RT_NONE, index;
@@ -513,7 +513,7 @@ RT_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
  * its beginning, never because of others; a piece of few tokens shares a step with others of the kind, decode tokens
  * among them; a longer one has a step, and so the choice of the graph, to itself.  While some decode, every other step
  * begins with a prompt's piece. */
-RT_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
+RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
 {
     rt_serving *s = m->serving;
     rt_u32 prompt = rt_next_prompt(m, oldest), rows, decoding = 0;
@@ -689,7 +689,7 @@ RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 /* ---- one look ---- */
 
 /* One lane: the general way. */
-RT_FN int rt_step_look(rt_machine *m, rt_worker *w)
+RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;
     w->doorbell =

@@ -508,6 +508,41 @@ static void test_graph_by_hand(void **state)
     mpk_free(second);
 }
 
+/* Objects of a caller's: two words. */
+typedef struct object {
+    void *bytes;
+    int64_t version;
+} object;
+
+static int32_t where_it_lies(void *o, void **address)
+{
+    *address = ((object *)o)->bytes;
+    return *address == NULL;
+}
+
+static int64_t how_often_changed(const void *o)
+{
+    return ((const object *)o)->version;
+}
+
+static void test_objects_that_moved_or_changed(void **state)
+{
+    (void)state;
+    char bytes[3];
+    object o[] = {{&bytes[0], 4}, {&bytes[1], 0}, {&bytes[2], -1}};
+    void *const objects[] = {&o[0], &o[1], &o[2]}, *addresses[] = {&bytes[0], &bytes[1], &bytes[2]};
+    const int64_t versions[] = {4, 0, -1};
+    assert_int_equal(3, mpk_first_moved(3, objects, addresses, where_it_lies));
+    assert_int_equal(3, mpk_first_changed(3, objects, versions, how_often_changed));
+    assert_int_equal(0, mpk_first_moved(0, NULL, NULL, where_it_lies));
+    assert_int_equal(0, mpk_first_changed(0, NULL, NULL, how_often_changed));
+    o[1] = (object){bytes, 1};
+    assert_int_equal(1, mpk_first_moved(3, objects, addresses, where_it_lies));
+    assert_int_equal(1, mpk_first_changed(3, objects, versions, how_often_changed));
+    o[0].bytes = addresses[0] = NULL; /* nowhere is not where it was */
+    assert_int_equal(0, mpk_first_moved(3, objects, addresses, where_it_lies));
+}
+
 static void test_inspect_and_opt(void **state)
 {
     (void)state;
@@ -541,6 +576,7 @@ int main(void)
         cmocka_unit_test(test_wrong_use),
         cmocka_unit_test(test_progress_can_stop),
         cmocka_unit_test(test_graph_by_hand),
+        cmocka_unit_test(test_objects_that_moved_or_changed),
         cmocka_unit_test(test_inspect_and_opt),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

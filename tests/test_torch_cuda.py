@@ -360,12 +360,13 @@ def test_explain_tells_where_the_time_goes():
     assert "linear by linear_stream" in str(told)
 
 
-def test_a_call_costs_little(monkeypatch):
-    """The host's time in the backend, and in the whole call of the compiled function."""
+@pytest.mark.parametrize("n", [4, 128])
+def test_a_call_costs_little(monkeypatch, n):
+    """The host's time in the backend, and in the whole call of a compiled function with two weights for each layer."""
     seen, call = [], gpu.GpuRunner.__call__
     monkeypatch.setattr(gpu.GpuRunner, "__call__", lambda self, a: (seen.append((self, list(a))), call(self, a))[1])
-    fast, _ = compiled(torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(4)]).to(GPU))
-    x = torch.randn(1, 16, device=GPU)
+    fast, _ = compiled(torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(n)]).to(GPU).bfloat16())
+    x = torch.randn(1, 16, device=GPU).bfloat16()
     fast(x)
     runner, arguments = seen[0]
 
@@ -381,7 +382,7 @@ def test_a_call_costs_little(monkeypatch):
 
     own, whole = microseconds(lambda: call(runner, arguments)), microseconds(lambda: fast(x))
     print(f"the backend: {own:.1f} us, the call of the compiled function: {whole:.1f} us")
-    assert own < 60 and whole < 200  # 15 and 50 on a quiet machine
+    assert own < 60 and whole < (200 if n == 4 else 600)  # 4: 15 and 50 on a quiet machine
 
 
 @pytest.mark.parametrize("name", ["generate", "vision", "module"])

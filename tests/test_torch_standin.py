@@ -10,6 +10,7 @@ import operator
 import os
 import sys
 import warnings
+import weakref
 
 import pytest
 
@@ -23,7 +24,7 @@ from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import mpk  # noqa: E402
-from mpk import backend, gpu  # noqa: E402
+from mpk import backend, gpu, weights  # noqa: E402
 
 STAND_IN = support.BUILD / "tests" / "libfake_cuda.so"
 
@@ -198,7 +199,18 @@ def test_a_profile_is_asked_for_when_compiling(face):
     assert told.profile[0]["kinds"] == [] and "us of a launch" in str(told)
 
 
-def test_weights_are_packed_once_and_again_when_they_change(face):
+@pytest.fixture(params=["C", "Python"])
+def interface(request, monkeypatch):
+    """How tensors are asked: through PyTorch's C interface, or as with a PyTorch that has none."""
+    if request.param == "Python":
+        monkeypatch.setattr(weights, "interface", None)
+    else:
+        assert weights.interface is not None
+    with torch.no_grad():
+        yield
+
+
+def test_weights_are_packed_once_and_again_when_they_change(face, interface):
     net = torch.nn.Linear(256, 64, bias=False).bfloat16()
     fast, x = torch.compile(net, backend=backend.mpk), torch.randn(2, 256).bfloat16()
     packs = []
@@ -215,6 +227,84 @@ def test_weights_are_packed_once_and_again_when_they_change(face):
     fast(x)
     fast(x)
     assert len(packs) == 3 and packs[-1] == net.weight.data_ptr()
+    net.weight = torch.nn.Parameter(net.weight.data)  # who knows what was done to it before
+    fast(x)
+    fast(x)
+    assert len(packs) == 4
+    net.weight.mul_(2)
+    fast(x)
+    assert len(packs) == 5
+
+
+@pytest.mark.parametrize("sizes", [[4, 3], [4, 1, 3], [5], [1], []])
+def test_weights_that_are_others_lie_elsewhere_or_changed(interface, sizes):
+    arguments = [torch.nn.Parameter(torch.randn(n)) for n in sizes]
+    numbers = range(len(sizes))
+    held = weights.Weights(numbers)
+    assert not held.are_as_before(arguments) and held.changed() == []
+    held.hold(arguments)
+    held.watch(numbers[:2])
+    assert held.are_as_before(list(arguments)) and held.changed() == []
+    for i in numbers:
+        arguments[i].add_(1)
+        assert held.are_as_before(arguments) and held.changed() == ([i] if i < 2 else [])
+        assert held.changed() == []
+        mine, arguments[i] = arguments[i], torch.nn.Parameter(arguments[i].data)  # the same bytes, another tensor
+        assert not held.are_as_before(arguments)
+        arguments[i].data_ptr()
+        held.hold(arguments)
+        assert held.are_as_before(arguments) and held.changed() == ([i] if i < 2 else [])
+        mine.mul_(2)  # has a count of its own
+        arguments[i].data = torch.randn(sizes[i])
+        assert not held.are_as_before(arguments) and not held.are_as_before(arguments)
+        held.hold(arguments)
+        assert held.are_as_before(arguments)
+        arguments[i].untyped_storage().resize_(0)
+        assert not held.are_as_before(arguments)
+        arguments[i] = torch.nn.Parameter(torch.randn(sizes[i]))
+        held.hold(arguments)
+        held.changed()
+
+
+def test_a_change_is_noticed_beside_a_move(interface):
+    arguments = [torch.nn.Parameter(torch.randn(4)) for _ in range(3)]
+    held = weights.Weights(range(3))
+    held.hold(arguments)
+    held.watch(range(3))
+    arguments[0].add_(1)
+    arguments[2].data = torch.randn(4)
+    assert not held.are_as_before(arguments)
+    held.hold(arguments)
+    assert held.changed() == [0]
+
+
+def test_weights_without_counts_are_not_watched(interface):
+    with torch.inference_mode():
+        uncounted = torch.randn(4)
+    arguments = [uncounted, torch.nn.Parameter(torch.randn(4), requires_grad=False)]
+    held = weights.Weights(range(2))
+    held.hold(arguments)
+    held.watch(range(2))
+    with torch.inference_mode():
+        uncounted.add_(1)
+    arguments[1].add_(1)
+    assert held.are_as_before(arguments) and held.changed() == [1]
+    arguments[1].data = uncounted  # a tensor that counts gets the bytes of one that does not
+    assert not held.are_as_before(arguments)
+    held.hold(arguments)
+    assert held.are_as_before(arguments) and held.changed() == []
+
+
+def test_weights_are_let_go(interface):
+    arguments = [torch.nn.Parameter(torch.randn(4)) for _ in range(3)]
+    seen = weakref.ref(arguments[1])
+    held = weights.Weights(range(3))
+    held.hold(arguments)
+    held.watch(range(3))
+    del arguments
+    assert seen() is not None
+    held.hold([torch.nn.Parameter(torch.randn(4)) for _ in range(3)])
+    assert seen() is None
 
 
 def test_what_a_program_cannot_take_where_it_is(face):

@@ -1,14 +1,15 @@
 /* sdpa.cuh - attention over tensors, and group_norm: softmax(scale q k^T + mask) v with grouped heads.
  *
  * All threads do one row of one head; keys go by chunks of 256 in rising order, as in attention.cuh.  Sums in double.
+ * A key is one thread's, so threads read far from each other: by pieces of 16 bytes where keys allow it.
  * Cost: 2 S (K + Kv) flops a row.
  */
 #ifndef TASK_SDPA_CUH
 #define TASK_SDPA_CUH
 
-#include "task/rows.cuh"
+#include "task/lines.cuh"
 
-enum { SDPA_CHUNK = 256 };
+enum { SDPA_CHUNK = 256, SDPA_AHEAD = 8 };
 
 struct sdpa_how {
     double scale;
@@ -28,6 +29,38 @@ MPK_FN bool sdpa_mask(const mpk_task &t, const mpk_view &mask, const sdpa_how &h
         return mpk_get_int(mask, mpk_data(t, mask), from) != 0;
     *score += mpk_get_double(mask, mpk_data(t, mask), from);
     return true;
+}
+
+/* Does each key begin at a multiple of 16 bytes and end at one, if the first does? */
+MPK_FN bool sdpa_has_pieces(const mpk_view &k, int per)
+{
+    return lines_is_short_float(k.dtype) && k.stride[3] == 1 && k.dims[3] % per == 0 && k.stride[0] % per == 0 &&
+           k.stride[1] % per == 0 && k.stride[2] % per == 0;
+}
+
+/* The query times the key that begins at `from`. */
+MPK_FN double sdpa_score(const mpk_view &k, const char *g_k, rt_i64 from, const double *s_query)
+{
+    const int per = k.dtype == MPK_F32 ? 4 : 8;
+    double score = 0;
+    if (!sdpa_has_pieces(k, per) || ((rt_u64)g_k & 15)) {
+        for (rt_i64 e = 0; e < k.dims[3]; e++)
+            score += s_query[e] * mpk_get_double(k, g_k, from + e * k.stride[3]);
+        return score;
+    }
+    const lines_piece *g = (const lines_piece *)(g_k + from * mpk_dtype_bytes(k.dtype));
+    const rt_i64 pieces = k.dims[3] / per;
+    for (rt_i64 first = 0; first < pieces; first += SDPA_AHEAD) {
+        lines_piece p[SDPA_AHEAD];
+#pragma unroll
+        for (int i = 0; i < SDPA_AHEAD; i++)
+            p[i] = g[first + i < pieces ? first + i : first];
+#pragma unroll
+        for (int i = 0; i < SDPA_AHEAD * per; i++)
+            if (first + i / per < pieces)
+                score += s_query[first * per + i] * (double)lines_entry(k.dtype, p[i / per], i % per);
+    }
+    return score;
 }
 
 /* One row: at = batch entry, head, row. */
@@ -54,9 +87,7 @@ MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
         double most = largest, sum = 0;
         mpk_sync();
         for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
-            double score = 0;
-            for (rt_i64 e = 0; e < q.dims[3]; e++)
-                score += s_query[e] * mpk_get_double(k, g_k, keys + (s0 + i) * k.stride[2] + e * k.stride[3]);
+            double score = sdpa_score(k, g_k, keys + (s0 + i) * k.stride[2], s_query);
             at[3] = s0 + i;
             s_weight[i] = sdpa_mask(t, mask, how, at, &score) ? score : (double)-MPK_INFINITY;
             most = reduce_larger(most, s_weight[i]);
@@ -73,9 +104,11 @@ MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
         total = total * kept + mpk_sum(t, MPK_THREADS, sum);
         for (rt_i64 e = mpk_thread(); e < v.dims[3]; e += MPK_THREADS) {
             double value = s_values[e] * kept;
-            for (int i = 0; i < n; i++)
-                if (s_weight[i] != 0)
-                    value += s_weight[i] * mpk_get_double(v, g_v, values + (s0 + i) * v.stride[2] + e * v.stride[3]);
+#pragma unroll 8
+            for (int i = 0; i < n; i++) { /* read before it is known whether it counts: so eight are on their way */
+                double x = mpk_get_double(v, g_v, values + (s0 + i) * v.stride[2] + e * v.stride[3]);
+                value = s_weight[i] != 0 ? value + s_weight[i] * x : value;
+            }
             s_values[e] = value;
         }
     }

@@ -146,6 +146,17 @@ MPK_API mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, c
 MPK_API mpk_status mpk_program_profile(mpk_context *cx, mpk_program *p, char **json);
 MPK_API void mpk_program_close(mpk_program *p);
 
+/* For callers whose tensors are objects of another library and who would look at hundreds of them before each call: the
+ * number of the first of n objects that is not as it was, or n.  Both functions are that library's; they are called
+ * on the calling thread, from the first object on, and must return.
+ *
+ * where: gives the address of an object's bytes; not 0: it has none, which counts as moved. */
+typedef int32_t mpk_address_of(void *object, void **address);
+MPK_API uint32_t mpk_first_moved(uint32_t n, void *const *objects, void *const *addresses, mpk_address_of *where);
+/* version: a number that grows when an object's bytes are changed in place. */
+typedef int64_t mpk_version_of(const void *object);
+MPK_API uint32_t mpk_first_changed(uint32_t n, void *const *objects, const int64_t *versions, mpk_version_of *version);
+
 #ifdef __cplusplus
 }
 #endif

@@ -211,6 +211,8 @@ _SIGNATURES: dict[str, list] = {
     "mpk_program_touch": [c_void_p, c_void_p, c_uint32],
     "mpk_program_describe": [c_void_p, c_void_p, POINTER(c_void_p)],
     "mpk_program_profile": [c_void_p, c_void_p, POINTER(c_void_p)],
+    "mpk_first_moved": [c_uint32, c_void_p, c_void_p, c_void_p],
+    "mpk_first_changed": [c_uint32, c_void_p, c_void_p, c_void_p],
 }
 _RELEASES = [
     "mpk_context_free",

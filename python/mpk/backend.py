@@ -30,6 +30,7 @@ from mpk import lowering, lowering_index, lowering_math  # noqa: F401  (they fil
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
+from mpk.weights import Weights, address_of, pick
 
 CACHED_SHAPES = 32
 STATIC = "mpk_static"  # of a placeholder: a parameter or a buffer
@@ -84,6 +85,11 @@ class Runner:
         # Arguments whose strides are not those of a dense tensor: they are copied in each call.
         self.copied = {i for i, (shape, stride, _) in self.expected.items() if not is_permuted(shape, stride)}
         self.seen = dict.fromkeys(self.expected, 0)
+        self.weights = Weights([s.index for s in self.slots if s.kind == "argument" and s.constant])
+        still = set(self.weights.numbers)
+        self.still = [(at, i) for at, i in self.inputs if i in still]
+        self.moving = [(at, i) for at, i in self.inputs if i not in still]
+        self.pick_moving, self.last = pick([i for _, i in self.moving]), None
         self.results = [(o[1], *o[2:]) for o in self.outputs if o[0] == "slot"]
         self.plain = len(self.results) == len(self.outputs)
         self.idle = not self.results and not self.written
@@ -110,7 +116,7 @@ class Runner:
 
     def give_up(self, problem: Error) -> None:
         """The compiler refuses the program as a whole: PyTorch runs it."""
-        self.refused = True
+        self.refused, self.weights = True, Weights([])
         self.report.fallbacks["the whole graph"] = str(problem).splitlines()[0]
         tell(self.report)
 
@@ -120,13 +126,8 @@ class Runner:
         if self.refused:
             return list(self.gm(*arguments))
         with self.lock:
-            addresses, seen = self.addresses, self.seen
-            for at, i in self.inputs:
-                address = arguments[i].data_ptr()
-                if seen[i] != address:
-                    self.check(i, arguments[i])
-                    seen[i] = address
-                addresses[at] = address
+            self.take(arguments)
+            addresses = self.addresses
             copies = (
                 [self.copy_in(at, i, arguments[i]) for at, i in self.inputs if i in self.copied] if self.copied else ()
             )
@@ -142,6 +143,27 @@ class Runner:
                     return list(self.gm(*arguments))
             self.program.call(addresses)
         return self.results_of(made, copies, arguments)
+
+    def take(self, arguments: Sequence[torch.Tensor]) -> None:
+        """Let the program know where the arguments lie."""
+        if not self.weights.are_as_before(arguments):
+            self.note(arguments, self.still)
+            self.weights.hold(arguments)
+        now = list(map(address_of, self.pick_moving(arguments)))
+        if now != self.last:
+            self.last = None  # if one of them is wrong
+            self.note(arguments, self.moving)
+            self.last = now
+
+    def note(self, arguments: Sequence[torch.Tensor], which: Sequence[tuple[int, int]]) -> None:
+        """Note the addresses of arguments; those that are new are checked."""
+        addresses, seen = self.addresses, self.seen
+        for at, i in which:
+            address = arguments[i].data_ptr()
+            if seen[i] != address:
+                self.check(i, arguments[i])
+                seen[i] = address
+            addresses[at] = address
 
     def results_of(self, made: list[torch.Tensor], copies: Any, arguments: Sequence[Any]) -> list[Any]:
         """What the call returns; what it changed in copies goes back to the arguments."""

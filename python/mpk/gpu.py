@@ -7,7 +7,6 @@ run fails with inside the GPU is told by the next call, or by Program.wait.
 from __future__ import annotations
 
 import importlib.util
-import operator
 import os
 import pathlib
 import threading
@@ -34,16 +33,7 @@ class Order:
 
 
 _orders: dict[int, Order] = {}
-
-
-def _same_addresses(arguments: list[torch.Tensor], addresses: list[int], which: list[int]) -> bool:
-    return all(arguments[i].data_ptr() == addresses[i] for i in which)
-
-
-# A build of PyTorch for GPUs compares without a Python call for each tensor.
-same_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", _same_addresses)
 current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-version_of = operator.attrgetter("_version")
 
 
 def name_compiler() -> None:
@@ -68,15 +58,7 @@ class GpuRunner(backend.Runner):
                 data = slot.data.to(self.device)
                 slot.data = data.clone() if data.data_ptr() % ALIGNMENT else data
         self.addresses = [s.data.data_ptr() if s.data is not None else 0 for s in self.slots]
-        # Weights and caches keep their addresses as a rule: they are compared at once.
-        nodes = backend.placeholders(self.gm)
-        steady = {i for _, i in self.inputs if nodes[i].meta.get(backend.STATIC, False)}
-        self.steady = sorted(steady)
-        self.moving = [(at, i) for at, i in self.inputs if i not in steady]
-        self.seen_list = [0] * len(nodes)
-        self.pick: Any = None
-        self.watched: list[tuple[int, int]] = []  # (slot, argument) of weights of which the program keeps a copy
-        self.versions: list[int] = []
+        self.slot_of = {i: at for at, i in self.inputs}
 
     def start(self) -> None:
         threads = self.options.threads
@@ -87,38 +69,15 @@ class GpuRunner(backend.Runner):
             torch.cuda.empty_cache()  # PyTorch keeps what it has freed
             program = self.compile(threads, self.index)
         copied = set(program.describe()["copied"])
-        self.watched = [(at, s.index) for at, s in enumerate(self.slots) if s.kind == "argument" and s.name in copied]
+        self.weights.watch([s.index for s in self.slots if s.kind == "argument" and s.name in copied])
         program.addresses[:] = self.addresses
         self.addresses = program.addresses
         self.adopt(program)
 
-    def watch(self, arguments: Sequence[torch.Tensor]) -> None:
-        """From now on notice when a weight that was copied is changed in place, as far as PyTorch counts that."""
-        self.watched = [(at, i) for at, i in self.watched if not arguments[i].is_inference()]
-        self.versions = [arguments[i]._version for _, i in self.watched]
-        if len(self.watched) > 1:
-            self.pick = operator.itemgetter(*(i for _, i in self.watched))
-        elif self.watched:
-            self.pick = operator.itemgetter(slice(self.watched[0][1], self.watched[0][1] + 1))
-
-    def refresh(self, versions: list[int]) -> None:
-        """Weights that were changed are copied again."""
-        for (at, _), before, now in zip(self.watched, self.versions, versions):
-            if before != now:
-                self.program.touch(at)
-        self.versions = versions
-
-    def take(self, arguments: Sequence[torch.Tensor], which: Sequence[tuple[int, int]]) -> None:
-        """Note the addresses of arguments; those that are new are checked."""
-        addresses, seen = self.addresses, self.seen_list
-        for at, i in which:
-            address = arguments[i].data_ptr()
-            if seen[i] != address:
-                self.check(i, arguments[i])
-                if address % ALIGNMENT:
-                    self.copied.add(i)
-                seen[i] = address
-            addresses[at] = address
+    def check(self, i: int, tensor: torch.Tensor) -> None:
+        super().check(i, tensor)
+        if tensor.data_ptr() % ALIGNMENT:
+            self.copied.add(i)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         if self.idle:
@@ -126,10 +85,7 @@ class GpuRunner(backend.Runner):
         if self.refused:
             return list(self.gm(*arguments))
         with self.lock:
-            arguments = arguments if isinstance(arguments, list) else list(arguments)
-            if not same_addresses(arguments, self.seen_list, self.steady):
-                self.take(arguments, self.inputs)
-            self.take(arguments, self.moving)
+            self.take(arguments)
             copies = (
                 [self.copy_in(at, i, arguments[i]) for at, i in self.inputs if i in self.copied] if self.copied else ()
             )
@@ -140,14 +96,11 @@ class GpuRunner(backend.Runner):
             if self.program is None:
                 try:
                     self.start()
-                    self.watch(arguments)
                 except backend.Error as problem:
                     self.give_up(problem)
                     return list(self.gm(*arguments))
-            if self.watched:
-                versions = list(map(version_of, self.pick(arguments)))
-                if versions != self.versions:
-                    self.refresh(versions)
+            for i in self.weights.changed():  # they are copied again
+                self.program.touch(self.slot_of[i])
             self.launch()
         return self.results_of(made, copies, arguments)
 

@@ -382,6 +382,26 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
     return machine_touch_slot(cx, p->machine, p->slots, slot);
 }
 
+/* ---- objects of another library ---- */
+
+uint32_t mpk_first_moved(uint32_t n, void *const *objects, void *const *addresses, mpk_address_of *where)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        void *address = NULL;
+        if (where(objects[i], &address) || address != addresses[i])
+            return i;
+    }
+    return n;
+}
+
+uint32_t mpk_first_changed(uint32_t n, void *const *objects, const int64_t *versions, mpk_version_of *version)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (version(objects[i]) != versions[i])
+            return i;
+    return n;
+}
+
 /* ---- looking at it ---- */
 
 mpk_status mpk_program_profile(mpk_context *cx, mpk_program *p, char **json)

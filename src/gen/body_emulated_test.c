@@ -54,6 +54,10 @@ static const char *const more_graphs[] = {
     "input %x : bf16[4, 512] live=tokens\ninput %t : f32[4, 2, 32] live=tokens\n" PLACES(
         "4", "2, 40") "const %qn : bf16[64]\nconst %kn : bf16[64]\n%y, %l, %k, %v = attention_split(%x, %t, %p, %s, "
                       "%pages, %kc, %vc, %qn, %kn) {heads = 4, kv_heads = 2, head_size = 64, splits = 5, unit = 64}\n",
+    "input %q : bf16[1, 4, 3, 128]\ninput %k : bf16[1, 2, 300, 128]\ninput %v : bf16[1, 2, 300, 64]\n"
+    "input %m : bool[3, 300]\n%y = sdpa(%q, %k, %v, %m)\n",
+    "input %q : f32[2, 2, 3, 80]\ninput %k : f32[2, 1, 270, 80]\ninput %v : f32[2, 1, 270, 9]\n%y = sdpa(%q, %k, %v, "
+    "_) {window = 100}\n",
     "input %x : f32[3, 5000] live=tokens\n%v, %i = sort(%x) {axis = 1}\n",
     "input %x : f32[2, 5000]\n%y = map(%x) {expr = \"log(x0)\"}\n%v, %i = sort(%y) {axis = 1}\n",
     "input %x : f64[5000]\n%y = map(%x) {expr = \"log(x0)\"}\n%v, %i = topk(%y) {axis = 0, k = 2600}\n",

@@ -4,48 +4,97 @@
  *
  * Algorithm 1 walks events breadth first and appends the tasks that depend on each; it scans all tasks for every event.
  * Here the tasks of an event are at hand, and a counter for each event tells when all that trigger it are placed:
- * linear time.  Every event is activated after the tasks before it, so numbers are a topological order.
+ * linear time.
+ *
+ * The walk is the order of a graph that is as deep everywhere.  Where a branch of many small operators meets one of few
+ * large ones (the rotation's tables beside the first product of PyTorch's decode steps), the walk would put each small
+ * one behind the large one that it happens to be level with, on the same workers.  So events go by their distance from
+ * the end, longest first; of those at one distance the operator with fewer tasks, then the walk decides.  An event
+ * is further from the end than what follows it, so numbers are a topological order.
  */
+#include <stdlib.h>
+
 #include "pass/pass.h"
 
 typedef struct order {
     tg_event_id *events;    /* in the order of activation */
     uint32_t *event_number; /* [n_events] its new number */
     tg_task_id *tasks;      /* [n_tasks] old numbers in the new order */
-    uint32_t n_events, n_tasks, next_number;
+    uint32_t n_events, n_tasks;
 } order;
-
-static void enqueue(order *o, tg_event_id e)
-{
-    o->events[o->n_events++] = e;
-    o->event_number[e] = e == TG_START || e == TG_END ? e : o->next_number++;
-}
 
 static mpk_status walk(pass_state *s, const tg_graph *g, order *o)
 {
     uint32_t *missing;
     NEW(s->cx, s->scratch, missing, g->n_events);
     NEW(s->cx, s->scratch, o->events, g->n_events);
-    NEW(s->cx, s->scratch, o->event_number, g->n_events);
-    NEW(s->cx, s->scratch, o->tasks, g->n_tasks);
-    o->next_number = 2;
     for (tg_event_id e = 0; e < g->n_events; e++) {
         missing[e] = g->events[e].n_in;
         if (!missing[e])
-            enqueue(o, e);
+            o->events[o->n_events++] = e;
     }
     for (uint32_t at = 0; at < o->n_events; at++) {
         const tg_event *event = &g->events[o->events[at]];
+        o->n_tasks += event->n_out;
         for (uint32_t i = 0; i < event->n_out; i++) {
-            tg_task_id t = g->out_tasks[event->first_out + i];
-            o->tasks[o->n_tasks++] = t;
-            if (--missing[g->tasks[t].triggers] == 0)
-                enqueue(o, g->tasks[t].triggers);
+            tg_event_id next = g->tasks[g->out_tasks[event->first_out + i]].triggers;
+            if (--missing[next] == 0)
+                o->events[o->n_events++] = next;
         }
     }
     CHECK(s->cx, o->n_tasks == g->n_tasks && o->n_events == g->n_events, MPK_EVERIFY,
           "%u of %u tasks and %u of %u events can be reached from the start: there is a cycle", o->n_tasks, g->n_tasks,
           o->n_events, g->n_events);
+    return MPK_OK;
+}
+
+typedef struct place {
+    uint32_t height;  /* tasks on the longest way to the end */
+    uint32_t n_alike; /* tasks of its operator */
+    uint32_t walked;  /* its place in the walk */
+    tg_event_id event;
+} place;
+
+static int compare_places(const void *a, const void *b)
+{
+    const place *x = a, *y = b;
+    if (x->height != y->height)
+        return x->height > y->height ? -1 : 1;
+    if (x->n_alike != y->n_alike)
+        return x->n_alike < y->n_alike ? -1 : 1;
+    return x->walked < y->walked ? -1 : x->walked > y->walked;
+}
+
+static mpk_status sort(pass_state *s, const tg_graph *g, order *o)
+{
+    place *places;
+    tg_op_tasks by_op;
+    uint32_t *height, next = TG_END + 1;
+    NEW(s->cx, s->scratch, places, g->n_events);
+    NEW(s->cx, s->scratch, height, g->n_events);
+    TRY(tg_fill_op_tasks(s->cx, s->scratch, g, &by_op));
+    for (uint32_t at = o->n_events; at-- > 0;) {
+        tg_event_id e = o->events[at];
+        const tg_event *event = &g->events[e];
+        for (uint32_t i = 0; i < event->n_out; i++) {
+            uint32_t below = 1 + height[g->tasks[g->out_tasks[event->first_out + i]].triggers];
+            height[e] = below > height[e] ? below : height[e];
+        }
+        places[at] = (place){height[e], 0, at, e};
+        ir_op_id op = event->n_out ? g->tasks[g->out_tasks[event->first_out]].op : IR_NONE;
+        if (op != IR_NONE)
+            places[at].n_alike = by_op.first[op + 1] - by_op.first[op];
+    }
+    qsort(places, o->n_events, sizeof *places, compare_places);
+    NEW(s->cx, s->scratch, o->event_number, g->n_events);
+    NEW(s->cx, s->scratch, o->tasks, g->n_tasks);
+    o->n_tasks = 0;
+    for (uint32_t at = 0; at < o->n_events; at++) {
+        tg_event_id e = places[at].event;
+        o->event_number[e] = e == TG_START || e == TG_END ? e : next++;
+        for (uint32_t i = 0; i < g->events[e].n_out; i++)
+            o->tasks[o->n_tasks++] = g->out_tasks[g->events[e].first_out + i];
+    }
     return MPK_OK;
 }
 
@@ -76,6 +125,7 @@ mpk_status pass_linearize(pass_state *s, tg_graph *g)
     CHECK(s->cx, g->level == TG_NORMAL, MPK_EARG, "linearize works on a normal task graph, this one is %s",
           tg_level_names[g->level]);
     TRY(walk(s, g, &o));
+    TRY(sort(s, g, &o));
     TRY(renumber(s, g, &o));
     g->level = TG_LINEAR;
     return MPK_OK;

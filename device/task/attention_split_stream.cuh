@@ -142,7 +142,7 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
     const int columns = s.group * K, lane = mpk_thread() % 32;
     if (!load_needs_step(&l))
         return;
-    const int live = (int)mpk_w.live[RT_TOKENS] < ATTENTION_TOKENS ? (int)mpk_w.live[RT_TOKENS] : ATTENTION_TOKENS;
+    const int live = (int)mpk_smaller(mpk_w.live[RT_TOKENS], l.e->hi[0]); /* a task has all tokens */
     attention_plan_step(l.e, live, s, &plan);
 #pragma unroll 1
     for (int head = (int)l.e->lo[2] / columns; head < (int)l.e->hi[2] / columns; head++)
@@ -613,7 +613,7 @@ MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int 
 
 template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
 {
-    const int live = (int)t.live[RT_TOKENS] < ATTENTION_TOKENS ? (int)t.live[RT_TOKENS] : ATTENTION_TOKENS;
+    const int live = (int)mpk_smaller(t.live[RT_TOKENS], t.e->hi[0]);
     const bool is_query = mpk_thread() / 32 < GROUP;
     mpk_ring ring = *t.ring;
     attention_plan plan;

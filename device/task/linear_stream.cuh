@@ -239,9 +239,9 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_order_x(int n, stream_x<AT_O
 }
 
 /* Add the squares of x: the diagonals of x x^T, whose second operand are the same registers.  Words 0, 1 of a lane's 8
- * columns and words 2, 3 have sums of their own, and each page has: so the bits are the same whatever the layout and the
- * number of pages in a pass.  Of the four lanes that hold token g, one has the diagonal's entry; with WIDE token g + 8
- * too: square[0], square[1] of that lane. */
+ * columns and words 2, 3 have sums of their own, and each page has: so the bits are the same whatever the layout and
+ * the number of pages in a pass.  Of the four lanes that hold token g, one has the diagonal's entry; with WIDE token g
+ * + 8 too: square[0], square[1] of that lane. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thread, float *square)
 {

@@ -254,15 +254,6 @@ static void round_scale(bed *b)
         op_store(&v, i, (float[]){0.5f, 1, -1, 2}[next_random(b, 4)]);
 }
 
-/* A step in which everything is alive says so by a number above that of any operand.  Only attention_split is never
- * told so: it takes what is alive for its number of tokens, as in the steps of models. */
-static void clamp_live(bed *b)
-{
-    const uint32_t n = (uint32_t)tensor(b, b->op->out[0])->dims[0];
-    if (strcmp(b->op->def->name, "attention_split") == 0 && b->values.live[IR_TOKENS] > n)
-        b->values.live[IR_TOKENS] = n;
-}
-
 /* Entries of axis 0 that are alive. */
 static int64_t count_alive(const bed *b, const ir_tensor *t)
 {
@@ -573,7 +564,6 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     set_up(&b, s, seed, all_alive, 0, (uint32_t)y->dims[0]);
     b.kv_at = d->kv_at;
     round_scale(&b);
-    clamp_live(&b);
     empty_parts(&b);
     poison_dead(&b);
     poison_caches(&b);
@@ -635,7 +625,6 @@ static void *set_up_whole(const device *d, bed *b, const subject *s, uint64_t se
     set_up(b, s, seed, true, 0, 0);
     b->kv_at = d->kv_at;
     round_scale(b);
-    clamp_live(b);
     empty_parts(b);
     return pack_weights(b, &s->use->pack);
 }
@@ -741,7 +730,6 @@ static void check_company(const device *d, const subject *many, const subject *s
     const bool split_attention = strcmp(many->def->name, "attention_split") == 0;
     set_up(&few, some, seed, true, 0, 0);
     few.kv_at = d->kv_at;
-    clamp_live(&few);
     int64_t n_all = tensor(&all, all.op->out[0])->dims[0], n = tensor(&few, few.op->out[0])->dims[0];
     uint32_t shift = (uint32_t)next_random(&few, (uint64_t)n_all), step = 1 + 2 * (uint32_t)next_random(&few, 8);
     for (int64_t t = 0; t < n; t++) /* 16 tokens: odd steps meet each once */

@@ -82,10 +82,12 @@ MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
 
 /* ---- x into registers ---- */
 
-/* Rows of the box that are alive; rows are counted from its first one, at most 16. */
+/* Rows of the box that are alive; rows are counted from its first one, at most 16.  From shared memory: mpk_task.hi0
+ * would wait on the stack, out of the L1 cache. */
 MPK_FN int stream_rows(const mpk_task &t)
 {
-    return (int)t.hi0 - (int)t.e->lo[0];
+    const rt_u32 lo = t.e->lo[0], end = mpk_smaller(t.e->hi[0], t.live[t.e->live]);
+    return end > lo ? (int)(end - lo) : 0;
 }
 
 /* The token of a row, -1: none. */
@@ -407,7 +409,15 @@ struct __align__(16) stream_end
     float columns_inverse, eps;
     int rows, columns; /* of the box, alive; of y */
 };
-enum { END_NORM = 1, END_GLU = 2, END_BIAS = 4, END_RESIDUAL = 8, END_PART = 16 }; /* PART: of words, columns count */
+enum {
+    END_NORM = 1,
+    END_GLU = 2,
+    END_BIAS = 4,
+    END_RESIDUAL = 8,
+    END_PART = 16, /* of words, columns count */
+    END_LOGITS = 32,
+    END_WHICH = 64, /* GLU_* times this */
+};
 
 /* By one thread, once the scratch is free. */
 MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
@@ -418,7 +428,8 @@ MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
     e.row_bytes = (rt_u32)s.rows * unit;
     e.y = (rt_u64)(mpk_at<char>(t, s.y) + (rt_u64)t.e->lo[0] * e.row_bytes);
     e.modes = (s.norm ? END_NORM : 0) | (s.glu != GLU_NONE ? END_GLU : 0) | (s.residual >= 0 ? END_RESIDUAL : 0) |
-              (s.bias[0] >= 0 || s.bias[1] >= 0 || s.bias[2] >= 0 ? END_BIAS : 0) | (part ? END_PART : 0);
+              (s.bias[0] >= 0 || s.bias[1] >= 0 || s.bias[2] >= 0 ? END_BIAS : 0) | (part ? END_PART : 0) |
+              (s.output == TO_LOGITS ? END_LOGITS : 0) | (rt_u32)s.glu * END_WHICH;
     e.columns_inverse = s.columns_inverse;
     e.eps = s.eps;
     e.rows = stream_rows(t);
@@ -507,7 +518,7 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
                 b += stream_bias(t, s, second);
         }
         if (e.modes & END_GLU) {
-            a = stream_activate(s.glu, a) * b;
+            a = stream_activate((int)(e.modes / END_WHICH), a) * b;
             b = __shfl_down_sync(0xffffffffu, a, 1);
         }
         if (e.modes & END_RESIDUAL) {
@@ -612,6 +623,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
     char *s_parts = t.s_scratch + STREAM_PARTS;
     mpk_ring ring = *t.ring;
     const bool quiet = t.e->quiet, part = s.columns % 1024;
+    bool is_logits = false; /* known behind the products of the first tile */
     stream_from<WIDE> from;
     stream_x<AT_ONCE, WIDE> x;
     stream_clear_x<AT_ONCE, WIDE>(x);
@@ -654,18 +666,20 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
         if (s.norm && q == 0)
             stream_put_squares<WIDE>(t, thread, square);
         mpk_sync();
+        /* The shape itself is out of reach by now: it would come back from the stack. */
+        is_logits = ((const stream_end *)(t.s_scratch + STREAM_END))->modes & END_LOGITS;
         if (warp < here) {
             float total[4];
             stream_total<WIDE>(s_parts, warp, lane, total);
-            if (s.output == TO_LOGITS)
+            if (is_logits)
                 stream_finish_logits<WIDE>(t, first + q + warp, warp, tile, thread, total);
             else
                 stream_finish<WIDE>(t, s, first + q + warp, thread, total, residual);
         }
-        if (s.output == TO_LOGITS && q)
+        if (is_logits && q)
             stream_peaks(t, s, first + q - STREAM_TILE, STREAM_TILE, tile - 1);
     }
-    if (s.output == TO_LOGITS && n) {
+    if (is_logits) {
         mpk_sync();
         stream_peaks(t, s, first + (n - 1) / STREAM_TILE * STREAM_TILE, (n - 1) % STREAM_TILE + 1,
                      (n - 1) / STREAM_TILE);

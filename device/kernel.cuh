@@ -34,7 +34,7 @@
 #include "rt/rt_step.h"
 #include "tile/ring.cuh"
 
-enum { MPK_BLOCK = MPK_THREADS + 128, MPK_AHEAD = 4, MPK_STOP = 1u << 31 };
+enum { MPK_AHEAD = 4, MPK_STOP = 1u << 31 };
 
 MPK_FN const rt_range mpk_list(rt_u32 graph)
 {
@@ -1001,7 +1001,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
     __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(MPK_THREADS + 128, 1) mpk_kernel(rt_kernel *k)
+extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(rt_kernel *k)
 {
     rt_u32 warp = threadIdx.x / 32;
     if (k->call.is_one)

@@ -5,11 +5,11 @@
 
 #include "gen/device_body.h"
 
-/* A block of 256 + 128 threads on each SM: 65536 registers / 384 are 168 for each, in steps of 8.  Where a warpgroup
- * can give registers away (setmaxnreg), the bodies' two get 232 and the control warps' one 40: 2 * 128 * 232 + 128 * 40
- * = 64512. Pages: as many as leave 35 KB of shared memory for scratch, descriptors and the worker's own. */
+/* A block of 256 + 128 threads on each SM: 65536 registers / 384 are 168 for each, in steps of 8.  (setmaxnreg would
+ * give bodies 216, but bears no call of a function beside it: docs/performance.md, "Attempts".)  Pages: as many as
+ * leave 35 KB of shared memory for scratch, descriptors and the worker's own. */
 #define KIB(n) ((n)*1024u)
-#define WORKER .body_threads = 256, .worker_threads = 384, .page_bytes = KIB(16), .thread_registers = 168
+#define WORKER .body_threads = 256, .worker_threads = 384, .page_bytes = KIB(16)
 
 const gen_arch gen_arch_table[] = {
     {.name = "sm_80",
@@ -21,9 +21,7 @@ const gen_arch gen_arch_table[] = {
      .n_sms = 108,
      .shared_bytes = KIB(163),
      .n_pages = 8,
-     WORKER,
-     .body_registers = 168,
-     .control_registers = 168},
+     WORKER},
     {.name = "sm_90a",
      .ptx_name = "compute_90a",
      .gpu = "H100",
@@ -33,9 +31,7 @@ const gen_arch gen_arch_table[] = {
      .n_sms = 132,
      .shared_bytes = KIB(227),
      .n_pages = 12,
-     WORKER,
-     .body_registers = 232,
-     .control_registers = 40},
+     WORKER},
     {.name = "sm_100a",
      .ptx_name = "compute_100a",
      .gpu = "B200",
@@ -45,9 +41,7 @@ const gen_arch gen_arch_table[] = {
      .n_sms = 148,
      .shared_bytes = KIB(227),
      .n_pages = 12,
-     WORKER,
-     .body_registers = 168,
-     .control_registers = 168},
+     WORKER},
     {.name = NULL},
 };
 

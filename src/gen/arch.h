@@ -23,9 +23,6 @@ typedef struct gen_arch {
     uint32_t body_threads;        /* call the bodies */
     uint32_t worker_threads;      /* all: one warpgroup more, with loader, step task, courier and scheduler */
     uint32_t page_bytes, n_pages; /* ring of the loader; the rest of shared_bytes is scratch and the worker's own */
-    uint32_t thread_registers;    /* of each thread at most, so that the block fits an SM; a multiple of 8 */
-    uint32_t body_registers;      /* after setmaxnreg, if GEN_WGMMA: of a thread that calls bodies */
-    uint32_t control_registers;   /* and of the others */
 } gen_arch;
 
 /* All rows, the one with the fewest needs first; ends with name == NULL. */

@@ -26,7 +26,7 @@
 /* What an architecture offers. */
 enum {
     GEN_BULK = 1,  /* sm_90: bulk copies to shared memory, mbarrier transactions */
-    GEN_WGMMA = 2, /* sm_90a: warpgroup products, setmaxnreg */
+    GEN_WGMMA = 2, /* sm_90a: warpgroup products */
 };
 
 /* How large a paged KV cache is: pages[slots][slot_pages] names pages of a cache of n_pages.  These follow from how

@@ -220,11 +220,8 @@ static void print_constants(emitter *e, uint32_t scratch_bytes)
         {"HYBRID", jit ? 1 : 0, "1: there are JIT tasks"},
         {"CALLS", e->whole == GEN_CALL, "1: each launch is a call, no requests are served"},
         {"SCRATCH_BYTES", scratch_bytes, "of shared memory for a body"},
-        {"THREAD_REGISTERS", a->thread_registers, "of each thread at most"},
-        {"BODY_REGISTERS", a->body_registers, "of threads that call bodies, after setmaxnreg"},
-        {"CONTROL_REGISTERS", a->control_registers, "and of the others"},
         {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies with mbarriers"},
-        {"WGMMA", a->features & GEN_WGMMA ? 1 : 0, "warpgroup products, setmaxnreg"},
+        {"WGMMA", a->features & GEN_WGMMA ? 1 : 0, "warpgroup products"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         text_print(&e->out, "#define MPK_%s %u /* %s */\n", rows[i].name, rows[i].value, rows[i].meaning);

@@ -16,11 +16,12 @@ MPK_FN void embed_store(rt_u16 *row, int piece, int lo, int hi, const mpk_words 
         *(mpk_words *)(row + piece * 8) = w;
         return;
     }
-    const rt_u32 words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-    for (int i = 0; i < 8; i++)
+#pragma unroll 1
+    for (int i = 0; i < 8; i++) {
+        const rt_u32 word = i < 4 ? (i < 2 ? w.x : w.y) : i < 6 ? w.z : w.w;
         if (piece * 8 + i >= lo && piece * 8 + i < hi)
-            row[piece * 8 + i] = (rt_u16)(words[i / 2] >> (i % 2 * 16));
+            row[piece * 8 + i] = (rt_u16)(word >> (i % 2 * 16));
+    }
 }
 
 /* Token `item`, of 32 or of 64 bits; n_rows: there is no such row. */
@@ -30,34 +31,38 @@ MPK_FN rt_u32 embed_id(const mpk_task &t, int item, rt_u32 n_rows, bool wide)
     return wide && ptx_load_word(at + 4) ? n_rows : ptx_load_word(at);
 }
 
+/* The threads share out the pieces of a row, and what threads are left over the rows: no division, which would be most
+ * of the code, and code that runs once in a step comes from far. */
 static __device__ __noinline__ void embedding_rows(const mpk_task &t, int columns, rt_u32 n_rows, bool wide)
 {
     const int lo = (int)mpk_lo(t, 1), hi = (int)mpk_hi(t, 1), first = lo / 8, pieces = (hi + 7) / 8 - first;
-    const int token0 = (int)mpk_lo(t, 0), n = ((int)mpk_hi(t, 0) - token0) * pieces;
+    const int token0 = (int)mpk_lo(t, 0), n = (int)mpk_hi(t, 0) - token0, thread = mpk_thread();
     const mpk_words none = {0, 0, 0, 0};
-    for (int base = mpk_thread(); base < n; base += MPK_THREADS * EMBED_AT_ONCE) {
-        rt_u32 id[EMBED_AT_ONCE];
-        mpk_words w[EMBED_AT_ONCE];
+    int shift = 0;
+    while (1 << shift < pieces && 2 << shift <= MPK_THREADS)
+        shift++;
+    const int rows = MPK_THREADS >> shift, row0 = thread >> shift;
+    if (row0 >= rows)
+        return;
+#pragma unroll 1
+    for (int piece = first + (thread & ((1 << shift) - 1)); piece < first + pieces; piece += 1 << shift)
+#pragma unroll 1
+        for (int base = row0; base < n; base += rows * EMBED_AT_ONCE) {
+            const char *table = mpk_at<const char>(t, EMBED_TABLE) + piece * 16;
+            rt_u32 id[EMBED_AT_ONCE];
+            mpk_words w[EMBED_AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < EMBED_AT_ONCE; i++) {
-            const int item = base + i * MPK_THREADS;
-            id[i] = item < n ? embed_id(t, token0 + item / pieces, n_rows, wide) : n_rows;
-        }
+            for (int i = 0; i < EMBED_AT_ONCE; i++)
+                id[i] = base + i * rows < n ? embed_id(t, token0 + base + i * rows, n_rows, wide) : n_rows;
 #pragma unroll
-        for (int i = 0; i < EMBED_AT_ONCE; i++) {
-            const int piece = first + (base + i * MPK_THREADS) % pieces;
-            w[i] = id[i] < n_rows
-                       ? ptx_load_words(mpk_at<const rt_u16>(t, EMBED_TABLE) + (rt_u64)id[i] * columns + piece * 8)
-                       : none;
-        }
+            for (int i = 0; i < EMBED_AT_ONCE; i++)
+                w[i] = id[i] < n_rows ? ptx_load_words(table + (rt_u64)id[i] * (rt_u32)columns * 2) : none;
 #pragma unroll
-        for (int i = 0; i < EMBED_AT_ONCE; i++) {
-            const int item = base + i * MPK_THREADS;
-            if (item < n)
-                embed_store(mpk_at<rt_u16>(t, EMBED_X) + (rt_u64)(token0 + item / pieces) * columns,
-                            first + item % pieces, lo, hi, w[i]);
+            for (int i = 0; i < EMBED_AT_ONCE; i++)
+                if (base + i * rows < n)
+                    embed_store(mpk_at<rt_u16>(t, EMBED_X) + (rt_u64)(token0 + base + i * rows) * (rt_u32)columns,
+                                piece, lo, hi, w[i]);
         }
-    }
 }
 
 #endif

@@ -304,7 +304,7 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
 /* The groups of a warp become one, which goes to scratch. */
 template <int ROWS, int LANES> MPK_FN void rows_keep(const mpk_task &t, const cache_how &h, rows_sum<ROWS> *a)
 {
-    const int lane = mpk_thread() % 32, warp = mpk_thread() / 32, size = (int)h.size;
+    const int thread = mpk_thread(), lane = thread % 32, warp = thread / 32, size = (int)h.size;
     float *s_partial = (float *)(t.s_scratch + rows_scratch<ROWS>::partial(size));
     float2 *s_largest = (float2 *)(t.s_scratch + rows_scratch<ROWS>::largest(size));
 #pragma unroll

@@ -308,7 +308,7 @@ template <int K>
 MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const char *s_value, int base,
                              const attention_piece *k, float scale, attention_state<K> *a)
 {
-    const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4, quarter = mpk_thread() / 32 % 4;
+    const int thread = mpk_thread(), lane = thread % 32, g = lane / 4, c = lane % 4, quarter = thread / 32 % 4;
     const int lane_at = g * 64 + (c ^ g / 2) * 16;
     const float none = -__int_as_float(0x7f800000);
     float score[2][2][4], p[2][2], most = none;
@@ -369,7 +369,7 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
 {
     typedef attention_scratch<K, GROUP> at;
     constexpr int BYTES = ATTENTION_PAGE * K * 2;
-    const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4, half = mpk_thread() / 128;
+    const int thread = mpk_thread(), lane = thread % 32, g = lane / 4, c = lane % 4, half = thread / 128;
     rt_u32 query[K / 32][4];
 #pragma unroll
     for (int d = 0; d < K / 32; d++) {
@@ -422,7 +422,7 @@ template <int K, int GROUP>
 MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, int n, int from)
 {
     typedef attention_scratch<K, GROUP> at;
-    const int row = MPK_WARPS - 1 - mpk_thread() / 32, lane = mpk_thread() % 32;
+    const int thread = mpk_thread(), row = MPK_WARPS - 1 - thread / 32, lane = thread % 32;
     const float none = -__int_as_float(0x7f800000);
     if (row >= GROUP)
         return;
@@ -472,7 +472,7 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
 template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attention_state<K> *a)
 {
     typedef attention_scratch<K, GROUP> at;
-    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
+    const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
     a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 1);
     a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 2);
     if (c == 0 && g < GROUP) {
@@ -534,7 +534,7 @@ template <int K>
 MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s, const attention_plan *plan, int head,
                                  int live)
 {
-    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, i = 2 * lane;
+    const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, i = 2 * lane;
     attention_row key[2], value[2];
     attention_turn turn[2] = {};
     int page[2], position[2];
@@ -605,7 +605,7 @@ template <int GROUP>
 MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int live, rt_u32 tokens, int split,
                                int head)
 {
-    const int token = mpk_thread() % 32, row = mpk_thread() / 32;
+    const int thread = mpk_thread(), token = thread % 32, row = thread / 32;
     if (row < GROUP && token < live && !(tokens >> token & 1))
         ptx_store_word(mpk_at<float>(t, s.part + 1) + (token * s.splits + split) * s.heads + head * GROUP + row,
                        __float_as_uint(-__int_as_float(0x7f800000)));

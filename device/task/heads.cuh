@@ -146,7 +146,7 @@ MPK_FN void heads_store(const mpk_task &t, const heads_source &h, const heads_pl
     char *g_keys = mpk_data(t, p.k_cache), *g_values = mpk_data(t, p.v_cache);
     rt_i64 position = heads_integer(t, p.positions, token);
     int page = kv_page(t, p, heads_integer(t, p.slots, token), position);
-    int team = mpk_thread() / MPK_TEAM, lane = mpk_thread() % MPK_TEAM;
+    int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     for (rt_i64 first = lo; first < hi; first += MPK_TEAMS) {
         rt_i64 head = first + team, from = heads_offset(h, token, h.heads + head);
         rt_i64 values = heads_offset(h, token, h.heads + h.kv_heads + head);
@@ -166,7 +166,7 @@ MPK_FN void heads_query(const mpk_task &t, const heads_source &h, const mpk_view
                         rt_i64 token, rt_i64 lo, rt_i64 hi)
 {
     char *g_q = mpk_data(t, q);
-    int team = mpk_thread() / MPK_TEAM, lane = mpk_thread() % MPK_TEAM;
+    int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     for (rt_i64 first = lo; first < hi; first += MPK_TEAMS) {
         rt_i64 head = first + team, from = heads_offset(h, token, head);
         bool mine = team < MPK_TEAMS && head < hi;

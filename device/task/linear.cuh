@@ -41,7 +41,7 @@ MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0,
 {
     float *s_factor = (float *)(t.s_scratch + LINEAR_FACTORS);
     const char *g_x = mpk_data(t, s.x);
-    int team = mpk_thread() / MPK_TEAM, lane = mpk_thread() % MPK_TEAM;
+    int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     rt_i64 width = s.x.dims[1];
     for (int first = 0; first < n; first += MPK_TEAMS) {
         bool mine = team < MPK_TEAMS && first + team < n;
@@ -82,7 +82,7 @@ template <int TOKENS>
 MPK_FN void linear_add_lanes(const mpk_task &t, float (&r_sum)[LINEAR_ROWS][TOKENS], float *s_result)
 {
     float *s_part = (float *)(t.s_scratch + LINEAR_BUFFER);
-    int team = mpk_thread() / MPK_TEAM, lane = mpk_thread() % MPK_TEAM;
+    int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
 #pragma unroll
     for (int c = 0; c < LINEAR_ROWS; c++) {
         mpk_sync();
@@ -108,7 +108,7 @@ MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_vi
 {
     const float *s_x = (const float *)(t.s_scratch + LINEAR_BUFFER);
     const char *g_w = mpk_data(t, w);
-    int team = mpk_thread() / MPK_TEAM, lane = mpk_thread() % MPK_TEAM;
+    int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     float r_sum[LINEAR_ROWS][TOKENS] = {};
     for (rt_i64 k0 = 0; k0 < w.dims[1]; k0 += LINEAR_TILE) {
         mpk_sync();
@@ -199,7 +199,7 @@ MPK_FN void logits_peaks(const mpk_task &t, const mpk_view &logits, const mpk_vi
     char *g_peaks = mpk_data(t, peaks);
     rt_i64 block0 = mpk_lo(t, 1) / 64, blocks = ((rt_i64)mpk_hi(t, 1) + 63) / 64 - block0, row0 = mpk_lo(t, 0);
     rt_i64 n = blocks * ((rt_i64)mpk_hi(t, 0) - row0);
-    int team = mpk_thread() / MPK_TEAM, lane = mpk_thread() % MPK_TEAM;
+    int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     for (rt_i64 first = 0; first < n; first += MPK_TEAMS) {
         rt_i64 i = first + team;
         bool mine = team < MPK_TEAMS && i < n;

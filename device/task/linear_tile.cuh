@@ -277,7 +277,7 @@ template <int N> MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char 
 
 template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, float *sum)
 {
-    const int warp = mpk_thread() / 32 % 4, lane = mpk_thread() % 32, row = lane % 8, matrix = lane / 8;
+    const int thread = mpk_thread(), warp = thread / 32 % 4, lane = thread % 32, row = lane % 8, matrix = lane / 8;
     s_x += (2 * warp + matrix % 2) * 512 + row * 64;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -518,7 +518,7 @@ MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, 
 /* Sums of this warp's 16 x 64 from registers to shared memory, where a row lies together. */
 MPK_FN void tile_put(const float *sum, float *s_sum)
 {
-    const int g = mpk_thread() % 32 / 4, c = mpk_thread() % 4;
+    const int thread = mpk_thread(), g = thread % 32 / 4, c = thread % 4;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         *(float2 *)(s_sum + g * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n], sum[4 * n + 1]);
@@ -545,7 +545,7 @@ MPK_FN void tile_put_squares(float *square, float *s_square)
 MPK_FN void tile_join(const mpk_task &t, float *sum)
 {
     float *s_sum = (float *)(t.s_scratch + TILE_X), *s_square = (float *)(t.s_scratch + TILE_SCALES);
-    const int i = mpk_thread() % 128, half = mpk_thread() / 128;
+    const int thread = mpk_thread(), i = thread % 128, half = thread / 128;
     if (half)
 #pragma unroll
         for (int e = 0; e < 32; e++)
@@ -580,7 +580,7 @@ template <int N, int STAGES>
 MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int part,
                         int own, mpk_ring *ring)
 {
-    const int half = mpk_thread() / 128, warp = mpk_thread() / 32 % 4;
+    const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS,
           *s_sum = (float *)s_x + warp * 16 * TILE_ROW;

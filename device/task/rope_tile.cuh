@@ -141,7 +141,7 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
                        bool twice)
 {
     constexpr int LANES = K / 8, HEADS_AT_ONCE = MPK_THREADS / LANES;
-    const int dim = mpk_thread() % LANES * 4, first = mpk_thread() / LANES;
+    const int thread = mpk_thread(), dim = thread % LANES * 4, first = thread / LANES;
     const int heads = s.heads, kv_heads = s.kv_heads, columns = (heads + 2 * kv_heads) * K;
     const int per_token = hi - lo, n = (k.last - k.first) * per_token;
     const int type = keys ? s.k_norm_type : s.q_norm_type, norm = keys ? TURN_K_NORM : TURN_Q_NORM;
@@ -303,8 +303,7 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
 
 template <int K> static __device__ __noinline__ void rope_tile(const mpk_task &t, const turn_shape &s)
 {
-    const rt_u32 live = t.live[RT_TOKENS];
-    const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0, live < (rt_u32)s.tokens ? (int)live : s.tokens};
+    const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0, (int)mpk_smaller(t.live[RT_TOKENS], (rt_u32)s.tokens)};
     const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1], group = s.heads / s.kv_heads;
     const int kv_lo = (lo + group - 1) / group, kv_hi = (hi + group - 1) / group;
     const bool twice = kv_lo < kv_hi && turn_any_twice(t, s, k.all);

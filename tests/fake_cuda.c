@@ -223,8 +223,10 @@ static void last(fake_launch *out)
 
 static void set_kernel(fake_kernel *run, void *user)
 {
+    pthread_mutex_lock(&fake.lock);
     fake.run = run;
     fake.user = user;
+    pthread_mutex_unlock(&fake.lock);
 }
 
 static const char *entry_name(unsigned i)
@@ -753,9 +755,10 @@ static void launch(const fake_launch *l)
     fake.n_launches++;
     fake.last = *l;
     fake_kernel *run = fake.run;
+    void *user = fake.user;
     pthread_mutex_unlock(&fake.lock);
     if (run)
-        run(fake.user, l);
+        run(user, l);
 }
 
 ENTRY cuLaunchKernelEx(const config *c, function *f, void **arguments, void **extra);

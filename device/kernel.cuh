@@ -1,8 +1,8 @@
 /* kernel.cuh - the mega-kernel: what each warp of a worker does (paper §5).
  *
  * Input: rt_kernel in device memory.  One block is one worker; the grid is all workers, all resident at once (the host
- * checks).  The generated source defines, before it includes this file, mpk_dispatch_body, mpk_dispatch_load,
- * mpk_body_waits and mpk_body_loads.
+ * checks).  The generated source defines, before it includes this file, mpk_dispatch_body, mpk_dispatch_waiting (of
+ * bodies that wait and trigger themselves), mpk_dispatch_load, mpk_body_waits and mpk_body_loads.
  *
  *   0 .. MPK_WARPS - 1  bodies: follow the step word, run the worker's AOT list in order, JIT tasks in between
  *
@@ -260,20 +260,19 @@ MPK_FN void clerk_run_list(rt_range list, rt_u32 *turn)
         if (lane == 0) {
             if (!e->quiet)
                 mpk_poll(e->depends, e->needed);
-            ptx_barrier_arrive(&mpk_w.entry_empty[slot]);
-            ptx_store_flag(&mpk_w.ready, ++*turn); /* hands on what the poll has acquired */
+            ptx_store_flag(&mpk_w.ready, *turn + 1); /* hands on what the poll has acquired */
         }
         __syncwarp();
         if (clears)
             clerk_clear();
         if (lane == 0) {
-            while ((rt_i32)(ptx_load_flag(&mpk_w.done) - *turn * MPK_WARPS) < 0 && !ptx_load_flag(&mpk_w.abort))
-                ;
-            ptx_acquire_flag(&mpk_w.done);
-            mpk_count(triggers, kind); /* releases what the bodies' warps have written: they have counted in `done` */
-            if (mpk_w.all_times)
+            mpk_await_written(*turn);
+            ptx_barrier_arrive(&mpk_w.entry_empty[slot]); /* not before: `written` counts no further than the entries */
+            mpk_count(triggers, kind);                    /* releases what the bodies' warps have written */
+            if (mpk_timed)
                 mpk_w.all_times[i].end = ptx_cycles();
         }
+        ++*turn;
         __syncwarp();
         if (++slot == MPK_ENTRIES) {
             slot = 0;
@@ -349,33 +348,33 @@ MPK_FN mpk_jit_side *jit_side_of_warp(void)
 }
 MPK_FN void side_put(const mpk_side &s)
 {
+    const int thread = mpk_thread();
     __syncwarp();
-    if (mpk_thread() % 32 == 0)
-        *side_of_warp() = s;
+    if (thread % 32 == 0)
+        mpk_w.sides[thread / 32] = s;
     __syncwarp();
 }
 
-/* Run the task of entry `slot`.  A body that waits or loads is called though nothing of its box is alive.  There is one
- * place that calls bodies, so that their code is there once. */
-MPK_FN void run_entry(rt_u32 slot, rt_u32 turn, mpk_ring *ring)
+/* Run the task of entry `slot`.  A body that waits or loads is called though nothing of its box is alive.  Each body is
+ * called from one place, so that its code is there once. */
+MPK_FN void run_entry(rt_u32 slot, mpk_ring *ring)
 {
     mpk_task t;
-    t.turn = turn;
     t.e = &mpk_w.entries[slot];
     t.live = mpk_w.live;
     t.s_scratch = mpk_s + MPK_PAGES * MPK_PAGE_BYTES;
     t.ring = ring;
-    const rt_u32 live = mpk_w.live[t.e->live], body = t.e->body, lo = t.e->lo[0], hi = t.e->hi[0];
-    const bool waits = mpk_body_waits(body);
-    t.hi0 = mpk_smaller(hi, live);
-    const bool runs = waits || (body != RT_NONE && (!t.e->rank || lo < t.hi0 || mpk_body_loads(body)));
-    t.hi0 = mpk_larger(t.hi0, lo);
-    if (!waits)
-        mpk_wait(t);
-    if (runs)
+    t.hi0 = 0;
+    const rt_u32 body = t.e->body;
+    if (mpk_body_waits(body)) {
+        mpk_dispatch_waiting(body, t);
+        return;
+    }
+    t.hi0 = mpk_end(t);
+    mpk_wait(t);
+    if (body != RT_NONE && (!t.e->rank || t.e->lo[0] < t.hi0 || mpk_body_loads(body)))
         mpk_dispatch_body(body, t);
-    if (!waits)
-        mpk_trigger(t);
+    mpk_trigger(t);
 }
 
 /* The next entry of the list is in the slot. */
@@ -473,10 +472,10 @@ MPK_FN void end_jit(void)
     mpk_sync();
 }
 
-/* The next task of the step.  0: there is none. */
-MPK_FN int run_task(bool hybrid)
+/* The next task of the step.  0: there is none.  side: as it lies in shared memory too. */
+MPK_FN int run_task(bool hybrid, mpk_side *side)
 {
-    mpk_side s = *side_of_warp();
+    mpk_side s = *side;
     const bool more = s.next < s.last;
     if (!hybrid && !more)
         return 0;
@@ -487,7 +486,7 @@ MPK_FN int run_task(bool hybrid)
         return 0;
     const bool jit = choice == CHOICE_JIT;
     const rt_u32 at = jit ? take_jit() : s.next;
-    if (mpk_thread() == 0 && mpk_w.all_times) {
+    if (mpk_timed && mpk_thread() == 0) {
         mpk_w.times = mpk_w.all_times + at;
         mpk_w.times->begin = ptx_cycles();
     }
@@ -495,7 +494,7 @@ MPK_FN int run_task(bool hybrid)
     mpk_ring ring = {jit ? (rt_u32)(MPK_PAGES - MPK_JIT_PAGES) : 0u,
                      (rt_u32)(jit ? MPK_JIT_PAGES : MPK_PAGES - MPK_JIT_PAGES), jit ? j->at : s.at,
                      jit ? j->parity : s.parity};
-    run_entry(jit ? MPK_JIT_ENTRY : s.slot, s.turn, &ring);
+    run_entry(jit ? MPK_JIT_ENTRY : s.slot, &ring);
     s = *side_of_warp();
     s.turn += !hybrid; /* as the clerk, who rests in a hybrid step */
     if (jit) {
@@ -509,6 +508,7 @@ MPK_FN int run_task(bool hybrid)
         end_entry(&s, mpk_w.direct);
     }
     side_put(s);
+    *side = s;
     return 1;
 }
 
@@ -604,17 +604,24 @@ static __device__ __noinline__ int begin_step(bool serve)
     return 1;
 }
 
+/* Asked anew each time: it would hold a register for the life of the kernel. */
+MPK_FN bool mpk_serves(void)
+{
+    return *(volatile rt_u32 *)&mpk_w.mode == RT_SERVE;
+}
+
 MPK_FN void body_loop(void)
 {
-    const bool serve = mpk_w.mode == RT_SERVE;
-    if (!serve)
+    if (!mpk_serves())
         ptx_grid_wait();
-    while (begin_step(serve)) {
-        const bool hybrid = MPK_HYBRID && serve && mpk_w.hybrid; /* no code for JIT tasks where there are none */
-        while (!ptx_load_flag(&mpk_w.abort) && run_task(hybrid))
+    while (begin_step(mpk_serves())) {
+        /* no code for JIT tasks where there are none */
+        const bool hybrid = MPK_HYBRID && mpk_serves() && mpk_w.hybrid;
+        mpk_side side = *side_of_warp();
+        while (!ptx_load_flag(&mpk_w.abort) && run_task(hybrid, &side))
             ;
         mpk_sync();
-        if (!serve)
+        if (!mpk_serves())
             return;
     }
     if (mpk_thread() == 0 && (!MPK_BULK || mpk_w.direct))
@@ -742,7 +749,7 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
                 rt_raise_stall(m, 0);
             break;
         }
-        if (mpk_w.all_times && runs && rt_lane() == 0)
+        if (mpk_timed && runs && rt_lane() == 0)
             *(volatile rt_u64 *)&mpk_ended_ns = rt_clock_ns();
         runs = rt_step_poll(m, &m->workers[0]);
         if (runs) {
@@ -980,7 +987,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.direct = k->mode != RT_SERVE;
         mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);
         mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
-        mpk_w.abort = mpk_w.begun = mpk_w.resync = mpk_w.jit_mail = mpk_w.ready = mpk_w.done = 0;
+        mpk_w.abort = mpk_w.begun = mpk_w.resync = mpk_w.jit_mail = mpk_w.ready = 0;
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
 #if MPK_BULK
@@ -993,8 +1000,8 @@ MPK_FN void worker_begin(const rt_kernel *k)
         for (int i = 0; i < MPK_ENTRIES; i++) {
             ptx_barrier_init(&mpk_w.entry_full[i], 1);
             ptx_barrier_init(&mpk_w.entry_empty[i], MPK_WARPS + 1); /* bodies and clerk */
+            ptx_barrier_init(&mpk_w.written[i], MPK_WARPS);
         }
-        ptx_barrier_init(&mpk_w.idle, MPK_WARPS);
         ptx_fence_barrier_init();
 #endif
     }

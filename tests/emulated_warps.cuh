@@ -329,6 +329,10 @@ static inline void ptx_store_words(void *p, const mpk_words &v)
 {
     *(mpk_words *)emulated_aligned<16>(p) = v;
 }
+static inline rt_u32 ptx_again(rt_u32 v)
+{
+    return v;
+}
 static inline rt_u32 ptx_own(rt_u32 v)
 {
     return v;
@@ -337,11 +341,6 @@ static inline rt_u32 ptx_load_flag(const rt_u32 *p)
 {
     emulated_yield(); /* whoever looks at a flag again and again lets others go on */
     return *p;
-}
-static inline void ptx_add_flag(rt_u32 *p, rt_u32 v)
-{
-    *p += v;
-    emulated_idle = 0;
 }
 static inline rt_u32 ptx_acquire_flag(const rt_u32 *p)
 {

@@ -84,8 +84,7 @@ static void emulated_clerk(void)
     emulated_reveal();
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         ptx_store_flag(&mpk_w.ready, i + 1);
-        while (ptx_load_flag(&mpk_w.done) < (i + 1) * (EMULATED_BODIES / 32))
-            ;
+        mpk_await_written(i);
     }
 }
 
@@ -100,17 +99,20 @@ static void emulated_bodies(void)
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         const rt_entry *e = &emulated_tasks.entries[i];
         const rt_u32 live = mpk_w.live[e->live];
-        mpk_task t = {e, e->hi[0] > live ? live : e->hi[0], mpk_w.live, mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring, i};
-        const bool waits = mpk_body_waits(e->body);
-        const bool runs = waits || e->lo[0] < t.hi0 || mpk_body_loads(e->body);
+        mpk_task t = {e, e->hi[0] > live ? live : e->hi[0], mpk_w.live, mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring};
+        __syncwarp();
+        mpk_w.sides[mpk_thread() / 32].turn = i;
+        __syncwarp();
+        if (mpk_body_waits(e->body)) {
+            mpk_dispatch_waiting(e->body, t);
+            continue;
+        }
         if (t.hi0 < e->lo[0])
             t.hi0 = e->lo[0];
-        if (!waits)
-            mpk_wait(t);
-        if (runs)
+        mpk_wait(t);
+        if (e->lo[0] < t.hi0 || mpk_body_loads(e->body))
             mpk_dispatch_body(e->body, t);
-        if (!waits)
-            mpk_trigger(t);
+        mpk_trigger(t);
     }
     emulated_tasks.taken[emulated_now->number] = ring;
 }
@@ -141,7 +143,8 @@ static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
         ptx_barrier_init(&mpk_w.full[i], 1);
         ptx_barrier_init(&mpk_w.empty[i], EMULATED_BODIES / 32);
     }
-    ptx_barrier_init(&mpk_w.idle, EMULATED_BODIES / 32);
+    for (int i = 0; i < MPK_ENTRIES; i++)
+        ptx_barrier_init(&mpk_w.written[i], EMULATED_BODIES / 32);
     for (int i = 0; i < EMULATED_THREADS; i++) {
         emulated_thread *t = &emulated_threads[i];
         if (!t->stack && !(t->stack = malloc(EMULATED_STACK)))

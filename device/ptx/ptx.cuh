@@ -89,11 +89,6 @@ MPK_FN void ptx_store_flag(rt_u32 *p, rt_u32 v)
     asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(ptx_shared(p)), "r"(v) : "memory");
 }
 
-MPK_FN void ptx_add_flag(rt_u32 *p, rt_u32 v)
-{
-    asm volatile("red.release.cta.shared.add.u32 [%0], %1;" ::"r"(ptx_shared(p)), "r"(v) : "memory");
-}
-
 /* ---- barriers in shared memory ---- */
 
 MPK_FN void ptx_barrier_init(rt_u64 *b, rt_u32 arrivals)
@@ -221,6 +216,14 @@ MPK_FN rt_u32 ptx_own(rt_u32 v)
     rt_u32 own;
     asm("prmt.b32 %0, %1, %1, %2;" : "=r"(own) : "r"(v), "r"(ptx_order));
     return own;
+}
+
+/* v; what follows from it is worked out here and not ahead of a loop, where it would hold a register or a predicate. */
+MPK_FN rt_u32 ptx_again(rt_u32 v)
+{
+    rt_u32 again;
+    asm volatile("mov.b32 %0, %1;" : "=r"(again) : "r"(v));
+    return again;
 }
 
 /* Cycles of this SM, modulo 2^32. */

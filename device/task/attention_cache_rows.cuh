@@ -470,7 +470,7 @@ MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, con
     const int tokens = (int)o.index.dims[0], group = (int)(h.heads / h.kv_heads), columns = group * (int)h.size;
     rows_work w;
     mpk_wait(t);
-    for (w.entry = (int)mpk_lo(t, 0) / tokens; w.entry < (int)mpk_hi(t, 0) / tokens; w.entry++)
+    for (w.entry = (int)mpk_lo(t, 0) / tokens; w.entry < (int)mpk_end(t) / tokens; w.entry++)
         for (w.kv_head = (int)mpk_lo(t, 2) / columns; w.kv_head < (int)mpk_hi(t, 2) / columns; w.kv_head++) {
             w.g_keys = mpk_data(t, o.k_cache) +
                        (w.entry * o.k_cache.stride[0] + w.kv_head * o.k_cache.stride[1]) * (WORDS / 2);

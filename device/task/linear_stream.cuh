@@ -51,13 +51,24 @@ struct stream_shape {
     int output, peaks;    /* TO_*; operand of the peaks */
 };
 
+/* Groups of the task's box: the first one, and how many.  A group is 8 rows of w; of a gated product these are 4
+ * columns of y. */
+MPK_FN rt_u32 stream_first(const rt_entry *e, const stream_shape &s)
+{
+    return e->lo[1] >> (s.glu != GLU_NONE ? 2 : 3);
+}
+MPK_FN rt_u32 stream_groups(const rt_entry *e, const stream_shape &s)
+{
+    const rt_u32 shift = s.glu != GLU_NONE ? 2 : 3;
+    return ((e->hi[1] + (1u << shift) - 1) >> shift) - (e->lo[1] >> shift);
+}
+
 /* ---- the loader's part ---- */
 
 /* Pages in the order of use: tile by tile, in a tile pass by pass (x in registers), in a pass group by group. */
 MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
 {
-    const rt_u32 per_group = s.glu != GLU_NONE ? 4 : 8, first = l.e->lo[1] / per_group;
-    const rt_u32 n = (l.e->hi[1] + per_group - 1) / per_group - first;
+    const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s);
     const rt_u32 pages = s.pages, last_bytes = s.last * 4096, group_bytes = (pages - 1) * 16384 + last_bytes;
     const rt_u32 most = s.at_once, at_once = pages <= most ? pages : most;
     const rt_u32 tile = pages <= most ? n : STREAM_TILE; /* one pass: no need to go tile by tile */
@@ -91,9 +102,9 @@ MPK_FN int stream_rows(const mpk_task &t)
 }
 
 /* The token of a row, -1: none. */
-MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row)
+MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row, int rows)
 {
-    if (row >= stream_rows(t))
+    if (row >= rows)
         return -1;
     row += (int)t.e->lo[0];
     if (s.gathered < 0)
@@ -145,27 +156,37 @@ template <int WIDE> struct stream_from {
 };
 enum { STREAM_NONE = 0xffffffffu };
 
-template <int WIDE>
-MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int thread, stream_from<WIDE> *from)
+/* Is the last page not full? */
+MPK_FN bool stream_is_part(const stream_shape &s)
 {
-    const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
-    const int last = s.last, columns = s.columns, first = (s.pages - 1) * 1024 + warp * last * 32;
-    const int end = (columns - first - c * 8 + 31) / 32;
+    return ptx_again((rt_u32)s.columns) % 1024;
+}
+
+template <int WIDE>
+MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, int thread, stream_from<WIDE> *from)
+{
+    const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4, columns = s.columns;
     from->x = mpk_at<const char>(t, s.x);
-    from->last_at = (first - warp * 128) * 2;
-    from->last_n = end < 0 ? 0 : end < last ? end : last;
+    from->last_at = (s.pages - 1) * 2048;
+    from->last_n = 4;
+    if (stream_is_part(s)) {
+        const int last = s.last, first = (s.pages - 1) * 1024 + warp * last * 32;
+        const int end = (columns - first - c * 8 + 31) / 32;
+        from->last_at = (first - warp * 128) * 2;
+        from->last_n = end < 0 ? 0 : end < last ? end : last;
+    }
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const int token = stream_row(t, s, g + 8 * m);
+        const int token = stream_row(t, s, g + 8 * m, rows);
         from->at[m] = token < 0 ? STREAM_NONE : (rt_u32)(token * columns + warp * 128 + c * 8) * 2;
     }
 }
 
-/* Ask for this lane's pieces of page `page`; AGAIN: for those that are missing. */
-template <int WIDE, bool AGAIN>
+/* Ask for this lane's pieces of page `page`; AGAIN: for those that are missing.  FULL: no page has less. */
+template <int WIDE, bool AGAIN, bool FULL>
 MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last, mpk_words (*x)[1 + WIDE])
 {
-    const int further = last ? from.last_at : page * 2048, n = last ? from.last_n : 4;
+    const int further = !FULL && last ? from.last_at : page * 2048, n = !FULL && last ? from.last_n : 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const char *at = from.x + (from.at[m] + further);
@@ -177,23 +198,27 @@ MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last, 
 }
 
 /* The n pages of a pass: ask for them.  They have been 0, and lanes without a token never ask. */
-template <int AT_ONCE, int WIDE>
-MPK_FN void stream_ask_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool part,
-                         stream_x<AT_ONCE, WIDE> &x)
+template <int AT_ONCE, int WIDE, bool FULL>
+MPK_FN void stream_ask_pages(const stream_from<WIDE> &from, int pass, int n, int pages, stream_x<AT_ONCE, WIDE> &x)
 {
-    const mpk_words none = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         if (i >= n)
             break;
-        if (part && pass + i + 1 == pages) /* not all of it is loaded, and a pass before may have left something */
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int m = 0; m <= WIDE; m++)
-                    x.at[i][j][m] = none;
-        stream_ask_page<WIDE, false>(from, pass + i, pass + i + 1 == pages, x.at[i]);
+        stream_ask_page<WIDE, false, FULL>(from, pass + i, pass + i + 1 == pages, x.at[i]);
     }
+}
+template <int AT_ONCE, int WIDE>
+MPK_FN void stream_ask_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool part,
+                         stream_x<AT_ONCE, WIDE> &x)
+{
+    if (!part) {
+        stream_ask_pages<AT_ONCE, WIDE, true>(from, pass, n, pages, x);
+        return;
+    }
+    if (pass) /* of the last page not all is loaded, and a pass before has left something */
+        stream_clear_x<AT_ONCE, WIDE>(x);
+    stream_ask_pages<AT_ONCE, WIDE, false>(from, pass, n, pages, x);
 }
 
 /* Until all that was asked for is there.  While many rows are missing they would take the weights' way by being asked
@@ -225,7 +250,7 @@ MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int p
         for (int i = 0; i < AT_ONCE; i++) {
             if (i >= n)
                 break;
-            stream_ask_page<WIDE, true>(from, pass + i, pass + i + 1 == pages, x.at[i]);
+            stream_ask_page<WIDE, true, false>(from, pass + i, pass + i + 1 == pages, x.at[i]);
         }
     }
 }
@@ -422,14 +447,14 @@ enum {
 /* By one thread, once the scratch is free. */
 MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
 {
-    const int per_group = s.glu != GLU_NONE ? 4 : 8, unit = s.output == TO_LOGITS ? 4 : 2;
-    const bool part = t.e->lo[1] % per_group || t.e->hi[1] % per_group || s.rows % 2;
+    const int glu = (int)ptx_again((rt_u32)s.glu), unit = s.output == TO_LOGITS ? 4 : 2;
+    const bool part = (t.e->lo[1] | t.e->hi[1]) % (glu != GLU_NONE ? 4 : 8) || s.rows % 2;
     stream_end e;
     e.row_bytes = (rt_u32)s.rows * unit;
     e.y = (rt_u64)(mpk_at<char>(t, s.y) + (rt_u64)t.e->lo[0] * e.row_bytes);
-    e.modes = (s.norm ? END_NORM : 0) | (s.glu != GLU_NONE ? END_GLU : 0) | (s.residual >= 0 ? END_RESIDUAL : 0) |
+    e.modes = (s.norm ? END_NORM : 0) | (glu != GLU_NONE ? END_GLU : 0) | (s.residual >= 0 ? END_RESIDUAL : 0) |
               (s.bias[0] >= 0 || s.bias[1] >= 0 || s.bias[2] >= 0 ? END_BIAS : 0) | (part ? END_PART : 0) |
-              (s.output == TO_LOGITS ? END_LOGITS : 0) | (rt_u32)s.glu * END_WHICH;
+              (s.output == TO_LOGITS ? END_LOGITS : 0) | (rt_u32)glu * END_WHICH;
     e.columns_inverse = s.columns_inverse;
     e.eps = s.eps;
     e.rows = stream_rows(t);
@@ -450,14 +475,12 @@ MPK_FN const rt_u16 *stream_residual_at(const mpk_task &t, const stream_shape &s
     return mpk_at<const rt_u16>(t, s.residual) + (rt_u64)(t.e->lo[0] + row) * s.rows + column;
 }
 
-/* Two neighbouring values of a row of the residual, in one word; what lies outside the box is 0. */
+/* Two neighbouring values of a row of the residual that is alive, in one word; what lies outside the box is 0. */
 MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row, int column)
 {
     const rt_u16 *r = stream_residual_at(t, s, row, column);
     int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];
     rt_u32 v = 0;
-    if (row >= stream_rows(t))
-        return 0;
     if (column >= lo && column + 1 < hi && s.rows % 2 == 0)
         return ptx_load_word(r);
     if (column >= lo && column < hi)
@@ -506,31 +529,32 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
     const int g = thread % 32 / 4, c = thread % 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const int row = g + 8 * m, column = e.modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
+        const rt_u32 modes = ptx_again(e.modes);
+        const int row = g + 8 * m, column = modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
         const bool alive = row < e.rows;
-        float scale = e.modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
+        float scale = modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
               b = total[2 * m + 1] * scale;
-        if (e.modes & END_BIAS) {
-            const int second = e.modes & END_GLU ? s.bias_rows[0] + column : column + 1;
+        if (modes & END_BIAS) {
+            const int second = modes & END_GLU ? s.bias_rows[0] + column : column + 1;
             if (column < e.columns)
                 a += stream_bias(t, s, column);
-            if (e.modes & END_GLU ? column < e.columns : second < e.columns)
+            if (modes & END_GLU ? column < e.columns : second < e.columns)
                 b += stream_bias(t, s, second);
         }
-        if (e.modes & END_GLU) {
-            a = stream_activate((int)(e.modes / END_WHICH), a) * b;
+        if (modes & END_GLU) {
+            a = stream_activate((int)(modes / END_WHICH), a) * b;
             b = __shfl_down_sync(0xffffffffu, a, 1);
         }
-        if (e.modes & END_RESIDUAL) {
+        if (modes & END_RESIDUAL) {
             rt_u32 r = residual[m];
             if (alive && r == RT_EMPTY && mpk_carries(t, s.residual))
                 r = mpk_carried_word(stream_residual_at(t, s, row, column), r);
             a += ptx_low_bf16(r);
             b += ptx_high_bf16(r);
         }
-        if (!alive || (e.modes & END_GLU && c % 2))
+        if (!alive || (modes & END_GLU && c % 2))
             continue;
-        if (e.modes & END_PART)
+        if (modes & END_PART)
             stream_store(t, s, row, column, a, b);
         else
             ptx_store_word((char *)e.y + (rt_u32)row * e.row_bytes + column * 2, ptx_pack_bf16(a, b));
@@ -618,11 +642,10 @@ MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *
 template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
 {
     const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
-    const int per_group = s.glu != GLU_NONE ? 4 : 8, first = (int)t.e->lo[1] / per_group;
-    const int n = ((int)t.e->hi[1] + per_group - 1) / per_group - first, pages = s.pages;
+    const int first = (int)stream_first(t.e, s), n = (int)stream_groups(t.e, s), pages = s.pages;
     char *s_parts = t.s_scratch + STREAM_PARTS;
     mpk_ring ring = *t.ring;
-    const bool quiet = t.e->quiet, part = s.columns % 1024;
+    const bool quiet = t.e->quiet;
     bool is_logits = false; /* known behind the products of the first tile */
     stream_from<WIDE> from;
     stream_x<AT_ONCE, WIDE> x;
@@ -630,7 +653,8 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
     float square[1 + WIDE] = {};
     if (!quiet)
         mpk_wait(t);
-    stream_find_x<WIDE>(t, s, thread, &from);
+    const int rows = stream_rows(t);
+    stream_find_x<WIDE>(t, s, rows, thread, &from);
 #pragma unroll 1
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
         const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE;
@@ -642,20 +666,21 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
             const int of_pass = pages - pass < AT_ONCE ? pages - pass : AT_ONCE;
             const bool asks = pages > AT_ONCE || q == 0;
             if (asks)
-                stream_ask_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, part, x);
+                stream_ask_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, stream_is_part(s), x);
             if (pass == 0 && s.residual >= 0 && warp < here)
 #pragma unroll
                 for (int m = 0; m <= WIDE; m++)
-                    residual[m] = stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c);
+                    residual[m] =
+                        g + 8 * m < rows ? stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c) : 0;
             if (pass == 0 && q == 0) { /* while x is on its way */
                 if (quiet)
                     mpk_wait(t);
-                if (warp == 7 && lane == 0) /* read behind the products' barrier */
+                if (mpk_thread() == MPK_THREADS - 32) /* one of the last warp; read behind the products' barrier */
                     stream_put_end(t, s);
             }
             if (asks) {
                 if (mpk_carries(t, s.x))
-                    stream_await_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, stream_rows(t) > 2, x);
+                    stream_await_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, rows > 2, x);
                 stream_order_x<AT_ONCE, WIDE>(of_pass, x);
                 if (s.norm && q == 0)
                     stream_add_squares<AT_ONCE, WIDE>(x, of_pass, thread, square);

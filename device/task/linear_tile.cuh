@@ -66,10 +66,10 @@ struct tile_plan {
 
 MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
 {
-    const int per_group = s.activation != ACTIVATE_NONE ? 4 : 8, tokens = (int)(e->hi[0] - e->lo[0]);
+    const int shift = s.activation != ACTIVATE_NONE ? 2 : 3, tokens = (int)(e->hi[0] - e->lo[0]);
     tile_plan p;
-    p.first = (int)e->lo[1] / per_group;
-    p.groups = ((int)e->hi[1] + per_group - 1) / per_group - p.first;
+    p.first = (int)(e->lo[1] >> shift);
+    p.groups = (int)((e->hi[1] + (1u << shift) - 1) >> shift) - p.first;
     p.wide = tokens > TILE_TOKENS;
     p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
     const int passes = (p.groups + TILE_MOST - 1) / TILE_MOST;

@@ -16,11 +16,10 @@ struct mpk_ring;
 /* A task as its body sees it. */
 struct mpk_task {
     const rt_entry *e;  /* in shared memory */
-    rt_u32 hi0;         /* end of axis 0, clipped to what is alive */
+    rt_u32 hi0;         /* mpk_end, but for bodies that wait: they ask themselves, if they want to know */
     const rt_u32 *live; /* [RT_LIVES], in shared memory */
     char *s_scratch;    /* MPK_SCRATCH_BYTES of shared memory, 1024-byte aligned, this task's until it ends */
     mpk_ring *ring;     /* the pages that its load phase fills (tile/ring.cuh) */
-    rt_u32 turn;        /* tasks that the worker has run before, modulo 2^32 */
 };
 
 MPK_FN rt_u32 mpk_smaller(rt_u32 a, rt_u32 b)
@@ -38,6 +37,11 @@ MPK_FN rt_u32 mpk_lo(const mpk_task &t, int axis)
 MPK_FN rt_u32 mpk_hi(const mpk_task &t, int axis)
 {
     return axis == 0 ? t.hi0 : t.e->hi[axis];
+}
+/* End of axis 0 of the box, clipped to what is alive. */
+MPK_FN rt_u32 mpk_end(const mpk_task &t)
+{
+    return mpk_larger(t.e->lo[0], mpk_smaller(t.e->hi[0], t.live[t.e->live]));
 }
 /* First element of an operand: inputs, then outputs (rt_entry.at). */
 template <typename type> MPK_FN type *mpk_at(const mpk_task &t, int operand)
@@ -61,6 +65,7 @@ MPK_FN int mpk_thread(void)
 {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    __builtin_assume(x >= 0);
     return x;
 }
 /* All threads of the body meet; what they wrote to shared and global memory before is seen by all after. */

@@ -35,16 +35,17 @@ struct mpk_worker {
     mpk_jit_side jit_sides[MPK_WARPS];
     rt_u64 step; /* the word of the step that runs */
     rt_u32 live[RT_LIVES];
-    rt_u32 graph, epoch;  /* of the step that runs; written by thread 0 between barriers */
-    rt_u64 idle;          /* of the task that runs: all warps are through with its scratch */
-    rt_u32 ready, done;   /* flags for and from the clerk: tasks whose event is there; warps that have written a task */
-    rt_u32 direct;        /* 1: the bodies' side looks after events itself: steps with JIT tasks, RT_ONE_OP */
-    rt_u32 slot, parity;  /* of the step's first entry, for the clerk */
-    rt_u32 hybrid;        /* 1: the step has JIT tasks */
-    rt_u32 choice, taken; /* of a hybrid step: what runs next, which JIT task */
-    rt_u32 abort;         /* flag: 1 everyone leaves */
-    rt_u32 begun;         /* flag: steps that have begun since the kernel started */
-    rt_u32 resync;        /* flag: RESYNC_* */
+    rt_u32 graph, epoch;         /* of the step that runs; written by thread 0 between barriers */
+    rt_u64 written[MPK_ENTRIES]; /* of task `turn`, at turn % MPK_ENTRIES: all warps have written, and are through with
+                                    its scratch; the clerk holds an entry until it has seen this */
+    rt_u32 ready;                /* flag from the clerk: tasks whose event is there */
+    rt_u32 direct;               /* 1: the bodies' side looks after events itself: steps with JIT tasks, RT_ONE_OP */
+    rt_u32 slot, parity;         /* of the step's first entry, for the clerk */
+    rt_u32 hybrid;               /* 1: the step has JIT tasks */
+    rt_u32 choice, taken;        /* of a hybrid step: what runs next, which JIT task */
+    rt_u32 abort;                /* flag: 1 everyone leaves */
+    rt_u32 begun;                /* flag: steps that have begun since the kernel started */
+    rt_u32 resync;               /* flag: RESYNC_* */
     rt_u32 ahead_pages, ahead_entries; /* loaded for a step that will not come */
     rt_u32 jit_mail;                   /* flag: 1 the JIT entry waits for its loader */
     rt_u32 index;                      /* of the worker */
@@ -53,10 +54,15 @@ struct mpk_worker {
     rt_word *counters;
     rt_control *control;
     rt_u64 stall_ns;
-    rt_times *all_times, *times; /* of all entries, of the one that runs; NULL: nobody asks */
+    rt_times *all_times, *times; /* of all entries, of the one that runs; if mpk_timed */
 };
 
 enum { RESYNC_NONE, RESYNC_ASKED, RESYNC_ANSWERED };
+
+/* 1: the host wants to know when tasks run.  A constant, so that the question costs one comparison. */
+extern "C" {
+__constant__ rt_u32 mpk_timed;
+}
 
 __shared__ mpk_worker mpk_w;
 extern __shared__ __align__(1024) char mpk_s[]; /* pages, then scratch */
@@ -84,6 +90,18 @@ MPK_FN void mpk_barrier_wait(rt_u64 *b, rt_u32 parity)
         if (ptx_load_flag(&mpk_w.abort))
             break;
 }
+
+/* Tasks that this warp has run before, modulo 2^32. */
+MPK_FN rt_u32 mpk_turn(void)
+{
+    return mpk_w.sides[mpk_thread() / 32].turn;
+}
+
+/* Until all warps have written task `turn`; of the one before the first, none had to. */
+MPK_FN void mpk_await_written(rt_u32 turn)
+{
+    mpk_barrier_wait(&mpk_w.written[turn % MPK_ENTRIES], turn / MPK_ENTRIES & 1);
+}
 #endif
 
 /* ---- events, as bodies use them ---- */
@@ -106,20 +124,21 @@ MPK_FN void mpk_wait(const mpk_task &t)
 {
 #if MPK_BULK
     if (!mpk_w.direct) {
+        const rt_u32 turn = mpk_turn();
         if (!t.e->quiet) {
-            while ((rt_i32)(ptx_load_flag(&mpk_w.ready) - t.turn) <= 0 && !ptx_load_flag(&mpk_w.abort))
+            while ((rt_i32)(ptx_load_flag(&mpk_w.ready) - turn) <= 0 && !ptx_load_flag(&mpk_w.abort))
                 ;
             ptx_acquire_flag(&mpk_w.ready); /* partner: clerk_run_list */
         }
-        mpk_barrier_wait(&mpk_w.idle, (t.turn & 1) ^ 1);
-        if (mpk_thread() == 0 && mpk_w.times)
+        mpk_await_written(turn - 1);
+        if (mpk_timed && mpk_thread() == 0)
             mpk_w.times->ready = ptx_cycles();
         return;
     }
 #endif
     if (mpk_thread() == 0 && mpk_w.mode == RT_SERVE) {
         mpk_poll(t.e->depends, t.e->needed);
-        if (mpk_w.times)
+        if (mpk_timed)
             mpk_w.times->ready = ptx_cycles();
     }
     mpk_sync();
@@ -178,10 +197,9 @@ MPK_FN void mpk_trigger(const mpk_task &t)
     if (!mpk_w.direct) {
         __syncwarp();
         if (mpk_thread() % 32 == 0) {
-            if (mpk_thread() == 0 && mpk_w.times)
+            if (mpk_timed && mpk_thread() == 0)
                 mpk_w.times->done = ptx_cycles();
-            ptx_barrier_arrive(&mpk_w.idle);
-            ptx_add_flag(&mpk_w.done, 1); /* partner: clerk_run_list */
+            ptx_barrier_arrive(&mpk_w.written[mpk_turn() % MPK_ENTRIES]); /* partners: clerk_run_list, the next task */
         }
         return;
     }
@@ -189,10 +207,10 @@ MPK_FN void mpk_trigger(const mpk_task &t)
     mpk_sync();
     if (mpk_thread() != 0 || mpk_w.mode != RT_SERVE)
         return;
-    if (mpk_w.times)
+    if (mpk_timed)
         mpk_w.times->done = ptx_cycles();
     mpk_count(t.e->triggers, t.e->trigger_kind);
-    if (mpk_w.times)
+    if (mpk_timed)
         mpk_w.times->end = ptx_cycles();
 }
 

@@ -285,11 +285,16 @@ static mpk_status load_loader(mpk_context *cx, cuda_machine *m, const code_job *
     return cuda_module_function(cx, m->gpu, m->loader, "mpk_fill", &m->fill);
 }
 
-/* What the kernel is not compiled for: the sizes of KV caches. */
-static mpk_status tell_caches(mpk_context *cx, cuda_machine *m)
+/* What the kernel is not compiled for: whether it notes times, and the sizes of KV caches. */
+static mpk_status tell_kernel(mpk_context *cx, cuda_machine *m)
 {
     cuda_address at;
     uint64_t n;
+    if (m->options.profile) {
+        const rt_u32 yes = 1;
+        TRY(cuda_module_variable(cx, m->gpu, m->module, "mpk_timed", &at, &n));
+        TRY(cuda_upload(cx, m->gpu, at, &yes, sizeof yes));
+    }
     if (!m->source.n_caches)
         return MPK_OK;
     TRY(cuda_module_variable(cx, m->gpu, m->module, "mpk_caches", &at, &n));
@@ -301,7 +306,7 @@ static mpk_status tell_caches(mpk_context *cx, cuda_machine *m)
 static mpk_status load_kernel(mpk_context *cx, cuda_machine *m, const code_job *j)
 {
     TRY(cuda_module_load(cx, m->gpu, "the kernel", code_of(j->given_kernel, &j->kernel), &m->module));
-    TRY(tell_caches(cx, m));
+    TRY(tell_kernel(cx, m));
     TRY(cuda_module_function(cx, m->gpu, m->module, "mpk_kernel", &m->main));
     return check_code(cx, m);
 }

@@ -317,17 +317,25 @@ static void print_shared_case(emitter *e, uint32_t first, bool load)
     text_print(&e->out, "        %s(t, %s_of[body]);\n        break;\n", load ? r->load : r->body, r->shape);
 }
 
-/* switch over all instances: `call`_N(argument) for those that load, or for all. */
-static void print_dispatch(emitter *e, const char *name, const char *type, const char *call, bool only_loading)
+/* Which instances a switch chooses among. */
+typedef enum { OF_PLAIN, OF_WAITING, OF_LOADING } choice;
+
+static bool is_of(const gen_body *b, choice of)
+{
+    return of == OF_LOADING ? b->loads : b->waits == (of == OF_WAITING);
+}
+
+/* switch over instances: `call`_N(argument). */
+static void print_dispatch(emitter *e, const char *name, const char *type, const char *call, choice of)
 {
     text_print(&e->out, "\nMPK_FN void mpk_dispatch_%s(rt_u32 body, %s &t)\n{\n    (void)t;\n    switch (body) {\n",
                name, type);
     for (uint32_t i = 0; i < e->instances.n; i++) {
         const gen_instance *k = &e->instances.at[i];
-        if (only_loading && !k->body->loads)
+        if (!is_of(k->body, of))
             continue;
         if (k->routine)
-            print_shared_case(e, i, only_loading);
+            print_shared_case(e, i, of == OF_LOADING);
         else
             text_print(&e->out, "    case %u:\n        %s_%u(%s);\n        break;\n", i, call, i,
                        k->body->loads ? "t" : "mpk_apart(t)");
@@ -353,11 +361,12 @@ static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
     print_caches(e);
     TRY(print_headers(e));
     print_instances(e);
-    print_dispatch(e, "body", "const mpk_task", "body", false);
+    print_dispatch(e, "body", "const mpk_task", "body", OF_PLAIN);
     if (e->whole == GEN_GENERIC)
         return MPK_OK;
+    print_dispatch(e, "waiting", "const mpk_task", "body", OF_WAITING);
     if (e->arch->features & GEN_BULK)
-        print_dispatch(e, "load", "mpk_load", "load", true);
+        print_dispatch(e, "load", "mpk_load", "load", OF_LOADING);
     print_question(e, "waits", false);
     print_question(e, "loads", true);
     if (e->whole == GEN_BODIES)

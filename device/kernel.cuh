@@ -346,9 +346,8 @@ MPK_FN mpk_jit_side *jit_side_of_warp(void)
 {
     return &mpk_w.jit_sides[mpk_thread() / 32];
 }
-MPK_FN void side_put(const mpk_side &s)
+MPK_FN void side_put(const mpk_side &s, int thread)
 {
-    const int thread = mpk_thread();
     __syncwarp();
     if (thread % 32 == 0)
         mpk_w.sides[thread / 32] = s;
@@ -393,13 +392,13 @@ MPK_FN void take_entry(const mpk_side *s)
 }
 
 /* for_clerk: the clerk does not look at this entry, so its part is done here. */
-MPK_FN void end_entry(mpk_side *s, bool for_clerk)
+MPK_FN void end_entry(mpk_side *s, int thread, bool for_clerk)
 {
 #if MPK_BULK
     __syncwarp();
-    if (mpk_thread() % 32 == 0)
+    if (thread % 32 == 0)
         ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);
-    if (for_clerk && mpk_thread() == 0)
+    if (for_clerk && thread == 0)
         ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);
     if (++s->slot == MPK_ENTRIES) {
         s->slot = 0;
@@ -495,7 +494,8 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
                      (rt_u32)(jit ? MPK_JIT_PAGES : MPK_PAGES - MPK_JIT_PAGES), jit ? j->at : s.at,
                      jit ? j->parity : s.parity};
     run_entry(jit ? MPK_JIT_ENTRY : s.slot, &ring);
-    s = *side_of_warp();
+    const int thread = mpk_thread();
+    s = mpk_w.sides[thread / 32];
     s.turn += !hybrid; /* as the clerk, who rests in a hybrid step */
     if (jit) {
         __syncwarp();
@@ -505,9 +505,9 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
     } else {
         s.at = ring.at;
         s.parity = ring.parity;
-        end_entry(&s, mpk_w.direct);
+        end_entry(&s, thread, mpk_w.direct);
     }
-    side_put(s);
+    side_put(s, thread);
     *side = s;
     return 1;
 }
@@ -536,7 +536,7 @@ MPK_FN void drop_ahead(mpk_side *s)
     s->parity = ring.parity;
     for (rt_u32 i = 0; i < entries && !ptx_load_flag(&mpk_w.abort); i++) {
         mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->slot_parity);
-        end_entry(s, true);
+        end_entry(s, mpk_thread(), true);
     }
     mpk_sync();
     if (mpk_thread() == 0)
@@ -593,7 +593,7 @@ static __device__ __noinline__ int begin_step(bool serve)
     const rt_range list = mpk_list(mpk_w.graph);
     s.next = list.first;
     s.last = list.last;
-    side_put(s);
+    side_put(s, mpk_thread());
     if (serve && mpk_thread() == 0) {
         mpk_w.direct = mpk_w.hybrid;
         mpk_w.slot = s.slot;

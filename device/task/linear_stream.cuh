@@ -645,14 +645,12 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
     const int first = (int)stream_first(t.e, s), n = (int)stream_groups(t.e, s), pages = s.pages;
     char *s_parts = t.s_scratch + STREAM_PARTS;
     mpk_ring ring = *t.ring;
-    const bool quiet = t.e->quiet;
     bool is_logits = false; /* known behind the products of the first tile */
     stream_from<WIDE> from;
     stream_x<AT_ONCE, WIDE> x;
     stream_clear_x<AT_ONCE, WIDE>(x);
     float square[1 + WIDE] = {};
-    if (!quiet)
-        mpk_wait(t);
+    mpk_wait(t); /* also if quiet: looks for x while other warps of the worker still write would only delay these */
     const int rows = stream_rows(t);
     stream_find_x<WIDE>(t, s, rows, thread, &from);
 #pragma unroll 1
@@ -672,12 +670,9 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
                 for (int m = 0; m <= WIDE; m++)
                     residual[m] =
                         g + 8 * m < rows ? stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c) : 0;
-            if (pass == 0 && q == 0) { /* while x is on its way */
-                if (quiet)
-                    mpk_wait(t);
-                if (mpk_thread() == MPK_THREADS - 32) /* one of the last warp; read behind the products' barrier */
-                    stream_put_end(t, s);
-            }
+            /* While x is on its way; one of the last warp; read behind the products' barrier. */
+            if (pass == 0 && q == 0 && mpk_thread() == MPK_THREADS - 32)
+                stream_put_end(t, s);
             if (asks) {
                 if (mpk_carries(t, s.x))
                     stream_await_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, rows > 2, x);

@@ -91,10 +91,10 @@ MPK_FN void mpk_barrier_wait(rt_u64 *b, rt_u32 parity)
             break;
 }
 
-/* Tasks that this warp has run before, modulo 2^32. */
-MPK_FN rt_u32 mpk_turn(void)
+/* Tasks that the warp of this thread has run before, modulo 2^32. */
+MPK_FN rt_u32 mpk_turn(int thread)
 {
-    return mpk_w.sides[mpk_thread() / 32].turn;
+    return mpk_w.sides[thread / 32].turn;
 }
 
 /* Until all warps have written task `turn`; of the one before the first, none had to. */
@@ -124,7 +124,7 @@ MPK_FN void mpk_wait(const mpk_task &t)
 {
 #if MPK_BULK
     if (!mpk_w.direct) {
-        const rt_u32 turn = mpk_turn();
+        const rt_u32 turn = mpk_turn(mpk_thread());
         if (!t.e->quiet) {
             while ((rt_i32)(ptx_load_flag(&mpk_w.ready) - turn) <= 0 && !ptx_load_flag(&mpk_w.abort))
                 ;
@@ -195,11 +195,13 @@ MPK_FN void mpk_trigger(const mpk_task &t)
 {
 #if MPK_BULK
     if (!mpk_w.direct) {
+        const int thread = mpk_thread();
         __syncwarp();
-        if (mpk_thread() % 32 == 0) {
-            if (mpk_timed && mpk_thread() == 0)
+        if (thread % 32 == 0) {
+            if (mpk_timed && thread == 0)
                 mpk_w.times->done = ptx_cycles();
-            ptx_barrier_arrive(&mpk_w.written[mpk_turn() % MPK_ENTRIES]); /* partners: clerk_run_list, the next task */
+            ptx_barrier_arrive(
+                &mpk_w.written[mpk_turn(thread) % MPK_ENTRIES]); /* partners: clerk_run_list, the next task */
         }
         return;
     }

@@ -290,7 +290,7 @@ static mpk_status tell_kernel(mpk_context *cx, cuda_machine *m)
 {
     cuda_address at;
     uint64_t n;
-    if (m->options.profile) {
+    if (m->options.profile && !cuda_has_op_kernels(m)) {
         const rt_u32 yes = 1;
         TRY(cuda_module_variable(cx, m->gpu, m->module, "mpk_timed", &at, &n));
         TRY(cuda_upload(cx, m->gpu, at, &yes, sizeof yes));
@@ -848,7 +848,7 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const cuda_weights *we
     TRY(prepare_logits(cx, m));
     TRY(machine_begin(cx, &m->machine, m->machine.def, &m->machine.image, &m->serving,
                       m->serving.ready ? &m->rings : NULL));
-    return m->options.mode == CUDA_GRAPH || m->options.mode == CUDA_GRAPH_PDL ? cuda_baseline_start(cx, m) : MPK_OK;
+    return cuda_has_op_kernels(m) ? cuda_baseline_start(cx, m) : MPK_OK;
 }
 
 mpk_status cuda_start(mpk_context *cx, const gen_image *image, const cuda_weights *weights, const cuda_options *options,

@@ -223,6 +223,8 @@ mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const cuda_weig
 
 /* ---- tables.c ---- */
 
+/* Is each operator a kernel of its own: CUDA_GRAPH, CUDA_GRAPH_PDL? */
+bool cuda_has_op_kernels(const cuda_machine *m);
 /* Sizes, before anything is allocated. */
 mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m);
 /* Fill a host copy of the block (layout.n_bytes, zeroed) with the addresses that the machine has. */

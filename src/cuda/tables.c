@@ -97,7 +97,7 @@ static void place_state(cuda_machine *m, uint64_t *n)
     }
 }
 
-static bool has_op_kernels(const cuda_machine *m)
+bool cuda_has_op_kernels(const cuda_machine *m)
 {
     return m->options.mode == CUDA_GRAPH || m->options.mode == CUDA_GRAPH_PDL;
 }
@@ -120,7 +120,7 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     l->jit_entry = place(&n, l->n_tasks, sizeof(rt_u32));
     l->clears = place(&n, m->carriers.clears.n, sizeof(rt_clear));
     l->first_clear = place(&n, graphs * workers + 1, sizeof(rt_u32));
-    if (has_op_kernels(m)) {
+    if (cuda_has_op_kernels(m)) {
         l->op_kernels = place(&n, l->n_ops + 1, sizeof(rt_kernel));
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
         l->op_first = place(&n, l->n_ops * workers, sizeof(rt_range));
@@ -484,7 +484,7 @@ mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
     arena_free(&scratch);
     TRY(status);
     fill_kernel(m, (rt_kernel *)(void *)(block + m->layout.kernel));
-    if (has_op_kernels(m)) {
+    if (cuda_has_op_kernels(m)) {
         fill_by_operator(m, block);
         fill_op_kernels(m, block);
     }

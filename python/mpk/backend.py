@@ -84,7 +84,7 @@ class Runner:
         self.expected = {i: (tuple(fakes[i].shape), tuple(fakes[i].stride()), fakes[i].dtype) for _, i in self.inputs}
         # Arguments whose strides are not those of a dense tensor: they are copied in each call.
         self.copied = {i for i, (shape, stride, _) in self.expected.items() if not is_permuted(shape, stride)}
-        self.seen = dict.fromkeys(self.expected, 0)
+        self.seen: dict[int, int | None] = dict.fromkeys(self.expected)
         self.weights = Weights([s.index for s in self.slots if s.kind == "argument" and s.constant])
         still = set(self.weights.numbers)
         self.still = [(at, i) for at, i in self.inputs if i in still]
@@ -161,6 +161,7 @@ class Runner:
         for at, i in which:
             address = arguments[i].data_ptr()
             if seen[i] != address:
+                seen[i] = None  # if it is wrong, the next one is checked, wherever it lies
                 self.check(i, arguments[i])
                 seen[i] = address
             addresses[at] = address

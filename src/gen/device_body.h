@@ -15,8 +15,8 @@
  * `t` gives lo[], hi[] (hi[0] clipped to the live entries: the box is not empty, except that a body which loads or
  * waits is called even then, must release its pages and trigger), at[] (rt_entry.at), live[].  A body whose record says
  * `waits` is called before its event is activated and calls mpk_wait(t) itself, after what it can do
- * ahead, and mpk_trigger(t) as soon as its results are written; any other is called when everything it reads is there,
- * and the worker triggers the event when the body returns.
+ * ahead, and mpk_trigger(t) as soon as its results are written; hi[0] is not clipped for it: it asks mpk_end(t).  Any
+ * other is called when everything it reads is there, and the worker triggers the event when the body returns.
  */
 #ifndef GEN_DEVICE_BODY_H
 #define GEN_DEVICE_BODY_H

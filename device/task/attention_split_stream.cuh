@@ -136,6 +136,10 @@ template <int K> MPK_FN void attention_load_page(mpk_load &l, const attention_sh
         load_copy(&l, to, 0, value, BYTES);
 }
 
+/* Where a split has this many units and more, attention's bytes decide, and more pages than the tuned number may be
+ * under way: with fewer they would only be in the way of what the workers tell one another. */
+enum { ATTENTION_LONG = 8, ATTENTION_MORE_IN_FLIGHT = 2 };
+
 template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_shape &s)
 {
     attention_plan plan;
@@ -144,6 +148,8 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
         return;
     const int live = (int)mpk_smaller(mpk_w.live[RT_TOKENS], l.e->hi[0]); /* a task has all tokens */
     attention_plan_step(l.e, live, s, &plan);
+    const rt_u32 more = plan.all < ATTENTION_LONG * s.splits ? 0 : ATTENTION_MORE_IN_FLIGHT;
+    l.in_flight += more;
 #pragma unroll 1
     for (int head = (int)l.e->lo[2] / columns; head < (int)l.e->hi[2] / columns; head++)
 #pragma unroll 1
@@ -163,6 +169,7 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
                 }
             }
         }
+    l.in_flight -= more;
 }
 
 /* ---- heads of the step ---- */
@@ -215,24 +222,32 @@ MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int 
     }
 }
 
-/* Part of a row of qkv, as soon as it is there: this lane's dims of head `head` (keys and values follow the queries).
- */
-template <int K>
-MPK_FN attention_row attention_ask_row(const mpk_task &t, const attention_shape &s, int token, int head)
+/* Where this lane's dims of head `head` of a row of qkv lie (keys and values follow the queries). */
+template <int K> MPK_FN const char *attention_row_at(const mpk_task &t, const attention_shape &s, int token, int head)
 {
     const int i = 2 * (mpk_thread() % 32), columns = (s.heads + 2 * s.kv_heads) * K;
-    const char *from = mpk_at<const char>(t, AT_QKV) + (token * columns + head * K + i) * 2;
+    return mpk_at<const char>(t, AT_QKV) + (token * columns + head * K + i) * 2;
+}
+
+/* Ask for this lane's dims. */
+template <int K> MPK_FN attention_row attention_ask_row(const char *from)
+{
     attention_row row = {0, 0};
-    if (i < K / 2) {
+    if (2 * (mpk_thread() % 32) < K / 2) {
         row.low = ptx_load_word(from);
         row.high = ptx_load_word(from + K);
-        if (mpk_carries(t, AT_QKV)) {
-            row.low = mpk_carried_word(from, row.low);
-            row.high = mpk_carried_word(from + K, row.high);
-        }
+    }
+    return row;
+}
+
+/* Until what was asked for is there. */
+template <int K> MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_row *row)
+{
+    if (mpk_carries(t, AT_QKV) && 2 * (mpk_thread() % 32) < K / 2) {
+        row->low = mpk_carried_word(from, row->low);
+        row->high = mpk_carried_word(from + K, row->high);
     }
     __syncwarp();
-    return row;
 }
 
 /* Normalise and rotate, rounding to bf16 after each as the single operators do. */
@@ -268,31 +283,61 @@ template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row 
 }
 
 /* Row r of what a piece needs of the step: queries, then keys, then values, both of the newest token first. */
-MPK_FN bool attention_is_key(int r, int group, int n)
+struct attention_need {
+    bool is_query, is_key;
+    int back, head; /* tokens before the piece's; of qkv */
+};
+
+/* n: tokens of the step that the piece sees. */
+template <int GROUP> MPK_FN attention_need attention_need_at(const attention_shape &s, int r, int head, int n)
 {
-    return r >= group && r < group + n;
+    attention_need k;
+    k.is_query = r < GROUP;
+    k.is_key = !k.is_query && r < GROUP + n;
+    k.back = k.is_query ? 0 : k.is_key ? r - GROUP : r - GROUP - n;
+    k.head = k.is_query ? head * GROUP + r : s.heads + (k.is_key ? 0 : s.kv_heads) + head;
+    return k;
 }
 
-/* Into shared memory; the turn of row `warp` has been asked for.  n: tokens of the step that the piece sees. */
+/* Row `warp` of a piece and what it is turned with: each warp's first, asked for ahead. */
+struct attention_ahead {
+    attention_row row;
+    attention_turn turn;
+};
+
+template <int K, int GROUP>
+MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s, int token, int head, int n,
+                                attention_ahead *ahead)
+{
+    const int warp = mpk_thread() / 32;
+    if (warp < GROUP + 2 * n) {
+        const attention_need need = attention_need_at<GROUP>(s, warp, head, n);
+        ahead->row = attention_ask_row<K>(attention_row_at<K>(t, s, token - need.back, need.head));
+    }
+}
+
+/* Into shared memory; `ahead` has been asked for, its turn for the piece's token. */
 template <int K, int GROUP>
 MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int token, int head, int n,
-                              attention_turn *turn)
+                              attention_ahead *ahead)
 {
     typedef attention_scratch<K, GROUP> at;
     const int warp = mpk_thread() / 32;
 #pragma unroll 1
     for (int r = warp; r < GROUP + 2 * n; r += MPK_WARPS) {
-        const bool is_key = attention_is_key(r, GROUP, n), is_query = r < GROUP;
-        const int back = is_query ? 0 : is_key ? r - GROUP : r - GROUP - n; /* tokens before `token` */
-        const int row_head = is_query ? head * GROUP + r : s.heads + (is_key ? 0 : s.kv_heads) + head;
-        attention_row row = attention_ask_row<K>(t, s, token - back, row_head);
-        if (is_query || is_key) {
-            if (r != warp || back)
-                attention_ask_turn<K>(t.e, s, token - back, is_key ? AT_K_NORM : AT_Q_NORM, turn);
-            attention_turn_row<K>(s, *turn, &row);
+        const attention_need need = attention_need_at<GROUP>(s, r, head, n);
+        const char *from = attention_row_at<K>(t, s, token - need.back, need.head);
+        if (r != warp)
+            ahead->row = attention_ask_row<K>(from);
+        attention_await_row<K>(t, from, &ahead->row);
+        if (need.is_query || need.is_key) {
+            if (r != warp || need.back)
+                attention_ask_turn<K>(t.e, s, token - need.back, need.is_key ? AT_K_NORM : AT_Q_NORM, &ahead->turn);
+            attention_turn_row<K>(s, ahead->turn, &ahead->row);
         }
-        const int to = is_query ? at::QUERY + r * at::ROW : (is_key ? at::KEY : at::VALUE) + back * at::ROW;
-        attention_put_row<K>(t.s_scratch + to, row);
+        const int to =
+            need.is_query ? at::QUERY + r * at::ROW : (need.is_key ? at::KEY : at::VALUE) + need.back * at::ROW;
+        attention_put_row<K>(t.s_scratch + to, ahead->row);
     }
 }
 
@@ -546,12 +591,15 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s, co
         position[u] = __shfl_sync(0xffffffffu, plan->position, known);
         const int slot = __shfl_sync(0xffffffffu, plan->slot, known);
         page[u] = token < live && position[u] >= 0 ? attention_page(t.e, s, slot, position[u] / ATTENTION_PAGE) : -1;
-        key[u] = attention_ask_row<K>(t, s, known, s.heads + head);
-        value[u] = attention_ask_row<K>(t, s, known, s.heads + s.kv_heads + head);
+        key[u] = attention_ask_row<K>(attention_row_at<K>(t, s, known, s.heads + head));
+        value[u] = attention_ask_row<K>(attention_row_at<K>(t, s, known, s.heads + s.kv_heads + head));
         attention_ask_turn<K>(t.e, s, known, AT_K_NORM, &turn[u]);
     }
 #pragma unroll
     for (int u = 0; u < 2; u++) {
+        const int token = warp + u * MPK_WARPS, known = token < live ? token : 0;
+        attention_await_row<K>(t, attention_row_at<K>(t, s, known, s.heads + head), &key[u]);
+        attention_await_row<K>(t, attention_row_at<K>(t, s, known, s.heads + s.kv_heads + head), &value[u]);
         attention_turn_row<K>(s, turn[u], &key[u]);
         if (page[u] < 0 || i >= K / 2)
             continue;
@@ -571,24 +619,44 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s, co
 
 /* ---- the body ---- */
 
-template <int K, int GROUP>
-MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, int token, int split, int head,
-                                  const attention_piece *k, attention_turn *turn, mpk_ring *ring)
+/* Tokens of the step that a piece of token `token` sees. */
+MPK_FN int attention_of_step(const attention_piece *k, int token)
 {
-    const int n = k->hi == k->units ? token - k->first + 1 : 0;
+    return k->hi == k->units ? token - k->first + 1 : 0;
+}
+
+/* A split of a KV head: units lo <= u < hi of token t in lane t. */
+struct attention_work {
+    int split, head, lo, hi;
+};
+
+/* The piece of token `token`; then *k is that of token `next`, if that is not -1, and what it begins with has been
+ * asked for: one wait less for each piece but the first. */
+template <int K, int GROUP>
+MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, const attention_plan *plan,
+                                  const attention_work &w, int token, int next, attention_piece *k,
+                                  attention_ahead *ahead, mpk_ring *ring)
+{
+    const int n = attention_of_step(k, token), from = k->from;
+    const bool pairs = k->last_page - k->first_page > 1;
     attention_state<K> a;
     a.most = -__int_as_float(0x7f800000);
     a.sum = 0;
 #pragma unroll
     for (int n = 0; n < K / 16; n++)
         a.out[n][0] = a.out[n][1] = a.out[n][2] = a.out[n][3] = 0;
-    attention_prepare<K, GROUP>(t, s, token, head, n, turn);
+    attention_prepare<K, GROUP>(t, s, token, w.head, n, ahead);
     mpk_sync();
     attention_pages<K, GROUP>(t, s, k, ring, &a);
-    attention_step<K, GROUP>(t, s, token, n, k->from);
+    if (next >= 0) {
+        attention_find(plan, s, w.lo, w.hi, next, k);
+        attention_ask_turn<K>(t.e, s, next, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM, &ahead->turn);
+        attention_ask_ahead<K, GROUP>(t, s, next, w.head, attention_of_step(k, next), ahead);
+    }
+    attention_step<K, GROUP>(t, s, token, n, from);
     attention_put<K, GROUP>(t, &a);
     mpk_sync();
-    attention_fold_partials<K, GROUP>(t, s, token, split, head, k->last_page - k->first_page > 1);
+    attention_fold_partials<K, GROUP>(t, s, token, w.split, w.head, pairs);
 }
 
 template <int K, int GROUP>
@@ -614,7 +682,6 @@ MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int 
 template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
 {
     const int live = (int)mpk_smaller(t.live[RT_TOKENS], t.e->hi[0]);
-    const bool is_query = mpk_thread() / 32 < GROUP;
     mpk_ring ring = *t.ring;
     attention_plan plan;
     attention_plan_step(t.e, live, s, &plan);
@@ -625,28 +692,29 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
     for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
 #pragma unroll 1
         for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++) {
-            int lo, hi;
-            const rt_u32 tokens = attention_share(&plan, s, split, &lo, &hi);
-            rt_u32 left = tokens;
+            attention_work w = {split, head, 0, 0};
+            attention_piece k = {};
+            attention_ahead ahead = {}; /* what is set on some ways only keeps its registers for ever */
+            rt_u32 left = attention_share(&plan, s, split, &w.lo, &w.hi);
+            const rt_u32 tokens = left;
+            if (left) { /* of row `warp`: a query, or the newest key */
+                attention_find(&plan, s, w.lo, w.hi, __ffs((int)left) - 1, &k);
+                attention_ask_turn<K>(t.e, s, __ffs((int)left) - 1, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM,
+                                      &ahead.turn);
+            }
+            if (!waited)
+                mpk_wait(t);
+            waited = true;
+            if (left)
+                attention_ask_ahead<K, GROUP>(t, s, __ffs((int)left) - 1, head,
+                                              attention_of_step(&k, __ffs((int)left) - 1), &ahead);
+            attention_put_none<GROUP>(t, s, live, tokens, split, head);
 #pragma unroll 1
-            do {
+            while (left) {
                 const int token = __ffs((int)left) - 1;
-                attention_piece k;
-                attention_turn turn = {}; /* what is set on some ways only keeps its registers for ever */
-                if (left) {
-                    attention_find(&plan, s, lo, hi, token, &k);
-                    /* of row `warp`: a query, or the newest key */
-                    attention_ask_turn<K>(t.e, s, token, is_query ? AT_Q_NORM : AT_K_NORM, &turn);
-                }
-                if (!waited)
-                    mpk_wait(t);
-                waited = true;
-                if (left == tokens)
-                    attention_put_none<GROUP>(t, s, live, tokens, split, head);
-                if (left)
-                    attention_split_piece<K, GROUP>(t, s, token, split, head, &k, &turn, &ring);
                 left &= left - 1;
-            } while (left);
+                attention_split_piece<K, GROUP>(t, s, &plan, w, token, __ffs((int)left) - 1, &k, &ahead, &ring);
+            }
         }
     if (!waited)
         mpk_wait(t);

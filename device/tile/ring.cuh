@@ -84,7 +84,7 @@ MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
         l->cancelled = 1;
         return 0;
     }
-    if (l->flying == l->in_flight) {
+    while (l->flying >= l->in_flight) {
         mpk_barrier_wait(&mpk_w.full[l->tail.first + l->tail.at], l->tail.parity);
         ring_next(&l->tail);
         l->flying--;

@@ -1,5 +1,5 @@
 /* units.cuh - where the text is cut in two when it is compiled as two units side by side (MPK_UNIT, the generated
- * constants; src/cuda/build.c).
+ * constants; src/cuda/tools.c).
  *
  *   1  the kernel, with the bodies that wait: those of few tokens.  One function, and slow to compile.
  *   2  mpk_run_body: all other bodies, called when what they read is there.

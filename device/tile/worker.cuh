@@ -60,7 +60,7 @@ struct __align__(1024) mpk_worker
     rt_word *counters;
     rt_control *control;
     rt_u64 stall_ns;
-    rt_times *all_times, *times; /* of all entries, of the one that runs; if mpk_timed */
+    rt_times *all_times, *times;                      /* of all entries, of the one that runs; if mpk_timed */
     __align__(8) char step_task[MPK_STEP_TASK_BYTES]; /* its own (kernel.cuh), of worker 0 */
 };
 

@@ -253,7 +253,7 @@ static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_tools 
 {
     text words = {0};
     mpk_context unheard = {0};
-    mpk_status status = cuda_build(cx, t, s, code, &words);
+    mpk_status status = cuda_tools_compile(cx, t, s, code, &words);
     if (log && words.n)
         text_add(log, words.at, words.n);
     if (status == MPK_OK && folder &&

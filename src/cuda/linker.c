@@ -13,15 +13,15 @@ typedef struct link_handle *link_handle;
 enum { LINK_SUCCESS = 0, LINK_CUBIN = 1, PATH_BYTES = 4096 + 128 };
 
 /* name, parameters */
-#define ENTRIES(X)                                                                    \
-    X(nvJitLinkVersion, (unsigned *, unsigned *))                                     \
-    X(nvJitLinkCreate, (link_handle *, uint32_t, const char **))                      \
-    X(nvJitLinkDestroy, (link_handle *))                                              \
-    X(nvJitLinkAddData, (link_handle, int, const void *, size_t, const char *))       \
-    X(nvJitLinkComplete, (link_handle))                                               \
-    X(nvJitLinkGetErrorLogSize, (link_handle, size_t *))                              \
-    X(nvJitLinkGetErrorLog, (link_handle, char *))                                    \
-    X(nvJitLinkGetLinkedCubinSize, (link_handle, size_t *))                           \
+#define ENTRIES(X)                                                              \
+    X(nvJitLinkVersion, (unsigned *, unsigned *))                               \
+    X(nvJitLinkCreate, (link_handle *, uint32_t, const char **))                \
+    X(nvJitLinkDestroy, (link_handle *))                                        \
+    X(nvJitLinkAddData, (link_handle, int, const void *, size_t, const char *)) \
+    X(nvJitLinkComplete, (link_handle))                                         \
+    X(nvJitLinkGetErrorLogSize, (link_handle, size_t *))                        \
+    X(nvJitLinkGetErrorLog, (link_handle, char *))                              \
+    X(nvJitLinkGetLinkedCubinSize, (link_handle, size_t *))                     \
     X(nvJitLinkGetLinkedCubin, (link_handle, void *))
 
 struct cuda_linker {
@@ -61,12 +61,12 @@ static mpk_status find_entries(mpk_context *cx, cuda_linker *l)
 {
     unsigned major = 0, minor = 0;
     /* a pointer to data becomes a pointer to a function through memory: C has no cast for it */
-#define ENTRY_FIND(name, parameters)                                                                                 \
-    {                                                                                                                \
-        void *at = dlsym(l->library, #name);                                                                         \
+#define ENTRY_FIND(name, parameters)                                                                             \
+    {                                                                                                            \
+        void *at = dlsym(l->library, #name);                                                                     \
         CHECK(cx, at, MPK_EUNSUPPORTED, "%s has no " #name ": pip install nvidia-nvjitlink brings one that has", \
-              l->path);                                                                                              \
-        memcpy(&l->name, &at, sizeof at);                                                                            \
+              l->path);                                                                                          \
+        memcpy(&l->name, &at, sizeof at);                                                                        \
     }
     ENTRIES(ENTRY_FIND)
 #undef ENTRY_FIND

@@ -370,7 +370,10 @@ static mpk_status explain(compilation *c, int code)
     status_fail(c->cx, MPK_EFORMAT, "%s does not compile for %s:\n%.*s", s->name, s->arch->name, STR_ARG(error));
     if (s->keep_folder)
         status_note(c->cx, MPK_EFORMAT, "compiling %s/%s (all messages: %s%s.log beside it)", s->keep_folder, s->name,
-                    s->name, s->unit == 1 ? ".1" : s->unit == 2 ? ".2" : "");
+                    s->name,
+                    s->unit == 1   ? ".1"
+                    : s->unit == 2 ? ".2"
+                                   : "");
     else
         status_note(c->cx, MPK_EFORMAT, "compiling generated code; --keep=FOLDER keeps it, with all messages");
     return MPK_EFORMAT;

@@ -1,5 +1,5 @@
-/* build.c - compile a source as a whole or in units (see build.h; device/units.cuh). */
-#include "cuda/build.h"
+/* tools.c - compile a source as a whole or in units (see tools.h; device/units.cuh). */
+#include "cuda/tools.h"
 
 #include <stdio.h>
 
@@ -60,7 +60,7 @@ static mpk_status compile_and_link(mpk_context *cx, units *u, text *code)
     return cuda_source_keep(cx, u->s, ".cubin", (str){code->at, code->n});
 }
 
-mpk_status cuda_build(mpk_context *cx, const cuda_tools *t, const cuda_source *s, text *code, text *log)
+mpk_status cuda_tools_compile(mpk_context *cx, const cuda_tools *t, const cuda_source *s, text *code, text *log)
 {
     if (!t->linker)
         return cuda_nvrtc_compile(cx, t->nvrtc, s, code, log);

@@ -1,10 +1,10 @@
-/* build.h - a source to machine code or PTX: as a whole, or as units that are compiled side by side and linked.
+/* tools.h - a source to machine code or PTX: as a whole, or as units that are compiled side by side and linked.
  *
- * Cost: what ptxas takes grows faster than the size of the largest function, so that two units, one after the other, are
- * still faster than the whole.
+ * Cost: what ptxas takes grows faster than the size of the largest function, so that two units, one after the other,
+ * are still faster than the whole.
  */
-#ifndef CUDA_BUILD_H
-#define CUDA_BUILD_H
+#ifndef CUDA_TOOLS_H
+#define CUDA_TOOLS_H
 
 #include "cuda/linker.h"
 
@@ -23,6 +23,6 @@ void cuda_tools_close(cuda_tools *t);
 mpk_status cuda_tools_describe(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s, str *out);
 
 /* As cuda_nvrtc_compile; log: that of all units, one after the other. */
-mpk_status cuda_build(mpk_context *cx, const cuda_tools *t, const cuda_source *s, text *code, text *log);
+mpk_status cuda_tools_compile(mpk_context *cx, const cuda_tools *t, const cuda_source *s, text *code, text *log);
 
 #endif

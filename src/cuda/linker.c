@@ -79,8 +79,7 @@ static mpk_status find_entries(mpk_context *cx, cuda_linker *l)
 static mpk_status find_library(mpk_context *cx, cuda_linker *l, const cuda_nvrtc *n)
 {
     const uint32_t wanted = cuda_nvrtc_version(n);
-    CHECK(cx, open_beside(l, n), MPK_EUNSUPPORTED,
-          "no libnvJitLink.so.%u beside %s: pip install nvidia-nvjitlink (kernels then compile in a third of the time)",
+    CHECK(cx, open_beside(l, n), MPK_EUNSUPPORTED, "no libnvJitLink.so.%u beside %s: pip install nvidia-nvjitlink",
           wanted / 1000, cuda_nvrtc_path(n));
     TRY(find_entries(cx, l));
     CHECK(cx, l->version >= wanted, MPK_EUNSUPPORTED,

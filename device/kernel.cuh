@@ -636,14 +636,13 @@ struct mpk_stepper {
     rt_machine machine; /* the kernel's, but for the addresses of what lies here */
     rt_serving serving;
     rt_u32 epochs[RT_MAX_GRAPHS];
+    rt_u64 ended_ns; /* with a profile: when the step task saw the end of the last step */
 };
-enum {
-    MPK_OWN_BYTES = 8192, /* of shared memory that the host leaves to a worker itself (src/cuda/cuda.c) */
-    MPK_SLOTS = (MPK_OWN_BYTES - sizeof(mpk_worker) - sizeof(mpk_stepper) - 128) / sizeof(rt_slot)
-};
-__shared__ mpk_stepper mpk_step;
-__shared__ rt_u64 mpk_ended_ns; /* with a profile: when the step task saw the end of the last step */
-__shared__ rt_slot mpk_slots[MPK_SLOTS];
+enum { MPK_SLOTS = (MPK_STEP_TASK_BYTES - sizeof(mpk_stepper)) / sizeof(rt_slot) };
+static_assert(sizeof(mpk_worker) <= MPK_OWN_BYTES, "a worker's own is as much as the host leaves to it");
+/* In the worker's own memory. */
+#define mpk_step (*(mpk_stepper *)mpk_w.step_task)
+#define mpk_slots ((rt_slot *)(mpk_w.step_task + sizeof(mpk_stepper)))
 
 MPK_FN void step_copy(void *to, const void *from, rt_u32 n_bytes)
 {
@@ -750,7 +749,7 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
             break;
         }
         if (mpk_timed && runs && rt_lane() == 0)
-            *(volatile rt_u64 *)&mpk_ended_ns = rt_clock_ns();
+            *(volatile rt_u64 *)&mpk_step.ended_ns = rt_clock_ns();
         runs = rt_step_poll(m, &m->workers[0]);
         if (runs) {
             step = m->serving->step;
@@ -931,7 +930,7 @@ MPK_FN void courier_note(rt_kernel *k, courier_burst *b, rt_u32 sent)
     if (!b->is_out && sent) {
         b->is_out = 1;
         b->end = k->host_token_ring->written.value;
-        b->since = *(volatile rt_u64 *)&mpk_ended_ns;
+        b->since = *(volatile rt_u64 *)&mpk_step.ended_ns;
     }
     if (b->is_out && (rt_i32)(rt_load_acquire_system(&k->host_token_ring->read) - b->end) >= 0) {
         b->is_out = 0;

@@ -411,6 +411,7 @@ def test_doctor_on_gpus(tmp_path):
     assert [f["found"].split(",")[0] for f in good["gpu"]] == ["Fake GPU 0", "Fake GPU 1"]
     assert "runs code for sm_90a" in good["gpu"][0]["found"]
     assert "MPK_NVRTC=/nowhere" in good["nvrtc"][0]["need"]
+    assert "nvjitlink" not in good  # it is looked for where NVRTC is
     assert f"0, and 0 whole programs, in the cache {tmp_path}" in good["kernels"][0]["found"]
     assert "sm_80, translated by the driver" in findings("capability:120")["gpu"][0]["found"]
     assert "too old" in findings("capability:75")["gpu"][0]["need"]

@@ -210,7 +210,7 @@ MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 
 
 /* v, in a register of its own: the order of bytes comes from memory, so the compiler cannot see that it is as it was.
  */
-__constant__ rt_u32 ptx_order = 0x3210;
+static __constant__ rt_u32 ptx_order = 0x3210;
 MPK_FN rt_u32 ptx_own(rt_u32 v)
 {
     rt_u32 own;

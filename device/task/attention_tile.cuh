@@ -15,6 +15,7 @@
 #define TASK_ATTENTION_TILE_CUH
 
 #include "ptx/matrix.cuh"
+#include "tile/inverse.cuh"
 #include "tile/kv.cuh"
 #include "tile/worker.cuh"
 
@@ -307,7 +308,7 @@ MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (!there)
             continue;
-        const float scale = sum > 0 ? 1 / sum : 0;
+        const float scale = sum > 0 ? mpk_inverse(sum) : 0;
         char *y = mpk_at<char>(t, ATTEND_Y) + (((rt_u64)token * s.heads + head) * K + dim) * 2;
 #pragma unroll
         for (int n = 0; n < K / 8; n++)

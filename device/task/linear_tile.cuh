@@ -26,6 +26,7 @@
 #include "ptx/matrix.cuh"
 #include "task/activate.cuh"
 #include "task/peaks.cuh"
+#include "tile/inverse.cuh"
 #include "tile/ring.cuh"
 
 enum {
@@ -444,7 +445,7 @@ MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
 /* 1 / root mean square; 1 without a norm. */
 MPK_FN float tile_scale(const tile_end &e, float square)
 {
-    return e.norm ? rsqrtf(square / (float)e.columns + e.eps) : 1;
+    return e.norm ? rsqrtf(square * mpk_inverse((float)e.columns) + e.eps) : 1;
 }
 
 /* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum f32[16][TILE_ROW], s_square of the
@@ -526,6 +527,15 @@ MPK_FN void tile_put(const float *sum, float *s_sum)
     }
 }
 
+/* Those of 64 columns of N; which, is known at run time, so that what comes after them is there once. */
+template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_sum)
+{
+#pragma unroll
+    for (int u = 0; u < N / 64; u++)
+        if (u == unit)
+            tile_put(sum + 32 * u, s_sum);
+}
+
 /* Sum of squares of each token of the warpgroup. */
 MPK_FN void tile_put_squares(float *square, float *s_square)
 {
@@ -561,9 +571,8 @@ MPK_FN void tile_join(const mpk_task &t, float *sum)
     mpk_sync();
 }
 
-/* A function of its own, so that its code is there once. */
-static __device__ __noinline__ void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group,
-                                                     const float *s_sum, const float *s_square)
+MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
+                             const float *s_square)
 {
     if (s.peaks >= 0)
         tile_finish_logits(t, s, row, group, s_sum, s_square);
@@ -595,14 +604,14 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
     tile_meet(); /* stages of x give way to sums */
     if (STAGES == 1)
         tile_join(t, sum);
-#pragma unroll
+#pragma unroll 1
     for (int u = 0; u < N / 64; u++) {
         const int in_pass = TILE_GROUPS * (part + u);
         if (u >= own || in_pass >= q.groups || (STAGES == 1 && half))
             break;
-        tile_put(sum + 32 * u, s_sum);
+        tile_put_unit<N>(sum, u, s_sum);
         __syncwarp();
-        tile_finish_unit(mpk_apart(t), s, row + 16 * warp, first + in_pass, s_sum, s_square + 16 * warp);
+        tile_finish_unit(t, s, row + 16 * warp, first + in_pass, s_sum, s_square + 16 * warp);
         __syncwarp();
     }
     tile_meet(); /* and sums to stages */

@@ -11,6 +11,10 @@
 #include "rt/rt_event.h"
 
 enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a worker holds: ahead and in use */
+enum {
+    MPK_OWN_BYTES = 8192, /* of shared memory that the host leaves to a worker itself (src/cuda/cuda.c) */
+    MPK_STEP_TASK_BYTES = 2560
+};
 
 /* Where a warp that runs bodies stands; the same in all of them.  It lies in shared memory while a body runs: there are
  * no registers to spare, and what the compiler would put on the stack is lost to the L1 cache with every acquire. */
@@ -26,7 +30,9 @@ struct mpk_jit_side {
     rt_u32 at, parity; /* of the page ring for JIT tasks */
 };
 
-struct mpk_worker {
+/* A multiple of 1024 bytes, as linked units take no care of where mpk_s begins behind it. */
+struct __align__(1024) mpk_worker
+{
     rt_u64 full[MPK_PAGES], empty[MPK_PAGES]; /* of each page: filled; released by all warps that run bodies */
     rt_u32 note[MPK_PAGES];                   /* a word that the load phase sends along with a page */
     rt_u64 entry_full[MPK_ENTRIES], entry_empty[MPK_ENTRIES];
@@ -54,17 +60,18 @@ struct mpk_worker {
     rt_word *counters;
     rt_control *control;
     rt_u64 stall_ns;
-    rt_times *all_times, *times; /* of all entries, of the one that runs; if mpk_timed */
+    rt_times *all_times, *times;                      /* of all entries, of the one that runs; if mpk_timed */
+    __align__(8) char step_task[MPK_STEP_TASK_BYTES]; /* its own (kernel.cuh), of worker 0 */
 };
 
 enum { RESYNC_NONE, RESYNC_ASKED, RESYNC_ANSWERED };
 
 /* 1: the host wants to know when tasks run.  A constant, so that the question costs one comparison. */
 extern "C" {
-__constant__ rt_u32 mpk_timed;
+MPK_ELSEWHERE __constant__ rt_u32 mpk_timed;
 }
 
-__shared__ mpk_worker mpk_w;
+MPK_ELSEWHERE __shared__ mpk_worker mpk_w;
 extern __shared__ __align__(1024) char mpk_s[]; /* pages, then scratch */
 
 /* ---- bounded waiting ----

@@ -104,6 +104,15 @@ void text_add_double(text *t, double x)
     }
 }
 
+char *text_room(text *t, size_t n)
+{
+    static const char zeros[4096];
+    const size_t at = t->n;
+    for (size_t left = n; left && !t->failed; left -= left < sizeof zeros ? left : sizeof zeros)
+        text_add(t, zeros, left < sizeof zeros ? left : sizeof zeros);
+    return t->failed || !n ? NULL : t->at + at;
+}
+
 void text_free(text *t)
 {
     free(t->at);

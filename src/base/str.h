@@ -46,6 +46,8 @@ void text_add(text *t, const char *bytes, size_t n);
 void text_print(text *t, const char *format, ...) BASE_PRINTF(2, 3);
 /* The fewest digits that str_read_double turns into the same number. */
 void text_add_double(text *t, double x);
+/* n zeroed bytes at the end, to be written over; NULL: there are none. */
+char *text_room(text *t, size_t n);
 void text_free(text *t);
 
 #endif

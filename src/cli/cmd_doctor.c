@@ -146,6 +146,17 @@ static void look_at_nvrtc(report *r, arena *a, const json_value *machine, bool h
         add_finding(r, "nvrtc", NULL, "none; it compiles kernels for GPUs (pip install nvidia-cuda-nvrtc)");
 }
 
+static void look_at_linker(report *r, arena *a, const json_value *machine)
+{
+    const json_value *linker = json_get(machine, "nvjitlink");
+    const char *path = words_of(a, linker, "path");
+    if (*path)
+        add_finding(r, "nvjitlink", NULL, "%s, version %s", path, words_of(a, linker, "version"));
+    else if (linker)
+        add_finding(r, "nvjitlink", NULL, "none, so kernels take three times as long to compile: %s",
+                    words_of(a, linker, "problem"));
+}
+
 static void look_at_kernel_cache(report *r, arena *a, const json_value *machine)
 {
     const json_value *cache = json_get(machine, "kernel_cache");
@@ -219,6 +230,7 @@ static int examine(const cli_command *command, mpk_context *cx, arena *a, report
         look_at_demo_model(r, a);
         look_at_programs(r);
         look_at_nvrtc(r, a, machine, look_at_gpus(r, a, machine));
+        look_at_linker(r, a, machine);
         look_at_kernel_cache(r, a, machine);
     }
     mpk_free(source);

@@ -70,20 +70,12 @@ static mpk_status make_folder(mpk_context *cx, arena *a, const char *folder)
     return MPK_OK;
 }
 
-static entry_key hash_key(str what, str more, uint64_t seed)
+static entry_key hash_key(str what, str more)
 {
     entry_key key;
     for (uint64_t i = 0; i < 2; i++)
-        key.hash[i] = hash_bytes(what.at, what.n, hash_bytes(more.at, more.n, seed + i * 0x10000));
+        key.hash[i] = hash_bytes(what.at, what.n, hash_bytes(more.at, more.n, i));
     return key;
-}
-
-static mpk_status find_key(mpk_context *cx, arena *a, const cuda_source *s, uint32_t version, entry_key *out)
-{
-    str options;
-    TRY(cuda_source_options(cx, a, s, &options));
-    *out = hash_key(s->code, options, version);
-    return MPK_OK;
 }
 
 static mpk_status find_path(mpk_context *cx, arena *a, const char *folder, entry_key key, const char *ending,
@@ -256,12 +248,12 @@ static mpk_status store(mpk_context *cx, arena *a, const char *folder, const cha
 
 /* ---- the face ---- */
 
-static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_nvrtc *n, const cuda_source *s,
+static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s,
                                     const char *folder, const char *path, entry_key key, text *code, text *log)
 {
     text words = {0};
     mpk_context unheard = {0};
-    mpk_status status = cuda_nvrtc_compile(cx, n, s, code, &words);
+    mpk_status status = cuda_tools_compile(cx, t, s, code, &words);
     if (log && words.n)
         text_add(log, words.at, words.n);
     if (status == MPK_OK && folder &&
@@ -271,20 +263,22 @@ static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_nvrtc 
     return status;
 }
 
-static mpk_status compile(mpk_context *cx, arena *a, const cuda_nvrtc *n, const cuda_source *s, text *code, text *log,
+static mpk_status compile(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s, text *code, text *log,
                           bool *from_cache)
 {
     const char *folder, *path = NULL;
+    str tools;
     entry_key key = {{0}};
     TRY(find_folder(cx, a, &folder));
     if (folder) {
-        TRY(find_key(cx, a, s, cuda_nvrtc_version(n), &key));
+        TRY(cuda_tools_describe(cx, a, t, s, &tools));
+        key = hash_key(s->code, tools);
         TRY(find_path(cx, a, folder, key, kernel_ending, &path));
     }
     /* what is to be kept is compiled, so that source, log and code lie there whatever the cache has */
     bool found = folder && !s->keep_folder && load_entry(path, key, s, code, log);
     if (!found)
-        TRY(compile_and_store(cx, a, n, s, folder, path, key, code, log));
+        TRY(compile_and_store(cx, a, t, s, folder, path, key, code, log));
     if (from_cache)
         *from_cache = found;
     return MPK_OK;
@@ -293,10 +287,10 @@ static mpk_status compile(mpk_context *cx, arena *a, const cuda_nvrtc *n, const 
 mpk_status cuda_cache_compile(mpk_context *cx, const cuda_source *s, text *code, text *log, bool *from_cache)
 {
     arena a = {0};
-    cuda_nvrtc *n;
-    TRY(cuda_nvrtc_open(cx, &n));
-    mpk_status status = compile(cx, &a, n, s, code, log, from_cache);
-    cuda_nvrtc_close(n);
+    cuda_tools t;
+    TRY(cuda_tools_open(cx, s, &t));
+    mpk_status status = compile(cx, &a, &t, s, code, log, from_cache);
+    cuda_tools_close(&t);
     arena_free(&a);
     return status;
 }
@@ -308,7 +302,7 @@ static mpk_status find_program(mpk_context *cx, arena *a, str key, const char **
                                const char **path)
 {
     *path = NULL;
-    *hash = hash_key(key, STR("program"), 0);
+    *hash = hash_key(key, STR("program"));
     TRY(find_folder(cx, a, folder));
     return *folder ? find_path(cx, a, *folder, *hash, program_ending, path) : MPK_OK;
 }

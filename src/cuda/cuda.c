@@ -85,16 +85,14 @@ mpk_status cuda_make_source(mpk_context *cx, arena *a, const gen_image *image, g
 }
 
 /* Machine code or PTX of a source, from the cache or made now. */
-static mpk_status compile_source(mpk_context *cx, const char *name, const gen_arch *arch, bool as_ptx, const char *keep,
-                                 str source, text *code, bool *cached)
+static mpk_status compile_source(mpk_context *cx, const cuda_source *s, text *code, bool *cached)
 {
     text words = {0};
     uint64_t start = clock_ns();
-    cuda_source s = {.name = name, .code = source, .arch = arch, .as_ptx = as_ptx, .keep_folder = keep};
-    mpk_status status = cuda_cache_compile(cx, &s, code, &words, cached);
+    mpk_status status = cuda_cache_compile(cx, s, code, &words, cached);
     text_free(&words);
     TRY(status);
-    log_line(cx, LOG_DEBUG, "%s for %s: %zu bytes, %s %.2f s", name, arch->name, code->n,
+    log_line(cx, LOG_DEBUG, "%s for %s: %zu bytes, %s %.2f s", s->name, s->arch->name, code->n,
              *cached ? "from the cache in" : "compiled in", (double)(clock_ns() - start) * 1e-9);
     return MPK_OK;
 }
@@ -102,7 +100,9 @@ static mpk_status compile_source(mpk_context *cx, const char *name, const gen_ar
 static mpk_status compile_kernel(mpk_context *cx, const gen_arch *arch, bool as_ptx, const char *keep, str source,
                                  text *code, bool *cached)
 {
-    return compile_source(cx, "mpk.cu", arch, as_ptx, keep, source, code, cached);
+    const cuda_source s = {
+        .name = "mpk.cu", .code = source, .arch = arch, .as_ptx = as_ptx, .in_units = true, .keep_folder = keep};
+    return compile_source(cx, &s, code, cached);
 }
 
 /* What packs weights and makes them up: the same for all programs. */
@@ -112,8 +112,11 @@ static mpk_status compile_loader(mpk_context *cx, const gen_arch *arch, bool as_
     str source;
     bool cached;
     mpk_status status = gen_source_expand(cx, &a, "pack.cuh", &source);
-    if (status == MPK_OK)
-        status = compile_source(cx, "mpk_loader.cu", arch, as_ptx, keep, source, code, &cached);
+    if (status == MPK_OK) {
+        const cuda_source s = {
+            .name = "mpk_loader.cu", .code = source, .arch = arch, .as_ptx = as_ptx, .keep_folder = keep};
+        status = compile_source(cx, &s, code, &cached);
+    }
     arena_free(&a);
     return status;
 }

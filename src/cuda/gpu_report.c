@@ -67,20 +67,41 @@ static void add_gpus(text *t)
     text_print(t, "}");
 }
 
-static void add_nvrtc(text *t)
+static void add_library(text *t, const char *path, uint32_t version)
+{
+    text_print(t, "\"path\": ");
+    json_write_str(t, str_from(path));
+    text_print(t, ", \"version\": ");
+    add_version(t, version);
+}
+
+static void add_linker(text *t, const cuda_nvrtc *n)
 {
     mpk_context cx = {0};
-    cuda_nvrtc *n;
-    text_print(t, ", \"nvrtc\": {");
-    if (cuda_nvrtc_open(&cx, &n) == MPK_OK) {
-        text_print(t, "\"path\": ");
-        json_write_str(t, str_from(cuda_nvrtc_path(n)));
-        text_print(t, ", \"version\": ");
-        add_version(t, cuda_nvrtc_version(n));
-        cuda_nvrtc_close(n);
+    cuda_linker *l;
+    text_print(t, ", \"nvjitlink\": {");
+    if (cuda_linker_open(&cx, n, &l) == MPK_OK) {
+        add_library(t, cuda_linker_path(l), cuda_linker_version(l));
+        cuda_linker_close(l);
     } else
         add_problem(t, &cx);
     text_print(t, "}");
+}
+
+/* The linker is looked for where NVRTC is. */
+static void add_compiler(text *t)
+{
+    mpk_context cx = {0};
+    cuda_nvrtc *n = NULL;
+    text_print(t, ", \"nvrtc\": {");
+    if (cuda_nvrtc_open(&cx, &n) == MPK_OK)
+        add_library(t, cuda_nvrtc_path(n), cuda_nvrtc_version(n));
+    else
+        add_problem(t, &cx);
+    text_print(t, "}");
+    if (n)
+        add_linker(t, n);
+    cuda_nvrtc_close(n);
 }
 
 static void add_cache(text *t)
@@ -108,6 +129,6 @@ static void add_cache(text *t)
 void cuda_report_add(text *t)
 {
     add_gpus(t);
-    add_nvrtc(t);
+    add_compiler(t);
     add_cache(t);
 }

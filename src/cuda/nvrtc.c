@@ -201,9 +201,9 @@ uint32_t cuda_nvrtc_version(const cuda_nvrtc *n)
 
 /* ---- compile ---- */
 
-enum { MAX_OPTIONS = 8 };
+enum { MAX_OPTIONS = 12, REGISTERS = 65536 };
 typedef struct options {
-    char architecture[64];
+    char architecture[64], unit[32], registers[32];
     const char *at[MAX_OPTIONS];
     int n;
 } options;
@@ -219,12 +219,21 @@ static void choose_options(const cuda_source *s, options *o)
     o->at[o->n++] = "--ptxas-options=-v"; /* registers and spills of each kernel, in the log */
     if (s->line_info)
         o->at[o->n++] = "--generate-line-info";
+    if (!s->unit)
+        return;
+    snprintf(o->unit, sizeof o->unit, "-DMPK_UNIT=%u", s->unit);
+    /* as many as a thread of the kernel has: a unit that is called does not know its launch bounds */
+    snprintf(o->registers, sizeof o->registers, "--maxrregcount=%u", REGISTERS / s->arch->worker_threads / 8 * 8);
+    o->at[o->n++] = o->unit;
+    o->at[o->n++] = o->registers;
+    o->at[o->n++] = "--relocatable-device-code=true";
+    o->at[o->n++] = "--diag-suppress=177"; /* what only another unit uses */
 }
 
 mpk_status cuda_source_options(mpk_context *cx, arena *a, const cuda_source *s, str *out)
 {
     options o;
-    char lines[256];
+    char lines[512];
     size_t n = 0;
     choose_options(s, &o);
     for (int i = 0; i < o.n; i++)
@@ -267,23 +276,13 @@ static mpk_status check_architecture(compilation *c)
          c->n->version / 1000, c->n->version % 1000 / 10, arch->name);
 }
 
-/* n zeroed bytes at the end of t, or NULL. */
-static char *make_room(text *t, size_t n)
-{
-    static const char zeros[4096];
-    size_t at = t->n;
-    for (size_t left = n; left && !t->failed; left -= left < sizeof zeros ? left : sizeof zeros)
-        text_add(t, zeros, left < sizeof zeros ? left : sizeof zeros);
-    return t->failed || !n ? NULL : t->at + at;
-}
-
 static mpk_status read_log(compilation *c)
 {
     size_t n = 0;
     CALL(c, nvrtcGetProgramLogSize, (c->p, &n));
     if (n <= 1)
         return MPK_OK;
-    char *at = make_room(&c->log, n);
+    char *at = text_room(&c->log, n);
     CHECK(c->cx, at, MPK_ENOMEM, "out of memory for the compiler's log");
     CALL(c, nvrtcGetProgramLog, (c->p, at));
     c->log.n = strlen(at);
@@ -298,7 +297,7 @@ static mpk_status read_code(compilation *c)
         CALL(c, nvrtcGetPTXSize, (c->p, &n));
     else
         CALL(c, nvrtcGetCUBINSize, (c->p, &n));
-    char *at = make_room(&c->code, n);
+    char *at = text_room(&c->code, n);
     CHECK(c->cx, at, MPK_ENOMEM, "out of memory for %zu bytes of code", n);
     if (ptx)
         CALL(c, nvrtcGetPTX, (c->p, at));
@@ -325,27 +324,38 @@ static str first_error(const text *log)
     return (str){at, (size_t)(end - at) < 800 ? (size_t)(end - at) : 800};
 }
 
-static mpk_status keep_file(compilation *c, const char *ending, const char *bytes, size_t n)
+mpk_status cuda_source_keep(mpk_context *cx, const cuda_source *s, const char *ending, str bytes)
 {
     arena a = {0};
     const char *path;
     char name[512];
-    snprintf(name, sizeof name, "%s%s", c->s->name, ending);
-    mpk_status status = file_join(c->cx, &a, c->s->keep_folder, name, &path);
+    if (!s->keep_folder)
+        return MPK_OK;
+    snprintf(name, sizeof name, "%s%s", s->name, ending);
+    mpk_status status = file_join(cx, &a, s->keep_folder, name, &path);
     if (status == MPK_OK)
-        status = file_write(c->cx, path, bytes ? bytes : "", n);
+        status = file_write(cx, path, bytes.at ? bytes.at : "", bytes.n);
     arena_free(&a);
     return status;
+}
+
+/* What comes of a unit carries its number. */
+static mpk_status keep_file(compilation *c, const char *ending, const text *bytes)
+{
+    char name[32];
+    if (c->s->unit)
+        snprintf(name, sizeof name, ".%u%s", c->s->unit, ending);
+    else
+        snprintf(name, sizeof name, "%s", ending);
+    return cuda_source_keep(c->cx, c->s, name, (str){bytes->at, bytes->n});
 }
 
 static mpk_status keep_source(compilation *c)
 {
     const char *folder = c->s->keep_folder;
-    if (!folder)
-        return MPK_OK;
-    CHECK(c->cx, mkdir(folder, 0777) == 0 || errno == EEXIST, MPK_EIO, "cannot make the folder %s: %s", folder,
-          strerror(errno));
-    return keep_file(c, "", c->s->code.at, c->s->code.n);
+    CHECK(c->cx, !folder || mkdir(folder, 0777) == 0 || errno == EEXIST, MPK_EIO, "cannot make the folder %s: %s",
+          folder, strerror(errno));
+    return c->s->unit > 1 ? MPK_OK : cuda_source_keep(c->cx, c->s, "", c->s->code); /* the first has written it */
 }
 
 static mpk_status explain(compilation *c, int code)
@@ -359,8 +369,11 @@ static mpk_status explain(compilation *c, int code)
           "NVRTC failed on %s: %s: %.*s", s->name, c->n->nvrtcGetErrorString(code), STR_ARG(error));
     status_fail(c->cx, MPK_EFORMAT, "%s does not compile for %s:\n%.*s", s->name, s->arch->name, STR_ARG(error));
     if (s->keep_folder)
-        status_note(c->cx, MPK_EFORMAT, "compiling %s/%s (all messages: %s.log beside it)", s->keep_folder, s->name,
-                    s->name);
+        status_note(c->cx, MPK_EFORMAT, "compiling %s/%s (all messages: %s%s.log beside it)", s->keep_folder, s->name,
+                    s->name,
+                    s->unit == 1   ? ".1"
+                    : s->unit == 2 ? ".2"
+                                   : "");
     else
         status_note(c->cx, MPK_EFORMAT, "compiling generated code; --keep=FOLDER keeps it, with all messages");
     return MPK_EFORMAT;
@@ -373,12 +386,11 @@ static mpk_status compile(compilation *c, const char *source)
     choose_options(c->s, &o);
     int code = c->n->nvrtcCompileProgram(c->p, o.n, o.at);
     TRY(read_log(c));
-    if (c->s->keep_folder)
-        TRY(keep_file(c, ".log", c->log.at, c->log.n));
+    TRY(keep_file(c, ".log", &c->log));
     if (code != NVRTC_SUCCESS)
         return explain(c, code);
     TRY(read_code(c));
-    return c->s->keep_folder ? keep_file(c, c->s->as_ptx ? ".ptx" : ".cubin", c->code.at, c->code.n) : MPK_OK;
+    return keep_file(c, c->s->as_ptx ? ".ptx" : ".cubin", &c->code);
 }
 
 /* NVRTC wants the source to end in NUL. */

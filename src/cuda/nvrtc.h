@@ -30,12 +30,18 @@ typedef struct cuda_source {
     const gen_arch *arch;
     bool as_ptx;             /* PTX instead of machine code */
     bool line_info;          /* for profilers */
+    bool in_units;           /* machine code may be compiled as CUDA_UNITS units and linked (cuda/tools.h) */
+    uint32_t unit;           /* 0: all of it; else what MPK_UNIT is, and the code is relocatable */
     const char *keep_folder; /* NULL: no.  Where the source, the compiler's log and the code are kept, as name, name.log
-                              * and name.cubin or name.ptx */
+                              * and name.cubin or name.ptx; of a unit name, name.UNIT.log and name.UNIT.cubin */
 } cuda_source;
+
+enum { CUDA_UNITS = 2 }; /* of a source of src/gen: device/units.cuh */
 
 /* The options that a source is compiled with, one a line, for the key of a cache; *out is in the arena. */
 mpk_status cuda_source_options(mpk_context *cx, arena *a, const cuda_source *s, str *out);
+/* Write the file name + ending into keep_folder, if there is one. */
+mpk_status cuda_source_keep(mpk_context *cx, const cuda_source *s, const char *ending, str bytes);
 /* *code: bytes of the cubin or, NUL-terminated, of the PTX; the caller frees it with text_free.  log (may be NULL): the
  * compiler's words (registers, spills, shared memory of each function; warnings), added.  MPK_EFORMAT: the source does
  * not compile, with the first of the compiler's errors; MPK_EUNSUPPORTED: this NVRTC does not know the architecture. */

@@ -27,7 +27,9 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                (long long)q->dims[1], (long long)gen_input(c, K_CACHE)->dims[1], cache,
                (long long)c->op->attributes[WINDOW].i);
     gen_print_float(attend_scale(c->op->attributes[SCALE].f, q->dims[2]) * 1.44269504f, out); /* powers of 2 */
-    text_print(out, "};\nMPK_FN void body_%u(const mpk_task &t)\n{\n    attention_tile<%lld>(t, attend_shape_%u);\n}\n",
+    text_print(out,
+               "};\nMPK_BODY_FN void body_%u(const mpk_task &t)\n{\n    const mpk_task own = t;\n"
+               "    attention_tile<%lld>(own, attend_shape_%u);\n}\n",
                n, (long long)q->dims[2], n);
     return MPK_OK;
 }

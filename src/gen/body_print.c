@@ -110,7 +110,7 @@ static void print_view(const ir_tensor *t, uint32_t operand, bool any_rows, text
 static void print_head(const gen_call *c, uint32_t n, bool any_rows, text *out)
 {
     const op_def *def = c->op->def;
-    text_print(out, "__device__ __noinline__ void body_%u(const mpk_task &t)\n{\n", n);
+    text_print(out, "static __device__ __noinline__ void body_%u(const mpk_task &t)\n{\n", n);
     for (uint32_t i = 0; i < c->op->n_in; i++) {
         text_print(out, "    constexpr mpk_view ");
         print_name(def->in, def->n_in, i, "in", out);

@@ -194,6 +194,11 @@ mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *o
 
 /* ---- the whole ---- */
 
+static const char unit_macros[] =
+    "#ifndef MPK_UNIT\n#define MPK_UNIT 0 /* 1, 2: one of two units that are linked (units.cuh) */\n#endif\n"
+    "#if MPK_UNIT == 2\n#define MPK_ELSEWHERE extern\n#define MPK_BODY_FN static __device__ __noinline__\n"
+    "#else\n#define MPK_ELSEWHERE\n#define MPK_BODY_FN static __device__ __forceinline__\n#endif\n";
+
 static void print_constants(emitter *e, uint32_t scratch_bytes)
 {
     const gen_arch *a = e->arch;
@@ -225,7 +230,7 @@ static void print_constants(emitter *e, uint32_t scratch_bytes)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         text_print(&e->out, "#define MPK_%s %u /* %s */\n", rows[i].name, rows[i].value, rows[i].meaning);
-    text_print(&e->out, "\n");
+    text_print(&e->out, "%s\n", unit_macros);
 }
 
 /* Sizes of KV caches: for a kernel only their number.  Bodies alone are of nobody who could tell them. */
@@ -236,7 +241,8 @@ static void print_caches(emitter *e)
         return;
     text_print(&e->out, "/* Sizes of KV caches, from the host: pages[slots][slot_pages] of a cache of n_pages. */\n"
                         "struct mpk_cache {\n    int slots, slot_pages, n_pages;\n};\n");
-    text_print(&e->out, "extern \"C\" {\n__constant__ mpk_cache mpk_caches[%zu]%s", e->caches.n, told ? " = {" : ";\n");
+    text_print(&e->out, "extern \"C\" {\nMPK_ELSEWHERE __constant__ mpk_cache mpk_caches[%zu]%s", e->caches.n,
+               told ? " = {" : ";\n");
     for (size_t i = 0; told && i < e->caches.n; i++)
         text_print(&e->out, "%s{%d, %d, %d}", i ? ", " : "", e->caches.at[i].slots, e->caches.at[i].slot_pages,
                    e->caches.at[i].n_pages);
@@ -279,7 +285,7 @@ static bool is_first_of_shape(const emitter *e, uint32_t i)
 /* Shapes of one kind, by number of the instance. */
 static void print_shapes(emitter *e, const char *shape)
 {
-    text_print(&e->out, "\n__constant__ %s %s_of[%zu] = {\n", shape, shape, e->instances.n);
+    text_print(&e->out, "\nstatic __constant__ %s %s_of[%zu] = {\n", shape, shape, e->instances.n);
     for (uint32_t i = 0; i < e->instances.n; i++) {
         const gen_instance *k = &e->instances.at[i];
         bool is_one = k->routine && strcmp(k->routine->shape, shape) == 0;
@@ -304,25 +310,50 @@ static void print_instances(emitter *e)
     }
 }
 
-/* One call for all instances with this routine. */
-static void print_shared_case(emitter *e, uint32_t first, bool load)
-{
-    const gen_routine *r = e->instances.at[first].routine;
-    for (uint32_t i = 0; i < first; i++)
-        if (e->instances.at[i].routine == r)
-            return;
-    for (uint32_t i = first; i < e->instances.n; i++)
-        if (e->instances.at[i].routine == r)
-            text_print(&e->out, "    case %u:\n", i);
-    text_print(&e->out, "        %s(t, %s_of[body]);\n        break;\n", load ? r->load : r->body, r->shape);
-}
-
 /* Which instances a switch chooses among. */
 typedef enum { OF_PLAIN, OF_WAITING, OF_LOADING } choice;
 
 static bool is_of(const gen_body *b, choice of)
 {
     return of == OF_LOADING ? b->loads : b->waits == (of == OF_WAITING);
+}
+
+/* Is i the first instance with its routine? */
+static bool is_first_of_routine(const emitter *e, uint32_t i)
+{
+    for (uint32_t k = 0; k < i; k++)
+        if (e->instances.at[k].routine == e->instances.at[i].routine)
+            return false;
+    return e->instances.at[i].routine != NULL;
+}
+
+/* What runs a routine that does not wait, as a function: it reads its shape in constant memory. */
+static void print_routines(emitter *e)
+{
+    for (uint32_t i = 0; i < e->instances.n; i++) {
+        const gen_instance *k = &e->instances.at[i];
+        if (is_of(k->body, OF_PLAIN) && is_first_of_routine(e, i))
+            text_print(&e->out,
+                       "\nMPK_BODY_FN void routine_%u(const mpk_task &t, rt_u32 body)\n{\n    const mpk_task own = t;\n"
+                       "    %s(own, %s_of[body]);\n}\n",
+                       i, k->routine->body, k->routine->shape);
+    }
+}
+
+/* One call for all instances with this routine. */
+static void print_shared_case(emitter *e, uint32_t first, choice of)
+{
+    const gen_routine *r = e->instances.at[first].routine;
+    if (!is_first_of_routine(e, first))
+        return;
+    for (uint32_t i = first; i < e->instances.n; i++)
+        if (e->instances.at[i].routine == r)
+            text_print(&e->out, "    case %u:\n", i);
+    if (of == OF_PLAIN)
+        text_print(&e->out, "        routine_%u(t, body);\n        break;\n", first);
+    else
+        text_print(&e->out, "        %s(t, %s_of[body]);\n        break;\n", of == OF_LOADING ? r->load : r->body,
+                   r->shape);
 }
 
 /* switch over instances: `call`_N(argument). */
@@ -335,7 +366,7 @@ static void print_dispatch(emitter *e, const char *name, const char *type, const
         if (!is_of(k->body, of))
             continue;
         if (k->routine)
-            print_shared_case(e, i, of == OF_LOADING);
+            print_shared_case(e, i, of);
         else
             text_print(&e->out, "    case %u:\n        %s_%u(%s);\n        break;\n", i, call, i,
                        k->body->loads ? "t" : "mpk_apart(t)");
@@ -361,7 +392,10 @@ static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
     print_caches(e);
     TRY(print_headers(e));
     print_instances(e);
+    text_print(&e->out, "\n#if MPK_UNIT != 1\n");
+    print_routines(e);
     print_dispatch(e, "body", "const mpk_task", "body", OF_PLAIN);
+    text_print(&e->out, "\n#endif\n");
     if (e->whole == GEN_GENERIC)
         return MPK_OK;
     print_dispatch(e, "waiting", "const mpk_task", "body", OF_WAITING);
@@ -371,7 +405,11 @@ static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
     print_question(e, "loads", true);
     if (e->whole == GEN_BODIES)
         return MPK_OK;
-    return add_file(e, STR("kernel.cuh"), 0);
+    TRY(add_file(e, STR("units.cuh"), 0));
+    text_print(&e->out, "\n#if MPK_UNIT != 2\n");
+    TRY(add_file(e, STR("kernel.cuh"), 0));
+    text_print(&e->out, "\n#endif\n");
+    return MPK_OK;
 }
 
 mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs, uint32_t n_workers,

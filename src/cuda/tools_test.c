@@ -1,0 +1,197 @@
+/* ctest: slow */
+/* tools_test.c - a kernel as a whole and as linked units: that both compile, that products of many tokens do not wait
+ * in either, and where the pages lie in shared memory.  Without NVRTC nothing is tested, without nvJitLink only the
+ * whole. */
+#include "check.h"
+
+#include <elf.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "cuda/tools.h"
+#include "gen/source.h"
+
+static mpk_context cx;
+
+static const char *const bodies[] = {"linear_stream", "linear_tile", "linear", "attention_tile", "rope_tile"};
+enum { N_BODIES = sizeof bodies / sizeof *bodies };
+
+/* Which of them runs the last operator of the graph; N_BODIES: none. */
+static unsigned body_of(const gen_arch *arch, const ir_graph *ir, uint32_t n_tokens)
+{
+    gen_call c = {.ir = ir,
+                  .op = &ir->ops.at[ir->ops.n - 1],
+                  .n_tokens = n_tokens,
+                  .n_workers = arch->n_sms,
+                  .needs = arch->features};
+    const gen_body *body = gen_body_choose(&c, UINT32_MAX);
+    unsigned i = 0;
+    while (i < N_BODIES && !(body && strcmp(body->name, bodies[i]) == 0))
+        i++;
+    return i;
+}
+
+/* The first case of an operator that each of these bodies runs, as graphs of one program. */
+static void write_source(arena *a, const gen_arch *arch, gen_source *source)
+{
+    gen_graph graphs[N_BODIES];
+    bool seen[N_BODIES + 1] = {[N_BODIES] = true};
+    uint32_t n = 0;
+    for (const op_def *const *def = op_table; *def; def++)
+        for (uint32_t i = 0; i < (*def)->n_cases; i++) {
+            ir_graph *ir;
+            check_ok(&cx, ir_parse(&cx, a, str_from((*def)->cases[i].graph), &ir));
+            const ir_tensor *y = &ir->tensors.at[ir->ops.at[ir->ops.n - 1].out[0]];
+            const uint32_t n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1);
+            const unsigned body = body_of(arch, ir, n_tokens);
+            if (!seen[body])
+                graphs[n++] = (gen_graph){ir, n_tokens, false};
+            seen[body] = true;
+        }
+    assert_true(n);
+    check_ok(&cx, gen_source_make(&cx, a, n, graphs, arch->n_sms, arch, GEN_KERNEL, source));
+}
+
+/* Bytes of shared memory that the kernel has for itself; the pages follow. */
+static size_t own_bytes(const text *code)
+{
+    Elf64_Ehdr head;
+    Elf64_Shdr row, names;
+    memcpy(&head, code->at, sizeof head);
+    memcpy(&names, code->at + head.e_shoff + (size_t)head.e_shstrndx * sizeof names, sizeof names);
+    for (unsigned i = 0; i < head.e_shnum; i++) {
+        memcpy(&row, code->at + head.e_shoff + i * sizeof row, sizeof row);
+        if (strcmp(code->at + names.sh_offset + row.sh_name, ".nv.shared.mpk_kernel") == 0)
+            return row.sh_size;
+    }
+    fail_msg("the kernel has no shared memory");
+    return 0;
+}
+
+static void build_one(const cuda_tools *t, const cuda_source *s)
+{
+    text code = {0}, log = {0};
+    check_ok(&cx, cuda_tools_compile(&cx, t, s, &code, &log));
+    assert_memory_equal(code.at, ELFMAG, SELFMAG);
+    assert_non_null(memmem(code.at, code.n, "mpk_timed", 9)); /* the host looks it up */
+    assert_int_equal(own_bytes(&code) % 1024, 0);
+    if (strstr(log.at, "are serialized"))
+        fail_msg("%s, %s: wgmma waits after every product: %.300s", s->arch->name, t->linker ? "units" : "whole",
+                 strstr(log.at, "ptxas info    : (C7"));
+    text_free(&code);
+    text_free(&log);
+}
+
+static void open_or_skip(const cuda_source *s, cuda_tools *t)
+{
+    if (cuda_tools_open(&cx, s, t) == MPK_OK)
+        return;
+    print_message("%s\n", cx.text);
+    skip();
+}
+
+static void as_a_whole_and_in_units(void **state)
+{
+    (void)state;
+    for (const gen_arch *arch = gen_arch_table; arch->name; arch++) {
+        arena a = {0};
+        gen_source source;
+        write_source(&a, arch, &source);
+        for (int in_units = 0; in_units < 2; in_units++) {
+            cuda_tools t;
+            cuda_source s = {.name = "build.cu",
+                             .code = source.text,
+                             .arch = arch,
+                             .in_units = in_units,
+                             .keep_folder = getenv("MPK_KEEP")};
+            open_or_skip(&s, &t);
+            if (!in_units || t.linker)
+                build_one(&t, &s);
+            cuda_tools_close(&t);
+        }
+        arena_free(&a);
+    }
+}
+
+/* Keys of both ways, and what is kept of units. */
+static void tools_and_files(void **state)
+{
+    (void)state;
+    arena a = {0};
+    str whole, units;
+    cuda_tools t;
+    text code = {0};
+    char folder[] = "/tmp/mpk-build-XXXXXX", path[80];
+    static const char *const kept[] = {"unit.cu",         "unit.cu.1.log",   "unit.cu.2.log",
+                                       "unit.cu.1.cubin", "unit.cu.2.cubin", "unit.cu.cubin"};
+    cuda_source s = {.name = "unit.cu",
+                     .code = STR("#if MPK_UNIT == 2\nextern \"C\" __device__ int two(void) { return 2; }\n#else\n"
+                                 "extern \"C\" __device__ int two(void);\n"
+                                 "extern \"C\" __global__ void f(int *x) { *x = two(); }\n#endif\n"),
+                     .arch = gen_arch_find("sm_80"),
+                     .in_units = true};
+    open_or_skip(&s, &t);
+    if (!t.linker) {
+        cuda_tools_close(&t);
+        skip();
+    }
+    check_ok(&cx, cuda_tools_describe(&cx, &a, &t, &s, &units));
+    check_ok(&cx, cuda_tools_describe(&cx, &a, &(cuda_tools){t.nvrtc, NULL}, &s, &whole));
+    assert_false(str_equal(whole, units));
+    assert_non_null(mkdtemp(folder));
+    s.keep_folder = folder;
+    check_ok(&cx, cuda_tools_compile(&cx, &t, &s, &code, NULL));
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, kept[i]);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(folder), 0);
+    text_free(&code);
+    s.keep_folder = NULL;
+    s.code = STR("#if MPK_UNIT == 2\n#else\nextern \"C\" __device__ int two(void);\n"
+                 "extern \"C\" __global__ void f(int *x) { *x = two(); }\n#endif\n");
+    check_fails(&cx, MPK_EDEVICE, "two", cuda_tools_compile(&cx, &t, &s, &code, NULL));
+    cuda_tools_close(&t);
+    arena_free(&a);
+}
+
+/* NVRTC alone in a folder: no linker, and the whole compiles. */
+static void no_linker(void **state)
+{
+    (void)state;
+    cuda_tools t;
+    cuda_linker *l;
+    char folder[] = "/tmp/mpk-build-XXXXXX", path[64];
+    const char *before = getenv("MPK_NVRTC");
+    char *named = before ? strdup(before) : NULL;
+    cuda_source s = {.name = "unit.cu", .arch = gen_arch_find("sm_80"), .in_units = true};
+    open_or_skip(&s, &t);
+    const char *file = cuda_nvrtc_path(t.nvrtc), *slash = strrchr(file, '/');
+    if (slash) {
+        assert_non_null(mkdtemp(folder));
+        snprintf(path, sizeof path, "%s%s", folder, slash);
+        assert_int_equal(symlink(file, path), 0);
+        setenv("MPK_NVRTC", path, 1);
+        cuda_tools_close(&t);
+        check_ok(&cx, cuda_tools_open(&cx, &s, &t));
+        assert_null(t.linker);
+        check_fails(&cx, MPK_EUNSUPPORTED, "pip install nvidia-nvjitlink", cuda_linker_open(&cx, t.nvrtc, &l));
+        unlink(path);
+        rmdir(folder);
+        unsetenv("MPK_NVRTC");
+        if (named)
+            setenv("MPK_NVRTC", named, 1);
+    }
+    cuda_tools_close(&t);
+    free(named);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_a_whole_and_in_units), cmocka_unit_test(tools_and_files),
+                                       cmocka_unit_test(no_linker)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -14,7 +14,7 @@
  *
  *   check_cuda [NAME ...]    items of these names; MPK_SEED=N repeats a run, MPK_KEEP=FOLDER keeps the kernels' source,
  *                            MPK_PATIENCE=N is for runs under a sanitizer: all time limits are N times as long, and the
- *                            kernel's code says which line of its source it comes from
+ *                            kernel is compiled for that (cuda_options.checked)
  */
 #include <math.h>
 #include <signal.h>
@@ -354,7 +354,7 @@ static mpk_status run_once(mpk_context *cx, machine *m, const unit *u, uint64_t 
 static cuda_options options(void)
 {
     return (cuda_options){
-        .keep = getenv("MPK_KEEP"), .stall_ns = 5000000000u * b->patience, .line_info = b->patience > 1};
+        .keep = getenv("MPK_KEEP"), .stall_ns = 5000000000u * b->patience, .checked = b->patience > 1};
 }
 
 static mpk_status find_weights(mpk_context *cx, const unit *u, arena *a, void *const *data, cuda_weights *out)

@@ -124,7 +124,7 @@ static mpk_status compile_loader(mpk_context *cx, const cuda_source *how, text *
 static cuda_source compile_how(const cuda_machine *m)
 {
     return (cuda_source){
-        .arch = &m->arch, .as_ptx = m->as_ptx, .line_info = m->options.line_info, .keep_folder = m->options.keep};
+        .arch = &m->arch, .as_ptx = m->as_ptx, .checked = m->options.checked, .keep_folder = m->options.keep};
 }
 
 cuda_code_head cuda_head_of(str source, size_t loader_bytes)

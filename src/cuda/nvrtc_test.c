@@ -109,7 +109,7 @@ static void options_tell_sources_apart(void **state)
     str lines[4];
     cuda_source s = source_of(good, "sm_90a");
     check_ok(&cx, cuda_source_options(&cx, &a, &s, &lines[0]));
-    s.line_info = true;
+    s.checked = true;
     check_ok(&cx, cuda_source_options(&cx, &a, &s, &lines[1]));
     s.as_ptx = true;
     check_ok(&cx, cuda_source_options(&cx, &a, &s, &lines[2]));

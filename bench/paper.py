@@ -39,6 +39,8 @@ ABLATIONS = {"mpk": [], "no-preload": ["--no-preload"], "no-descriptor-prefetch"
              "coarse-events": ["--coarse-events"], "launch=paper": ["--launch=paper"], "launch=aot": ["--launch=aot"],
              "launch=jit": ["--launch=jit"], **GRAPHS}
 LAUNCHES = {f"launch={name}": [f"--launch={name}"] for name in ("auto", "paper", "aot", "jit")}
+VARIANTS = list({**ABLATIONS, **LAUNCHES})
+JIT_TOKENS = 96  # at unequal lengths a step of JIT tasks takes tens of milliseconds; more than steps that read prompts
 
 
 # ---- models ----
@@ -145,6 +147,10 @@ class Bench:
             self.facts.setdefault("device", result["device"])
         return result
 
+    def chosen(self, variants):
+        """Those of name -> words that --variants leaves."""
+        return {name: words for name, words in variants.items() if name in self.options.variants}
+
     def python_of(self, what):
         return {"vllm": self.options.vllm_python, "sglang": self.options.sglang_python}.get(what, sys.executable)
 
@@ -238,7 +244,7 @@ def latency(b):
     for model in b.models:
         for batch in b.options.batches:
             variants = {name: (lambda more=more: b.mpk(model, *decode_words(b, batch, *more)), False)
-                        for name, more in {"mpk": [], **GRAPHS}.items()}
+                        for name, more in b.chosen({"mpk": [], **GRAPHS}).items()}
             for what in b.options.rivals:
                 arguments = dict(model=str(model.folder), batch=batch, prompt=b.options.prompt,
                                  runs=min(b.options.runs, 3),
@@ -254,7 +260,7 @@ def ablation(b):
     for model in b.models:
         for batch in b.options.batches[::max(1, len(b.options.batches) - 1)]:
             variants = {name: (lambda more=more: b.mpk(model, *decode_words(b, batch, *more)), False)
-                        for name, more in ABLATIONS.items()}
+                        for name, more in b.chosen(ABLATIONS).items()}
             b.add("ablation", model=model.name, batch=batch, ms=b.take_turns(variants, step_ms))
 
 
@@ -264,12 +270,14 @@ def unequal(b):
     for model in b.models:
         seen = {}
 
-        def measured(more, model=model, seen=seen):
+        def measured(name, more, model=model, seen=seen):
+            tokens = min(generate, JIT_TOKENS) if name == "launch=jit" else generate
             result = b.mpk(model, "--prompt", b.options.contexts, "--seed", b.options.seed, "--batch", batch,
-                           "--generate", generate, "--runs", min(b.options.runs, 3), *more)
+                           "--generate", tokens, "--runs", min(b.options.runs, 3), *more)
             seen["prompts"] = result.get("prompts", seen.get("prompts"))
             return result
-        variants = {name: (lambda more=more: measured(more), False) for name, more in {**LAUNCHES, **GRAPHS}.items()}
+        variants = {name: (lambda name=name, more=more: measured(name, more), False)
+                    for name, more in b.chosen({**LAUNCHES, **GRAPHS}).items()}
         ms = b.take_turns(variants, step_ms)
         prompts = seen.get("prompts")
         light = b.light_ms(model, [n + generate / 2 for n in prompts]) if prompts else None
@@ -327,7 +335,7 @@ def linear(b):
                                                         "eos_token_id": 2}))
         parts[name] = Model(folder)
     for batch in b.options.batches:
-        cases = {"mpk": [], "no-preload": ["--no-preload"], **GRAPHS}
+        cases = b.chosen({"mpk": [], "no-preload": ["--no-preload"], **GRAPHS})
         variants = {(name, part): (lambda p=parts[part], more=more: b.mpk(p, *decode_words(b, batch, *more)), False)
                     for name, more in cases.items() for part in parts}
         variants[("cuBLAS", "whole")] = (lambda: b.rival("linear", rows=model.vocabulary, columns=model.hidden,
@@ -347,7 +355,7 @@ def context(b):
         length, generate = b.options.long_context, 64
         words = ["--prompt", length, "--generate", generate, "--batch", 1, "--runs", 3]
         variants = {name: (lambda more=more: b.mpk(model, *words, *more), False)
-                    for name, more in {"mpk": [], **GRAPHS}.items()}
+                    for name, more in b.chosen({"mpk": [], **GRAPHS}).items()}
         b.add("context", model=model.name, context=length, light_ms=b.light_ms(model, [length + generate / 2]),
               ms=b.take_turns(variants, step_ms))
 
@@ -420,6 +428,8 @@ def parse(arguments):
     p.add_argument("--batches", nargs="+", type=int, default=[1, 4, 8, 16], metavar="N")
     p.add_argument("--rivals", nargs="*", choices=list(RIVALS), default=list(RIVALS), metavar="NAME",
                    help=f"of {', '.join(RIVALS)}; no name: none")
+    p.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="NAME",
+                   help=f"of mpk: {', '.join(VARIANTS)}; sections leave the others out")
     p.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
     p.add_argument("--target", default="sm_90a", help="architecture of the table of the compiler's stages")
     p.add_argument("--prompt", type=int, default=64, metavar="N")

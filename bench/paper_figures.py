@@ -58,7 +58,7 @@ def draw_bars(rows, title, key, normalise, file):
                 bar = heights(row, name, normalise)
                 if bar:
                     panel.bar(at + (i + 0.5) / (len(names) + 1) - 0.5, bar[0], 1 / (len(names) + 1), color=f"C{i % 10}",
-                              yerr=[[max(0, bar[1][0])], [max(0, bar[1][1])]], label=name if at == 0 else None)
+                              yerr=[[max(0, bar[1][0])], [max(0, bar[1][1])]], label=name)
         for at, row in enumerate(mine):
             label_row(panel, at, row, normalise)
         panel.margins(y=0.12)

@@ -4,14 +4,17 @@
  * only some; every result is compared with the operator's reference code.  Small models run a prompt and single tokens,
  * are compared with the interpreter, serve requests, and repeat; one of them also as CUDA graphs, and with tasks that
  * are launched just in time.  Models whose name ends in "invariant" are compiled and served so that company changes no
- * bit: requests alone and together, logits and tokens.
+ * bit: requests alone and together, logits and tokens.  The one that ends in "small" is as small as one can be that
+ * runs all kinds of warps and bodies, on few workers, for the sanitizers (tools/sanitize_cuda.py).
  *
  * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is replaced, and the next
  * item goes on.  Before, all programs are compiled by as many processes as there are processors, into a cache that the
  * others read.  One line for each item, a summary, exit code 1 if anything failed; without a GPU it says so and exits
  * with 0.
  *
- *   check_cuda [NAME ...]    items of these names; MPK_SEED=N repeats a run, MPK_KEEP=FOLDER keeps the kernels' source
+ *   check_cuda [NAME ...]    items of these names; MPK_SEED=N repeats a run, MPK_KEEP=FOLDER keeps the kernels' source,
+ *                            MPK_PATIENCE=N is for runs under a sanitizer: all time limits are N times as long, and the
+ *                            kernel is compiled for that (cuda_options.checked)
  */
 #include <math.h>
 #include <signal.h>
@@ -35,6 +38,7 @@
 #include "company.h"
 
 enum { MOST_ITEMS = 128, MOST_CASES = 64, REPEATS = 100, ITEM_SECONDS = 120, WORDS = 1600, STEPS = 5 };
+enum { REQUESTS = 4, ANSWER = 24, DRAIN_SECONDS = 20, SMALL_WORKERS = 4 };
 enum { FEW_TOKENS = 16, COMPANY_ROUNDS = 4 };
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
 
@@ -47,6 +51,7 @@ typedef struct item {
     char family[16];    /* of a model */
     bool fast;          /* compiled as for a GPU */
     bool invariant;     /* of a model: so that company changes no bit */
+    bool small;         /* of a model: one layer, few workers, few steps */
     cuda_mode mode;     /* of a model */
     pass_launch launch; /* of a model */
     outcome outcome;
@@ -57,6 +62,7 @@ typedef struct item {
 /* Shared with the children. */
 typedef struct board {
     uint64_t seed;
+    uint64_t patience; /* time limits are so many times as long; 1: usual */
     bool has_gpu;
     char no_gpu[ERROR_TEXT_BYTES];
     gen_arch arch; /* as the GPU that is there wants it */
@@ -83,9 +89,14 @@ typedef struct unit {
     text bodies;
 } unit;
 
-static mpk_status compile_unit(mpk_context *cx, unit *u, pass_options o)
+static uint32_t workers_of(const item *it)
 {
-    o.n_workers = b->arch.n_sms;
+    return it->small ? SMALL_WORKERS : b->arch.n_sms;
+}
+
+static mpk_status compile_unit(mpk_context *cx, const item *it, unit *u, pass_options o)
+{
+    o.n_workers = workers_of(it);
     o.page_bytes = PAGE_BYTES;
     o.pages_per_worker = PAGES_PER_WORKER;
     o.verify = true;
@@ -197,7 +208,7 @@ static mpk_status make_operator(mpk_context *cx, const item *it, unit *u)
     if (!u->n_cases && !u->n_without_code)
         return MPK_OK;
     CHECK(cx, u->n_cases, MPK_EUNSUPPORTED, "none of %u cases has code", it->def->n_cases);
-    return compile_unit(cx, u, (pass_options){.fusion = PASS_FUSE_NONE, .whole_tiles = true});
+    return compile_unit(cx, it, u, (pass_options){.fusion = PASS_FUSE_NONE, .whole_tiles = true});
 }
 
 static ir_tensor_id root_of(const ir_graph *g, ir_tensor_id t)
@@ -342,7 +353,8 @@ static mpk_status run_once(mpk_context *cx, machine *m, const unit *u, uint64_t 
 
 static cuda_options options(void)
 {
-    return (cuda_options){.keep = getenv("MPK_KEEP"), .stall_ns = 5000000000u};
+    return (cuda_options){
+        .keep = getenv("MPK_KEEP"), .stall_ns = 5000000000u * b->patience, .checked = b->patience > 1};
 }
 
 static mpk_status find_weights(mpk_context *cx, const unit *u, arena *a, void *const *data, cuda_weights *out)
@@ -387,10 +399,10 @@ static mpk_status run_operator(mpk_context *cx, const item *it, unit *u, char *w
 
 /* ---- models ---- */
 
-static model_config config_of(const char *family)
+static model_config config_of(const item *it)
 {
-    return (model_config){.family = str_from(family),
-                          .n_layers = 2,
+    return (model_config){.family = str_from(it->family),
+                          .n_layers = it->small ? 1 : 2,
                           .hidden_size = 192,
                           .n_heads = 6,
                           .n_kv_heads = 2,
@@ -400,7 +412,7 @@ static model_config config_of(const char *family)
                           .max_positions = 1024,
                           .norm_eps = 1e-5,
                           .tied_embeddings = true,
-                          .attention_bias = strcmp(family, "qwen2") == 0,
+                          .attention_bias = strcmp(it->family, "qwen2") == 0,
                           .activation = STR("silu"),
                           .weight_dtype = IR_F32,
                           .rope_size = 64,
@@ -424,7 +436,7 @@ static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
 {
     static const uint32_t tokens[2][4] = {{1, 8, 32}, {1, 4, 16, 64}};
     const bool invariant = it->invariant;
-    model_config config = config_of(it->family);
+    model_config config = config_of(it);
     model_weights w = {weight_dtype, &it->dtype};
     for (; u->n_graphs < 3u + invariant; u->n_graphs++) {
         const uint32_t n = tokens[invariant][u->n_graphs];
@@ -440,13 +452,13 @@ static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
         TRY(model_build(cx, &u->arena, &config, &s, &w, &u->graphs[u->n_graphs]));
     }
     pass_options plain = {.fusion = PASS_FUSE_FULL}, fast = plain;
-    fast.splits = b->arch.n_sms / config.n_kv_heads / (invariant ? 8 : 1);
+    fast.splits = workers_of(it) / config.n_kv_heads / (invariant ? 8 : 1);
     fast.split_tokens = FEW_TOKENS;
     fast.own_units = invariant;
     fast.launch = it->launch;
     fast.norm_elements = 1 << 24;
     fast.relaxed = fast.whole_tiles = fast.logits = true;
-    return compile_unit(cx, u, it->fast ? fast : plain);
+    return compile_unit(cx, it, u, it->fast ? fast : plain);
 }
 
 /* What the interpreter computes with: one memory for tensors of the same name. */
@@ -571,10 +583,10 @@ static mpk_status run_step(mpk_context *cx, const unit *u, model_bed *bed, const
 static const step steps[STEPS] = {{2, 0, 27}, {1, 27, 5}, {0, 32, 1}, {0, 33, 1}, {1, 34, 8}};
 
 /* The same steps again and again, from an empty cache. */
-static mpk_status repeat(mpk_context *cx, const unit *u, model_bed *bed, uint64_t seed)
+static mpk_status repeat(mpk_context *cx, const unit *u, model_bed *bed, uint64_t seed, int repeats)
 {
     static float first[STEPS][1003], again[1003];
-    for (int i = 0; i < REPEATS; i++) {
+    for (int i = 0; i < repeats; i++) {
         TRY(machine_clear_state(cx, bed->m));
         for (int k = 0; k < STEPS; k++) {
             TRY(put_step(cx, u, bed, &steps[k], seed));
@@ -587,47 +599,49 @@ static mpk_status repeat(mpk_context *cx, const unit *u, model_bed *bed, uint64_
     return MPK_OK;
 }
 
-/* Four requests at a time; each alone and among others must get the same tokens. */
-static mpk_status serve(mpk_context *cx, const unit *u, model_bed *bed, uint64_t seed, uint32_t together,
-                        int32_t tokens[4][24])
+/* `together` requests at a time; each alone and among others must get the same tokens. */
+static mpk_status serve(mpk_context *cx, model_bed *bed, uint64_t seed, uint32_t n, uint32_t together, uint32_t answer,
+                        int32_t tokens[REQUESTS][ANSWER])
 {
-    uint32_t counts[4] = {0};
-    (void)u;
-    for (uint32_t first = 0; first < 4; first += together) {
-        uint64_t ids[4];
+    const uint64_t limit_ns = DRAIN_SECONDS * 1000000000ull * b->patience;
+    uint32_t counts[REQUESTS] = {0};
+    for (uint32_t first = 0; first < n; first += together) {
+        uint64_t ids[REQUESTS];
         uint32_t open = 0;
         for (uint32_t r = first; r < first + together; r++, open++) {
             int32_t prompt[40];
             for (uint32_t i = 0; i < 40; i++)
                 prompt[i] = (int32_t)(rng_u64(seed + r, i) % 1003);
-            machine_request q = {.tokens = prompt, .n_tokens = 3 + 11 * r, .max_tokens = 24, .top_p = 1};
+            machine_request q = {.tokens = prompt, .n_tokens = 3 + 11 * r, .max_tokens = answer, .top_p = 1};
             TRY(machine_submit(cx, bed->m, &q, &ids[r]));
         }
         while (open) {
             rt_token out[16];
-            uint32_t n;
-            TRY(machine_drain(cx, bed->m, out, 16, 20000000000u, &n));
-            CHECK(cx, n, MPK_ESTALLED, "no token for 20 s while %u requests are open", open);
-            for (uint32_t i = 0; i < n; i++)
+            uint32_t got;
+            TRY(machine_drain(cx, bed->m, out, 16, limit_ns, &got));
+            CHECK(cx, got, MPK_ESTALLED, "no token for %llu s while %u requests are open",
+                  (unsigned long long)(limit_ns / 1000000000u), open);
+            for (uint32_t i = 0; i < got; i++)
                 for (uint32_t r = first; r < first + together; r++)
                     if (ids[r] == out[i].id) {
-                        if (out[i].token >= 0 && counts[r] < 24)
+                        if (out[i].token >= 0 && counts[r] < answer)
                             tokens[r][counts[r]++] = out[i].token;
                         open -= out[i].reason != RT_GOING;
                     }
         }
     }
-    for (uint32_t r = 0; r < 4; r++)
-        CHECK(cx, counts[r] == 24, MPK_EVERIFY, "request %u got %u tokens of 24", r, counts[r]);
+    for (uint32_t r = 0; r < n; r++)
+        CHECK(cx, counts[r] == answer, MPK_EVERIFY, "request %u got %u tokens of %u", r, counts[r], answer);
     return MPK_OK;
 }
 
-static mpk_status serve_twice(mpk_context *cx, const unit *u, model_bed *bed, uint64_t seed)
+static mpk_status serve_twice(mpk_context *cx, model_bed *bed, uint64_t seed, bool small)
 {
-    static int32_t alone[4][24], among[4][24];
-    NOTE(cx, serve(cx, u, bed, seed, 4, among), "serving four requests together");
+    static int32_t alone[REQUESTS][ANSWER], among[REQUESTS][ANSWER];
+    const uint32_t n = small ? 2 : REQUESTS, answer = small ? 3 : ANSWER;
+    NOTE(cx, serve(cx, bed, seed, n, n, answer, among), "serving %u requests together", n);
     nanosleep(&(struct timespec){0, 400000000}, NULL); /* the kernel goes to rest, and must come back */
-    NOTE(cx, serve(cx, u, bed, seed, 1, alone), "serving them one by one");
+    NOTE(cx, serve(cx, bed, seed, n, 1, answer, alone), "serving them one by one");
     CHECK(cx, memcmp(alone, among, sizeof alone) == 0, MPK_EVERIFY,
           "a request among others got other tokens than alone");
     return MPK_OK;
@@ -664,6 +678,7 @@ static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, mo
 {
     uint64_t seed = rng_u64(b->seed, 77);
     double worst = 0, allowed = it->dtype == IR_F32 ? 2e-4 : 5e-2;
+    const int repeats = it->small ? 2 : REPEATS;
     cuda_weights w;
     cuda_options o = options();
     o.mode = it->mode;
@@ -673,11 +688,11 @@ static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, mo
     for (int k = 0; k < STEPS; k++)
         TRY(run_step(cx, u, bed, &steps[k], seed, allowed, &worst));
     snprintf(words, WORDS, "logits differ by %.1e of their range", worst);
-    TRY(repeat(cx, u, bed, seed));
+    TRY(repeat(cx, u, bed, seed, repeats));
     uint64_t start = clock_ns();
-    TRY(serve_twice(cx, u, bed, seed));
-    snprintf(words, WORDS, "logits differ by %.1e of their range, %d runs the same, 8 requests served in %.2f s", worst,
-             REPEATS, (double)(clock_ns() - start) * 1e-9);
+    TRY(serve_twice(cx, bed, seed, it->small));
+    snprintf(words, WORDS, "logits differ by %.1e of their range, %d runs the same, %d requests served in %.2f s",
+             worst, repeats, 2 * (it->small ? 2 : REQUESTS), (double)(clock_ns() - start) * 1e-9);
     return MPK_OK;
 }
 
@@ -758,6 +773,7 @@ static void add_model(const char *name, int n, char **names)
     it->dtype = strstr(name, "-f32") ? IR_F32 : IR_BF16;
     it->fast = !strstr(name, "-plain");
     it->invariant = strstr(name, "-invariant") != NULL;
+    it->small = strstr(name, "-small") != NULL;
     it->mode = strstr(name, "-pdl") ? CUDA_GRAPH_PDL : strstr(name, "-graph") ? CUDA_GRAPH : CUDA_PERSISTENT;
     it->launch = strstr(name, "-jit") ? PASS_LAUNCH_JIT : strstr(name, "-paper") ? PASS_LAUNCH_PAPER : PASS_LAUNCH_AUTO;
 }
@@ -778,6 +794,7 @@ static void list_items(int n, char **names)
         "qwen3-bf16-jit",
         "qwen3-bf16-paper",
         "qwen3-bf16-graph",
+        "qwen3-bf16-small",
     };
     for (const op_def *const *d = op_table; *d; d++)
         add_op(*d, n, names);
@@ -842,10 +859,11 @@ static void watch(pid_t child, uint32_t *said)
             say(&b->items[(*said)++]);
         if (ended == child)
             break;
-        if (clock_ns() - b->began_ns > ITEM_SECONDS * 1000000000ull) {
+        if (clock_ns() - b->began_ns > ITEM_SECONDS * 1000000000ull * b->patience) {
             kill(child, SIGKILL);
             waitpid(child, &how, 0);
-            snprintf(b->items[*said].words, WORDS, "killed after %d s", ITEM_SECONDS);
+            snprintf(b->items[*said].words, WORDS, "killed after %llu s",
+                     (unsigned long long)(ITEM_SECONDS * b->patience));
             break;
         }
         nanosleep(&(struct timespec){0, 20000000}, NULL);
@@ -913,12 +931,17 @@ static int summarise(double seconds)
 int main(int argc, char **argv)
 {
     char cache[] = "/tmp/mpk-check-cuda.XXXXXX";
-    const char *seed = getenv("MPK_SEED");
+    const char *seed = getenv("MPK_SEED"), *patience = getenv("MPK_PATIENCE");
     uint64_t start = clock_ns();
     b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (b == MAP_FAILED)
         return 1;
     b->seed = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
+    b->patience = patience ? strtoull(patience, NULL, 10) : 1;
+    if (!b->patience || b->patience > 1000) {
+        fprintf(stderr, "check_cuda: MPK_PATIENCE=%s is no number from 1 to 1000\n", patience);
+        return 2;
+    }
     bool own_cache = !getenv("MPK_CACHE") && mkdtemp(cache) && setenv("MPK_CACHE", cache, 1) == 0;
     pid_t child = child_of();
     if (child == 0) {
@@ -932,7 +955,8 @@ int main(int argc, char **argv)
         return 0;
     }
     list_items(argc - 1, argv + 1);
-    compile_all();
+    if (b->patience == 1) /* other code is compiled by the items themselves */
+        compile_all();
     printf("%s, %s, %u SMs; %u programs compiled in %.1f s\n", b->gpu, b->arch.name, b->arch.n_sms, b->n,
            (double)(clock_ns() - start) * 1e-9);
     run_all();

@@ -53,6 +53,18 @@ def test_dry_run_prints_the_plan_and_runs_nothing(tmp_path):
     assert any('"vllm"' in line for line in lines) and not (tmp_path / "out").exists()
 
 
+def test_variants_are_chosen():
+    """What --variants leaves, in every section; JIT launch of unequal lengths generates less."""
+    text = run("--dry-run", "--only", "ablation", "unequal", "linear", "context", "latency", "--models", "qwen3-8b",
+               "--batches", 16, "--rivals", "--variants", "mpk", "coarse-events", "launch=jit", "--unequal-generate",
+               200, mpk="/nowhere/mpk")
+    ours = [line for line in text.splitlines() if "/nowhere/mpk bench" in line]
+    assert not any("--mode" in line or "--no-" in line or "--launch=aot" in line for line in ours)
+    jit = [line for line in ours if "--launch=jit" in line]
+    assert len(jit) == 2 and sorted(f"--generate {paper.JIT_TOKENS} " in line for line in jit) == [False, True]
+    run("--dry-run", "--variants", "launch=never", code=2)
+
+
 def test_wrong_use(tmp_path):
     run("--only", "flights", code=2)
     run(code=2, mpk=tmp_path / "none")

@@ -138,6 +138,9 @@ MPK_FN void mpk_wait(const mpk_task &t)
             ptx_acquire_flag(&mpk_w.ready); /* partner: clerk_run_list */
         }
         mpk_await_written(turn - 1);
+#ifdef MPK_CHECKED
+        mpk_sync(); /* a barrier that racecheck follows, beside the one that it does not (docs/gpu.md) */
+#endif
         if (mpk_timed && mpk_thread() == 0)
             mpk_w.times->ready = ptx_cycles();
         return;

@@ -25,7 +25,8 @@ enum {
     LONG_WAIT = 2000,   /* short sleeps without news before longer ones */
     LENT_AT_START = 16, /* pieces of pinned memory for logits */
 };
-static const uint64_t STOP_NS = 10000000000u; /* how long a kernel that was told to stop may take */
+static const uint64_t STOP_NS = 10000000000u; /* how long a kernel that was told to stop may take, and no less than a
+                                                 step may */
 
 /* ---- the device ---- */
 
@@ -84,41 +85,48 @@ mpk_status cuda_make_source(mpk_context *cx, arena *a, const gen_image *image, g
     return MPK_OK;
 }
 
-/* Machine code or PTX of a source, from the cache or made now. */
-static mpk_status compile_source(mpk_context *cx, const cuda_source *s, text *code, bool *cached)
+/* Machine code or PTX of a source, from the cache or made now.  how: all but name and code. */
+static mpk_status compile_source(mpk_context *cx, const char *name, const cuda_source *how, str source, text *code,
+                                 bool *cached)
 {
     text words = {0};
     uint64_t start = clock_ns();
-    mpk_status status = cuda_cache_compile(cx, s, code, &words, cached);
+    cuda_source s = *how;
+    s.name = name;
+    s.code = source;
+    mpk_status status = cuda_cache_compile(cx, &s, code, &words, cached);
     text_free(&words);
     TRY(status);
-    log_line(cx, LOG_DEBUG, "%s for %s: %zu bytes, %s %.2f s", s->name, s->arch->name, code->n,
+    log_line(cx, LOG_DEBUG, "%s for %s: %zu bytes, %s %.2f s", name, s.arch->name, code->n,
              *cached ? "from the cache in" : "compiled in", (double)(clock_ns() - start) * 1e-9);
     return MPK_OK;
 }
 
-static mpk_status compile_kernel(mpk_context *cx, const gen_arch *arch, bool as_ptx, const char *keep, str source,
-                                 text *code, bool *cached)
+static mpk_status compile_kernel(mpk_context *cx, const cuda_source *how, str source, text *code, bool *cached)
 {
-    const cuda_source s = {
-        .name = "mpk.cu", .code = source, .arch = arch, .as_ptx = as_ptx, .in_units = true, .keep_folder = keep};
-    return compile_source(cx, &s, code, cached);
+    cuda_source s = *how;
+    s.in_units = true;
+    return compile_source(cx, "mpk.cu", &s, source, code, cached);
 }
 
 /* What packs weights and makes them up: the same for all programs. */
-static mpk_status compile_loader(mpk_context *cx, const gen_arch *arch, bool as_ptx, const char *keep, text *code)
+static mpk_status compile_loader(mpk_context *cx, const cuda_source *how, text *code)
 {
     arena a = {0};
     str source;
     bool cached;
     mpk_status status = gen_source_expand(cx, &a, "pack.cuh", &source);
-    if (status == MPK_OK) {
-        const cuda_source s = {
-            .name = "mpk_loader.cu", .code = source, .arch = arch, .as_ptx = as_ptx, .keep_folder = keep};
-        status = compile_source(cx, &s, code, &cached);
-    }
+    if (status == MPK_OK)
+        status = compile_source(cx, "mpk_loader.cu", how, source, code, &cached);
     arena_free(&a);
     return status;
+}
+
+/* How a machine's sources are compiled. */
+static cuda_source compile_how(const cuda_machine *m)
+{
+    return (cuda_source){
+        .arch = &m->arch, .as_ptx = m->as_ptx, .checked = m->options.checked, .keep_folder = m->options.keep};
 }
 
 cuda_code_head cuda_head_of(str source, size_t loader_bytes)
@@ -162,15 +170,16 @@ mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch 
 {
     arena a = {0};
     gen_arch arch = *row;
+    const cuda_source how = {.arch = &arch, .keep_folder = keep};
     gen_source source;
     uint32_t shared;
     text loader = {0}, kernel = {0};
     bool cached = false;
     mpk_status status = cuda_make_source(cx, &a, image, &arch, GEN_KERNEL, &source, &shared);
     if (status == MPK_OK)
-        status = compile_loader(cx, &arch, false, keep, &loader);
+        status = compile_loader(cx, &how, &loader);
     if (status == MPK_OK)
-        status = compile_kernel(cx, &arch, false, keep, source.text, &kernel, &cached);
+        status = compile_kernel(cx, &how, source.text, &kernel, &cached);
     if (status == MPK_OK)
         status = join_code(cx, source.text, &loader, &kernel, code);
     text_free(&loader);
@@ -195,9 +204,9 @@ static void *run_code_job(void *argument)
 {
     code_job *j = argument;
     cuda_machine *m = j->m;
+    const cuda_source how = compile_how(m);
     uint64_t begin = clock_ns();
-    j->status =
-        compile_kernel(&j->cx, &m->arch, m->as_ptx, m->options.keep, m->source.text, &j->kernel, &m->code_cached);
+    j->status = compile_kernel(&j->cx, &how, m->source.text, &j->kernel, &m->code_cached);
     m->code_ns += clock_ns() - begin;
     if (j->status != MPK_OK)
         m->has_no_code = true;
@@ -217,7 +226,8 @@ static mpk_status begin_code(mpk_context *cx, cuda_machine *m, code_job *j)
     j->cx = (mpk_context){.log = cx->log, .log_user = cx->log_user};
     TRY(thread_start(cx, &j->thread, run_code_job, j));
     j->has_thread = true;
-    return compile_loader(cx, &m->arch, m->as_ptx, m->options.keep, &j->loader);
+    const cuda_source how = compile_how(m);
+    return compile_loader(cx, &how, &j->loader);
 }
 
 /* Wait for it, whatever else has happened. */
@@ -444,7 +454,7 @@ static void keep_running(cuda_machine *m)
 static bool await_end(cuda_machine *m)
 {
     mpk_context cx = {0};
-    uint64_t end = clock_ns() + STOP_NS;
+    uint64_t end = clock_ns() + (m->options.stall_ns > STOP_NS ? m->options.stall_ns : STOP_NS);
     for (;;) {
         bool done = false;
         mpk_status status = cuda_stream_poll(&cx, m->gpu, m->work, &done);

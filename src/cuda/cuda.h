@@ -75,6 +75,8 @@ typedef struct cuda_options {
     bool reference_bodies;       /* generic code only */
     bool profile;                /* note when each task runs, for cuda_read_times */
     const char *keep;            /* a folder: leave the kernel's source and code there.  NULL: do not */
+    bool checked;                /* the kernel is compiled for sanitizers: it says which line of its source code comes
+                                    from, and warps meet between tasks (MPK_CHECKED).  Code that is given stays */
     const void *code;            /* the image's kernel, compiled before for this architecture; borrowed until cuda_start
                                     returns.  NULL: from the cache, or compiled now */
     size_t code_bytes;

@@ -217,8 +217,10 @@ static void choose_options(const cuda_source *s, options *o)
     o->at[o->n++] = "--std=c++17";
     o->at[o->n++] = "--device-as-default-execution-space";
     o->at[o->n++] = "--ptxas-options=-v"; /* registers and spills of each kernel, in the log */
-    if (s->line_info)
+    if (s->checked) {
         o->at[o->n++] = "--generate-line-info";
+        o->at[o->n++] = "--define-macro=MPK_CHECKED";
+    }
     if (!s->unit)
         return;
     snprintf(o->unit, sizeof o->unit, "-DMPK_UNIT=%u", s->unit);

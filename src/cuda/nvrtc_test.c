@@ -109,13 +109,15 @@ static void options_tell_sources_apart(void **state)
     str lines[4];
     cuda_source s = source_of(good, "sm_90a");
     check_ok(&cx, cuda_source_options(&cx, &a, &s, &lines[0]));
-    s.line_info = true;
+    s.checked = true;
     check_ok(&cx, cuda_source_options(&cx, &a, &s, &lines[1]));
     s.as_ptx = true;
     check_ok(&cx, cuda_source_options(&cx, &a, &s, &lines[2]));
     s.arch = gen_arch_find("sm_80");
     check_ok(&cx, cuda_source_options(&cx, &a, &s, &lines[3]));
     assert_true(strstr(lines[0].at, "--gpu-architecture=sm_90a\n") && strstr(lines[2].at, "=compute_90a\n"));
+    assert_true(strstr(lines[1].at, "line-info\n") && strstr(lines[1].at, "=MPK_CHECKED\n"));
+    assert_false(strstr(lines[0].at, "line-info") || strstr(lines[0].at, "MPK_CHECKED"));
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++)
             assert_false(str_equal(lines[i], lines[j]));

@@ -384,22 +384,19 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
 
 /* ---- objects of another library ---- */
 
-uint32_t mpk_first_moved(uint32_t n, void *const *objects, void *const *addresses, mpk_address_of *where)
+static bool is_as_it_was(const mpk_watch *w, uint32_t i, void *list)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        void *address = NULL;
-        if (where(objects[i], &address) || address != addresses[i])
-            return i;
-    }
-    return n;
+    void *address = NULL;
+    return w->item(list, w->place[i]) == w->items[i] && w->where(w->objects[i], &address) == 0 &&
+           address == w->addresses[i] && (i >= w->n_counted || w->version(w->objects[i]) == w->versions[i]);
 }
 
-uint32_t mpk_first_changed(uint32_t n, void *const *objects, const int64_t *versions, mpk_version_of *version)
+uint32_t mpk_first_other(const mpk_watch *w, void *list)
 {
-    for (uint32_t i = 0; i < n; i++)
-        if (version(objects[i]) != versions[i])
-            return i;
-    return n;
+    uint32_t i = 0;
+    while (i < w->n && is_as_it_was(w, i, list))
+        i++;
+    return i;
 }
 
 /* ---- looking at it ---- */

@@ -148,6 +148,7 @@ MPK_API void mpk_program_close(mpk_program *p);
 
 /* For callers who hold tensors of another library and would look at hundreds of them before each call: are they as they
  * were?  A tensor is known by two pointers: its item in a list of the caller's, and the object that the library takes.
+ * An object begins with a pointer to the library's record of the tensor, which is fetched ahead and not read here.
  *
  * item: gives item i of a list.  where: gives the address of an object's bytes; not 0: it has none.  version: a number
  * that grows when an object's bytes are changed in place. */

@@ -508,8 +508,10 @@ static void test_graph_by_hand(void **state)
     mpk_free(second);
 }
 
-/* Objects of a caller's: two words.  His list is of pointers to them, which are its items, too. */
+/* Objects of a caller's: three words, the first one for what is fetched ahead.  His list is of pointers to them, which
+ * are its items, too. */
 typedef struct object {
+    const void *record;
     void *bytes;
     int64_t version;
 } object;
@@ -534,13 +536,14 @@ static void test_tensors_that_are_others_moved_or_changed(void **state)
 {
     (void)state;
     char bytes[3];
-    object o[] = {{&bytes[0], 4}, {&bytes[1], 0}, {&bytes[2], -1}}, twin = o[1];
+    const uint64_t record[2] = {0, 1}; /* which points nowhere */
+    object o[] = {{record, &bytes[0], 4}, {record, &bytes[1], 0}, {record, &bytes[2], -1}}, twin = o[1];
     void *list[] = {NULL, &o[2], &o[0], &o[1]}, *const objects[] = {&o[0], &o[1], &o[2]};
     void *addresses[] = {&bytes[0], &bytes[1], &bytes[2]};
     const ptrdiff_t place[] = {2, 3, 1};
     const int64_t versions[] = {4, 0};
-    const mpk_watch all = {3,         2,        place,   objects,       objects,
-                           addresses, versions, item_of, where_it_lies, how_often_changed};
+    const mpk_watch all = {3,        2,       place,         objects,           objects, addresses,
+                           versions, item_of, where_it_lies, how_often_changed, {0, 8}};
     const mpk_watch none = {.item = item_of, .where = where_it_lies, .version = how_often_changed};
     assert_int_equal(0, mpk_first_other(&none, NULL));
     assert_int_equal(3, mpk_first_other(&all, list));

@@ -148,7 +148,8 @@ MPK_API void mpk_program_close(mpk_program *p);
 
 /* For callers who hold tensors of another library and would look at hundreds of them before each call: are they as they
  * were?  A tensor is known by two pointers: its item in a list of the caller's, and the object that the library takes.
- * An object begins with a pointer to the library's record of the tensor, which is fetched ahead and not read here.
+ * An object begins with a pointer to the library's record of the tensor, in which at two offsets there may be pointers
+ * to more that its functions read.  These are fetched ahead: other bytes of the record there cost time only.
  *
  * item: gives item i of a list.  where: gives the address of an object's bytes; not 0: it has none.  version: a number
  * that grows when an object's bytes are changed in place. */
@@ -167,6 +168,7 @@ typedef struct mpk_watch {
     mpk_item_of *item;
     mpk_address_of *where;
     mpk_version_of *version;
+    uint32_t follow[2]; /* bytes into the record, a multiple of 8 */
 } mpk_watch;
 
 /* The number of the first that is not as it was, or n: another item is at its place in the list, or its object lies

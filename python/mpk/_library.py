@@ -193,6 +193,7 @@ class Watch(Structure):
         ("item", c_void_p),
         ("where", c_void_p),
         ("version", c_void_p),
+        ("follow", c_uint32 * 2),
     ]
 
 

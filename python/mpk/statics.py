@@ -39,6 +39,22 @@ class Interface:
         self.refer = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
         pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
         self.pointer = pointer(("PyCapsule_GetPointer", ctypes.pythonapi))
+        self.follow = self._find_storage()
+
+    def _find_storage(self) -> tuple[int, int]:
+        """Where in a tensor's record (c10::TensorImpl) its storage is pointed to, and, three words on in the PyTorch of
+        today, its count of changes; (0, 0): not found.  To fetch these ahead, so an error costs time only."""
+        with torch.utils._python_dispatch._disable_current_modes():
+            tensor = torch.empty(1, device="cpu")
+        reference = self.pointer(self.refer([tensor])[0], None)
+        try:
+            record = ctypes.c_void_p.from_address(reference).value
+            words = (ctypes.c_uint64 * 8).from_address(record)[:]
+        finally:
+            self.delete(reference)
+        storage = tensor.untyped_storage()._cdata
+        at = words.index(storage) * 8 if storage in words[:5] else None
+        return (0, 0) if at is None else (at, at + 24)
 
 
 def _interface() -> Interface | None:
@@ -107,6 +123,7 @@ class Snapshot:
             item=interface.item,
             where=interface.address,
             version=interface.version,
+            follow=interface.follow,
         )
         self.pointer = ctypes.byref(self.record)
 

@@ -384,7 +384,23 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
 
 /* ---- objects of another library ---- */
 
-enum { FETCH_AHEAD = 12, FETCH_LINES = 3 };
+enum { FETCHED = 64, RECORD_LINES = 3, LINE = 64 };
+
+static void fetch(const void *at, uint32_t n_lines)
+{
+    for (uint32_t i = 0; i < n_lines; i++)
+        __builtin_prefetch((const char *)at + (size_t)i * LINE);
+}
+
+/* What objects point to lies in no cache if the caller has just looked at other things: fetch it for many at a time. */
+static void fetch_records(const mpk_watch *w, uint32_t first, uint32_t last)
+{
+    for (uint32_t i = first; i < last; i++)
+        fetch(*(void *const *)w->objects[i], RECORD_LINES);
+    for (uint32_t i = first; i < last; i++)
+        for (int k = 0; k < 2; k++)
+            fetch(*(void *const *)(*(char *const *)w->objects[i] + w->follow[k]), 1);
+}
 
 static bool is_as_it_was(const mpk_watch *w, uint32_t i, void *list)
 {
@@ -393,20 +409,12 @@ static bool is_as_it_was(const mpk_watch *w, uint32_t i, void *list)
            address == w->addresses[i] && (i >= w->n_counted || w->version(w->objects[i]) == w->versions[i]);
 }
 
-/* What an object points to lies in no cache if the caller has just looked at other things: begin to fetch its lines. */
-static void fetch_early(void *const *object)
-{
-    const char *at = *object;
-    for (int line = 0; line < FETCH_LINES; line++)
-        __builtin_prefetch(at + (size_t)line * 64);
-}
-
 uint32_t mpk_first_other(const mpk_watch *w, void *list)
 {
     uint32_t i = 0;
     for (; i < w->n; i++) {
-        if (i + FETCH_AHEAD < w->n)
-            fetch_early(w->objects[i + FETCH_AHEAD]);
+        if (i % FETCHED == 0)
+            fetch_records(w, i, i + FETCHED < w->n ? i + FETCHED : w->n);
         if (!is_as_it_was(w, i, list))
             break;
     }

@@ -168,7 +168,7 @@ typedef struct mpk_watch {
     mpk_item_of *item;
     mpk_address_of *where;
     mpk_version_of *version;
-    uint32_t follow[2]; /* bytes into the record, a multiple of 8 */
+    uint32_t follow[2]; /* bytes into the record, multiples of 8: for `where`, for `version` */
 } mpk_watch;
 
 /* The number of the first that is not as it was, or n: another item is at its place in the list, or its object lies

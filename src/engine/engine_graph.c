@@ -384,7 +384,7 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
 
 /* ---- objects of another library ---- */
 
-enum { FETCHED = 64, RECORD_LINES = 3, LINE = 64 };
+enum { FETCHED = 32, RECORD_LINES = 3, BYTES_LINES = 2, LINE = 64 };
 
 static void fetch(const void *at, uint32_t n_lines)
 {
@@ -397,9 +397,12 @@ static void fetch_records(const mpk_watch *w, uint32_t first, uint32_t last)
 {
     for (uint32_t i = first; i < last; i++)
         fetch(*(void *const *)w->objects[i], RECORD_LINES);
-    for (uint32_t i = first; i < last; i++)
-        for (int k = 0; k < 2; k++)
-            fetch(*(void *const *)(*(char *const *)w->objects[i] + w->follow[k]), 1);
+    for (uint32_t i = first; i < last; i++) {
+        const char *record = *(char *const *)w->objects[i];
+        fetch(*(void *const *)(record + w->follow[0]), BYTES_LINES);
+        if (i < w->n_counted)
+            fetch(*(void *const *)(record + w->follow[1]), 1);
+    }
 }
 
 static bool is_as_it_was(const mpk_watch *w, uint32_t i, void *list)

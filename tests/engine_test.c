@@ -508,11 +508,18 @@ static void test_graph_by_hand(void **state)
     mpk_free(second);
 }
 
-/* Objects of a caller's: two words. */
+/* Objects of a caller's: three words, the first one for what is fetched ahead.  His list is of pointers to them, which
+ * are its items, too. */
 typedef struct object {
+    const void *record;
     void *bytes;
     int64_t version;
 } object;
+
+static void *item_of(void *list, ptrdiff_t i)
+{
+    return ((void **)list)[i];
+}
 
 static int32_t where_it_lies(void *o, void **address)
 {
@@ -525,22 +532,33 @@ static int64_t how_often_changed(const void *o)
     return ((const object *)o)->version;
 }
 
-static void test_objects_that_moved_or_changed(void **state)
+static void test_tensors_that_are_others_moved_or_changed(void **state)
 {
     (void)state;
     char bytes[3];
-    object o[] = {{&bytes[0], 4}, {&bytes[1], 0}, {&bytes[2], -1}};
-    void *const objects[] = {&o[0], &o[1], &o[2]}, *addresses[] = {&bytes[0], &bytes[1], &bytes[2]};
-    const int64_t versions[] = {4, 0, -1};
-    assert_int_equal(3, mpk_first_moved(3, objects, addresses, where_it_lies));
-    assert_int_equal(3, mpk_first_changed(3, objects, versions, how_often_changed));
-    assert_int_equal(0, mpk_first_moved(0, NULL, NULL, where_it_lies));
-    assert_int_equal(0, mpk_first_changed(0, NULL, NULL, how_often_changed));
-    o[1] = (object){bytes, 1};
-    assert_int_equal(1, mpk_first_moved(3, objects, addresses, where_it_lies));
-    assert_int_equal(1, mpk_first_changed(3, objects, versions, how_often_changed));
+    const uint64_t record[2] = {0, 1}; /* which points nowhere */
+    object o[] = {{record, &bytes[0], 4}, {record, &bytes[1], 0}, {record, &bytes[2], -1}}, twin = o[1];
+    void *list[] = {NULL, &o[2], &o[0], &o[1]}, *const objects[] = {&o[0], &o[1], &o[2]};
+    void *addresses[] = {&bytes[0], &bytes[1], &bytes[2]};
+    const ptrdiff_t place[] = {2, 3, 1};
+    const int64_t versions[] = {4, 0};
+    const mpk_watch all = {3,        2,       place,         objects,           objects, addresses,
+                           versions, item_of, where_it_lies, how_often_changed, {0, 8}};
+    const mpk_watch none = {.item = item_of, .where = where_it_lies, .version = how_often_changed};
+    assert_int_equal(0, mpk_first_other(&none, NULL));
+    assert_int_equal(3, mpk_first_other(&all, list));
+    list[3] = &twin;
+    assert_int_equal(1, mpk_first_other(&all, list));
+    list[3] = &o[1];
+    o[1].version++;
+    o[2].version++; /* of which nobody counts the changes */
+    assert_int_equal(1, mpk_first_other(&all, list));
+    o[1].version--;
+    assert_int_equal(3, mpk_first_other(&all, list));
+    o[2].bytes = bytes;
+    assert_int_equal(2, mpk_first_other(&all, list));
     o[0].bytes = addresses[0] = NULL; /* nowhere is not where it was */
-    assert_int_equal(0, mpk_first_moved(3, objects, addresses, where_it_lies));
+    assert_int_equal(0, mpk_first_other(&all, list));
 }
 
 static void test_inspect_and_opt(void **state)
@@ -576,7 +594,7 @@ int main(void)
         cmocka_unit_test(test_wrong_use),
         cmocka_unit_test(test_progress_can_stop),
         cmocka_unit_test(test_graph_by_hand),
-        cmocka_unit_test(test_objects_that_moved_or_changed),
+        cmocka_unit_test(test_tensors_that_are_others_moved_or_changed),
         cmocka_unit_test(test_inspect_and_opt),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -24,7 +24,7 @@ from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import mpk  # noqa: E402
-from mpk import backend, gpu, weights  # noqa: E402
+from mpk import backend, gpu, statics  # noqa: E402
 
 STAND_IN = support.BUILD / "tests" / "libfake_cuda.so"
 
@@ -203,9 +203,9 @@ def test_a_profile_is_asked_for_when_compiling(face):
 def interface(request, monkeypatch):
     """How tensors are asked: through PyTorch's C interface, or as with a PyTorch that has none."""
     if request.param == "Python":
-        monkeypatch.setattr(weights, "interface", None)
+        monkeypatch.setattr(statics, "interface", None)
     else:
-        assert weights.interface is not None
+        assert statics.interface is not None
     with torch.no_grad():
         yield
 
@@ -236,24 +236,30 @@ def test_weights_are_packed_once_and_again_when_they_change(face, interface):
     assert len(packs) == 5
 
 
+def changed(held):
+    """What was changed, told once."""
+    which, held.changed = held.changed, set()
+    return sorted(which)
+
+
 @pytest.mark.parametrize("sizes", [[4, 3], [4, 1, 3], [5], [1], []])
-def test_weights_that_are_others_lie_elsewhere_or_changed(interface, sizes):
+def test_statics_that_are_others_lie_elsewhere_or_changed(interface, sizes):
     arguments = [torch.nn.Parameter(torch.randn(n)) for n in sizes]
     numbers = range(len(sizes))
-    held = weights.Weights(numbers)
-    assert not held.are_as_before(arguments) and held.changed() == []
+    held = statics.Statics(numbers)
+    assert not held.are_as_before(arguments)
     held.hold(arguments)
     held.watch(numbers[:2])
-    assert held.are_as_before(list(arguments)) and held.changed() == []
+    assert held.are_as_before(list(arguments)) and changed(held) == []
     for i in numbers:
         arguments[i].add_(1)
-        assert held.are_as_before(arguments) and held.changed() == ([i] if i < 2 else [])
-        assert held.changed() == []
+        assert held.are_as_before(arguments) == (i >= 2)
+        held.hold(arguments)
+        assert held.are_as_before(arguments) and changed(held) == ([i] if i < 2 else [])
         mine, arguments[i] = arguments[i], torch.nn.Parameter(arguments[i].data)  # the same bytes, another tensor
         assert not held.are_as_before(arguments)
-        arguments[i].data_ptr()
         held.hold(arguments)
-        assert held.are_as_before(arguments) and held.changed() == ([i] if i < 2 else [])
+        assert held.are_as_before(arguments) and changed(held) == ([i] if i < 2 else [])
         mine.mul_(2)  # has a count of its own
         arguments[i].data = torch.randn(sizes[i])
         assert not held.are_as_before(arguments) and not held.are_as_before(arguments)
@@ -263,48 +269,149 @@ def test_weights_that_are_others_lie_elsewhere_or_changed(interface, sizes):
         assert not held.are_as_before(arguments)
         arguments[i] = torch.nn.Parameter(torch.randn(sizes[i]))
         held.hold(arguments)
-        held.changed()
+        changed(held)
 
 
-def test_a_change_is_noticed_beside_a_move(interface):
-    arguments = [torch.nn.Parameter(torch.randn(4)) for _ in range(3)]
-    held = weights.Weights(range(3))
+def test_a_change_is_noticed_beside_a_move_and_beside_another(interface):
+    arguments = [torch.nn.Parameter(torch.randn(4)) for _ in range(4)]
+    held = statics.Statics(range(4))
     held.hold(arguments)
-    held.watch(range(3))
+    held.watch([0, 2, 3])
     arguments[0].add_(1)
+    arguments[1].add_(1)  # does not matter
     arguments[2].data = torch.randn(4)
     assert not held.are_as_before(arguments)
     held.hold(arguments)
-    assert held.changed() == [0]
+    assert changed(held) == [0]
+    arguments[3].add_(1)
+    arguments[1] = torch.nn.Parameter(torch.randn(4))
+    assert not held.are_as_before(arguments)
+    held.hold(arguments)
+    arguments[0].add_(1)
+    held.hold(arguments)
+    assert changed(held) == [0, 3]  # of both holds
 
 
-def test_weights_without_counts_are_not_watched(interface):
+def test_statics_lie_anywhere_among_the_arguments(interface):
+    arguments = [torch.randn(4), 7, torch.randn(4), torch.randn(1), None, torch.randn(4)]
+    held = statics.Statics([5, 2, 3])
+    held.hold(arguments)
+    held.watch([2])
+    arguments[0], arguments[1] = torch.randn(4), 8
+    assert held.are_as_before(arguments)
+    for i in (2, 3, 5):
+        other = list(arguments)
+        other[i] = torch.randn(arguments[i].numel())
+        assert not held.are_as_before(other)
+        held.hold(arguments)
+        assert held.are_as_before(arguments) and changed(held) == []
+
+
+def test_statics_without_counts_are_not_watched(interface):
     with torch.inference_mode():
         uncounted = torch.randn(4)
     arguments = [uncounted, torch.nn.Parameter(torch.randn(4), requires_grad=False)]
-    held = weights.Weights(range(2))
+    held = statics.Statics(range(2))
     held.hold(arguments)
     held.watch(range(2))
     with torch.inference_mode():
         uncounted.add_(1)
+    assert held.are_as_before(arguments)
     arguments[1].add_(1)
-    assert held.are_as_before(arguments) and held.changed() == [1]
+    assert not held.are_as_before(arguments)
+    held.hold(arguments)
+    assert changed(held) == [1]
     arguments[1].data = uncounted  # a tensor that counts gets the bytes of one that does not
     assert not held.are_as_before(arguments)
     held.hold(arguments)
-    assert held.are_as_before(arguments) and held.changed() == []
+    assert held.are_as_before(arguments) and changed(held) == []
 
 
-def test_weights_are_let_go(interface):
+def test_statics_are_let_go(interface):
     arguments = [torch.nn.Parameter(torch.randn(4)) for _ in range(3)]
     seen = weakref.ref(arguments[1])
-    held = weights.Weights(range(3))
+    held = statics.Statics(range(3))
     held.hold(arguments)
     held.watch(range(3))
     del arguments
     assert seen() is not None
     held.hold([torch.nn.Parameter(torch.randn(4)) for _ in range(3)])
     assert seen() is None
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_cache_that_is_marked_static_is_kept_and_other_arguments_are_not(face, interface, marked):
+    """Both are looked at in each call: another tensor, or one that lies elsewhere or nowhere, is noticed."""
+    x, cache = torch.randn(8), torch.zeros(4, 8)
+    if marked:
+        torch._dynamo.mark_static_address(cache)
+    fast, seen = torch.compile(lambda c, x: c.add_(x), backend=backend.mpk), []
+    runner_call = StandInRunner.__call__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StandInRunner, "__call__", lambda r, a: (seen.append(list(a)), runner_call(r, a))[1])
+        fast(cache, x)
+    (runner,), (arguments,) = StandInRunner.made, seen
+    assert sorted(slot.index for slot in runner.slots if slot.static) == ([0] if marked else [])
+    assert arguments[0] is cache and runner.slots[0].written
+
+    def address():
+        return runner.program.addresses[next(at for at, i in runner.inputs if i == 0)]
+
+    assert address() == cache.data_ptr()
+    arguments[0] = torch.zeros(4, 8)
+    runner(arguments)
+    assert address() == arguments[0].data_ptr()
+    arguments[0].data = torch.zeros(4, 8)
+    runner(arguments)
+    assert address() == arguments[0].data_ptr()
+    for wrong in (torch.zeros(3, 8), torch.zeros(4, 8, dtype=torch.float64), torch.zeros(4, 8, device="meta")):
+        with pytest.raises((mpk.ArgumentError, RuntimeError)):
+            runner([wrong, arguments[1]])
+    arguments[0].untyped_storage().resize_(0)
+    for _ in range(2):
+        with pytest.raises(mpk.Error, match="freed"):
+            runner(arguments)
+    arguments[0].untyped_storage().resize_(64)
+    with pytest.raises(mpk.Error, match="freed"):
+        runner(arguments)
+    arguments[0] = cache
+    runner(arguments)
+    assert address() == cache.data_ptr()
+
+
+def test_weights_that_change_before_a_call_that_fails_are_packed_by_the_next(face, interface):
+    net = torch.nn.Linear(256, 64, bias=False).bfloat16()
+    fast, x = torch.compile(net, backend=backend.mpk), torch.randn(2, 256).bfloat16()
+    packs = []
+    kernel = KERNEL(lambda _, launch: launch[0].function == b"mpk_pack" and packs.append(launch[0].argument))
+    face.kernel(kernel, None)
+    fast(x)
+    (runner,) = StandInRunner.made
+    make, runner.make = runner.make, lambda *_: torch.empty(1 << 60)
+    net.weight.mul_(2)
+    with pytest.raises(RuntimeError):
+        fast(x)
+    runner.make = make
+    fast(x)
+    fast(x)
+    assert len(packs) == 2
+
+
+def test_results_are_made_on_the_gpu_of_the_program(monkeypatch):
+    """PyTorch's quick function makes them on the current one."""
+    made, current = [], 0
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", lambda *a: made.append(("fast", *a)))
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
+    monkeypatch.setattr(torch, "empty_strided", lambda *a, **more: made.append((more["device"], *a)))
+    make = backend.maker(torch.device("cuda:1"))
+    make((2,), (1,), torch.int64)
+    current = 1
+    make((2,), (1,), torch.int64)
+    monkeypatch.delattr(torch._C._dynamo.guards, "_empty_strided_cuda")  # a PyTorch without it
+    backend.maker(torch.device("cuda:1"))((2,), (1,), torch.int64)
+    shape = (2,), (1,)
+    gpu1 = torch.device("cuda:1")
+    assert made == [(gpu1, *shape), ("fast", *shape, torch.int64), (gpu1, *shape)]
 
 
 def test_what_a_program_cannot_take_where_it_is(face):

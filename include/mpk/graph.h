@@ -146,16 +146,35 @@ MPK_API mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, c
 MPK_API mpk_status mpk_program_profile(mpk_context *cx, mpk_program *p, char **json);
 MPK_API void mpk_program_close(mpk_program *p);
 
-/* For callers whose tensors are objects of another library and who would look at hundreds of them before each call: the
- * number of the first of n objects that is not as it was, or n.  Both functions are that library's; they are called
- * on the calling thread, from the first object on, and must return.
+/* For callers who hold tensors of another library and would look at hundreds of them before each call: are they as they
+ * were?  A tensor is known by two pointers: its item in a list of the caller's, and the object that the library takes.
+ * An object begins with a pointer to the library's record of the tensor, in which at two offsets there may be pointers
+ * to more that its functions read.  These are fetched ahead: other bytes of the record there cost time only.
  *
- * where: gives the address of an object's bytes; not 0: it has none, which counts as moved. */
+ * item: gives item i of a list.  where: gives the address of an object's bytes; not 0: it has none.  version: a number
+ * that grows when an object's bytes are changed in place. */
+typedef void *mpk_item_of(void *list, ptrdiff_t i);
 typedef int32_t mpk_address_of(void *object, void **address);
-MPK_API uint32_t mpk_first_moved(uint32_t n, void *const *objects, void *const *addresses, mpk_address_of *where);
-/* version: a number that grows when an object's bytes are changed in place. */
 typedef int64_t mpk_version_of(const void *object);
-MPK_API uint32_t mpk_first_changed(uint32_t n, void *const *objects, const int64_t *versions, mpk_version_of *version);
+
+/* The tensors as they were; everything is the caller's. */
+typedef struct mpk_watch {
+    uint32_t n, n_counted;   /* versions are looked at for the first n_counted of them only */
+    const ptrdiff_t *place;  /* [n] in the list */
+    void *const *items;      /* [n] */
+    void *const *objects;    /* [n] */
+    void *const *addresses;  /* [n] */
+    const int64_t *versions; /* [n_counted] */
+    mpk_item_of *item;
+    mpk_address_of *where;
+    mpk_version_of *version;
+    uint32_t follow[2]; /* bytes into the record, multiples of 8: for `where`, for `version` */
+} mpk_watch;
+
+/* The number of the first that is not as it was, or n: another item is at its place in the list, or its object lies
+ * elsewhere or nowhere, or was changed.  The functions are called on the calling thread and must return; those of an
+ * object only if its item is the same. */
+MPK_API uint32_t mpk_first_other(const mpk_watch *w, void *list);
 
 #ifdef __cplusplus
 }

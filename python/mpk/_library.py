@@ -22,9 +22,11 @@ from ctypes import (
     c_int32,
     c_int64,
     c_size_t,
+    c_ssize_t,
     c_uint32,
     c_uint64,
     c_void_p,
+    py_object,
 )
 
 
@@ -179,6 +181,22 @@ class Binding(Structure):
     _fields_ = [("name", c_char_p), ("data", c_void_p), ("n_bytes", c_size_t)]
 
 
+class Watch(Structure):
+    _fields_ = [
+        ("n", c_uint32),
+        ("n_counted", c_uint32),
+        ("place", POINTER(c_ssize_t)),
+        ("items", POINTER(c_void_p)),
+        ("objects", POINTER(c_void_p)),
+        ("addresses", POINTER(c_void_p)),
+        ("versions", POINTER(c_int64)),
+        ("item", c_void_p),
+        ("where", c_void_p),
+        ("version", c_void_p),
+        ("follow", c_uint32 * 2),
+    ]
+
+
 _SIGNATURES: dict[str, list] = {
     "mpk_engine_open": [c_void_p, c_char_p, POINTER(EngineOptions), POINTER(c_void_p)],
     "mpk_submit_text": [c_void_p, c_void_p, c_char_p, c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],
@@ -211,8 +229,6 @@ _SIGNATURES: dict[str, list] = {
     "mpk_program_touch": [c_void_p, c_void_p, c_uint32],
     "mpk_program_describe": [c_void_p, c_void_p, POINTER(c_void_p)],
     "mpk_program_profile": [c_void_p, c_void_p, POINTER(c_void_p)],
-    "mpk_first_moved": [c_uint32, c_void_p, c_void_p, c_void_p],
-    "mpk_first_changed": [c_uint32, c_void_p, c_void_p, c_void_p],
 }
 _RELEASES = [
     "mpk_context_free",
@@ -248,7 +264,15 @@ def _load() -> ctypes.CDLL:
     return library
 
 
+def _load_first_other():
+    """mpk_first_other: it reads a list of Python's, so it runs with the interpreter's lock held."""
+    function = ctypes.PyDLL(lib._name, handle=lib._handle).mpk_first_other
+    function.argtypes, function.restype = [c_void_p, py_object], c_uint32
+    return function
+
+
 lib = _load()
+first_other = _load_first_other()
 
 
 class _Context(threading.local):

@@ -112,6 +112,7 @@ class Slot:
     index: int  # of the argument or the result
     data: torch.Tensor | None = None
     written: bool = False
+    static: bool = False  # an argument that PyTorch says is the same in each call
     constant: bool = False
 
 
@@ -132,7 +133,7 @@ class Emitter:
 
     def argument(self, index: int, fake: torch.Tensor, written: bool = False, static: bool = False) -> Val:
         """Argument `index` of the compiled function; its memory is used as it lies, strided like `fake`.  written: the
-        program changes it; static: it is a weight, the same in each call."""
+        program changes it; static: PyTorch says that it is the same in each call."""
         dtype_name(fake.dtype)
         if fake.device != self.device:
             raise Unsupported(f"a tensor on {fake.device} in a graph for {self.device}")
@@ -144,7 +145,7 @@ class Emitter:
         name, order = f"a{index}", dense_order(shape, fake.stride())
         add = self.graph.state if written else self.graph.constant if static else self.graph.input
         tensor = add(name, DTYPES[fake.dtype][0], [shape[axis] for axis in order])
-        self.slots.append(Slot(name, "argument", index, written=written, constant=static and not written))
+        self.slots.append(Slot(name, "argument", index, None, written, static, static and not written))
         self.views.add(tensor.id)
         val = Val(tuple(shape[axis] for axis in order), fake.dtype, tensor)
         return self.permute(val, [order.index(axis) for axis in range(len(order))])

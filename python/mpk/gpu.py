@@ -11,7 +11,6 @@ import os
 import pathlib
 import threading
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -69,9 +68,7 @@ class GpuRunner(backend.Runner):
             torch.cuda.empty_cache()  # PyTorch keeps what it has freed
             program = self.compile(threads, self.index)
         copied = set(program.describe()["copied"])
-        self.weights.watch([s.index for s in self.slots if s.kind == "argument" and s.name in copied])
-        program.addresses[:] = self.addresses
-        self.addresses = program.addresses
+        self.statics.watch([s.index for s in self.slots if s.kind == "argument" and s.name in copied])
         self.adopt(program)
 
     def check(self, i: int, tensor: torch.Tensor) -> None:
@@ -79,30 +76,13 @@ class GpuRunner(backend.Runner):
         if tensor.data_ptr() % ALIGNMENT:
             self.copied.add(i)
 
-    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        if self.idle:
-            return [backend._given(o, arguments) for o in self.outputs]
-        if self.refused:
-            return list(self.gm(*arguments))
-        with self.lock:
-            self.take(arguments)
-            copies = (
-                [self.copy_in(at, i, arguments[i]) for at, i in self.inputs if i in self.copied] if self.copied else ()
-            )
-            made = []
-            for at, shape, stride, dtype in self.results:
-                made.append(torch.empty_strided(shape, stride, dtype=dtype, device=self.device))
-                self.addresses[at] = made[-1].data_ptr()
-            if self.program is None:
-                try:
-                    self.start()
-                except backend.Error as problem:
-                    self.give_up(problem)
-                    return list(self.gm(*arguments))
-            for i in self.weights.changed():  # they are copied again
+    def run(self) -> None:
+        changed = self.statics.changed
+        if changed:
+            for i in changed:  # they are copied again
                 self.program.touch(self.slot_of[i])
-            self.launch()
-        return self.results_of(made, copies, arguments)
+            changed.clear()
+        self.launch()
 
     def launch(self) -> None:
         order, program = self.order, self.program

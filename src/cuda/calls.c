@@ -8,8 +8,8 @@
  * Nothing here waits for the GPU but cuda_call_wait and the end.  A run is behind the last one, whatever their streams,
  * since they share temporaries and counters; and behind that of another machine, if the caller says so: two kernels
  * that want all SMs must not get some of them each.
- * Cost of a run: one launch, an event, and, if an address has changed, a copy of all addresses to the GPU on the same
- * stream.
+ * Cost of a run: one launch; on another stream than the default one an event; and, if an address has changed, a copy of
+ * all addresses to the GPU on the same stream.
  */
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ typedef struct cuda_calls {
     cuda_address *weights; /* [image.n_weights] where the caller keeps them */
     bool *stale;           /* [weights.packed.n] its copy is not there yet, or not right any more */
     bool is_stale;         /* some copy is */
-    cuda_event done;       /* the last run has ended */
+    cuda_event done;       /* the last run has ended; of one on the default stream: see mark_end */
     cuda_stream last;      /* where that was */
     bool launched;
     cuda_address block; /* of the slots: addresses, sets that entries hold, uses */
@@ -279,11 +279,20 @@ mpk_status cuda_call_check(mpk_context *cx, machine *base)
     return check_fault(cx, cuda_of(base));
 }
 
+/* Let m->calls->done come when the last run has ended.  Another stream may be gone when somebody asks, so there the
+ * event is recorded behind each run; the default one stays, and most runs there are followed by runs there: only now,
+ * behind all that was put there since. */
+static mpk_status mark_end(mpk_context *cx, const cuda_machine *m)
+{
+    return m->calls->last ? MPK_OK : cuda_event_record(cx, m->gpu, m->calls->done, NULL);
+}
+
 /* The stream goes on when the last run of a machine has ended; nothing to do if it was put on the same one. */
 static mpk_status follow(mpk_context *cx, const cuda_machine *m, const cuda_machine *last, cuda_stream s)
 {
     if (!last || !last->calls->launched || last->calls->last == s)
         return MPK_OK;
+    TRY(mark_end(cx, last));
     return cuda_stream_after(cx, m->gpu, s, last->calls->done);
 }
 
@@ -319,7 +328,7 @@ static mpk_status launch(mpk_context *cx, cuda_machine *m, const cuda_machine *a
     TRY(cuda_launch_main(cx, m, s));
     m->calls->last = s;
     m->calls->launched = true;
-    return cuda_event_record(cx, m->gpu, m->calls->done, s);
+    return s ? cuda_event_record(cx, m->gpu, m->calls->done, s) : MPK_OK;
 }
 
 mpk_status cuda_call_launch(mpk_context *cx, machine *base, machine *after, void *slots, void *stream,
@@ -334,13 +343,19 @@ mpk_status cuda_call_launch(mpk_context *cx, machine *base, machine *after, void
     return status;
 }
 
+static mpk_status await_last(mpk_context *cx, const cuda_machine *m)
+{
+    TRY(mark_end(cx, m));
+    return cuda_event_wait(cx, m->gpu, m->calls->done);
+}
+
 mpk_status cuda_call_wait(mpk_context *cx, machine *base)
 {
     cuda_machine *m = cuda_of(base);
     cuda_context before;
     if (m->calls->launched) {
         TRY(cuda_gpu_enter(cx, m->gpu, &before));
-        mpk_status status = cuda_event_wait(cx, m->gpu, m->calls->done);
+        mpk_status status = await_last(cx, m);
         cuda_gpu_leave(m->gpu, before);
         TRY(status);
     }
@@ -381,7 +396,7 @@ void cuda_calls_stop(cuda_machine *m)
     if (!m->calls)
         return;
     if (m->calls->launched)
-        cuda_event_wait(&late, m->gpu, m->calls->done); /* a GPU that is lost has no kernel either */
+        await_last(&late, m); /* a GPU that is lost has no kernel either */
     cuda_memory_release(m->gpu, m->calls->block);
     cuda_event_release(m->gpu, m->calls->done);
 }

@@ -822,14 +822,22 @@ static void test_order_of_calls(void **state)
     other.data = data;
     c.b->fake->kernel(NULL, NULL);
     check_ok(&c.b->cx, cuda_stream_create(&c.b->cx, m->gpu, &stream));
-    unsigned waits = c.b->fake->calls("cuStreamWaitEvent");
+    unsigned waits = c.b->fake->calls("cuStreamWaitEvent"), records = c.b->fake->calls("cuEventRecord");
     check_ok(&c.b->cx, call_with(&c, NULL, slots, stream, data));
     check_ok(&c.b->cx, call_with(&c, other.b->m, slots, stream, data)); /* which was never launched */
     assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits);
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 2); /* behind each run on a stream that may go */
     check_ok(&other.b->cx, call_with(&other, c.b->m, other_slots, NULL, data));
     assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits + 1);
     check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data)); /* its own last run was on another stream */
     assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits + 2);
+    check_ok(&c.b->cx, call_with(&c, other.b->m, slots, NULL, data));
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 2); /* the default stream has none... */
+    check_ok(&c.b->cx, call_with(&c, other.b->m, slots, stream, data));
+    assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits + 4);
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 5); /* ...until another follows, or somebody waits */
+    check_ok(&other.b->cx, machine_wait_launch(&other.b->cx, other.b->m));
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 6);
     check_ok(&c.b->cx, cuda_graph_begin(&c.b->cx, m->gpu, stream));
     check_fails(&c.b->cx, MPK_EUNSUPPORTED, "captured", call_with(&c, NULL, slots, stream, data));
     cuda_graph graph;

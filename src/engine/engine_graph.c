@@ -384,22 +384,44 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
 
 /* ---- objects of another library ---- */
 
-uint32_t mpk_first_moved(uint32_t n, void *const *objects, void *const *addresses, mpk_address_of *where)
+enum { FETCHED = 32, RECORD_LINES = 3, BYTES_LINES = 2, LINE = 64 };
+
+static void fetch(const void *at, uint32_t n_lines)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        void *address = NULL;
-        if (where(objects[i], &address) || address != addresses[i])
-            return i;
-    }
-    return n;
+    for (uint32_t i = 0; i < n_lines; i++)
+        __builtin_prefetch((const char *)at + (size_t)i * LINE);
 }
 
-uint32_t mpk_first_changed(uint32_t n, void *const *objects, const int64_t *versions, mpk_version_of *version)
+/* What objects point to lies in no cache if the caller has just looked at other things: fetch it for many at a time. */
+static void fetch_records(const mpk_watch *w, uint32_t first, uint32_t last)
 {
-    for (uint32_t i = 0; i < n; i++)
-        if (version(objects[i]) != versions[i])
-            return i;
-    return n;
+    for (uint32_t i = first; i < last; i++)
+        fetch(*(void *const *)w->objects[i], RECORD_LINES);
+    for (uint32_t i = first; i < last; i++) {
+        const char *record = *(char *const *)w->objects[i];
+        fetch(*(void *const *)(record + w->follow[0]), BYTES_LINES);
+        if (i < w->n_counted)
+            fetch(*(void *const *)(record + w->follow[1]), 1);
+    }
+}
+
+static bool is_as_it_was(const mpk_watch *w, uint32_t i, void *list)
+{
+    void *address = NULL;
+    return w->item(list, w->place[i]) == w->items[i] && w->where(w->objects[i], &address) == 0 &&
+           address == w->addresses[i] && (i >= w->n_counted || w->version(w->objects[i]) == w->versions[i]);
+}
+
+uint32_t mpk_first_other(const mpk_watch *w, void *list)
+{
+    uint32_t i = 0;
+    for (; i < w->n; i++) {
+        if (i % FETCHED == 0)
+            fetch_records(w, i, i + FETCHED < w->n ? i + FETCHED : w->n);
+        if (!is_as_it_was(w, i, list))
+            break;
+    }
+    return i;
 }
 
 /* ---- looking at it ---- */

@@ -1,0 +1,177 @@
+"""Noticing at little cost that the tensors which are the same in every call are others after all, lie elsewhere or were
+changed.
+
+A model has hundreds, its weights and its caches, and to ask each from Python takes longer than a launch.  So the
+tensors are kept, and one call of the library compares the list of arguments with them, and their addresses and counts
+of changes with what these were, through Python's and PyTorch's C interfaces.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import pathlib
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from mpk import _library as c
+
+address_of = torch.Tensor.data_ptr
+version_of = operator.attrgetter("_version")
+
+
+class Interface:
+    """What Python and this PyTorch offer to C; tensors are taken by reference (at::Tensor *).
+
+    The count of changes has a C++ name only, that of `int64_t at::TensorBase::_version() const`.  It throws for one
+    that has no count, which nobody may catch here; a tensor that has one keeps it, so those without are left out.
+    """
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        self.item = ctypes.cast(ctypes.pythonapi.PyList_GetItem, ctypes.c_void_p)
+        self.address = ctypes.cast(library.aoti_torch_get_data_ptr, ctypes.c_void_p)
+        self.version = ctypes.cast(library["_ZNK2at10TensorBase8_versionEv"], ctypes.c_void_p)
+        self.delete = library.aoti_torch_delete_tensor_object
+        self.delete.argtypes = [ctypes.c_void_p]
+        self.refer = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
+        pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+        self.pointer = pointer(("PyCapsule_GetPointer", ctypes.pythonapi))
+        self.follow = self._find_storage()
+
+    def _find_storage(self) -> tuple[int, int]:
+        """Where in a tensor's record (c10::TensorImpl) its storage is pointed to, and, three words on in the PyTorch of
+        today, its count of changes; (0, 0): not found.  To fetch these ahead, so an error costs time only."""
+        with torch.utils._python_dispatch._disable_current_modes():
+            tensor = torch.empty(1, device="cpu")
+        reference = self.pointer(self.refer([tensor])[0], None)
+        try:
+            record = ctypes.c_void_p.from_address(reference).value
+            words = (ctypes.c_uint64 * 8).from_address(record)[:]
+        finally:
+            self.delete(reference)
+        storage = tensor.untyped_storage()._cdata
+        at = words.index(storage) * 8 if storage in words[:5] else None
+        return (0, 0) if at is None else (at, at + 24)
+
+
+def _interface() -> Interface | None:
+    try:
+        return Interface()
+    except (OSError, AttributeError):  # a PyTorch without it: tensors are asked from Python
+        return None
+
+
+interface = _interface()
+
+
+def pick(indices: Sequence[int]) -> Callable[[list], Sequence[Any]]:
+    """What takes these elements from a list."""
+    if len(indices) > 1:
+        return operator.itemgetter(*indices)
+    start = indices[0] if indices else 0
+    return operator.itemgetter(slice(start, start + len(indices)))
+
+
+class References:
+    """References to tensors for C.  They keep the tensors' memory."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.delete = interface.delete
+        capsules = interface.refer(list(tensors))
+        self.array = (ctypes.c_void_p * len(tensors))(*(interface.pointer(capsule, None) for capsule in capsules))
+
+    def __del__(self) -> None:
+        for reference in getattr(self, "array", ()):
+            self.delete(reference)
+
+
+class Snapshot:
+    """Tensors as they are now, each with its number in a list of arguments.  They are kept, so that no other can look
+    like them.  counted: numbers of those whose changes in place matter; of others PyTorch's count is not looked at, nor
+    of those that have none."""
+
+    def __init__(self, numbers: Sequence[int], tensors: Sequence[torch.Tensor], counted: Collection[int]) -> None:
+        has_count = [i in counted and not t.is_inference() for i, t in zip(numbers, tensors)]
+        order = sorted(range(len(numbers)), key=lambda at: not has_count[at])  # the counted ones first
+        self.numbers, self.tensors = [numbers[at] for at in order], [tensors[at] for at in order]
+        self.n, self.n_counted = len(order), sum(has_count)
+        self.pick = pick(self.numbers)
+        self.references = References(self.tensors) if interface is not None else None
+        self.look()
+
+    def look(self) -> list[int]:
+        """Note how the tensors are now.  Numbers of the counted ones that were changed since they were noted last."""
+        before = getattr(self, "versions", ())
+        self.addresses = list(map(address_of, self.tensors))
+        self.versions = list(map(version_of, self.tensors[: self.n_counted]))
+        if self.references is not None:
+            self._make_record()
+        return [i for i, a, b in zip(self.numbers, before, self.versions) if a != b]
+
+    def _make_record(self) -> None:
+        self.record = c.Watch(
+            n=self.n,
+            n_counted=self.n_counted,
+            place=(ctypes.c_ssize_t * self.n)(*self.numbers),
+            items=(ctypes.c_void_p * self.n)(*map(id, self.tensors)),
+            objects=self.references.array,
+            addresses=(ctypes.c_void_p * self.n)(*self.addresses),
+            versions=(ctypes.c_int64 * self.n_counted)(*self.versions),
+            item=interface.item,
+            where=interface.address,
+            version=interface.version,
+            follow=interface.follow,
+        )
+        self.pointer = ctypes.byref(self.record)
+
+    def has_same_tensors(self, arguments: Sequence[torch.Tensor]) -> bool:
+        return all(map(operator.is_, self.pick(arguments), self.tensors))
+
+    def holds(self, arguments: list[torch.Tensor]) -> bool:
+        """Are the same tensors given, where they were, and the counted ones unchanged?"""
+        if self.references is not None:
+            return c.first_other(self.pointer, arguments) == self.n
+        return (
+            self.has_same_tensors(arguments)
+            and list(map(address_of, self.tensors)) == self.addresses
+            and list(map(version_of, self.tensors[: self.n_counted])) == self.versions
+        )
+
+
+class Statics:
+    """The arguments of these numbers, which PyTorch says are the same in every call: parameters, buffers, and what is
+    marked by torch._dynamo.mark_static_address.  Those of the last call are kept."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers, self.pick = list(numbers), pick(numbers)
+        self.counted: frozenset[int] = frozenset()  # numbers of those whose changes in place matter
+        self.held = Snapshot([], [], ())
+        self.known = False  # is the program told of what is held?
+        self.changed: set[int] = set()  # numbers of counted ones that were changed or are others; who asks clears it
+
+    def are_as_before(self, arguments: list[torch.Tensor]) -> bool:
+        """Is all that matters as it was?  If not, they are to be held."""
+        self.known = self.known and self.held.holds(arguments)
+        return self.known
+
+    def hold(self, arguments: Sequence[torch.Tensor]) -> None:
+        """From now on these are the tensors, as they are now."""
+        before, tensors = self.held, self.pick(arguments)
+        if before.n == len(tensors) and before.has_same_tensors(arguments):
+            self.changed.update(before.look())
+        else:
+            old = {i: (t, v) for i, t, v in zip(before.numbers, before.tensors, before.versions)}
+            now = self.held = Snapshot(self.numbers, tensors, self.counted)
+            for i, t, v in zip(now.numbers, now.tensors, now.versions):
+                was, count = old.get(i, (None, 0))
+                if was is not t or count != v:
+                    self.changed.add(i)
+        self.known = True
+
+    def watch(self, counted: Collection[int]) -> None:
+        """From now on it matters whether these are changed in place."""
+        self.counted = frozenset(counted)
+        self.held = Snapshot(self.held.numbers, self.held.tensors, self.counted)

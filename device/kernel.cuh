@@ -133,6 +133,9 @@ static __device__ void loader_loop(void)
     for (;;) {
         d.list = mpk_list(graph);
         int done = loader_run_list(&l, &d, &slot, &parity);
+        if (done && threadIdx.x % 32 == 0)
+            ptx_store_flag(&mpk_w.loaded, l.step + 1); /* partner: clerk_run_list */
+        __syncwarp();
         if (ptx_load_flag(&mpk_w.abort) || k->mode != RT_SERVE || k->call.is_one)
             return;
         if (done) {
@@ -153,10 +156,13 @@ static __device__ void loader_loop(void)
                 return;
         ptx_acquire_flag(&mpk_w.resync); /* partner: drop_ahead; the new step's graph */
         graph = mpk_w.graph;
+        l.step = mpk_w.begun; /* that of the step which is about to begin; behind the answer it may begin */
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            ptx_store_flag(&mpk_w.loaded, l.step); /* what was loaded ahead is of no step */
         loader_answer(&l, &d);
         slot = d.slot;
         parity = d.parity;
-        l.step = mpk_w.begun; /* that of the step which is about to begin */
         l.cancelled = 0;
     }
 }
@@ -246,9 +252,10 @@ MPK_FN void clerk_clear(void)
     __syncwarp();
 }
 
-/* A step whose tasks are all AOT: task after task, in the order of the bodies' side.  All lanes; lane 0 polls and
- * counts.  turn: tasks so far. */
-MPK_FN void clerk_run_list(rt_range list, rt_u32 *turn)
+/* Number `step` since the kernel began, whose tasks are all AOT: task after task, in the order of the bodies' side.
+ * All lanes; lane 0 polls and counts.  turn: tasks so far.  The list's last task counts when the loader is through with
+ * the list: a task that needs no pages does not wait for it, and it must not find the next step's data. */
+MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
 {
     const rt_u32 lane = threadIdx.x % 32;
     rt_u32 slot = mpk_w.slot, parity = mpk_w.parity;
@@ -268,7 +275,10 @@ MPK_FN void clerk_run_list(rt_range list, rt_u32 *turn)
         if (lane == 0) {
             mpk_await_written(*turn);
             ptx_barrier_arrive(&mpk_w.entry_empty[slot]); /* not before: `written` counts no further than the entries */
-            mpk_count(triggers, kind);                    /* releases what the bodies' warps have written */
+            while (i + 1 == list.last && (rt_i32)(ptx_load_flag(&mpk_w.loaded) - step) <= 0 &&
+                   !ptx_load_flag(&mpk_w.abort))
+                ;
+            mpk_count(triggers, kind); /* releases what the bodies' warps have written */
             if (mpk_timed)
                 mpk_w.all_times[i].end = ptx_cycles();
         }
@@ -319,15 +329,18 @@ static __device__ void clerk_loop(void)
             if (ptx_load_flag(&mpk_w.abort))
                 return;
         ptx_acquire_flag(&mpk_w.begun);
-        if (!mpk_w.direct) {
-            clerk_run_list(mpk_list(mpk_w.graph), &turn);
-            if (mpk_w.k->call.is_one) {
-                ptx_store_flag(&mpk_w.abort, 1); /* all is counted: the worker leaves */
-                return;
-            }
+        const bool direct = mpk_w.direct;
+        if (!direct)
+            clerk_run_list(mpk_list(mpk_w.graph), step, &turn);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            ptx_store_flag(&mpk_w.clerked, step + 1); /* partner: await_step */
+        if (!direct && mpk_w.k->call.is_one) {
+            ptx_store_flag(&mpk_w.abort, 1); /* all is counted: the worker leaves */
+            return;
         }
 #if MPK_JIT_PAGES
-        else
+        if (direct)
             clerk_load(&l, step);
 #endif
     }
@@ -562,6 +575,12 @@ static __device__ __noinline__ void await_step(void)
         mpk_w.choice = MPK_STOP;
         return;
     }
+#if MPK_BULK
+    /* A clerk that has nothing to do in a step may be late for it: nobody waits for what it counts. */
+    while (ptx_load_flag(&mpk_w.clerked) != mpk_w.begun && !ptx_load_flag(&mpk_w.abort))
+        ;
+    ptx_acquire_flag(&mpk_w.clerked);
+#endif
     mpk_w.step = step;
     mpk_w.choice = rt_word_graph(step) != mpk_w.graph;
     mpk_w.graph = rt_word_graph(step);
@@ -986,7 +1005,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.direct = k->mode != RT_SERVE;
         mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);
         mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
-        mpk_w.abort = mpk_w.begun = mpk_w.resync = mpk_w.jit_mail = mpk_w.ready = 0;
+        mpk_w.abort = mpk_w.begun = mpk_w.loaded = mpk_w.clerked = mpk_w.resync = mpk_w.jit_mail = mpk_w.ready = 0;
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
 #if MPK_BULK

@@ -51,6 +51,7 @@ struct __align__(1024) mpk_worker
     rt_u32 choice, taken;        /* of a hybrid step: what runs next, which JIT task */
     rt_u32 abort;                /* flag: 1 everyone leaves */
     rt_u32 begun;                /* flag: steps that have begun since the kernel started */
+    rt_u32 loaded, clerked;      /* flags: steps that the loader, the clerk are through with */
     rt_u32 resync;               /* flag: RESYNC_* */
     rt_u32 ahead_pages, ahead_entries; /* loaded for a step that will not come */
     rt_u32 jit_mail;                   /* flag: 1 the JIT entry waits for its loader */

@@ -2,7 +2,7 @@
  *
  * Input: rt_kernel in device memory.  One block is one worker; the grid is all workers, all resident at once (the host
  * checks).  The generated source defines, before it includes this file, mpk_dispatch_body, mpk_dispatch_waiting (of
- * bodies that wait and trigger themselves), mpk_dispatch_load, mpk_body_waits and mpk_body_loads.
+ * bodies that wait and trigger themselves), mpk_dispatch_load, mpk_body_waits, mpk_body_many and mpk_body_loads.
  *
  *   0 .. MPK_WARPS - 1  bodies: follow the step word, run the worker's AOT list in order, JIT tasks in between
  *
@@ -350,33 +350,15 @@ static __device__ void clerk_loop(void)
 
 /* ---- bodies ---- */
 
-/* This warp's place; every lane reads it, lane 0 writes it. */
-MPK_FN mpk_side *side_of_warp(void)
-{
-    return &mpk_w.sides[mpk_thread() / 32];
-}
 MPK_FN mpk_jit_side *jit_side_of_warp(void)
 {
     return &mpk_w.jit_sides[mpk_thread() / 32];
 }
-MPK_FN void side_put(const mpk_side &s, int thread)
-{
-    __syncwarp();
-    if (thread % 32 == 0)
-        mpk_w.sides[thread / 32] = s;
-    __syncwarp();
-}
-
 /* Run the task of entry `slot`.  A body that waits or loads is called though nothing of its box is alive.  Each body is
  * called from one place, so that its code is there once. */
 MPK_FN void run_entry(rt_u32 slot, mpk_ring *ring)
 {
-    mpk_task t;
-    t.e = &mpk_w.entries[slot];
-    t.live = mpk_w.live;
-    t.s_scratch = mpk_s + MPK_PAGES * MPK_PAGE_BYTES;
-    t.ring = ring;
-    t.hi0 = 0;
+    mpk_task t = task_of_entry(slot, ring);
     const rt_u32 body = t.e->body;
     if (mpk_body_waits(body)) {
         mpk_dispatch_waiting(body, t);
@@ -384,41 +366,9 @@ MPK_FN void run_entry(rt_u32 slot, mpk_ring *ring)
     }
     t.hi0 = mpk_end(t);
     mpk_wait(t);
-    if (body != RT_NONE && (!t.e->rank || t.e->lo[0] < t.hi0 || mpk_body_loads(body)))
+    if (task_has_work(t))
         mpk_dispatch_body(body, t);
     mpk_trigger(t);
-}
-
-/* The next entry of the list is in the slot. */
-MPK_FN void take_entry(const mpk_side *s)
-{
-#if MPK_BULK
-    mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->slot_parity);
-#else
-    /* Without bulk copies the threads fetch it themselves. */
-    mpk_sync();
-    const rt_u32 *from = (const rt_u32 *)(mpk_w.k->entries + s->next);
-    for (int i = mpk_thread(); i < (int)(sizeof(rt_entry) / 4); i += MPK_THREADS)
-        ((rt_u32 *)&mpk_w.entries[s->slot])[i] = from[i];
-    mpk_sync();
-#endif
-}
-
-/* for_clerk: the clerk does not look at this entry, so its part is done here. */
-MPK_FN void end_entry(mpk_side *s, int thread, bool for_clerk)
-{
-#if MPK_BULK
-    __syncwarp();
-    if (thread % 32 == 0)
-        ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);
-    if (for_clerk && thread == 0)
-        ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);
-    if (++s->slot == MPK_ENTRIES) {
-        s->slot = 0;
-        s->slot_parity ^= 1;
-    }
-#endif
-    s->next++;
 }
 
 /* ---- steps with JIT tasks ---- */
@@ -493,6 +443,14 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
         return 0;
     if (more)
         take_entry(&s);
+#if MPK_BULK && MPK_UNIT == 1
+    const rt_u32 body = hybrid || mpk_w.direct ? RT_NONE : mpk_w.entries[s.slot].body;
+    if (mpk_body_many(body)) {
+        mpk_run_many(0);
+        *side = *side_of_warp();
+        return 1;
+    }
+#endif
     const rt_u32 choice = hybrid ? agree(&s, more) : CHOICE_AOT;
     if (choice == CHOICE_END)
         return 0;

@@ -2,20 +2,25 @@
  * constants; src/cuda/tools.c).
  *
  *   1  the kernel, with the bodies that wait: those of few tokens.  One function, and slow to compile.
- *   2  mpk_run_body: all other bodies, called when what they read is there.
+ *   2  mpk_run_many: the bodies for many tokens.  mpk_run_body: all others.  Called when what they read is there.
  *
- * A function of unit 2 does not know its caller and gets registers of its own, as many as a thread of the kernel has.
- * wgmma waits after every product in a function that calls another, so a body that has it is a function by itself
- * (MPK_BODY_FN) and calls none.  What both units see is defined in unit 1 (MPK_ELSEWHERE).
+ * A function of unit 2 does not know its caller and gets registers of its own, as many as a thread of the kernel has:
+ * it saves some 80 that the caller may use, 80 KB a worker, which is nothing for a rare operator, but 3 us for each
+ * task of a prompt.  So mpk_run_many goes on through the list as long as there are tasks for it.  wgmma waits after
+ * every product in a function that calls another, so that this one calls none.  What both units see is defined in unit
+ * 1 (MPK_ELSEWHERE).
  */
 #ifndef UNITS_CUH
 #define UNITS_CUH
 
-#include "tile/ring.cuh"
+#include "list.cuh"
 
 #if MPK_UNIT
 
 extern "C" __device__ void mpk_run_body(rt_u32 body, const mpk_task &t);
+/* one: a task whose time has come.  NULL: the tasks of this warp's list, from the next one on, up to the first that is
+ * not for many tokens, as kernel.cuh's run_task does; the next one is, and its entry is there. */
+extern "C" __device__ void mpk_run_many(const mpk_task *one);
 
 #if MPK_UNIT == 1
 
@@ -25,7 +30,10 @@ MPK_FN void mpk_dispatch_body(rt_u32 body, const mpk_task &t)
     mpk_ring ring = *t.ring;
     mpk_task apart = t;
     apart.ring = &ring;
-    mpk_run_body(body, apart);
+    if (mpk_body_many(body))
+        mpk_run_many(&apart);
+    else
+        mpk_run_body(body, apart);
     *t.ring = ring;
 }
 
@@ -33,8 +41,74 @@ MPK_FN void mpk_dispatch_body(rt_u32 body, const mpk_task &t)
 
 extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, const mpk_task &t)
 {
-    mpk_dispatch_body(body, t);
+    mpk_dispatch_plain(body, t);
 }
+
+#if MPK_BULK
+
+/* The next task of the list: its event is activated.  false: it is not for many tokens, or there is none.  Where this
+ * warp stands lies in shared memory while a body runs. */
+MPK_FN bool many_next(mpk_ring *ring, mpk_task *t)
+{
+    const mpk_side s = *side_of_warp();
+    if (s.next == s.last || ptx_load_flag(&mpk_w.abort))
+        return false;
+    take_entry(&s);
+    if (!mpk_body_many(mpk_w.entries[s.slot].body))
+        return false;
+    if (mpk_timed && mpk_thread() == 0) {
+        mpk_w.times = mpk_w.all_times + s.next;
+        mpk_w.times->begin = ptx_cycles();
+    }
+    *ring = {0, MPK_PAGES - MPK_JIT_PAGES, s.at, s.parity};
+    *t = task_of_entry(s.slot, ring);
+    t->hi0 = mpk_end(*t);
+    mpk_wait(*t);
+    return true;
+}
+
+MPK_FN void many_end(const mpk_ring &ring)
+{
+    const int thread = mpk_thread();
+    mpk_side s = mpk_w.sides[thread / 32];
+    mpk_written(thread);
+    s.turn++;
+    s.at = ring.at;
+    s.parity = ring.parity;
+    end_entry(&s, thread, false);
+    side_put(s, thread);
+}
+
+extern "C" __device__ __noinline__ void mpk_run_many(const mpk_task *one)
+{
+    mpk_ring ring = {};
+    mpk_task t = {};
+    if (one) {
+        ring = *one->ring;
+        t = *one;
+        t.ring = &ring;
+    }
+#pragma unroll 1
+    while (one || many_next(&ring, &t)) {
+        if (one || task_has_work(t))
+            mpk_dispatch_many(t.e->body, t);
+        if (one) {
+            *one->ring = ring;
+            return;
+        }
+        many_end(ring);
+    }
+}
+
+#else
+
+extern "C" __device__ __noinline__ void mpk_run_many(const mpk_task *one)
+{
+    const mpk_task t = *one;
+    mpk_dispatch_many(t.e->body, t);
+}
+
+#endif
 
 #endif
 

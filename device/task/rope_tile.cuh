@@ -83,8 +83,9 @@ MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int all)
 }
 
 /* Is there a later token at this one's place?  Only asked where there may be. */
-static __device__ __noinline__ bool turn_is_lost(const mpk_task &t, const turn_shape &s, int token, int place, int all)
+MPK_FN bool turn_is_lost(const mpk_task &t, const turn_shape &s, int token, int place, int all)
 {
+#pragma unroll 1
     for (int i = token + 1; i < all; i++)
         if (turn_place(t, s, i) == place)
             return true;
@@ -301,7 +302,7 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
 
 /* ---- the body ---- */
 
-template <int K> static __device__ __noinline__ void rope_tile(const mpk_task &t, const turn_shape &s)
+template <int K> MPK_FN void rope_tile(const mpk_task &t, const turn_shape &s)
 {
     const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0, (int)mpk_smaller(t.live[RT_TOKENS], (rt_u32)s.tokens)};
     const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1], group = s.heads / s.kv_heads;

@@ -200,20 +200,27 @@ MPK_FN void mpk_count(rt_u32 event, rt_u32 kind)
         mpk_trigger_launch(event);
 }
 
+#if MPK_BULK
+/* This warp has written its part of the task that it runs, where there is a clerk. */
+MPK_FN void mpk_written(int thread)
+{
+    __syncwarp();
+    if (thread % 32 == 0) {
+        if (mpk_timed && thread == 0)
+            mpk_w.times->done = ptx_cycles();
+        ptx_barrier_arrive(
+            &mpk_w.written[mpk_turn(thread) % MPK_ENTRIES]); /* partners: clerk_run_list, the next task */
+    }
+}
+#endif
+
 /* This thread has written its part and is through with the scratch.  The task counts when all are: the clerk sees to
  * it, and no warp waits; where there is no clerk, thread 0 does. */
 MPK_FN void mpk_trigger(const mpk_task &t)
 {
 #if MPK_BULK
     if (!mpk_w.direct) {
-        const int thread = mpk_thread();
-        __syncwarp();
-        if (thread % 32 == 0) {
-            if (mpk_timed && thread == 0)
-                mpk_w.times->done = ptx_cycles();
-            ptx_barrier_arrive(
-                &mpk_w.written[mpk_turn(thread) % MPK_ENTRIES]); /* partners: clerk_run_list, the next task */
-        }
+        mpk_written(mpk_thread());
         return;
     }
 #endif

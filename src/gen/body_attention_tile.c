@@ -22,16 +22,20 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 {
     const ir_tensor *q = gen_input(c, Q);
     uint32_t cache;
+    (void)n;
     TRY(gen_number_cache(cx, c, PAGES, K_CACHE, &cache));
-    text_print(out, "static __device__ const attend_shape attend_shape_%u = {%lld, %lld, %u, %lld, ", n,
-               (long long)q->dims[1], (long long)gen_input(c, K_CACHE)->dims[1], cache,
+    text_print(out, "{%lld, %lld, %u, %lld, ", (long long)q->dims[1], (long long)gen_input(c, K_CACHE)->dims[1], cache,
                (long long)c->op->attributes[WINDOW].i);
     gen_print_float(attend_scale(c->op->attributes[SCALE].f, q->dims[2]) * 1.44269504f, out); /* powers of 2 */
-    text_print(out,
-               "};\nMPK_BODY_FN void body_%u(const mpk_task &t)\n{\n    const mpk_task own = t;\n"
-               "    attention_tile<%lld>(own, attend_shape_%u);\n}\n",
-               n, (long long)q->dims[2], n);
+    text_print(out, "}");
     return MPK_OK;
+}
+
+static const gen_routine *routine(const gen_call *c)
+{
+    static const gen_routine small = {"attend_shape", "attention_tile<64>", NULL},
+                             large = {"attend_shape", "attention_tile<128>", NULL};
+    return gen_input(c, Q)->dims[2] == 64 ? &small : &large;
 }
 
 /* Two pages of keys and values; in their place later half the warps' results, which are fewer bytes. */
@@ -44,6 +48,8 @@ const gen_body gen_body_attention_tile = {.op = "attention",
                                           .name = "attention_tile",
                                           .needs = 0,
                                           .rank = 10,
+                                          .many = true,
                                           .accepts = accepts,
                                           .print = print,
+                                          .routine = routine,
                                           .scratch_bytes = scratch_bytes};

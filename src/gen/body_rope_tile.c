@@ -30,14 +30,20 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 {
     const ir_attribute *a = c->op->attributes;
     uint32_t cache;
+    (void)n;
     TRY(gen_number_cache(cx, c, PAGES, K_CACHE, &cache));
-    text_print(out, "static __device__ const turn_shape turn_shape_%u = {%lld, %lld, %lld, %u, %d, %d, ", n,
-               (long long)gen_input(c, QKV)->dims[0], (long long)a[HEADS].i, (long long)a[KV_HEADS].i, cache,
-               type_of(gen_input(c, Q_NORM)), type_of(gen_input(c, K_NORM)));
+    text_print(out, "{%lld, %lld, %lld, %u, %d, %d, ", (long long)gen_input(c, QKV)->dims[0], (long long)a[HEADS].i,
+               (long long)a[KV_HEADS].i, cache, type_of(gen_input(c, Q_NORM)), type_of(gen_input(c, K_NORM)));
     gen_print_float((float)a[EPS].f, out);
-    text_print(out, ", %u};\nMPK_FN void body_%u(const mpk_task &t)\n{\n    rope_tile<%lld>(t, turn_shape_%u);\n}\n",
-               gen_operand_of_output(c->op, 0), n, (long long)a[HEAD_SIZE].i, n);
+    text_print(out, ", %u}", gen_operand_of_output(c->op, 0));
     return MPK_OK;
+}
+
+static const gen_routine *routine(const gen_call *c)
+{
+    static const gen_routine small = {"turn_shape", "rope_tile<64>", NULL},
+                             large = {"turn_shape", "rope_tile<128>", NULL};
+    return c->op->attributes[HEAD_SIZE].i == 64 ? &small : &large;
 }
 
 static uint32_t scratch_bytes(const gen_call *c)
@@ -50,6 +56,8 @@ const gen_body gen_body_rope_tile = {.op = "rope_kv",
                                      .name = "rope_tile",
                                      .needs = 0,
                                      .rank = 10,
+                                     .many = true,
                                      .accepts = accepts,
                                      .print = print,
+                                     .routine = routine,
                                      .scratch_bytes = scratch_bytes};

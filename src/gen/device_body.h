@@ -78,6 +78,8 @@ typedef struct gen_body {
     uint32_t needs;
     uint32_t rank; /* the highest that accepts wins; the reference body of an operator has rank 0 and accepts all */
     bool loads, waits;
+    bool many;        /* for many tokens, in machine code of its own (device/units.cuh): it does not wait, and calls no
+                         function */
     uint32_t carries; /* bit i: input i may be carried (rt_lane.h): the body polls its words.  Not 0: its results may be
                          carried too, it stores them by whole words with ptx_store_word(s) */
     bool (*accepts)(const gen_call *c);

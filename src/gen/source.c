@@ -196,8 +196,7 @@ mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *o
 
 static const char unit_macros[] =
     "#ifndef MPK_UNIT\n#define MPK_UNIT 0 /* 1, 2: one of two units that are linked (units.cuh) */\n#endif\n"
-    "#if MPK_UNIT == 2\n#define MPK_ELSEWHERE extern\n#define MPK_BODY_FN static __device__ __noinline__\n"
-    "#else\n#define MPK_ELSEWHERE\n#define MPK_BODY_FN static __device__ __forceinline__\n#endif\n";
+    "#if MPK_UNIT == 2\n#define MPK_ELSEWHERE extern\n#else\n#define MPK_ELSEWHERE\n#endif\n";
 
 static void print_constants(emitter *e, uint32_t scratch_bytes)
 {
@@ -311,11 +310,11 @@ static void print_instances(emitter *e)
 }
 
 /* Which instances a switch chooses among. */
-typedef enum { OF_PLAIN, OF_WAITING, OF_LOADING } choice;
+typedef enum { OF_PLAIN, OF_MANY, OF_WAITING, OF_LOADING } choice;
 
 static bool is_of(const gen_body *b, choice of)
 {
-    return of == OF_LOADING ? b->loads : b->waits == (of == OF_WAITING);
+    return of == OF_LOADING ? b->loads : of == (b->many ? OF_MANY : b->waits ? OF_WAITING : OF_PLAIN);
 }
 
 /* Is i the first instance with its routine? */
@@ -327,19 +326,6 @@ static bool is_first_of_routine(const emitter *e, uint32_t i)
     return e->instances.at[i].routine != NULL;
 }
 
-/* What runs a routine that does not wait, as a function: it reads its shape in constant memory. */
-static void print_routines(emitter *e)
-{
-    for (uint32_t i = 0; i < e->instances.n; i++) {
-        const gen_instance *k = &e->instances.at[i];
-        if (is_of(k->body, OF_PLAIN) && is_first_of_routine(e, i))
-            text_print(&e->out,
-                       "\nMPK_BODY_FN void routine_%u(const mpk_task &t, rt_u32 body)\n{\n    const mpk_task own = t;\n"
-                       "    %s(own, %s_of[body]);\n}\n",
-                       i, k->routine->body, k->routine->shape);
-    }
-}
-
 /* One call for all instances with this routine. */
 static void print_shared_case(emitter *e, uint32_t first, choice of)
 {
@@ -349,11 +335,8 @@ static void print_shared_case(emitter *e, uint32_t first, choice of)
     for (uint32_t i = first; i < e->instances.n; i++)
         if (e->instances.at[i].routine == r)
             text_print(&e->out, "    case %u:\n", i);
-    if (of == OF_PLAIN)
-        text_print(&e->out, "        routine_%u(t, body);\n        break;\n", first);
-    else
-        text_print(&e->out, "        %s(t, %s_of[body]);\n        break;\n", of == OF_LOADING ? r->load : r->body,
-                   r->shape);
+    text_print(&e->out, "        %s(t, %s_of[body]);\n        break;\n", of == OF_LOADING ? r->load : r->body,
+               r->shape);
 }
 
 /* switch over instances: `call`_N(argument). */
@@ -374,12 +357,12 @@ static void print_dispatch(emitter *e, const char *name, const char *type, const
     text_print(&e->out, "    default:\n        break;\n    }\n}\n");
 }
 
-static void print_question(emitter *e, const char *name, bool loads)
+static void print_question(emitter *e, const char *name, choice of)
 {
     bool any = false;
     text_print(&e->out, "\nMPK_FN bool mpk_body_%s(rt_u32 body)\n{\n    switch (body) {\n", name);
     for (uint32_t i = 0; i < e->instances.n; i++)
-        if (loads ? e->instances.at[i].body->loads : e->instances.at[i].body->waits) {
+        if (is_of(e->instances.at[i].body, of)) {
             text_print(&e->out, "    case %u:\n", i);
             any = true;
         }
@@ -392,17 +375,21 @@ static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
     print_caches(e);
     TRY(print_headers(e));
     print_instances(e);
+    print_question(e, "many", OF_MANY);
     text_print(&e->out, "\n#if MPK_UNIT != 1\n");
-    print_routines(e);
-    print_dispatch(e, "body", "const mpk_task", "body", OF_PLAIN);
-    text_print(&e->out, "\n#endif\n");
+    print_dispatch(e, "plain", "const mpk_task", "body", OF_PLAIN);
+    print_dispatch(e, "many", "const mpk_task", "body", OF_MANY);
+    text_print(&e->out,
+               "\n#endif\n\n#if MPK_UNIT == 0\n\nMPK_FN void mpk_dispatch_body(rt_u32 body, const mpk_task &t)\n"
+               "{\n    if (mpk_body_many(body))\n        mpk_dispatch_many(body, t);\n    else\n"
+               "        mpk_dispatch_plain(body, t);\n}\n\n#endif\n");
     if (e->whole == GEN_GENERIC)
         return MPK_OK;
     print_dispatch(e, "waiting", "const mpk_task", "body", OF_WAITING);
     if (e->arch->features & GEN_BULK)
         print_dispatch(e, "load", "mpk_load", "load", OF_LOADING);
-    print_question(e, "waits", false);
-    print_question(e, "loads", true);
+    print_question(e, "waits", OF_WAITING);
+    print_question(e, "loads", OF_LOADING);
     if (e->whole == GEN_BODIES)
         return MPK_OK;
     TRY(add_file(e, STR("units.cuh"), 0));

@@ -171,7 +171,7 @@ class Bench:
                 if got:
                     taken[name].append(got)
                 else:
-                    failed[name] = result.get("failed", "tokens came too fast to be timed")
+                    failed[name] = result.get("failed", "no step had the whole batch, or all came too fast")
         return {name: {"median": statistics.median(t["median"] for t in got), "least": min(t["least"] for t in got),
                        "most": max(t["most"] for t in got)} if got else {"failed": failed[name]}
                 for name, got in taken.items()}

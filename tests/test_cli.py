@@ -380,6 +380,10 @@ def test_bench(model):
     lengths = [json.loads(support.mpk("bench", model, *drawn, "--seed", seed)[0])["prompts"] for seed in (1, 1, 2)]
     assert lengths[0] == lengths[1] != lengths[2] and len(set(lengths[0])) > 2
     assert all(10 <= n <= 60 for n in lengths[0] + lengths[2])
+    # the first of two answers ends while the second prompt is still on its way
+    short = ["--prompt", "60", "--generate", "2", "--batch", "2", "--runs", "1", "--step-tokens", "4"]
+    assert json.loads(support.mpk("bench", model, *short, "--json")[0])["step_ms"] is None
+    assert b"-n 2 is too few" in support.mpk("bench", model, *short)[0]
     for wrong in ("0", "60-10", "10-", "x", "-5", "99999999999"):
         fails("bench", model, f"--prompt={wrong}", code=2, needle="--prompt")
     text = support.mpk("bench", CONFIGURATION.parent / "llama-3.2-1b", "--help")[0]

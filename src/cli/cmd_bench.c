@@ -110,8 +110,8 @@ static mpk_status submit_all(bench *b, uint32_t run)
 }
 
 /* What one run took; every request is finished.  `first`: when the last prompt was through; `last`: when the first
- * request ended, or the last if that was before. */
-static void count_times(bench *b, uint64_t first, uint64_t last)
+ * request ended, or the last if that was before: then no step had the whole batch. */
+static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_steps)
 {
     mpk_answer answer;
     size_t after = 0, prompts = 0;
@@ -129,7 +129,8 @@ static void count_times(bench *b, uint64_t first, uint64_t last)
     if (!after)
         return;
     b->decode_rate.at[b->decode_rate.n++] = (double)after * 1e9 / (double)(last - first);
-    b->step_ms.at[b->step_ms.n++] = (double)(last - first) * 1e-6 * b->args->batch / (double)after;
+    if (has_whole_steps)
+        b->step_ms.at[b->step_ms.n++] = (double)(last - first) * 1e-6 * b->args->batch / (double)after;
 }
 
 /* Wait for all; the first run warms up and is not counted. */
@@ -149,7 +150,7 @@ static mpk_status take_times(bench *b, bool counted)
             b->answer_ns = b->open_ns + answer.token_ns[0];
     }
     if (counted)
-        count_times(b, first, earliest > first ? earliest : latest);
+        count_times(b, first, earliest > first ? earliest : latest, earliest > first);
     return MPK_OK;
 }
 
@@ -259,11 +260,15 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
            "prompt  %10.1f tokens/s\ndecode  %10.1f tokens/s\n",
            facts->device, args->batch, range, args->most, args->generate, args->runs, quantile(&b->prompt_rate, 0.5),
            quantile(&b->decode_rate, 0.5));
-    printf("step    %10.3f ms (median of runs' means)  %.3f to %.3f\n"
-           "token   %10.3f ms (median)  %.3f (p10)  %.3f (p90)\nfirst   %10.3f ms (median)  %.3f (p90)\n",
-           quantile(&b->step_ms, 0.5), quantile(&b->step_ms, 0), quantile(&b->step_ms, 1), quantile(&b->decode_ms, 0.5),
-           quantile(&b->decode_ms, 0.1), quantile(&b->decode_ms, 0.9), quantile(&b->first_ms, 0.5),
-           quantile(&b->first_ms, 0.9));
+    if (b->step_ms.n)
+        printf("step    %10.3f ms (median of runs' means)  %.3f to %.3f\n", quantile(&b->step_ms, 0.5),
+               quantile(&b->step_ms, 0), quantile(&b->step_ms, 1));
+    else if (args->generate > 1)
+        printf("step             - : the first request ended before the last prompt was through; -n %u is too few\n",
+               args->generate);
+    printf("token   %10.3f ms (median)  %.3f (p10)  %.3f (p90)\nfirst   %10.3f ms (median)  %.3f (p90)\n",
+           quantile(&b->decode_ms, 0.5), quantile(&b->decode_ms, 0.1), quantile(&b->decode_ms, 0.9),
+           quantile(&b->first_ms, 0.5), quantile(&b->first_ms, 0.9));
     const char *cached = facts->program_cached  ? " (from the cache)"
                          : facts->kernel_cached ? " (kernel from the cache)"
                                                 : "";

@@ -166,7 +166,7 @@ def test_a_call_is_one_launch_with_the_addresses_of_its_tensors(face):
         (runner,) = StandInRunner.made
         at = {slot.index: a for slot, a in zip(runner.slots, runner.program.addresses) if slot.kind == "argument"}
         tensor_at(at[0], 8).add_(2 * tensor_at(at[1], 8))
-        seen.append((launch[0].function, launch[0].cooperative, at[0], at[1]))
+        seen.append((launch[0].function, launch[0].cooperative, launch[0].from_graph, at[0], at[1]))
 
     face.kernel(kernel, None)
     for i in range(3):
@@ -174,7 +174,7 @@ def test_a_call_is_one_launch_with_the_addresses_of_its_tensors(face):
         result = fast(s, x)
         assert result.data_ptr() == s.data_ptr()
         torch.testing.assert_close(s, i + 2 * x)
-        assert seen[-1] == (b"mpk_kernel", 1, s.data_ptr(), x.data_ptr()) and len(seen) == i + 1
+        assert seen[-1] == (b"mpk_kernel", 1, 1, s.data_ptr(), x.data_ptr()) and len(seen) == i + 1
     waits = face.calls(b"cuStreamSynchronize"), face.calls(b"cuEventSynchronize"), face.calls(b"cuCtxSynchronize")
     fast(s, x)
     assert waits == (
@@ -450,8 +450,8 @@ def test_a_failed_run_is_told_by_the_next(face, monkeypatch):
     x = torch.ones(8)
     fast(x)
     (runner,) = StandInRunner.made
-    call = face.calls(b"cuLaunchKernelEx") + 1
-    monkeypatch.setenv("MPK_FAKE_CUDA", f"capability:90,sms:8,fail:cuLaunchKernelEx:{call}:700")
+    call = face.calls(b"cuGraphLaunch") + 1
+    monkeypatch.setenv("MPK_FAKE_CUDA", f"capability:90,sms:8,fail:cuGraphLaunch:{call}:700")
     with pytest.raises(mpk.Error, match="touched memory"):
         fast(x)
     monkeypatch.setenv("MPK_FAKE_CUDA", "capability:90,sms:8")

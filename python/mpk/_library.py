@@ -187,17 +187,18 @@ class Watch(Structure):
         ("n_counted", c_uint32),
         ("place", POINTER(c_ssize_t)),
         ("items", POINTER(c_void_p)),
-        ("objects", POINTER(c_void_p)),
+        ("records", POINTER(c_void_p)),
         ("addresses", POINTER(c_void_p)),
         ("versions", POINTER(c_int64)),
         ("item", c_void_p),
         ("where", c_void_p),
         ("version", c_void_p),
         ("follow", c_uint32 * 2),
+        ("read", c_uint32 * 4),
     ]
 
 
-_SIGNATURES: dict[str, list] = {
+_SIGNATURES: dict[str, list | None] = {
     "mpk_engine_open": [c_void_p, c_char_p, POINTER(EngineOptions), POINTER(c_void_p)],
     "mpk_submit_text": [c_void_p, c_void_p, c_char_p, c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],
     "mpk_submit_tokens": [c_void_p, c_void_p, POINTER(c_int32), c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],
@@ -223,8 +224,8 @@ _SIGNATURES: dict[str, list] = {
     "mpk_operators": [c_void_p, POINTER(c_void_p)],
     "mpk_program_compile": [c_void_p, c_void_p, c_uint32, POINTER(Binding), POINTER(EngineOptions), POINTER(c_void_p)],
     "mpk_program_name_slots": [c_void_p, c_void_p, c_uint32, POINTER(c_char_p)],
-    "mpk_program_call": [c_void_p, c_void_p, c_uint32, c_void_p],
-    "mpk_program_launch": [c_void_p, c_void_p, c_void_p, c_void_p, c_uint32, c_void_p],
+    "mpk_program_call": None,  # these two get ctypes' own types, which take half the time
+    "mpk_program_launch": None,
     "mpk_program_wait": [c_void_p, c_void_p],
     "mpk_program_touch": [c_void_p, c_void_p, c_uint32],
     "mpk_program_describe": [c_void_p, c_void_p, POINTER(c_void_p)],

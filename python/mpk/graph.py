@@ -154,13 +154,14 @@ class Program:
             ctypes.byref(options),
             ctypes.byref(self._handle),
         )
-        self.n_slots, self.addresses = 0, (ctypes.c_uint64 * 0)()
+        self.n_slots, self.addresses = ctypes.c_uint32(0), (ctypes.c_uint64 * 0)()
+        self._stream = ctypes.c_void_p()
 
     def name_slots(self, names: Sequence[str]) -> None:
         """Name the tensors whose addresses `call` and `launch` read from self.addresses, in this order."""
         texts = (ctypes.c_char_p * len(names))(*(name.encode() for name in names))
         c.call(c.lib.mpk_program_name_slots, self._handle, len(names), texts)
-        self.n_slots, self.addresses = len(names), (ctypes.c_uint64 * len(names))()
+        self.n_slots, self.addresses = ctypes.c_uint32(len(names)), (ctypes.c_uint64 * len(names))()
 
     def call(self) -> None:
         """Run once; each of self.addresses is that of the bytes of its slot, dense and row-major, of the right size."""
@@ -175,8 +176,9 @@ class Program:
         the last run of `after`, and return."""
         if self._forks != c.Process.forks:
             c.Process.check(self._forks)
+        self._stream.value = stream
         status = c.lib.mpk_program_launch(
-            c.context.handle, self._handle, after and after._handle, stream, self.n_slots, self.addresses
+            c.context.handle, self._handle, after and after._handle, self._stream, self.n_slots, self.addresses
         )
         if status:
             c.fail(status)

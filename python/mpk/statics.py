@@ -22,6 +22,21 @@ address_of = torch.Tensor.data_ptr
 version_of = operator.attrgetter("_version")
 
 
+class References:
+    """References to tensors for C, which keep the tensors' records; and where these are, side by side: an at::Tensor is
+    no more, so each is one, too."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], to: Interface) -> None:
+        self.delete = to.delete
+        self.array = [to.pointer(capsule, None) for capsule in to.refer(list(tensors))]
+        records = [ctypes.c_void_p.from_address(reference).value for reference in self.array]
+        self.records = (ctypes.c_void_p * len(tensors))(*records)
+
+    def __del__(self) -> None:
+        for reference in getattr(self, "array", ()):
+            self.delete(reference)
+
+
 class Interface:
     """What Python and this PyTorch offer to C; tensors are taken by reference (at::Tensor *).
 
@@ -36,25 +51,27 @@ class Interface:
         self.version = ctypes.cast(library["_ZNK2at10TensorBase8_versionEv"], ctypes.c_void_p)
         self.delete = library.aoti_torch_delete_tensor_object
         self.delete.argtypes = [ctypes.c_void_p]
+        self.get_address = library.aoti_torch_get_data_ptr
         self.refer = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
         pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
         self.pointer = pointer(("PyCapsule_GetPointer", ctypes.pythonapi))
-        self.follow = self._find_storage()
+        self._look_at_one()
 
-    def _find_storage(self) -> tuple[int, int]:
-        """Where in a tensor's record (c10::TensorImpl) its storage is pointed to, and, three words on in the PyTorch of
-        today, its count of changes; (0, 0): not found.  To fetch these ahead, so an error costs time only."""
+    def _look_at_one(self) -> None:
+        """Make sure that an at::Tensor is a pointer to the tensor's record (c10::TensorImpl), and find what is read of a
+        record: where its storage is pointed to, and, three words on in the PyTorch of today, its count of changes; 17 to
+        20 words on its offset, size and dtype.  To fetch these ahead, so an error there costs time only."""
         with torch.utils._python_dispatch._disable_current_modes():
             tensor = torch.empty(1, device="cpu")
-        reference = self.pointer(self.refer([tensor])[0], None)
-        try:
-            record = ctypes.c_void_p.from_address(reference).value
-            words = (ctypes.c_uint64 * 8).from_address(record)[:]
-        finally:
-            self.delete(reference)
+        references = References([tensor], self)
+        found = ctypes.c_void_p()
+        if self.get_address(references.records, ctypes.byref(found)) or found.value != tensor.data_ptr():
+            raise AttributeError("an at::Tensor is more than a pointer")
+        words = (ctypes.c_uint64 * 5).from_address(references.records[0])[:]
         storage = tensor.untyped_storage()._cdata
-        at = words.index(storage) * 8 if storage in words[:5] else None
-        return (0, 0) if at is None else (at, at + 24)
+        at = words.index(storage) * 8 if storage in words else 0
+        self.follow = (at, at + 24) if at else (0, 0)
+        self.read = (at, at + 24, at + 136, at + 160)
 
 
 def _interface() -> Interface | None:
@@ -75,19 +92,6 @@ def pick(indices: Sequence[int]) -> Callable[[list], Sequence[Any]]:
     return operator.itemgetter(slice(start, start + len(indices)))
 
 
-class References:
-    """References to tensors for C.  They keep the tensors' memory."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self.delete = interface.delete
-        capsules = interface.refer(list(tensors))
-        self.array = (ctypes.c_void_p * len(tensors))(*(interface.pointer(capsule, None) for capsule in capsules))
-
-    def __del__(self) -> None:
-        for reference in getattr(self, "array", ()):
-            self.delete(reference)
-
-
 class Snapshot:
     """Tensors as they are now, each with its number in a list of arguments.  They are kept, so that no other can look
     like them.  counted: numbers of those whose changes in place matter; of others PyTorch's count is not looked at, nor
@@ -99,7 +103,7 @@ class Snapshot:
         self.numbers, self.tensors = [numbers[at] for at in order], [tensors[at] for at in order]
         self.n, self.n_counted = len(order), sum(has_count)
         self.pick = pick(self.numbers)
-        self.references = References(self.tensors) if interface is not None else None
+        self.references = References(self.tensors, interface) if interface is not None else None
         self.look()
 
     def look(self) -> list[int]:
@@ -117,13 +121,14 @@ class Snapshot:
             n_counted=self.n_counted,
             place=(ctypes.c_ssize_t * self.n)(*self.numbers),
             items=(ctypes.c_void_p * self.n)(*map(id, self.tensors)),
-            objects=self.references.array,
+            records=self.references.records,
             addresses=(ctypes.c_void_p * self.n)(*self.addresses),
             versions=(ctypes.c_int64 * self.n_counted)(*self.versions),
             item=interface.item,
             where=interface.address,
             version=interface.version,
             follow=interface.follow,
+            read=interface.read,
         )
         self.pointer = ctypes.byref(self.record)
 

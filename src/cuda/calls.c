@@ -8,8 +8,8 @@
  * Nothing here waits for the GPU but cuda_call_wait and the end.  A run is behind the last one, whatever their streams,
  * since they share temporaries and counters; and behind that of another machine, if the caller says so: two kernels
  * that want all SMs must not get some of them each.
- * Cost of a run: one launch; on another stream than the default one an event; and, if an address has changed, a copy of
- * all addresses to the GPU on the same stream.
+ * Cost of a run: one launch, recorded as a CUDA graph when the machine is made; on another stream than the default one
+ * an event; and, if an address has changed, a copy of all addresses to the GPU on the same stream.
  */
 #include <stdlib.h>
 
@@ -21,6 +21,7 @@ typedef struct cuda_calls {
     cuda_address *weights; /* [image.n_weights] where the caller keeps them */
     bool *stale;           /* [weights.packed.n] its copy is not there yet, or not right any more */
     bool is_stale;         /* some copy is */
+    cuda_graph run;        /* one launch of the kernel, which takes the driver half the time of a launch anew */
     cuda_event done;       /* the last run has ended; of one on the default stream: see mark_end */
     cuda_stream last;      /* where that was */
     bool launched;
@@ -325,7 +326,7 @@ static mpk_status launch(mpk_context *cx, cuda_machine *m, const cuda_machine *a
     TRY(follow(cx, m, after, s));
     TRY(send_addresses(cx, m, slots, s, data));
     TRY(pack_stale(cx, m, s));
-    TRY(cuda_launch_main(cx, m, s));
+    TRY(cuda_graph_launch(cx, m->gpu, m->calls->run, s));
     m->calls->last = s;
     m->calls->launched = true;
     return s ? cuda_event_record(cx, m->gpu, m->calls->done, s) : MPK_OK;
@@ -390,6 +391,15 @@ mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const cuda_weights
     return cuda_event_create(cx, m->gpu, false, &c->done);
 }
 
+mpk_status cuda_calls_record(mpk_context *cx, cuda_machine *m)
+{
+    mpk_context late = {0};
+    TRY(cuda_graph_begin(cx, m->gpu, m->work));
+    mpk_status status = cuda_launch_main(cx, m, m->work);
+    mpk_status ended = cuda_graph_end(status == MPK_OK ? cx : &late, m->gpu, m->work, &m->calls->run);
+    return status == MPK_OK ? ended : status;
+}
+
 void cuda_calls_stop(cuda_machine *m)
 {
     mpk_context late = {0};
@@ -397,6 +407,7 @@ void cuda_calls_stop(cuda_machine *m)
         return;
     if (m->calls->launched)
         await_last(&late, m); /* a GPU that is lost has no kernel either */
+    cuda_graph_release(m->gpu, m->calls->run);
     cuda_memory_release(m->gpu, m->calls->block);
     cuda_event_release(m->gpu, m->calls->done);
 }

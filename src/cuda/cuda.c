@@ -861,6 +861,8 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const cuda_weights *we
     TRY(prepare_logits(cx, m));
     TRY(machine_begin(cx, &m->machine, m->machine.def, &m->machine.image, &m->serving,
                       m->serving.ready ? &m->rings : NULL));
+    if (m->options.mode == CUDA_CALLS)
+        return cuda_calls_record(cx, m);
     return cuda_has_op_kernels(m) ? cuda_baseline_start(cx, m) : MPK_OK;
 }
 

@@ -249,6 +249,8 @@ mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, u
 
 /* Before the tables are made. */
 mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights);
+/* Record a run.  Code and tables are there. */
+mpk_status cuda_calls_record(mpk_context *cx, cuda_machine *m);
 /* Waits for the last run. */
 void cuda_calls_stop(cuda_machine *m);
 /* Where the caller keeps a weight of the image. */

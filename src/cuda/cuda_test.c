@@ -744,7 +744,7 @@ static void run_call(void *user, const fake_launch *l)
         return;
     }
     const rt_kernel *k = (const rt_kernel *)(uintptr_t)l->argument;
-    assert_true(l->cooperative && k->call.is_one && l->n_blocks == 6);
+    assert_true(l->cooperative && l->from_graph && k->call.is_one && l->n_blocks == 6);
     move_addresses(k);
     check_called(c, k);
     c->runs++;

@@ -384,40 +384,45 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
 
 /* ---- objects of another library ---- */
 
-enum { FETCHED = 32, RECORD_LINES = 3, BYTES_LINES = 2, LINE = 64 };
+enum { AHEAD = 12, LINE = 64 };
 
-static void fetch(const void *at, uint32_t n_lines)
+/* Records, and what they point to, lie in no cache if the caller has just looked at other things: both are fetched so
+ * many tensors ahead, the records twice as many. */
+static void fetch_record(const mpk_watch *w, uint32_t i)
 {
-    for (uint32_t i = 0; i < n_lines; i++)
-        __builtin_prefetch((const char *)at + (size_t)i * LINE);
+    for (uint32_t k = 0; i < w->n && k < sizeof w->read / sizeof *w->read; k++)
+        __builtin_prefetch((const void *)((uintptr_t)w->records[i] + w->read[k]));
 }
 
-/* What objects point to lies in no cache if the caller has just looked at other things: fetch it for many at a time. */
-static void fetch_records(const mpk_watch *w, uint32_t first, uint32_t last)
+static void follow_record(const mpk_watch *w, uint32_t i)
 {
-    for (uint32_t i = first; i < last; i++)
-        fetch(*(void *const *)w->objects[i], RECORD_LINES);
-    for (uint32_t i = first; i < last; i++) {
-        const char *record = *(char *const *)w->objects[i];
-        fetch(*(void *const *)(record + w->follow[0]), BYTES_LINES);
-        if (i < w->n_counted)
-            fetch(*(void *const *)(record + w->follow[1]), 1);
-    }
+    if (i >= w->n)
+        return;
+    const char *record = w->records[i];
+    uintptr_t bytes = *(const uintptr_t *)(record + w->follow[0]);
+    __builtin_prefetch((const void *)bytes);
+    __builtin_prefetch((const void *)(bytes + LINE));
+    if (i < w->n_counted)
+        __builtin_prefetch(*(void *const *)(record + w->follow[1]));
 }
 
 static bool is_as_it_was(const mpk_watch *w, uint32_t i, void *list)
 {
     void *address = NULL;
-    return w->item(list, w->place[i]) == w->items[i] && w->where(w->objects[i], &address) == 0 &&
-           address == w->addresses[i] && (i >= w->n_counted || w->version(w->objects[i]) == w->versions[i]);
+    return w->item(list, w->place[i]) == w->items[i] && w->where(&w->records[i], &address) == 0 &&
+           address == w->addresses[i] && (i >= w->n_counted || w->version(&w->records[i]) == w->versions[i]);
 }
 
 uint32_t mpk_first_other(const mpk_watch *w, void *list)
 {
     uint32_t i = 0;
-    for (; i < w->n; i++) {
-        if (i % FETCHED == 0)
-            fetch_records(w, i, i + FETCHED < w->n ? i + FETCHED : w->n);
+    for (; i < 2 * AHEAD; i++)
+        fetch_record(w, i);
+    for (i = 0; i < AHEAD; i++)
+        follow_record(w, i);
+    for (i = 0; i < w->n; i++) {
+        fetch_record(w, i + 2 * AHEAD);
+        follow_record(w, i + AHEAD);
         if (!is_as_it_was(w, i, list))
             break;
     }

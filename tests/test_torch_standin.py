@@ -400,7 +400,14 @@ def test_weights_that_change_before_a_call_that_fails_are_packed_by_the_next(fac
 def test_results_are_made_on_the_gpu_of_the_program(monkeypatch):
     """PyTorch's quick function makes them on the current one."""
     made, current = [], 0
-    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", lambda *a: made.append(("fast", *a)))
+
+    def fast(*a):
+        made.append(("fast", *a))
+
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", fast)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert backend.maker(torch.device("cuda:0")) is fast  # there is no other
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
     monkeypatch.setattr(torch, "empty_strided", lambda *a, **more: made.append((more["device"], *a)))
     make = backend.maker(torch.device("cuda:1"))

@@ -208,7 +208,7 @@ def maker(device: torch.device) -> Callable:
     """What makes a tensor of a shape, strides and a dtype there, its elements of any value: the function that PyTorch's
     own compiled code calls, which takes half the time of empty_strided, if there is one."""
     fast = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None)
-    if fast is not None and device.type == "cpu":
+    if fast is not None and (device.type == "cpu" or torch.cuda.device_count() == 1):
         return fast
     current = getattr(torch._C, "_cuda_getDevice", None)  # where that function makes them
 

@@ -58,9 +58,9 @@ class Interface:
         self._look_at_one()
 
     def _look_at_one(self) -> None:
-        """Make sure that an at::Tensor is a pointer to the tensor's record (c10::TensorImpl), and find what is read of a
-        record: where its storage is pointed to, and, three words on in the PyTorch of today, its count of changes; 17 to
-        20 words on its offset, size and dtype.  To fetch these ahead, so an error there costs time only."""
+        """Make sure that an at::Tensor is a pointer to the tensor's record (c10::TensorImpl), and find what is read of
+        one: where its storage is pointed to; in the PyTorch of today three words on its count of changes, and 17 to 20
+        words on its offset, size and dtype.  To fetch these ahead, so an error there costs time only."""
         with torch.utils._python_dispatch._disable_current_modes():
             tensor = torch.empty(1, device="cpu")
         references = References([tensor], self)

@@ -236,6 +236,17 @@ def test_weights_are_packed_once_and_again_when_they_change(face, interface):
     assert len(packs) == 5
 
 
+def test_a_pytorch_whose_tensors_are_more_than_pointers_is_asked_from_python(monkeypatch):
+    class Elsewhere(statics.References):
+        def __init__(self, tensors, to):
+            self.other = torch.zeros(1)
+            super().__init__([self.other], to)
+
+    assert statics._interface() is not None
+    monkeypatch.setattr(statics, "References", Elsewhere)
+    assert statics._interface() is None
+
+
 def changed(held):
     """What was changed, told once."""
     which, held.changed = held.changed, set()

@@ -104,9 +104,7 @@ static mpk_status compile_source(mpk_context *cx, const char *name, const cuda_s
 
 static mpk_status compile_kernel(mpk_context *cx, const cuda_source *how, str source, text *code, bool *cached)
 {
-    cuda_source s = *how;
-    s.in_units = true;
-    return compile_source(cx, "mpk.cu", &s, source, code, cached);
+    return compile_source(cx, "mpk.cu", how, source, code, cached);
 }
 
 /* What packs weights and makes them up: the same for all programs. */
@@ -115,18 +113,24 @@ static mpk_status compile_loader(mpk_context *cx, const cuda_source *how, text *
     arena a = {0};
     str source;
     bool cached;
+    cuda_source whole = *how;
     mpk_status status = gen_source_expand(cx, &a, "pack.cuh", &source);
+    whole.in_units = false;
     if (status == MPK_OK)
-        status = compile_source(cx, "mpk_loader.cu", how, source, code, &cached);
+        status = compile_source(cx, "mpk_loader.cu", &whole, source, code, &cached);
     arena_free(&a);
     return status;
 }
 
-/* How a machine's sources are compiled. */
+/* How a machine's sources are compiled.  Kernels of calls are small, and between their products stand bodies of the
+ * second unit, each of which would save registers of the first (device/units.cuh). */
 static cuda_source compile_how(const cuda_machine *m)
 {
-    return (cuda_source){
-        .arch = &m->arch, .as_ptx = m->as_ptx, .checked = m->options.checked, .keep_folder = m->options.keep};
+    return (cuda_source){.arch = &m->arch,
+                         .as_ptx = m->as_ptx,
+                         .in_units = m->options.mode != CUDA_CALLS,
+                         .checked = m->options.checked,
+                         .keep_folder = m->options.keep};
 }
 
 cuda_code_head cuda_head_of(str source, size_t loader_bytes)
@@ -170,7 +174,7 @@ mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch 
 {
     arena a = {0};
     gen_arch arch = *row;
-    const cuda_source how = {.arch = &arch, .keep_folder = keep};
+    const cuda_source how = {.arch = &arch, .in_units = true, .keep_folder = keep};
     gen_source source;
     uint32_t shared;
     text loader = {0}, kernel = {0};

@@ -635,15 +635,22 @@ static mpk_status serve(mpk_context *cx, model_bed *bed, uint64_t seed, uint32_t
     return MPK_OK;
 }
 
-static mpk_status serve_twice(mpk_context *cx, model_bed *bed, uint64_t seed, bool small)
+/* Sums are in another order where the bodies for another number of tokens run: in bf16 two tokens that are nearly as
+ * likely may change places, once in a hundred runs of this check.  So there one request may differ; one that reads what
+ * belongs to another does not stay alone. */
+static mpk_status serve_twice(mpk_context *cx, model_bed *bed, uint64_t seed, bool small, uint32_t may_differ)
 {
     static int32_t alone[REQUESTS][ANSWER], among[REQUESTS][ANSWER];
+    uint32_t differ = 0;
     const uint32_t n = small ? 2 : REQUESTS, answer = small ? 3 : ANSWER;
     NOTE(cx, serve(cx, bed, seed, n, n, answer, among), "serving %u requests together", n);
     nanosleep(&(struct timespec){0, 400000000}, NULL); /* the kernel goes to rest, and must come back */
     NOTE(cx, serve(cx, bed, seed, n, 1, answer, alone), "serving them one by one");
-    CHECK(cx, memcmp(alone, among, sizeof alone) == 0, MPK_EVERIFY,
-          "a request among others got other tokens than alone");
+    for (uint32_t r = 0; r < n; r++)
+        differ += memcmp(alone[r], among[r], answer * sizeof alone[r][0]) != 0;
+    CHECK(cx, differ <= may_differ, MPK_EVERIFY,
+          "%u of %u requests got other tokens among others than alone, %u may, where two are nearly as likely", differ,
+          n, may_differ);
     return MPK_OK;
 }
 
@@ -690,7 +697,7 @@ static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, mo
     snprintf(words, WORDS, "logits differ by %.1e of their range", worst);
     TRY(repeat(cx, u, bed, seed, repeats));
     uint64_t start = clock_ns();
-    TRY(serve_twice(cx, bed, seed, it->small));
+    TRY(serve_twice(cx, bed, seed, it->small, it->dtype != IR_F32));
     snprintf(words, WORDS, "logits differ by %.1e of their range, %d runs the same, %d requests served in %.2f s",
              worst, repeats, 2 * (it->small ? 2 : REQUESTS), (double)(clock_ns() - start) * 1e-9);
     return MPK_OK;

@@ -92,7 +92,6 @@ static const char *const decode_graphs[] = {
           "heads = 16, splits = 9, unit = 64, window = 70"),
     SPLIT("16", "4096", "64", "128", "16", "2", "33", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 16, unit = 64"),
     SPLIT("7", "768", "32", "64", "3", "40", "90", "2", "", "", "heads = 8, splits = 5, unit = 256"),
-    SPLIT("11", "768", "32", "64", "9", "7", "63", "2", "", "", "heads = 8, splits = 3, unit = 64"),
     SPLIT("8", "4096", "64", "128", "3", "9", "27", "8", NORMS, ", %qn, %kn",
           "heads = 16, splits = 5, unit = 64, own = 2"),
     SPLIT("3", "768", "32", "64", "3", "12", "36", "2", "", "",

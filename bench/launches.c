@@ -155,8 +155,8 @@ static mpk_status least_time(mpk_context *cx, bed *b, way *call, cuda_stream s, 
 static mpk_status record_graph(mpk_context *cx, bed *b)
 {
     TRY(cuda_graph_begin(cx, b->gpu, b->own));
-    mpk_status status = launch_together(cx, b, b->own), ended = cuda_graph_end(cx, b->gpu, b->own, &b->graph);
-    return status == MPK_OK ? ended : status;
+    mpk_status status = launch_together(cx, b, b->own);
+    return cuda_graph_end(cx, b->gpu, b->own, status, &b->graph);
 }
 
 static mpk_status set_up(mpk_context *cx, bed *b)

@@ -76,14 +76,12 @@ static mpk_status launch_step(mpk_context *cx, cuda_machine *m, bool early)
 /* graph n_graphs: no operators. */
 static mpk_status record(mpk_context *cx, cuda_machine *m, uint32_t graph, bool with_step, cuda_graph *out)
 {
-    mpk_context late = {0};
     bool early = false;
     TRY(cuda_graph_begin(cx, m->gpu, m->work));
     mpk_status status = graph < m->machine.image.n_graphs ? launch_ops(cx, m, graph, &early) : MPK_OK;
     if (status == MPK_OK && with_step)
         status = launch_step(cx, m, early);
-    mpk_status ended = cuda_graph_end(status == MPK_OK ? cx : &late, m->gpu, m->work, out);
-    return status == MPK_OK ? ended : status;
+    return cuda_graph_end(cx, m->gpu, m->work, status, out);
 }
 
 /* ---- steps ---- */

@@ -393,11 +393,9 @@ mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const cuda_weights
 
 mpk_status cuda_calls_record(mpk_context *cx, cuda_machine *m)
 {
-    mpk_context late = {0};
     TRY(cuda_graph_begin(cx, m->gpu, m->work));
     mpk_status status = cuda_launch_main(cx, m, m->work);
-    mpk_status ended = cuda_graph_end(status == MPK_OK ? cx : &late, m->gpu, m->work, &m->calls->run);
-    return status == MPK_OK ? ended : status;
+    return cuda_graph_end(cx, m->gpu, m->work, status, &m->calls->run);
 }
 
 void cuda_calls_stop(cuda_machine *m)

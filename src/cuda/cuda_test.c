@@ -841,7 +841,7 @@ static void test_order_of_calls(void **state)
     check_ok(&c.b->cx, cuda_graph_begin(&c.b->cx, m->gpu, stream));
     check_fails(&c.b->cx, MPK_EUNSUPPORTED, "captured", call_with(&c, NULL, slots, stream, data));
     cuda_graph graph;
-    check_ok(&c.b->cx, cuda_graph_end(&c.b->cx, m->gpu, stream, &graph));
+    check_ok(&c.b->cx, cuda_graph_end(&c.b->cx, m->gpu, stream, MPK_OK, &graph));
     cuda_graph_release(m->gpu, graph);
     cuda_stream_release(m->gpu, stream);
     machine_stop(other.b->m);

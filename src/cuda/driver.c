@@ -713,7 +713,7 @@ mpk_status cuda_graph_begin(mpk_context *cx, cuda_gpu *g, cuda_stream s)
     return MPK_OK;
 }
 
-mpk_status cuda_graph_end(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_graph *out)
+static mpk_status end_recording(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_graph *out)
 {
     graph_handle recorded = NULL;
     cuda_graph ready = NULL;
@@ -724,6 +724,13 @@ mpk_status cuda_graph_end(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_grap
         return fail(cx, g->d, code, "cuGraphInstantiateWithFlags", "make recorded launches ready");
     *out = ready;
     return MPK_OK;
+}
+
+mpk_status cuda_graph_end(mpk_context *cx, cuda_gpu *g, cuda_stream s, mpk_status status, cuda_graph *out)
+{
+    mpk_context late = {0};
+    mpk_status ended = end_recording(status == MPK_OK ? cx : &late, g, s, out);
+    return status == MPK_OK ? ended : status;
 }
 
 mpk_status cuda_graph_launch(mpk_context *cx, cuda_gpu *g, cuda_graph graph, cuda_stream s)

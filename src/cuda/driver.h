@@ -164,9 +164,10 @@ mpk_status cuda_launch_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, const cud
 /* ---- Graphs: many launches recorded, then started as one ---- */
 
 /* What this thread puts on s until the end is recorded and not run.  Between the two only launches, copies and fills on
- * a stream are allowed; after a failure between them call cuda_graph_end all the same. */
+ * a stream are allowed.  status: how these went; after a failure call cuda_graph_end all the same: it ends the
+ * recording and returns that failure, whose words stay in cx. */
 mpk_status cuda_graph_begin(mpk_context *cx, cuda_gpu *g, cuda_stream s);
-mpk_status cuda_graph_end(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_graph *out);
+mpk_status cuda_graph_end(mpk_context *cx, cuda_gpu *g, cuda_stream s, mpk_status status, cuda_graph *out);
 mpk_status cuda_graph_launch(mpk_context *cx, cuda_gpu *g, cuda_graph graph, cuda_stream s);
 void cuda_graph_release(cuda_gpu *g, cuda_graph graph);
 

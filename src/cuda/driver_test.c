@@ -71,7 +71,7 @@ static mpk_status record_launches(mpk_context *cx, use *u, cuda_launch *l)
     TRY(cuda_launch_on(cx, u->g, u->s, l));
     TRY(cuda_launch_on(cx, u->g, u->s, l));
     u->is_recording = false;
-    TRY(cuda_graph_end(cx, u->g, u->s, &u->graph));
+    TRY(cuda_graph_end(cx, u->g, u->s, MPK_OK, &u->graph));
     return cuda_graph_launch(cx, u->g, u->graph, u->s);
 }
 
@@ -113,7 +113,7 @@ static void end_all(use *u)
 {
     mpk_context cx = {0};
     if (u->is_recording)
-        cuda_graph_end(&cx, u->g, u->s, &u->graph);
+        cuda_graph_end(&cx, u->g, u->s, MPK_OK, &u->graph);
     if (u->is_registered)
         cuda_host_unregister(u->g, u->registered);
     if (u->g) {

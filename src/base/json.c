@@ -1,7 +1,7 @@
 /* json.c - a recursive-descent JSON reader.
  *
- * The items of a list are gathered in a scratch arena while their number is not known and then copied to an array of
- * just that size; containers nest, so scratch memory is given back as a stack.  Linear time, also for checking names.
+ * While their number is not known the items of a list are gathered on one stack, on top of those of the containers
+ * around it, and then copied to an array of just that size.  Linear time, also for checking names.
  */
 #include "base/json.h"
 
@@ -14,7 +14,8 @@ enum { MAX_DEPTH = 256, MAX_NUMBER_BYTES = 128 };
 typedef struct reader {
     mpk_context *cx;
     arena *a;
-    arena scratch; /* a stack: see above */
+    VEC(json_value) items; /* a stack, in `scratch`: see above */
+    arena scratch;
     str source;
     size_t at;
 } reader;
@@ -270,6 +271,7 @@ static mpk_status read_word(reader *r, json_value *out)
 
 static mpk_status check_names(reader *r, const json_value *items, size_t n)
 {
+    const arena_mark mark = arena_get_mark(&r->scratch);
     map names = {0};
     for (size_t i = 0; i < n; i++) {
         bool twice = n <= 8 ? false : map_get(&names, items[i].key, NULL);
@@ -280,6 +282,7 @@ static mpk_status check_names(reader *r, const json_value *items, size_t n)
         if (n > 8)
             TRY(map_put(r->cx, &r->scratch, &names, items[i].key, i));
     }
+    arena_reset(&r->scratch, mark);
     return MPK_OK;
 }
 
@@ -288,11 +291,11 @@ static mpk_status read_items(reader *r, unsigned depth, json_value *out)
 {
     bool object = out->kind == JSON_KIND_OBJECT;
     int close = object ? '}' : ']';
-    VEC(json_value) items = {0};
+    const size_t first = r->items.n;
     skip_space(r);
     while (peek(r) != close) {
         json_value item = {0};
-        if (items.n)
+        if (r->items.n > first)
             TRY(take(r, ',', object ? "a comma or }" : "a comma or ]"));
         if (object) {
             skip_space(r);
@@ -300,17 +303,19 @@ static mpk_status read_items(reader *r, unsigned depth, json_value *out)
             TRY(take(r, ':', "a colon"));
         }
         TRY(read_value(r, depth + 1, &item));
-        PUSH(r->cx, &r->scratch, &items, item);
+        PUSH(r->cx, &r->scratch, &r->items, item);
         skip_space(r);
     }
     r->at++;
+    const size_t n = r->items.n - first;
     json_value *copy;
-    NEW(r->cx, r->a, copy, items.n);
-    if (items.n)
-        memcpy(copy, items.at, items.n * sizeof *copy);
+    NEW(r->cx, r->a, copy, n);
+    if (n)
+        memcpy(copy, r->items.at + first, n * sizeof *copy);
+    r->items.n = first;
     out->items = copy;
-    out->n = items.n;
-    return object ? check_names(r, copy, items.n) : MPK_OK;
+    out->n = n;
+    return object ? check_names(r, copy, n) : MPK_OK;
 }
 
 static mpk_status read_value(reader *r, unsigned depth, json_value *out)
@@ -327,10 +332,7 @@ static mpk_status read_value(reader *r, unsigned depth, json_value *out)
         return read_word(r, out);
     r->at++;
     out->kind = c == '{' ? JSON_KIND_OBJECT : JSON_KIND_LIST;
-    arena_mark mark = arena_get_mark(&r->scratch);
-    TRY(read_items(r, depth, out));
-    arena_reset(&r->scratch, mark);
-    return MPK_OK;
+    return read_items(r, depth, out);
 }
 
 static mpk_status read_document(reader *r, json_value *out)

@@ -1,16 +1,20 @@
 /* cmd_batch.c - mpk batch: many requests from a file of JSON lines, answered in their order.
  *
  * Input: one object a line; output: one object a line with text, tokens and finish_reason, or with error.  The window
- * of lines that are in work is a few times the batch, so that memory does not grow with the file.
+ * of lines that are in work is a few times the batch, so that memory does not grow with the file.  An answer goes out
+ * when it is there, also while the next line is still to come: who writes into a pipe may wait for it.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "cli/cli.h"
+#include "cli/lines.h"
 
-enum { MAX_STOPS = 16, WINDOW_BATCHES = 4, DEFAULT_BATCH = 16, MAX_LINE_BYTES = 64 << 20, ERROR_BYTES = 512 };
+enum { MAX_STOPS = 16, WINDOW_BATCHES = 4, DEFAULT_BATCH = 16, ERROR_BYTES = 512, LOOK_MS = 10 };
 
 typedef struct batch_arguments {
     const char *model, *requests, *out;
@@ -39,7 +43,8 @@ typedef struct batch {
     mpk_context *cx;
     mpk_engine *engine;
     arena arena; /* of one line */
-    FILE *in, *out;
+    int in;      /* descriptor */
+    FILE *out;
     const char *in_name, *out_name;
     uint32_t max_tokens, window;
     job *jobs; /* [window], a ring */
@@ -266,35 +271,46 @@ static int finish_job(batch *b, job *j)
     return code;
 }
 
-static bool is_blank(const char *line, ssize_t n)
+static bool is_blank(const char *line, size_t n)
 {
-    while (n > 0 && memchr(" \t\r\n", line[n - 1], 4))
+    while (n > 0 && memchr(" \t\r", line[n - 1], 3))
         n--;
-    return n <= 0;
+    return n == 0;
 }
 
-/* Read lines while the window has room, else finish the oldest. */
+/* Is the answer there?  Waits a little, for news of the request. */
+static bool is_done(batch *b, const job *j)
+{
+    mpk_piece piece;
+    return !j->request || mpk_request_read(b->cx, j->request, LOOK_MS, &piece) != MPK_OK || piece.finish != MPK_RUNNING;
+}
+
+/* Start what has come and finish the oldest, whichever can be done. */
 static int run_lines(batch *b)
 {
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t n = 0;
+    cli_lines lines = {.fd = b->in};
+    cli_line state = CLI_LINE;
     int code = CLI_DONE;
-    while (code == CLI_DONE && n >= 0 && !cli_interrupted()) {
-        if (b->n_read - b->n_written == b->window)
-            code = finish_job(b, &b->jobs[b->n_written % b->window]);
-        else if ((n = getline(&line, &capacity, b->in)) > 0 && !is_blank(line, n))
-            start_job(b, line, (size_t)n, &b->jobs[b->n_read++ % b->window]);
+    while (code == CLI_DONE && state != CLI_LINE_END && !cli_interrupted()) {
+        const bool any = b->n_written < b->n_read, full = b->n_read - b->n_written == b->window;
+        job *oldest = &b->jobs[b->n_written % b->window];
+        const char *line;
+        size_t n;
+        state = full ? CLI_LINE_NONE : cli_lines_next(&lines, !any, &line, &n);
+        if (state == CLI_LINE && !is_blank(line, n))
+            start_job(b, line, n, &b->jobs[b->n_read++ % b->window]);
+        else if (state == CLI_LINE_NONE && (full || is_done(b, oldest)))
+            code = finish_job(b, oldest);
+        else if (state == CLI_LINE_ERROR && errno != EINTR)
+            code = cli_fail(b->command, "cannot read %s: %s", b->in_name, strerror(errno));
     }
-    if (code == CLI_DONE && n < 0 && !feof(b->in)) /* a read that failed, or no memory for the line */
-        code = cli_fail(b->command, "cannot read %s: %s", b->in_name, strerror(errno));
     while (code == CLI_DONE && b->n_written < b->n_read && !cli_interrupted())
         code = finish_job(b, &b->jobs[b->n_written % b->window]);
     if (code == CLI_DONE && cli_interrupted())
         code = cli_fail(b->command, "interrupted: %zu of %zu requests were answered", b->n_written, b->n_read);
     for (; b->n_written < b->n_read; b->n_written++)
         end_job(&b->jobs[b->n_written % b->window]);
-    free(line);
+    cli_lines_free(&lines);
     return code;
 }
 
@@ -331,8 +347,8 @@ static int open_engine(batch *b, batch_arguments *args)
 static int open_files(batch *b, batch_arguments *args)
 {
     bool from_standard = strcmp(args->requests, "-") == 0;
-    b->in = from_standard ? stdin : fopen(args->requests, "rb");
-    if (!b->in)
+    b->in = from_standard ? STDIN_FILENO : open(args->requests, O_RDONLY | O_CLOEXEC);
+    if (b->in < 0)
         return cli_fail(b->command, "cannot open %s: %s", args->requests, strerror(errno));
     int code = CLI_DONE;
     b->out = args->out ? fopen(args->out, "wb") : stdout;
@@ -341,7 +357,7 @@ static int open_files(batch *b, batch_arguments *args)
     else
         code = open_engine(b, args);
     if (!from_standard)
-        fclose(b->in);
+        close(b->in);
     if (b->out && args->out && fclose(b->out) != 0 && code == CLI_DONE)
         code = cli_fail(b->command, "cannot write %s: %s", args->out, strerror(errno));
     return code;

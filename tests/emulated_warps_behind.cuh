@@ -33,6 +33,7 @@ struct emulated_list {
     const emulated_late *late;
     void *kept[EMULATED_LATE]; /* what they become */
     rt_u32 n_late;
+    rt_u32 pages, in_flight;                 /* of the ring: all, or half of them as for JIT tasks */
     rt_u32 first;                            /* pages that are gone before the first task */
     mpk_ring loaded, taken[EMULATED_BODIES]; /* where the ring stood at the end, for each side */
 };
@@ -42,8 +43,8 @@ static emulated_list emulated_tasks;
 static void emulated_load(void)
 {
     mpk_load l = {};
-    l.ring.n = l.tail.n = MPK_PAGES;
-    l.in_flight = 3;
+    l.ring.n = l.tail.n = emulated_tasks.pages;
+    l.in_flight = emulated_tasks.in_flight;
     l.aot = 1;
     for (rt_u32 i = 0; i < emulated_tasks.first; i++)
         load_page(&l, 0, 0);
@@ -91,7 +92,7 @@ static void emulated_clerk(void)
 /* A thread that runs bodies. */
 static void emulated_bodies(void)
 {
-    mpk_ring ring = {0, MPK_PAGES, 0, 0};
+    mpk_ring ring = {0, emulated_tasks.pages, 0, 0};
     for (rt_u32 i = 0, page; i < emulated_tasks.first; i++) {
         ring_take(&ring, &page);
         ring_release(page);
@@ -130,7 +131,9 @@ static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
 {
     emulated_state = seed * 2 + 1;
     emulated_n_bulk = emulated_idle = 0;
-    emulated_tasks.first = emulated_random(MPK_PAGES);
+    emulated_tasks.pages = emulated_random(2) ? MPK_PAGES : MPK_PAGES / 2;
+    emulated_tasks.in_flight = emulated_random(2) ? emulated_tasks.pages : 1 + emulated_random(3);
+    emulated_tasks.first = emulated_random(emulated_tasks.pages);
     memset(&mpk_w, 0, sizeof mpk_w);
     memset(emulated_warps, 0, sizeof emulated_warps);
     memset(emulated_barriers, 0, sizeof emulated_barriers);

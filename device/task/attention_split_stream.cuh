@@ -148,8 +148,9 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
         return;
     const int live = (int)mpk_smaller(mpk_w.live[RT_TOKENS], l.e->hi[0]); /* a task has all tokens */
     attention_plan_step(l.e, live, s, &plan);
-    const rt_u32 more = plan.all < ATTENTION_LONG * s.splits ? 0 : ATTENTION_MORE_IN_FLIGHT;
-    l.in_flight += more;
+    const rt_u32 in_flight = l.in_flight;
+    if (plan.all >= ATTENTION_LONG * s.splits)
+        l.in_flight = mpk_smaller(in_flight + ATTENTION_MORE_IN_FLIGHT, l.ring.n);
 #pragma unroll 1
     for (int head = (int)l.e->lo[2] / columns; head < (int)l.e->hi[2] / columns; head++)
 #pragma unroll 1
@@ -169,7 +170,7 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
                 }
             }
         }
-    l.in_flight -= more;
+    l.in_flight = in_flight;
 }
 
 /* ---- heads of the step ---- */

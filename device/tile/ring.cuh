@@ -55,7 +55,7 @@ struct mpk_load {
     mpk_ring ring;
     mpk_ring tail;    /* the oldest page whose copy may be under way */
     rt_u32 flying;    /* pages from tail on */
-    rt_u32 in_flight; /* most that may */
+    rt_u32 in_flight; /* most that may; at most ring.n: of a page that is filled again a barrier tells another phase */
     rt_u32 step;      /* number of the step that it loads for, since the kernel began */
     rt_u32 known;     /* number + 1 of the last step whose data it has seen */
     rt_u32 pages;     /* asked for since that step's first */
@@ -64,11 +64,17 @@ struct mpk_load {
     rt_u64 policy;
 };
 
+/* Is there nothing to load for any more?  The machine aborts, or the step that is loaded ahead does not come. */
+MPK_FN bool load_is_over(const mpk_load *l)
+{
+    return ptx_load_flag(&mpk_w.abort) || (l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED);
+}
+
 /* Wait for a barrier of this worker.  0: there is nothing to load for any more. */
 MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
 {
     while (!ptx_barrier_try(b, parity))
-        if (ptx_load_flag(&mpk_w.abort) || (l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED))
+        if (load_is_over(l))
             return 0;
     return 1;
 }
@@ -127,7 +133,7 @@ MPK_FN int load_needs_step(mpk_load *l)
         return 1;
     }
     while (l->step >= ptx_load_flag(&mpk_w.begun)) {
-        if ((l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED) || ptx_load_flag(&mpk_w.abort)) {
+        if (load_is_over(l)) {
             l->cancelled = 1;
             return 0;
         }

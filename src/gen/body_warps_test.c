@@ -1,6 +1,6 @@
 /* body_warps_test.c - the fast device bodies on the host: pages, loaders, warps and products emulated, against `ref`.
- * ctest: slow */
-/* The operators' cases that a body of rank above 0 takes, and shapes of a model (Qwen3-0.6B), go into one source for
+ *
+ * The operators' cases that a body of rank above 0 takes, and shapes of a model (Qwen3-0.6B), go into one source for
  * each architecture, which the C++ compiler that is there turns into a shared object.  For each case, with random
  * operands, everything alive and only some, weights packed as on the GPU:
  *   - any split of output 0, as a list of tasks on one worker, gives what ref gives, within what the dtype allows;
@@ -92,6 +92,7 @@ static const char *const decode_graphs[] = {
           "heads = 16, splits = 9, unit = 64, window = 70"),
     SPLIT("16", "4096", "64", "128", "16", "2", "33", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 16, unit = 64"),
     SPLIT("7", "768", "32", "64", "3", "40", "90", "2", "", "", "heads = 8, splits = 5, unit = 256"),
+    SPLIT("4", "4096", "64", "128", "4", "12", "48", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 1, unit = 64"),
     SPLIT("8", "4096", "64", "128", "3", "9", "27", "8", NORMS, ", %qn, %kn",
           "heads = 16, splits = 5, unit = 64, own = 2"),
     SPLIT("3", "768", "32", "64", "3", "12", "36", "2", "", "",

@@ -94,6 +94,16 @@ MPK_FN void loader_answer(mpk_load *l, const mpk_descriptors *d)
     __syncwarp();
 }
 
+/* Ablation: until all warps that run bodies have turned to entry number `next`.  0: they will not. */
+MPK_FN int loader_await_turn(const mpk_load *l, rt_u32 next)
+{
+    const rt_u32 lane = threadIdx.x % 32;
+    while (!__all_sync(0xffffffffu, lane >= MPK_WARPS || ptx_load_flag(&mpk_w.sides[lane].next) == next))
+        if (load_is_over(l))
+            return 0;
+    return 1;
+}
+
 /* Load one step's list.  0: the step does not come. */
 MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32 *parity)
 {
@@ -105,7 +115,7 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
         mpk_barrier_wait(&mpk_w.entry_full[*slot], *parity);
         l->e = &mpk_w.entries[*slot];
         if (l->e->body != RT_NONE && mpk_body_loads(l->e->body)) {
-            if (!mpk_w.k->tuning.preload && !load_needs_step(l))
+            if (!mpk_w.k->tuning.preload && !loader_await_turn(l, d->list.first + i))
                 return 0;
             mpk_dispatch_load(l->e->body, *l);
         }
@@ -355,20 +365,30 @@ MPK_FN mpk_jit_side *jit_side_of_warp(void)
     return &mpk_w.jit_sides[mpk_thread() / 32];
 }
 /* Run the task of entry `slot`.  A body that waits or loads is called though nothing of its box is alive.  Each body is
- * called from one place, so that its code is there once. */
-MPK_FN void run_entry(rt_u32 slot, mpk_ring *ring)
+ * called from one place, so that its code is there once.  of_list: the task is the next of the list; false: unit 2 has
+ * run it, and gone on from there. */
+MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
 {
     mpk_task t = task_of_entry(slot, ring);
     const rt_u32 body = t.e->body;
     if (mpk_body_waits(body)) {
         mpk_dispatch_waiting(body, t);
-        return;
+        return true;
     }
+#if MPK_BULK && MPK_UNIT == 1
+    if (of_list && mpk_body_many(body)) {
+        mpk_run_many(0);
+        return false;
+    }
+#else
+    (void)of_list;
+#endif
     t.hi0 = mpk_end(t);
     mpk_wait(t);
     if (task_has_work(t))
         mpk_dispatch_body(body, t);
     mpk_trigger(t);
+    return true;
 }
 
 /* ---- steps with JIT tasks ---- */
@@ -443,14 +463,6 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
         return 0;
     if (more)
         take_entry(&s);
-#if MPK_BULK && MPK_UNIT == 1
-    const rt_u32 body = hybrid || mpk_w.direct ? RT_NONE : mpk_w.entries[s.slot].body;
-    if (mpk_body_many(body)) {
-        mpk_run_many(0);
-        *side = *side_of_warp();
-        return 1;
-    }
-#endif
     const rt_u32 choice = hybrid ? agree(&s, more) : CHOICE_AOT;
     if (choice == CHOICE_END)
         return 0;
@@ -464,7 +476,10 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
     mpk_ring ring = {jit ? (rt_u32)(MPK_PAGES - MPK_JIT_PAGES) : 0u,
                      (rt_u32)(jit ? MPK_JIT_PAGES : MPK_PAGES - MPK_JIT_PAGES), jit ? j->at : s.at,
                      jit ? j->parity : s.parity};
-    run_entry(jit ? MPK_JIT_ENTRY : s.slot, &ring);
+    if (!run_entry(jit ? MPK_JIT_ENTRY : s.slot, &ring, !hybrid && !mpk_w.direct)) {
+        *side = *side_of_warp();
+        return 1;
+    }
     const int thread = mpk_thread();
     s = mpk_w.sides[thread / 32];
     s.turn += !hybrid; /* as the clerk, who rests in a hybrid step */
@@ -826,38 +841,66 @@ static __device__ __noinline__ void call_loop(rt_kernel *k)
 
 /* ---- the courier ---- */
 
-/* Move entries of `size` bytes (a multiple of 4), those before number `end`, from one ring to another; all lanes.  How
- * many. */
-MPK_FN rt_u32 courier_move(rt_ring *from, rt_u32 end, const char *source, rt_ring *to, char *target, rt_u32 mask,
-                           rt_u32 size)
+/* A look over the bus takes more than a microsecond, so the courier asks for all words of the host at once, a lane
+ * each, and knows by heart what only it writes. */
+enum { COURIER_COMMANDS, COURIER_REQUESTS, COURIER_WANTED, COURIER_ABORT, COURIER_TAKEN, COURIER_WORDS };
+
+/* The word of this lane. */
+MPK_FN const rt_word *courier_word(const rt_kernel *k)
 {
-    rt_u32 lane = threadIdx.x % 32, words = size / 4;
-    rt_u32 read = from->read.value, written = to->written.value, n = end - read;
-    rt_u32 space = mask + 1 - (written - rt_load_acquire_system(&to->read));
-    n = __shfl_sync(0xffffffffu, n < space ? n : space, 0);
-    for (rt_u32 i = 0; i < n * words; i += 1) {
-        rt_u32 at = i * 32 + lane;
-        if (i * 32 >= n * words)
-            break;
-        if (at < n * words)
-            ((volatile rt_u32 *)(target + (rt_u64)((written + at / words) & mask) * size))[at % words] =
-                ((const volatile rt_u32 *)(source + (rt_u64)((read + at / words) & mask) * size))[at % words];
+    switch (threadIdx.x % 32) {
+    case COURIER_COMMANDS:
+        return &k->host_command_ring->written;
+    case COURIER_REQUESTS:
+        return &k->host_request_ring->written;
+    case COURIER_WANTED:
+        return k->host_once_wanted;
+    case COURIER_ABORT:
+        return k->host_abort;
+    default:
+        return &k->host_token_ring->read;
     }
+}
+
+/* From one ring to another: entries of `size` bytes (a multiple of 4), rings of mask + 1. */
+struct courier_way {
+    rt_ring *from, *to;
+    const char *source;
+    char *target;
+    rt_u32 mask, size;
+    rt_u32 read, written; /* from->read and to->written, the courier's */
+};
+
+MPK_FN courier_way courier_begin(rt_ring *from, const void *source, rt_ring *to, void *target, rt_u32 mask, rt_u32 size)
+{
+    return {from, to, (const char *)source, (char *)target, mask, size, from->read.value, to->written.value};
+}
+
+/* Move the entries before number `end`, as far as there is room; all lanes.  taken: to->read, or what it was.  How
+ * many. */
+MPK_FN rt_u32 courier_move(courier_way *w, rt_u32 end, rt_u32 taken)
+{
+    const rt_u32 lane = threadIdx.x % 32, words = w->size / 4, all = end - w->read,
+                 space = w->mask + 1 - (w->written - taken), n = __shfl_sync(0xffffffffu, mpk_smaller(all, space), 0);
+    for (rt_u32 at = lane; at < n * words; at += 32)
+        ((volatile rt_u32 *)(w->target + (rt_u64)((w->written + at / words) & w->mask) * w->size))[at % words] =
+            ((const volatile rt_u32 *)(w->source + (rt_u64)((w->read + at / words) & w->mask) * w->size))[at % words];
     __syncwarp();
+    w->written += n;
+    w->read += n;
     if (n && lane == 0) {
         __threadfence_system();
-        rt_store_release_system(&to->written, written + n);
-        rt_store_release_system(&from->read, read + n);
+        rt_store_release_system(&w->to->written, w->written);
+        rt_store_release_system(&w->from->read, w->read);
     }
     __syncwarp();
     return n;
 }
 
-/* Host-driven steps and stopping: a few words each way. */
-MPK_FN void courier_words(rt_kernel *k, rt_u32 *asked)
+/* Lane 0.  Host-driven steps and stopping: a few words each way. */
+MPK_FN void courier_words(rt_kernel *k, rt_u32 wanted, rt_u32 abort, rt_u32 *asked, rt_u32 *done)
 {
     rt_control *c = k->machine.control;
-    rt_u32 wanted = rt_load_acquire_system(k->host_once_wanted);
     if (wanted != *asked) {
         c->once_graph = ((const volatile rt_u32 *)k->host_once)[0];
         c->once_tokens = ((const volatile rt_u32 *)k->host_once)[1];
@@ -865,34 +908,12 @@ MPK_FN void courier_words(rt_kernel *k, rt_u32 *asked)
         *asked = wanted;
         rt_store_release_system(&c->once_wanted, wanted);
     }
-    rt_u32 done = rt_load_acquire_system(&c->once_done);
-    if (done != k->host_once_done->value)
-        rt_store_release_system(k->host_once_done, done);
-    if (rt_load_acquire_system(k->host_abort))
+    const rt_u32 now = rt_load_acquire_system(&c->once_done);
+    if (now != *done)
+        rt_store_release_system(k->host_once_done, now);
+    *done = now;
+    if (abort)
         rt_replace_acq_rel_device(&c->abort, RT_RUNNING, RT_STOPPING);
-}
-
-/* Tokens to the host. */
-MPK_FN rt_u32 courier_tokens(rt_kernel *k)
-{
-    rt_machine *m = &k->machine;
-    return courier_move(m->token_ring, rt_load_acquire_system(&m->token_ring->written), (const char *)m->tokens,
-                        k->host_token_ring, (char *)k->host_tokens, m->token_mask, sizeof(rt_token));
-}
-
-/* Requests and commands to the machine.  Whoever sees a command has seen every request that was sent before it: the
- * commands are counted first, and move only when all requests have. */
-MPK_FN rt_u32 courier_requests(rt_kernel *k)
-{
-    rt_machine *m = &k->machine;
-    rt_u32 commands = rt_load_acquire_system(&k->host_command_ring->written);
-    rt_u32 requests = rt_load_acquire_system(&k->host_request_ring->written);
-    rt_u32 n = courier_move(k->host_request_ring, requests, (const char *)k->host_requests, m->request_ring,
-                            (char *)m->requests, m->request_mask, sizeof(rt_request));
-    if (k->host_request_ring->read.value != requests)
-        return n;
-    return n + courier_move(k->host_command_ring, commands, (const char *)k->host_commands, m->command_ring,
-                            (char *)m->commands, m->command_mask, sizeof(rt_command));
 }
 
 /* Tokens that the host has not taken yet: one burst at a time is followed. */
@@ -902,14 +923,14 @@ struct courier_burst {
 };
 
 /* With a profile, one lane: has the host taken them? */
-MPK_FN void courier_note(rt_kernel *k, courier_burst *b, rt_u32 sent)
+MPK_FN void courier_note(rt_kernel *k, courier_burst *b, rt_u32 sent, rt_u32 written, rt_u32 taken)
 {
     if (!b->is_out && sent) {
         b->is_out = 1;
-        b->end = k->host_token_ring->written.value;
+        b->end = written;
         b->since = *(volatile rt_u64 *)&mpk_step.ended_ns;
     }
-    if (b->is_out && (rt_i32)(rt_load_acquire_system(&k->host_token_ring->read) - b->end) >= 0) {
+    if (b->is_out && (rt_i32)(taken - b->end) >= 0) {
         b->is_out = 0;
         k->delays->ns[k->delays->n++ % RT_DELAYS] = (rt_u32)(rt_clock_ns() - b->since);
     }
@@ -918,28 +939,43 @@ MPK_FN void courier_note(rt_kernel *k, courier_burst *b, rt_u32 sent)
 static __device__ __noinline__ void courier_loop(rt_kernel *k)
 {
     rt_machine *m = &k->machine;
-    rt_u32 lane = threadIdx.x % 32, asked = m->control->once_wanted.value;
+    const rt_word *word = courier_word(k);
+    courier_way tokens =
+        courier_begin(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask, sizeof(rt_token));
+    courier_way requests = courier_begin(k->host_request_ring, k->host_requests, m->request_ring, m->requests,
+                                         m->request_mask, sizeof(rt_request));
+    courier_way commands = courier_begin(k->host_command_ring, k->host_commands, m->command_ring, m->commands,
+                                         m->command_mask, sizeof(rt_command));
+    rt_u32 lane = threadIdx.x % 32, asked = m->control->once_wanted.value, done = k->host_once_done->value, last = 0, n;
+    rt_u32 ordered = commands.read; /* as the look before has seen them: the requests before them are seen by now */
     courier_burst burst = {0, 0, 0};
-    while (!ptx_load_flag(&mpk_w.abort)) {
-        rt_u32 sent = courier_tokens(k), n = sent + courier_requests(k);
-        if (k->delays && lane == 0)
-            courier_note(k, &burst, sent);
+    do {
+        const rt_u32 mine = lane < COURIER_WORDS ? rt_load_acquire_system(word) : 0;
+        rt_u32 host[COURIER_WORDS];
+        __syncwarp(); /* what one lane has acquired, all have */
+        for (int i = 0; i < COURIER_WORDS; i++)
+            host[i] = __shfl_sync(0xffffffffu, mine, i);
+        const rt_u32 sent = courier_move(&tokens, rt_load_acquire_system(&m->token_ring->written), host[COURIER_TAKEN]);
+        n = sent;
+        if (!last && requests.read != host[COURIER_REQUESTS])
+            n += courier_move(&requests, host[COURIER_REQUESTS], rt_load_acquire_system(&m->request_ring->read));
+        if (!last && commands.read != ordered && requests.read == host[COURIER_REQUESTS])
+            n += courier_move(&commands, ordered, rt_load_acquire_system(&m->command_ring->read));
+        ordered = host[COURIER_COMMANDS];
         if (lane == 0) {
-            courier_words(k, &asked);
+            if (k->delays)
+                courier_note(k, &burst, sent, tokens.written, host[COURIER_TAKEN]);
+            courier_words(k, host[COURIER_WANTED], host[COURIER_ABORT], &asked, &done);
             if (rt_load_relaxed_device(&m->control->abort) != RT_RUNNING)
                 ptx_store_flag(&mpk_w.abort, 1);
         }
         __syncwarp();
-        if (!n)
+        last = __shfl_sync(0xffffffffu, ptx_load_flag(&mpk_w.abort), 0);
+        if (!n && !last)
             __nanosleep(500);
-    }
-    /* What was written before the end still goes out. */
-    while (courier_tokens(k))
-        ;
-    if (lane == 0) {
-        courier_words(k, &asked);
+    } while (!last || n); /* what was written before the end still goes out */
+    if (lane == 0)
         tell_end(k);
-    }
 }
 
 /* ---- the kernel ---- */
@@ -1021,11 +1057,9 @@ extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(r
         step_loop(k);
 #endif
     else if (warp == MPK_WARPS + 2 && blockIdx.x <= k->machine.n_schedulers) {
-        if (threadIdx.x % 32 == 0)
-            while (!ptx_load_flag(&mpk_w.abort)) {
-                if (!rt_sched_poll(&k->machine, &k->machine.schedulers[blockIdx.x - 1]))
-                    __nanosleep(50);
-            }
+        while (rt_every(!ptx_load_flag(&mpk_w.abort)))
+            if (!rt_sched_poll(&k->machine, &k->machine.schedulers[blockIdx.x - 1]))
+                __nanosleep(50);
     }
 #if !MPK_CALLS
     else if (warp == MPK_WARPS + 3 && blockIdx.x == 0 && !k->call.is_one)

@@ -1,6 +1,9 @@
-/* rt_step_test.c - the usual step against the general way: two step tasks get the same requests, commands and tokens,
- * and one of them is made to take the general way each time.  Both must publish the same steps, bit by bit, hold the
- * same pages and tell the host the same.  Every other time steps are filled so that company changes no bit.
+/* rt_step_test.c - what lanes do together, with as many as the includer says (rt_step_lanes_test.c).
+ *
+ * The usual step against the general way: two step tasks get the same requests, commands and tokens, and one of them is
+ * made to take the general way each time.  Both must publish the same steps, bit by bit, hold the same pages and tell
+ * the host the same.  Every other time steps are filled so that company changes no bit.  And a scheduler, which deals
+ * JIT tasks to workers in turn.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -248,9 +251,10 @@ static void check_same(const bed *a, const bed *b)
 static struct lanes {
     ucontext_t main, at[RT_LANES];
     char stacks[RT_LANES][64 * 1024];
-    bed *bed;
+    int (*what)(void *user);
+    void *user;
     int kind[RT_LANES], result[RT_LANES]; /* kind of the meeting that each waits for; -1: it has ended */
-    rt_u32 current, said, heard;
+    rt_u32 current, said, heard, word;
     uint64_t draws;
 } lanes;
 
@@ -268,9 +272,14 @@ rt_u32 lanes_meet(int kind, int says)
     return lanes.heard;
 }
 
+rt_u32 *lanes_word(void)
+{
+    return &lanes.word;
+}
+
 static void lane_main(void)
 {
-    lanes.result[lanes.current] = rt_step_poll(&lanes.bed->m, &lanes.bed->worker);
+    lanes.result[lanes.current] = lanes.what(lanes.user);
     lanes.kind[lanes.current] = -1;
 }
 
@@ -284,9 +293,11 @@ static void begin_lane(void)
     makecontext(&lanes.at[lanes.current], lane_main, 0);
 }
 
-static int step(bed *b)
+/* Let all lanes do it; what each says. */
+static int by_lanes(int (*what)(void *user), void *user)
 {
-    lanes.bed = b;
+    lanes.what = what;
+    lanes.user = user;
     for (lanes.current = 0; lanes.current < RT_LANES; lanes.current++)
         begin_lane();
     do {
@@ -308,19 +319,25 @@ static int step(bed *b)
 
 #else
 
-static int step(bed *b)
+static int by_lanes(int (*what)(void *user), void *user)
 {
-    return rt_step_poll(&b->m, &b->worker);
+    return what(user);
 }
 
 #endif
+
+static int step(void *user)
+{
+    bed *b = user;
+    return rt_step_poll(&b->m, &b->worker);
+}
 
 /* The step task; 2: it took the usual step, which has no need to read the doorbell. */
 static int poll(bed *b)
 {
     enum { UNREAD = 0x5eed };
     b->worker.doorbell = UNREAD;
-    int published = step(b);
+    int published = by_lanes(step, b);
     return published + (b->worker.doorbell == UNREAD);
 }
 
@@ -366,6 +383,103 @@ static void test_usual_step_is_the_general_one(void **state)
     assert_true(usual > 70 * POLLS / 10);
 }
 
+/* ---- a scheduler ---- */
+
+enum { DEALT_WORKERS = 140, DEALT_TASKS = 400, DEALT_EVENTS = 8, DEALT_SLOTS = 512 };
+
+typedef struct dealer {
+    rt_machine m;
+    rt_control control;
+    rt_graph graph;
+    rt_scheduler scheduler;
+    rt_worker workers[DEALT_WORKERS];
+    rt_task tasks[DEALT_TASKS];
+    rt_event events[DEALT_EVENTS];
+    rt_queue event, jit[DEALT_WORKERS];
+    rt_slot_word event_slots[DEALT_EVENTS], jit_slots[DEALT_WORKERS][DEALT_SLOTS];
+} dealer;
+
+static dealer *make_dealer(uint64_t seed)
+{
+    dealer *d = calloc(1, sizeof *d);
+    assert_non_null(d);
+    d->m = (rt_machine){.graphs = &d->graph,
+                        .events = d->events,
+                        .tasks = d->tasks,
+                        .n_workers = 1 + (rt_u32)(rng_u64(seed, 0) % DEALT_WORKERS),
+                        .control = &d->control,
+                        .workers = d->workers,
+                        .limits = {.processors = 1},
+                        .event = &d->event,
+                        .event_slots = d->event_slots,
+                        .event_mask = DEALT_EVENTS - 1,
+                        .jit = d->jit,
+                        .jit_slots = &d->jit_slots[0][0],
+                        .jit_mask = DEALT_SLOTS - 1};
+    rt_queue_reset(&d->event, d->event_slots, DEALT_EVENTS - 1);
+    for (uint32_t i = 0; i < d->m.n_workers; i++)
+        rt_queue_reset(&d->jit[i], d->jit_slots[i], DEALT_SLOTS - 1);
+    for (uint32_t i = 0; i < DEALT_TASKS; i++)
+        d->tasks[i].worker = rng_u64(seed, 100 + i) % 4 ? RT_NONE : 0;
+    for (uint32_t i = 0, first = 0; i < DEALT_EVENTS; i++) {
+        rt_u32 n = (rt_u32)(rng_u64(seed, 1 + i) % (DEALT_TASKS / DEALT_EVENTS + 1));
+        d->events[i] = (rt_event){.first = first, .last = first + n};
+        first += n;
+    }
+    d->scheduler.next_worker = (rt_u32)(rng_u64(seed, 50) % d->m.n_workers);
+    return d;
+}
+
+static int deal(void *user)
+{
+    dealer *d = user;
+    return rt_sched_poll(&d->m, &d->scheduler);
+}
+
+/* Each JIT task of the events goes to one worker, and the workers have them in turn, over all events. */
+static void check_dealt(dealer *d, rt_u32 next)
+{
+    for (uint32_t i = 0; i < DEALT_EVENTS; i++)
+        for (rt_u32 t = d->events[i].first; t < d->events[i].last; t++) {
+            if (d->tasks[t].worker != RT_NONE)
+                continue;
+            rt_u32 found = 0;
+            for (rt_u32 k = 0; k < d->jit[next].written.value; k++)
+                found += d->jit_slots[next][k].item == t;
+            assert_int_equal(found, 1);
+            d->tasks[t].worker = next; /* marks it */
+            next = (next + 1) % d->m.n_workers;
+        }
+    assert_int_equal(d->scheduler.next_worker, next);
+}
+
+static void test_scheduler_deals_in_turn(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    for (uint32_t round = 0; round < 40; round++) {
+        dealer *d = make_dealer(seed + round);
+        rt_u32 begin = d->scheduler.next_worker, item, dealt = 0, jit = 0;
+        assert_int_equal(by_lanes(deal, d), 0);
+        for (uint32_t i = 0; i < DEALT_EVENTS; i++)
+            assert_true(rt_queue_push(&d->event, d->event_slots, DEALT_EVENTS - 1, i));
+        for (uint32_t i = 0; i < DEALT_EVENTS; i++)
+            assert_int_equal(by_lanes(deal, d), 1);
+        assert_int_equal(by_lanes(deal, d), 0);
+        for (uint32_t i = 0; i < d->events[DEALT_EVENTS - 1].last; i++)
+            jit += d->tasks[i].worker == RT_NONE;
+        check_dealt(d, begin);
+        for (uint32_t w = 0; w < d->m.n_workers; w++)
+            while (rt_queue_pop(&d->jit[w], d->jit_slots[w], DEALT_SLOTS - 1, &item)) {
+                assert_int_equal(d->tasks[item].worker, w);
+                dealt++;
+            }
+        assert_int_equal(dealt, jit);
+        assert_int_equal(d->control.abort.value, RT_RUNNING);
+        free(d);
+    }
+}
+
 /* What goes into the step word comes out of it. */
 static void test_step_word(void **state)
 {
@@ -388,6 +502,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_usual_step_is_the_general_one),
+        cmocka_unit_test(test_scheduler_deals_in_turn),
         cmocka_unit_test(test_step_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

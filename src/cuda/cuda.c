@@ -20,9 +20,10 @@
 enum {
     OWN_SHARED_BYTES = 8192, /* of the worker itself, at most */
     SPIN_NS = 20000,
-    SHORT_SLEEP_NS = 10000,
+    SHORT_SLEEP_NS = 5000,
+    LONG_SLEEP_NS = 100000,
     LOOK_NS = 2000000,  /* between looks at the stream */
-    LONG_WAIT = 2000,   /* short sleeps without news before longer ones */
+    LONG_WAIT = 4000,   /* short sleeps without news before longer ones */
     LENT_AT_START = 16, /* pieces of pinned memory for logits */
 };
 static const uint64_t STOP_NS = 10000000000u; /* how long a kernel that was told to stop may take, and no less than a
@@ -529,7 +530,7 @@ static void rest(patience *p)
         p->slack = prctl(PR_GET_TIMERSLACK);
         prctl(PR_SET_TIMERSLACK, 1000ul); /* otherwise a sleep takes 50 us longer */
     }
-    nanosleep(&(struct timespec){0, p->sleeps < LONG_WAIT ? SHORT_SLEEP_NS : 10 * SHORT_SLEEP_NS}, NULL);
+    nanosleep(&(struct timespec){0, p->sleeps < LONG_WAIT ? SHORT_SLEEP_NS : LONG_SLEEP_NS}, NULL);
 }
 
 static void end_rest(const patience *p)

@@ -70,7 +70,7 @@ typedef struct cuda_options {
     uint64_t body_ns;            /* the same while some task runs.  0: 60 s */
     uint64_t idle_ns;            /* without work for so long the kernel ends, and starts again with work.  0: 200 ms */
     uint32_t in_flight;          /* rt_tuning; 0: chosen for the program */
-    bool no_preload;             /* the loader waits for a task's event before its first load (ablation) */
+    bool no_preload;             /* a task's loads begin when the worker has turned to it, not before (ablation) */
     bool no_descriptor_prefetch; /* one task's description at a time (ablation) */
     bool reference_bodies;       /* generic code only */
     bool profile;                /* note when each task runs, for cuda_read_times */

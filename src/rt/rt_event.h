@@ -56,26 +56,41 @@ RT_FN void rt_event_trigger(rt_machine *m, rt_worker *w, rt_u32 event)
     rt_event_ring(m, g, e);
 }
 
-/* One round of a scheduler: take an activated event, deal its JIT tasks to the workers in turn.  1: it did something.
- * The step cannot end before these tasks have run, so the step word names their graph. */
-RT_FN int rt_sched_poll(rt_machine *m, rt_scheduler *s)
+/* Deal the JIT tasks of an event to the workers in turn, a task for each lane at a time. */
+RT_FN void rt_sched_deal(rt_machine *m, rt_scheduler *s, const rt_graph *g, const rt_event *e)
 {
-    rt_u32 at, mask = m->event_mask;
-    if (!rt_queue_pop(&m->event[s->index], m->event_slots + (rt_u64)s->index * (mask + 1), mask, &at))
-        return 0;
-    const rt_graph *g = &m->graphs[rt_word_graph(rt_load_wide_acquire_device(&m->control->step))];
-    const rt_event *e = &m->events[at];
-    for (rt_u32 t = e->first; t < e->last; t++) {
-        if (m->tasks[g->first_task + t].worker != RT_NONE)
+    rt_u32 next = rt_first(s->next_worker), n;
+    for (rt_u32 first = e->first; first < e->last; first += RT_LANES) {
+        rt_u32 t = first + rt_lane();
+        int jit = t < e->last && m->tasks[g->first_task + t].worker == RT_NONE;
+        rt_u32 to = (next + rt_before(jit, &n)) % m->n_workers;
+        next = (next + n) % m->n_workers;
+        if (!jit)
             continue;
-        rt_u32 to = s->next_worker;
-        s->next_worker = to + 1 == m->n_workers ? 0 : to + 1;
         rt_point(m, s->index);
         if (!rt_queue_push(&m->jit[to], m->jit_slots + (rt_u64)to * (m->jit_mask + 1), m->jit_mask, t))
             rt_raise(m, to, RT_OVERFLOW, t, RT_NONE);
         if (rt_wake_budget(m))
             rt_wake_worker(m, to);
     }
+    rt_meet();
+    if (rt_lane() == 0)
+        s->next_worker = next;
+    rt_meet();
+}
+
+/* One round of a scheduler, all lanes: take an activated event and deal its JIT tasks.  1: it did something.  The step
+ * cannot end before these tasks have run, so the step word names their graph. */
+RT_FN int rt_sched_poll(rt_machine *m, rt_scheduler *s)
+{
+    rt_u32 at = RT_NONE, mask = m->event_mask;
+    if (rt_lane() == 0)
+        rt_queue_pop(&m->event[s->index], m->event_slots + (rt_u64)s->index * (mask + 1), mask, &at);
+    at = rt_first(at);
+    if (at == RT_NONE)
+        return 0;
+    rt_meet(); /* what the first lane has acquired, all have */
+    rt_sched_deal(m, s, &m->graphs[rt_word_graph(rt_load_wide_acquire_device(&m->control->step))], &m->events[at]);
     return 1;
 }
 

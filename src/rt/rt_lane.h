@@ -63,7 +63,7 @@ enum {
 /* Tuned numbers; none changes a result. */
 typedef struct rt_tuning {
     rt_u32 in_flight;        /* pages that a worker's loader asks for at a time */
-    rt_u32 preload;          /* 0: the loader waits for a task's event before its first load (ablation) */
+    rt_u32 preload;          /* 0: a task's loads begin when the worker has turned to it, not before (ablation) */
     rt_u32 descriptor_ahead; /* entries fetched ahead; 1: none (ablation) */
 } rt_tuning;
 

@@ -11,12 +11,13 @@
  *     rt_delay      lose time at random, for tests
  *     rt_run_body   the code of one task: see rt_worker.h
  *
- * The step task is run by RT_LANES lanes in step: one thread of a CPU, a warp of a GPU.
+ * The step task and a scheduler are run by RT_LANES lanes in step: one thread of a CPU, a warp of a GPU.
  *
  *     rt_lane       which one this is
  *     rt_meet       all lanes meet; each sees what the others wrote before
  *     rt_every      whether the condition holds in all lanes, the same answer in each
  *     rt_before     how many lanes before this one say yes; *all: how many in all
+ *     rt_first      what the first lane has, in each; orders nothing
  *     RT_STEP_MOVES 1: the step task runs wherever the last step ended, so that once a step is published another thread
  *                   may run the task already; 0: it has a warp of its own
  */
@@ -66,6 +67,10 @@ RT_FN rt_u32 rt_before(int says, rt_u32 *all)
     rt_u32 set = __ballot_sync(0xffffffffu, says);
     *all = (rt_u32)__popc(set);
     return (rt_u32)__popc(set & ((1u << threadIdx.x % 32) - 1));
+}
+RT_FN rt_u32 rt_first(rt_u32 value)
+{
+    return __shfl_sync(0xffffffffu, value, 0);
 }
 
 RT_FN rt_u64 rt_clock_ns(void)
@@ -150,6 +155,10 @@ RT_FN rt_u32 rt_before(int says, rt_u32 *all)
 {
     *all = says != 0;
     return 0;
+}
+RT_FN rt_u32 rt_first(rt_u32 value)
+{
+    return value;
 }
 #endif
 

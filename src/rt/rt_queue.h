@@ -37,7 +37,7 @@ RT_FN int rt_queue_push(rt_queue *q, rt_slot_word *slots, rt_u32 mask, rt_u32 it
     return 1;
 }
 
-/* Take the oldest entry.  0: none, or another reader was faster. */
+/* Take the oldest entry.  0: none, or another reader was faster; *item stays. */
 RT_FN int rt_queue_pop(rt_queue *q, rt_slot_word *slots, rt_u32 mask, rt_u32 *item)
 {
     rt_u32 ticket = rt_load_relaxed_device(&q->read);

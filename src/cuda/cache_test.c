@@ -298,10 +298,10 @@ static void programs_are_kept(void **state)
     check_program("a", "third");
     assert_int_equal(describe(f).n_programs, 2);
     assert_int_equal(describe(f).n_kernels, 0);
-    snprintf(path, sizeof path, "%s/0123456789abcdef0123456789abcdef.program.7.part", f->folder);
+    snprintf(path, sizeof path, "%.63s/0123456789abcdef0123456789abcdef.program.7.part", f->folder);
     check_ok(&f->cx, file_write(&f->cx, path, "half", 4));
     assert_int_equal(describe(f).n_programs, 2);
-    snprintf(path, sizeof path, "%s/0123456789abcdef0123456789abcdef.programme", f->folder);
+    snprintf(path, sizeof path, "%.63s/0123456789abcdef0123456789abcdef.programme", f->folder);
     check_ok(&f->cx, file_write(&f->cx, path, "somebody's", 10));
     check_ok(&f->cx, cuda_cache_clear(&f->cx));
     check_program("a", "none");

@@ -1,6 +1,6 @@
 /* body_emulated_test.c - the generic device bodies on the host: the generated text, compiled as C++, against `ref`.
- * ctest: slow */
-/* Every operator's cases whose operands are plain go into one source, which the C++ compiler that is there turns into a
+ *
+ * Every operator's cases whose operands are plain go into one source, which the C++ compiler that is there turns into a
  * shared object.  For each case, with random operands, all entries alive and only some, with 1 and with 5 threads:
  *   - any split of output 0 gives what ref gives, within what the dtype allows; integers exactly;
  *   - two splits give the same bits;

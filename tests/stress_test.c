@@ -105,7 +105,8 @@ static double cpu_seconds(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* After work, and without any, the machine sleeps. */
+/* After work, and without any, the machine sleeps.  One thread that polls would take the whole half second; a sanitizer's
+ * own thread takes hundredths. */
 static void test_idle_sleeps(void **state)
 {
     (void)state;
@@ -121,7 +122,7 @@ static void test_idle_sleeps(void **state)
     nanosleep(&(struct timespec){0, 500000000}, NULL);
     double used = cpu_seconds() - before;
     print_message("idle for 0.5 s: %.6f s of processor time\n", used);
-    assert_true(used < 0.002);
+    assert_true(used < 0.1);
     stress_step(&cx, m, 0, 2);
     machine_stop(m);
     arena_free(&s.arena);

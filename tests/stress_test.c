@@ -105,8 +105,8 @@ static double cpu_seconds(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* After work, and without any, the machine sleeps.  One thread that polls would take the whole half second; a sanitizer's
- * own thread takes hundredths. */
+/* After work, and without any, the machine sleeps.  One thread that polls would take the whole half second; a
+ * sanitizer's own thread takes hundredths. */
 static void test_idle_sleeps(void **state)
 {
     (void)state;

@@ -277,6 +277,31 @@ MPK_API mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *tokenizer,
 MPK_API mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *tokenizer, const int32_t *ids, size_t n_ids,
                                   char **bytes, size_t *n);
 
+/* ---- Chats ------------------------------------------------------------------------------------------------------- */
+
+typedef struct mpk_chat_options {
+    size_t size;               /* sizeof(mpk_chat_options) */
+    const char *chat_template; /* Jinja, instead of the model's own; NULL: that one */
+    const char *tools;         /* JSON list of the functions that the model may call, as in OpenAI's API; NULL: none */
+    const char *variables;     /* JSON object: what else the template may ask for, {"enable_thinking": false} */
+    bool no_answer;            /* end after the last message, not where the answer begins */
+    char reserved[7];          /* 0 */
+} mpk_chat_options;
+
+/* The text that a conversation is to a model, by the chat template that it brings, as Transformers renders it.
+ * messages: JSON, n bytes, a list of objects such as {"role": "user", "content": "Hello"}; what a role and its members
+ * mean is up to the template.  *prompt is yours (mpk_free) and NUL-terminated; submit it with raw_prompt, since it has
+ * its special tokens already.  tokenizer NULL: with chat_template only, and without the tokenizer's special tokens.
+ * MPK_EUNSUPPORTED: the model brings no template, or it asks for what we do not know; MPK_EFORMAT: messages, tools,
+ * variables or template are faulty, or the template refuses the conversation (the message has its words); MPK_ELIMIT:
+ * the template does not come to an end. */
+MPK_API mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *tokenizer, const char *messages, size_t n,
+                                   const mpk_chat_options *options, char **prompt, size_t *n_prompt);
+
+/* Set temperature, top_k, top_p and min_p to what the model's makers suggest (generation_config.json); to 0 where they
+ * say nothing. */
+MPK_API void mpk_engine_suggest(const mpk_engine *engine, mpk_request_options *options);
+
 /* ---- Sequences: logits for a sampler of your own ------------------------------------------------------------------
  */
 

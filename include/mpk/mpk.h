@@ -298,8 +298,8 @@ typedef struct mpk_chat_options {
 MPK_API mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *tokenizer, const char *messages, size_t n,
                                    const mpk_chat_options *options, char **prompt, size_t *n_prompt);
 
-/* Set temperature, top_k, top_p and min_p to what the model's makers suggest (generation_config.json); to 0 where they
- * say nothing. */
+/* Set those of temperature, top_k, top_p and min_p that the model's makers suggest (generation_config.json); the others
+ * stay as they are. */
 MPK_API void mpk_engine_suggest(const mpk_engine *engine, mpk_request_options *options);
 
 /* ---- Sequences: logits for a sampler of your own ------------------------------------------------------------------

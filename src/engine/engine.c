@@ -71,6 +71,26 @@ void mpk_engine_close(mpk_engine *e)
     free(e);
 }
 
+static bool is_said(float value, float most)
+{
+    return value > 0 && value <= most;
+}
+
+void mpk_engine_suggest(const mpk_engine *e, mpk_request_options *options)
+{
+    const load_model *m = &e->build.model;
+    if (options->size < offsetof(mpk_request_options, seed))
+        return;
+    if (is_said(m->suggested.temperature, 1e6f))
+        options->temperature = m->suggested.temperature;
+    if (m->suggested.top_k > 0)
+        options->top_k = (uint32_t)m->suggested.top_k;
+    if (is_said(m->suggested.top_p, 1))
+        options->top_p = m->suggested.top_p;
+    if (is_said(m->suggested.min_p, 1))
+        options->min_p = m->suggested.min_p;
+}
+
 void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
 {
     const rt_header *h = e->build.image.block;

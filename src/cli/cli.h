@@ -16,10 +16,15 @@
 
 enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_MISUSED = 2 };
 
-typedef struct cli_seed {
+typedef struct cli_whole {
     bool given;
     uint64_t value;
-} cli_seed;
+} cli_whole;
+
+typedef struct cli_number {
+    bool given;
+    float value;
+} cli_number;
 
 enum { CLI_MAX_LIST = 64 };
 typedef struct cli_list {
@@ -32,8 +37,8 @@ typedef enum cli_type {
     CLI_FLAG,    /* bool */
     CLI_TEXT,    /* const char * */
     CLI_COUNT,   /* uint32_t between least and most */
-    CLI_NUMBER,  /* float between least and most */
-    CLI_SEED,    /* cli_seed */
+    CLI_NUMBER,  /* cli_number between least and most */
+    CLI_WHOLE,   /* cli_whole, between least and most unless both are 0 */
     CLI_CHOICE,  /* int: index into the words of value, "a|b|c" */
     CLI_LIST,    /* cli_list: may be given several times */
 } cli_type;
@@ -58,15 +63,15 @@ typedef struct cli_command {
     int (*run)(const struct cli_command *command, void *arguments);
 } cli_command;
 
-extern const cli_command cmd_run, cmd_batch, cmd_score, cmd_tokenize, cmd_compile, cmd_inspect, cmd_opt, cmd_bench,
-    cmd_doctor;
+extern const cli_command cmd_run, cmd_batch, cmd_score, cmd_tokenize, cmd_compile, cmd_inspect, cmd_opt,
+    cmd_bench, cmd_doctor;
 
 #define CLI_TABLE(table) .options = (table), .n_options = sizeof(table) / sizeof *(table)
 
 /* The options of every verb that opens a model. */
 typedef struct cli_engine {
     uint32_t threads, max_batch, step_tokens, context, kv_tokens;
-    cli_seed random;
+    cli_whole random;
     int kv, ops, launch;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, profile;
     const char *device, *target, *keep;
@@ -75,77 +80,77 @@ typedef struct cli_engine {
 } cli_engine;
 
 /* Rows for a cli_engine that is member `m` of struct type `t`: what it is compiled for, and how. */
-#define CLI_MODEL_ROWS(t, m)                                                                                            \
-    {"context",                                                                                                         \
-     0,                                                                                                                 \
-     CLI_COUNT,                                                                                                         \
-     false,                                                                                                             \
-     "N",                                                                                                               \
-     "tokens of prompt and answer (the model's own, at most 4096)",                                                     \
-     offsetof(t, m.context),                                                                                            \
-     1,                                                                                                                 \
-     1 << 24},                                                                                                          \
-        {"step-tokens",                                                                                                 \
-         0,                                                                                                             \
-         CLI_COUNT,                                                                                                     \
-         false,                                                                                                         \
-         "N",                                                                                                           \
-         "tokens of a step at most, a power of two (512)",                                                              \
-         offsetof(t, m.step_tokens),                                                                                    \
-         1,                                                                                                             \
-         8192},                                                                                                         \
-        {"kv",                                                                                                          \
-         0,                                                                                                             \
-         CLI_CHOICE,                                                                                                    \
-         false,                                                                                                         \
-         "f32|f16|bf16",                                                                                                \
-         "dtype of the KV cache (f32; on a GPU that of the activations)",                                               \
-         offsetof(t, m.kv),                                                                                             \
-         0,                                                                                                             \
-         0},                                                                                                            \
-        {"kv-tokens",                                                                                                   \
-         0,                                                                                                             \
-         CLI_COUNT,                                                                                                     \
-         false,                                                                                                         \
-         "N",                                                                                                           \
-         "tokens that all requests together may hold (as memory allows)",                                               \
-         offsetof(t, m.kv_tokens),                                                                                      \
-         1,                                                                                                             \
-         4294967295.0},                                                                                                 \
-        {"random-weights",      0, CLI_SEED, false, "SEED", "make the weights up; a config.json alone is then a model", \
-         offsetof(t, m.random), 0, 0},                                                                                  \
-        {"ops", 0, CLI_CHOICE, false, "full|paper|none", "which operators are fused (full)", offsetof(t, m.ops), 0, 0}, \
-        {"launch", 0, CLI_CHOICE, false, "auto|paper|aot|jit", "how tasks reach workers (auto)", offsetof(t, m.launch), \
-         0,        0},                                                                                                  \
-        {"degree",                                                                                                      \
-         0,                                                                                                             \
-         CLI_LIST,                                                                                                      \
-         false,                                                                                                         \
-         "OP:AXIS=N",                                                                                                   \
-         "cut this axis of an operator, or of a kind of them, in N parts",                                              \
-         offsetof(t, m.degrees),                                                                                        \
-         0,                                                                                                             \
-         0},                                                                                                            \
-        {"batch-invariant",                                                                                             \
-         0,                                                                                                             \
-         CLI_FLAG,                                                                                                      \
-         false,                                                                                                         \
-         NULL,                                                                                                          \
-         "on a GPU: the same bits alone and in any company",                                                            \
-         offsetof(t, m.batch_invariant),                                                                                \
-         0,                                                                                                             \
-         0},                                                                                                            \
-        {"coarse-events",                                                                                               \
-         0,                                                                                                             \
-         CLI_FLAG,                                                                                                      \
-         false,                                                                                                         \
-         NULL,                                                                                                          \
-         "one event between operators instead of one between tiles",                                                    \
-         offsetof(t, m.coarse_events),                                                                                  \
-         0,                                                                                                             \
-         0},                                                                                                            \
-    {                                                                                                                   \
-        "verify", 0, CLI_FLAG, false, NULL, "prove the task graph before it runs", offsetof(t, m.verify), 0, 0          \
+#define CLI_MODEL_ROWS(t, m)                                                                                             \
+    {"context",                                                                                                          \
+     0,                                                                                                                  \
+     CLI_COUNT,                                                                                                          \
+     false,                                                                                                              \
+     "N",                                                                                                                \
+     "tokens of prompt and answer (the model's own, at most 4096)",                                                      \
+     offsetof(t, m.context),                                                                                             \
+     1,                                                                                                                  \
+     1 << 24},                                                                                                           \
+        {"step-tokens",                                                                                                  \
+         0,                                                                                                              \
+         CLI_COUNT,                                                                                                      \
+         false,                                                                                                          \
+         "N",                                                                                                            \
+         "tokens of a step at most, a power of two (512)",                                                               \
+         offsetof(t, m.step_tokens),                                                                                     \
+         1,                                                                                                              \
+         8192},                                                                                                          \
+        {"kv",                                                                                                           \
+         0,                                                                                                              \
+         CLI_CHOICE,                                                                                                     \
+         false,                                                                                                          \
+         "f32|f16|bf16",                                                                                                 \
+         "dtype of the KV cache (f32; on a GPU that of the activations)",                                                \
+         offsetof(t, m.kv),                                                                                              \
+         0,                                                                                                              \
+         0},                                                                                                             \
+        {"kv-tokens",                                                                                                    \
+         0,                                                                                                              \
+         CLI_COUNT,                                                                                                      \
+         false,                                                                                                          \
+         "N",                                                                                                            \
+         "tokens that all requests together may hold (as memory allows)",                                                \
+         offsetof(t, m.kv_tokens),                                                                                       \
+         1,                                                                                                              \
+         4294967295.0},                                                                                                  \
+        {"random-weights",      0, CLI_WHOLE, false, "SEED", "make the weights up; a config.json alone is then a model", \
+         offsetof(t, m.random), 0, 0},                                                                                   \
+        {"ops", 0, CLI_CHOICE, false, "full|paper|none", "which operators are fused (full)", offsetof(t, m.ops), 0, 0},  \
+        {"launch", 0, CLI_CHOICE, false, "auto|paper|aot|jit", "how tasks reach workers (auto)", offsetof(t, m.launch),  \
+         0,        0},                                                                                                   \
+        {"degree",                                                                                                       \
+         0,                                                                                                              \
+         CLI_LIST,                                                                                                       \
+         false,                                                                                                          \
+         "OP:AXIS=N",                                                                                                    \
+         "cut this axis of an operator, or of a kind of them, in N parts",                                               \
+         offsetof(t, m.degrees),                                                                                         \
+         0,                                                                                                              \
+         0},                                                                                                             \
+        {"batch-invariant",                                                                                              \
+         0,                                                                                                              \
+         CLI_FLAG,                                                                                                       \
+         false,                                                                                                          \
+         NULL,                                                                                                           \
+         "on a GPU: the same bits alone and in any company",                                                             \
+         offsetof(t, m.batch_invariant),                                                                                 \
+         0,                                                                                                              \
+         0},                                                                                                             \
+        {"coarse-events",                                                                                                \
+         0,                                                                                                              \
+         CLI_FLAG,                                                                                                       \
+         false,                                                                                                          \
+         NULL,                                                                                                           \
+         "one event between operators instead of one between tiles",                                                     \
+         offsetof(t, m.coarse_events),                                                                                   \
+         0,                                                                                                              \
+         0},                                                                                                             \
+    {                                                                                                                    \
+        "verify", 0, CLI_FLAG, false, NULL, "prove the task graph before it runs", offsetof(t, m.verify), 0, 0           \
     }
 #define CLI_DEVICE_ROW(t, m)                                                                                 \
     {                                                                                                        \
@@ -175,11 +180,10 @@ typedef struct cli_engine {
         "quiet", 'q', CLI_FLAG, false, NULL, "no progress and no closing line", offsetof(t, m.quiet), 0, 0 \
     }
 
-/* How tokens are drawn. */
+/* How tokens are drawn, as far as it was said. */
 typedef struct cli_sampling {
-    float temperature, top_p, min_p;
-    uint32_t top_k;
-    cli_seed seed;
+    cli_number temperature, top_p, min_p;
+    cli_whole top_k, seed;
 } cli_sampling;
 
 #define CLI_SAMPLING_ROWS(t, m)                                                                                       \
@@ -192,7 +196,7 @@ typedef struct cli_sampling {
      offsetof(t, m.temperature),                                                                                      \
      0,                                                                                                               \
      100},                                                                                                            \
-        {"top-k", 0,      CLI_COUNT, false, "N", "only the N most probable tokens; 0: off (0)", offsetof(t, m.top_k), \
+        {"top-k", 0,      CLI_WHOLE, false, "N", "only the N most probable tokens; 0: off (0)", offsetof(t, m.top_k), \
          0,       1 << 30},                                                                                           \
         {"top-p",                                                                                                     \
          0,                                                                                                           \
@@ -213,7 +217,7 @@ typedef struct cli_sampling {
          0,                                                                                                           \
          1},                                                                                                          \
     {                                                                                                                 \
-        "seed", 0, CLI_SEED, false, "N", "of the random draws (0)", offsetof(t, m.seed), 0, 0                         \
+        "seed", 0, CLI_WHOLE, false, "N", "of the random draws (0)", offsetof(t, m.seed), 0, 0                        \
     }
 
 /* ---- options.c ---- */
@@ -242,7 +246,13 @@ int cli_finish(const cli_command *command, int code);
 /* The engine's options.  degrees[CLI_MAX_LIST] and the names in it are borrowed from `from`'s words, which are cut up.
  * CLI_MISUSED after a line on standard error. */
 int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees, mpk_engine_options *to);
+/* What was said of sampling takes the place of what *to holds. */
 void cli_request_options(const cli_sampling *from, mpk_request_options *to);
+/* Submit a text; max_tokens asks for so many at most: what the context cannot hold is not an error here. */
+mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_request_options *wanted,
+                      mpk_request **request);
+/* Print pieces until the end; Ctrl-C cancels, and what has come is kept. */
+int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request);
 /* The text of -p, of the file of -f, or of standard input if it is "-"; exactly one must be given.  *text is in `a`. */
 int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text, const char *file,
                   const char *dash, str *text);
@@ -250,6 +260,7 @@ int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const c
 int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n);
 /* From now on Ctrl-C (and a request to end) is noted instead of ending the process; a second one ends it. */
 void cli_catch_interrupt(void);
+/* Has one been noted since the last cli_catch_interrupt? */
 bool cli_interrupted(void);
 /* A line that the next one replaces, if standard error is a terminal; an empty one wipes it. */
 void cli_progress(const char *format, ...) BASE_PRINTF(1, 2);

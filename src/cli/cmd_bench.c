@@ -18,7 +18,7 @@ typedef struct bench_arguments {
     const char *model, *prompt;
     uint32_t least, most; /* of prompt */
     uint32_t generate, batch, runs;
-    cli_seed seed;
+    cli_whole seed;
     bool json;
     cli_engine engine;
 } bench_arguments;
@@ -28,7 +28,7 @@ static const cli_option options[] = {
      offsetof(bench_arguments, model), 0, 0},
     {"prompt", 'p', CLI_TEXT, false, "N", "tokens of each prompt (64); A-B: drawn between these",
      offsetof(bench_arguments, prompt), 0, 0},
-    {"seed", 0, CLI_SEED, false, "N", "of the prompts' lengths and tokens (0)", offsetof(bench_arguments, seed), 0, 0},
+    {"seed", 0, CLI_WHOLE, false, "N", "of the prompts' lengths and tokens (0)", offsetof(bench_arguments, seed), 0, 0},
     {"generate", 'n', CLI_COUNT, false, "N", "tokens to generate after it (64)", offsetof(bench_arguments, generate), 1,
      1 << 24},
     {"batch", 'b', CLI_COUNT, false, "N", "requests at the same time (1)", offsetof(bench_arguments, batch), 1, 1024},

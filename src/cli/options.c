@@ -80,22 +80,45 @@ static int find_choice(const char *choices, const char *word)
     }
 }
 
-static int set_number(parser *p, const cli_option *o, const char *word, void *to)
+static bool is_within(const cli_option *o, double value)
+{
+    return (o->least == 0 && o->most == 0) || (value >= o->least && value <= o->most);
+}
+
+static int refuse_number(parser *p, const cli_option *o, const char *word, const char *kind)
 {
     char name[64];
-    double value = 0;
-    uint64_t whole = 0;
-    bool good = o->type == CLI_COUNT ? parse_unsigned(word, &whole) : parse_number(word, &value);
-    if (o->type == CLI_COUNT)
-        value = (double)whole;
-    if (!good || value < o->least || value > o->most)
-        return cli_misuse(p->command, "%s: '%s' is not %s from %.10g to %.10g", shown_name(o, name), word,
-                          o->type == CLI_COUNT ? "a whole number" : "a number", o->least, o->most);
-    if (o->type == CLI_COUNT)
-        *(uint32_t *)to = (uint32_t)whole;
-    else
-        *(float *)to = (float)value;
+    if (o->least == 0 && o->most == 0)
+        return cli_misuse(p->command, "%s: '%s' is not %s", shown_name(o, name), word, kind);
+    return cli_misuse(p->command, "%s: '%s' is not %s from %.10g to %.10g", shown_name(o, name), word, kind, o->least,
+                      o->most);
+}
+
+static int set_number(parser *p, const cli_option *o, const char *word, cli_number *to)
+{
+    double value;
+    if (!parse_number(word, &value) || !is_within(o, value))
+        return refuse_number(p, o, word, "a number");
+    *to = (cli_number){true, (float)value};
     return CLI_DONE;
+}
+
+static int set_whole(parser *p, const cli_option *o, const char *word, cli_whole *to)
+{
+    uint64_t value;
+    if (!parse_unsigned(word, &value) || !is_within(o, (double)value))
+        return refuse_number(p, o, word, "a whole number");
+    *to = (cli_whole){true, value};
+    return CLI_DONE;
+}
+
+static int set_count(parser *p, const cli_option *o, const char *word, uint32_t *to)
+{
+    cli_whole whole;
+    int code = set_whole(p, o, word, &whole);
+    if (code == CLI_DONE)
+        *to = (uint32_t)whole.value;
+    return code;
 }
 
 static int set_list(parser *p, const cli_option *o, const char *word, cli_list *list)
@@ -120,13 +143,11 @@ static int set_value(parser *p, const cli_option *o, const char *word)
         *(bool *)to = true;
         return CLI_DONE;
     case CLI_COUNT:
+        return set_count(p, o, word, to);
     case CLI_NUMBER:
         return set_number(p, o, word, to);
-    case CLI_SEED:
-        if (!parse_unsigned(word, &((cli_seed *)to)->value))
-            return cli_misuse(p->command, "%s: '%s' is not a whole number", shown_name(o, name), word);
-        ((cli_seed *)to)->given = true;
-        return CLI_DONE;
+    case CLI_WHOLE:
+        return set_whole(p, o, word, to);
     case CLI_CHOICE:
         *(int *)to = find_choice(o->value, word);
         if (*(int *)to < 0)

@@ -25,6 +25,7 @@ static mpk_status start(mpk_context *cx, mpk_engine *e)
     CHECK(cx, !error, MPK_ENOMEM, "no mutex: %s", strerror(error));
     e->has_mutex = true;
     e->tokens.tokenizer = e->build.model.tokenizer;
+    e->tokens.chats = &e->build.model;
     engine_code code = {{e->build.code.at, e->build.code.n}, e->build.key};
     TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, &code, e->weights,
                              e->gpu_weights, &e->machine));

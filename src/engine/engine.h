@@ -11,6 +11,7 @@
  *   engine_stop.c      stop texts in a stream of text
  *   engine_sequence.c  timelines that the caller drives
  *   engine_tokens.c    tokenizers; engine_letters.c: a stand-in for one
+ *   engine_chat.c      conversations -> prompts, by chat templates
  *   engine_inspect.c   inspect, draw, print, opt, machine
  *   engine_profile.c   where a step's time went
  *   engine_graph.c     graph.h
@@ -42,6 +43,7 @@ enum {
 
 struct mpk_tokenizer {
     const tokenizer *tokenizer; /* of `model`, or borrowed from an engine's */
+    const load_model *chats;    /* whose chat template it is: `model`, or an engine's */
     load_model model;           /* of mpk_tokenizer_open; otherwise empty */
 };
 
@@ -109,6 +111,7 @@ struct mpk_engine {
 /* Complete the caller's options (NULL: defaults) with zeros; degrees are copied into a.  MPK_EARG, MPK_EUNSUPPORTED. */
 mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from, mpk_engine_options *to);
 mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from, mpk_request_options *to);
+mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *from, mpk_chat_options *to);
 /* Tell the caller how far it is; MPK_ECANCELLED if he has had enough. */
 mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage, double done);
 

@@ -90,3 +90,8 @@ mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const c
         FAIL(cx, MPK_ECANCELLED, "given up while %s", stage);
     return MPK_OK;
 }
+
+mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *from, mpk_chat_options *to)
+{
+    return copy_sized(cx, "mpk_chat_options", from, offsetof(mpk_chat_options, chat_template), to, sizeof *to);
+}

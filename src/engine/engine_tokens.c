@@ -15,6 +15,7 @@ static mpk_status open_model(mpk_context *cx, const char *model, mpk_tokenizer *
     arena_free(&scratch);
     NOTE(cx, status, "loading %s", model);
     t->tokenizer = t->model.tokenizer;
+    t->chats = &t->model;
     if (t->tokenizer)
         return MPK_OK;
     load_close(&t->model);

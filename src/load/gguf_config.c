@@ -289,8 +289,21 @@ static mpk_status fill_vocab_ids(mpk_context *cx, const gguf *f, tokenizer_vocab
     return fill_flag(cx, f, "tokenizer.ggml.add_space_prefix", &v->add_space_prefix);
 }
 
+/* What chat templates know the special tokens by. */
+static mpk_status fill_specials(mpk_context *cx, const tokenizer_vocab *v, load_model *m)
+{
+    const struct {
+        const char *name;
+        int32_t id;
+    } ids[] = {{"bos_token", v->bos_id}, {"eos_token", v->eos_id}, {"unk_token", v->unk_id}, {"pad_token", v->pad_id}};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        if (ids[i].id >= 0 && (size_t)ids[i].id < v->n_tokens)
+            TRY(load_set_special(cx, m, ids[i].name, v->tokens[ids[i].id]));
+    return MPK_OK;
+}
+
 /* Strings are slices of the mapping, listed in scratch; the tokenizer copies what it keeps. */
-static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f, str model, tokenizer **out)
+static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f, str model, load_model *m)
 {
     tokenizer_vocab v = TOKENIZER_VOCAB_EMPTY;
     v.model = model;
@@ -306,7 +319,8 @@ static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f,
     TRY(list_floats(cx, scratch, f, "tokenizer.ggml.scores", v.n_tokens, &v.scores));
     TRY(list_ints(cx, scratch, f, "tokenizer.ggml.token_type", v.n_tokens, &v.types));
     TRY(fill_vocab_ids(cx, f, &v));
-    return tokenizer_from_vocab(cx, &v, out);
+    TRY(fill_specials(cx, &v, m));
+    return tokenizer_from_vocab(cx, &v, &m->tokenizer);
 }
 
 mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m)
@@ -314,10 +328,11 @@ mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m)
     str model = {0};
     arena scratch = {0};
     TRY(gguf_get_str(cx, f, "tokenizer.chat_template", &m->chat_template));
+    TRY(gguf_get_str(cx, f, "tokenizer.chat_template.tool_use", &m->tool_template));
     TRY(gguf_get_str(cx, f, "tokenizer.ggml.model", &model));
     if (!model.n || str_is(model, "no_vocab") || str_is(model, "none"))
         return MPK_OK;
-    mpk_status status = make_tokenizer(cx, &scratch, f, model, &m->tokenizer);
+    mpk_status status = make_tokenizer(cx, &scratch, f, model, m);
     arena_free(&scratch);
     return status;
 }

@@ -1,4 +1,4 @@
-/* hf_config.c - config.json and generation_config.json of Hugging Face folders -> hyper-parameters; the chat template.
+/* hf_config.c - config.json and generation_config.json of Hugging Face folders -> hyper-parameters.
  *
  * Both spellings are read: rope_theta, rope_scaling, torch_dtype of older files; rope_parameters, dtype of those that
  * Transformers 5 writes.  What is absent takes the default that Transformers gives; what would change the
@@ -303,17 +303,4 @@ mpk_status load_hf_generation_config(mpk_context *cx, str json, load_model *m)
     const json_value *j = NULL;
     TRY(json_parse(cx, &m->arena, json, &j));
     return fill_generation(cx, j, m);
-}
-
-mpk_status load_hf_chat_template(mpk_context *cx, str json, load_model *m)
-{
-    const json_value *j = NULL;
-    TRY(json_parse(cx, &m->arena, json, &j));
-    const json_value *value = json_get(j, "chat_template");
-    if (!json_is(value, JSON_KIND_STRING))
-        return MPK_OK;
-    char *copy = arena_copy(&m->arena, value->text.at, value->text.n);
-    CHECK(cx, copy, MPK_ENOMEM, "out of memory for a chat template");
-    m->chat_template = (str){copy, value->text.n};
-    return MPK_OK;
 }

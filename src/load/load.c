@@ -204,16 +204,20 @@ static mpk_status open_weights(mpk_context *cx, load_model *m, const char *folde
     return MPK_OK;
 }
 
-/* The template stands in a file of its own or in tokenizer_config.json (a list of several is left aside). */
+/* Templates stand in files of their own or in tokenizer_config.json. */
 static mpk_status open_chat_template(mpk_context *cx, load_model *m, const char *folder)
 {
     str source;
     TRY(read_member(cx, m, folder, "chat_template.jinja", &m->chat_template));
-    if (m->chat_template.at)
-        return MPK_OK;
+    TRY(read_member(cx, m, folder, "additional_chat_templates/tool_use.jinja", &m->tool_template));
     TRY(read_member(cx, m, folder, "tokenizer_config.json", &source));
     if (source.at)
         NOTE(cx, load_hf_chat_template(cx, source, m), "reading %s/tokenizer_config.json", folder);
+    if (m->lists_added_tokens)
+        return MPK_OK;
+    TRY(read_member(cx, m, folder, "special_tokens_map.json", &source));
+    if (source.at)
+        NOTE(cx, load_hf_special_tokens(cx, source, m), "reading %s/special_tokens_map.json", folder);
     return MPK_OK;
 }
 

@@ -20,6 +20,12 @@ typedef struct load_tensor {
     uint64_t n_bytes;
 } load_tensor;
 
+/* The text of a special token, under the name that chat templates know it by. */
+typedef struct load_special {
+    const char *name; /* "bos_token"; static */
+    str token;
+} load_special;
+
 /* A model as loaded.  The mappings stay until load_close; everything else is in the arena. */
 typedef struct load_model {
     arena arena;
@@ -30,7 +36,11 @@ typedef struct load_model {
     VEC(file_map) files;
     tokenizer *tokenizer; /* NULL if the model brings none */
     bool has_config;      /* false: a vocabulary alone */
-    str chat_template;    /* empty if none */
+    str chat_template;    /* at NULL if there is none */
+    str tool_template;    /* instead of it where there are tools; at NULL if there is none */
+    load_special specials[8];
+    size_t n_specials;
+    bool lists_added_tokens; /* of a folder: special_tokens_map.json says nothing more */
     struct {              /* generation_config.json: what the model's makers suggest; negative or 0: not said */
         float temperature, top_p, min_p;
         int32_t top_k;
@@ -73,8 +83,12 @@ mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n
 mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out);
 /* Fill suggested, and add the end-of-text tokens that config.json does not name. */
 mpk_status load_hf_generation_config(mpk_context *cx, str json, load_model *m);
-/* The chat template of a tokenizer_config.json, if it is one text. */
+/* The chat templates (unless there is one already) and special tokens of a tokenizer_config.json. */
 mpk_status load_hf_chat_template(mpk_context *cx, str json, load_model *m);
+/* Those of a special_tokens_map.json, in place of what was there. */
+mpk_status load_hf_special_tokens(mpk_context *cx, str json, load_model *m);
+/* Name (static) and text (copied) of a special token. */
+mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, str token);
 
 /* ---- load.c: what the formats share ---- */
 

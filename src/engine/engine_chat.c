@@ -1,0 +1,167 @@
+/* engine_chat.c - a conversation -> the prompt that it is to a model.
+ *
+ * What the template sees is what Transformers shows it: messages without members that are null, and with their
+ * reasoning under each of its two names; tools; the special tokens' texts; and what the caller adds, which wins.
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include "engine/engine.h"
+#include "jinja/jinja.h"
+
+typedef VEC(json_value) members;
+
+/* A conversation on its way into a template; all that it is made of lies in the arena. */
+typedef struct chat {
+    mpk_context *cx;
+    arena arena;
+    mpk_chat_options options;
+    members variables;
+} chat;
+
+static json_value named(json_value v, str key)
+{
+    v.key = key;
+    return v;
+}
+
+/* Set a member, in its old place if it has one. */
+static mpk_status put(chat *c, members *to, json_value v)
+{
+    for (size_t i = 0; i < to->n; i++)
+        if (str_equal(to->at[i].key, v.key)) {
+            to->at[i] = v;
+            return MPK_OK;
+        }
+    PUSH(c->cx, &c->arena, to, v);
+    return MPK_OK;
+}
+
+static mpk_status parse(chat *c, const char *what, str source, json_kind kind, const json_value **out)
+{
+    NOTE(c->cx, json_parse(c->cx, &c->arena, source, out), "reading %s of a chat", what);
+    CHECK(c->cx, (*out)->kind == kind, MPK_EFORMAT, "%s of a chat must be a JSON %s", what,
+          kind == JSON_KIND_LIST ? "list" : "object");
+    for (size_t i = 0; kind == JSON_KIND_LIST && i < (*out)->n; i++)
+        CHECK(c->cx, (*out)->items[i].kind == JSON_KIND_OBJECT, MPK_EFORMAT, "%s of a chat: item %zu is not an object",
+              what, i);
+    return MPK_OK;
+}
+
+/* What the model thought, by whichever of its names the message has it. */
+static const json_value *find_reasoning(const json_value *message)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    for (int i = 0; i < 3; i++)
+        if (json_get(message, names[i]))
+            return json_get(message, names[i]);
+    return NULL;
+}
+
+static mpk_status add_message(chat *c, const json_value *from, json_value *to)
+{
+    members m = {0};
+    const json_value *reasoning = find_reasoning(from);
+    if (reasoning)
+        TRY(put(c, &m, named(*reasoning, STR("thinking"))));
+    for (size_t i = 0; i < from->n; i++)
+        if (from->items[i].kind != JSON_KIND_NULL)
+            PUSH(c->cx, &c->arena, &m, from->items[i]);
+    if (reasoning) { /* of two members of one name the first keeps the place and the second the value */
+        for (size_t i = 1; i < m.n; i++)
+            if (str_is(m.at[i].key, "thinking")) {
+                m.at[0] = m.at[i];
+                memmove(&m.at[i], &m.at[i + 1], (m.n - i - 1) * sizeof *m.at);
+                m.n--;
+            }
+        TRY(put(c, &m, named(*reasoning, STR("reasoning_content"))));
+    }
+    *to = (json_value){.kind = JSON_KIND_OBJECT, .items = m.at, .n = m.n};
+    return MPK_OK;
+}
+
+static mpk_status add_messages(chat *c, str source)
+{
+    const json_value *given;
+    json_value *items;
+    TRY(parse(c, "messages", source, JSON_KIND_LIST, &given));
+    CHECK(c->cx, given->n, MPK_EFORMAT, "a chat has no messages");
+    NEW(c->cx, &c->arena, items, given->n);
+    for (size_t i = 0; i < given->n; i++)
+        TRY(add_message(c, &given->items[i], &items[i]));
+    return put(c, &c->variables,
+               (json_value){.kind = JSON_KIND_LIST, .key = STR("messages"), .items = items, .n = given->n});
+}
+
+static mpk_status add_tools(chat *c)
+{
+    static const json_value none = {.kind = JSON_KIND_NULL};
+    const json_value *given = &none;
+    if (c->options.tools)
+        TRY(parse(c, "tools", str_from(c->options.tools), JSON_KIND_LIST, &given));
+    TRY(put(c, &c->variables, named(*given, STR("tools"))));
+    return put(c, &c->variables, named(none, STR("documents")));
+}
+
+static mpk_status add_variables(chat *c, const load_model *model, str messages)
+{
+    const json_value *given = NULL;
+    TRY(add_messages(c, messages));
+    TRY(add_tools(c));
+    TRY(put(
+        c, &c->variables,
+        (json_value){.kind = JSON_KIND_BOOL, .key = STR("add_generation_prompt"), .boolean = !c->options.no_answer}));
+    for (size_t i = 0; model && i < model->n_specials; i++)
+        TRY(put(c, &c->variables,
+                (json_value){.kind = JSON_KIND_STRING,
+                             .key = str_from(model->specials[i].name),
+                             .text = model->specials[i].token}));
+    if (c->options.variables)
+        TRY(parse(c, "variables", str_from(c->options.variables), JSON_KIND_OBJECT, &given));
+    for (size_t i = 0; given && i < given->n; i++)
+        TRY(put(c, &c->variables, given->items[i]));
+    return MPK_OK;
+}
+
+static mpk_status find_template(chat *c, const load_model *model, str *out)
+{
+    *out = (str){0};
+    if (c->options.chat_template)
+        *out = str_from(c->options.chat_template);
+    else if (model)
+        *out = c->options.tools && model->tool_template.at ? model->tool_template : model->chat_template;
+    CHECK(c->cx, out->at, MPK_EUNSUPPORTED,
+          "the model brings no chat template: give one, or write the prompt yourself");
+    return MPK_OK;
+}
+
+static mpk_status render(chat *c, const load_model *model, str messages, text *out)
+{
+    const jinja_template *t;
+    str source;
+    TRY(find_template(c, model, &source));
+    TRY(jinja_parse(c->cx, &c->arena, source, &t));
+    TRY(add_variables(c, model, messages));
+    json_value variables = {.kind = JSON_KIND_OBJECT, .items = c->variables.at, .n = c->variables.n};
+    TRY(jinja_render(c->cx, t, &variables, (int64_t)time(NULL), out));
+    text_add(out, "", 0); /* an empty prompt is a text, too */
+    CHECK(c->cx, !out->failed, MPK_ENOMEM, "out of memory for a prompt");
+    return MPK_OK;
+}
+
+mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *from, const char *messages, size_t n,
+                           const mpk_chat_options *options, char **prompt, size_t *n_prompt)
+{
+    chat c = {.cx = cx};
+    text made = {0};
+    TRY(engine_read_chat_options(cx, options, &c.options));
+    mpk_status status = render(&c, from ? from->chats : NULL, (str){messages, n}, &made);
+    arena_free(&c.arena);
+    if (status != MPK_OK) {
+        text_free(&made);
+        return status;
+    }
+    *prompt = made.at;
+    *n_prompt = made.n;
+    return MPK_OK;
+}

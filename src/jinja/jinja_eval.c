@@ -1,0 +1,315 @@
+/* jinja_eval.c - expressions -> values. */
+#include "jinja/jinja_parts.h"
+
+#include <stdio.h>
+
+mpk_status jinja_fail(jrun *r, const char *format, ...)
+{
+    char words[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    FAIL(r->cx, MPK_EFORMAT, "chat template, line %u: %s", r->line, words);
+}
+
+mpk_status jinja_refuse(jrun *r, const char *format, ...)
+{
+    char words[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    FAIL(r->cx, MPK_EUNSUPPORTED, "chat template, line %u: %s", r->line, words);
+}
+
+mpk_status jinja_charge(jrun *r, size_t bytes)
+{
+    r->steps += bytes / 32 + 1;
+    CHECK(r->cx, r->steps <= JINJA_MAX_STEPS, MPK_ELIMIT,
+          "chat template, line %u: it does not come to an end after %d steps", r->line, JINJA_MAX_STEPS);
+    CHECK(r->cx, bytes <= JINJA_MAX_MEMORY && r->a->reserved_bytes <= JINJA_MAX_MEMORY - bytes, MPK_ELIMIT,
+          "chat template, line %u: it takes more than %zu MiB of memory", r->line, JINJA_MAX_MEMORY >> 20);
+    return MPK_OK;
+}
+
+mpk_status jinja_deeper(jrun *r)
+{
+    CHECK(r->cx, r->depth < JINJA_MAX_DEPTH, MPK_ELIMIT, "chat template, line %u: more than %d levels deep", r->line,
+          JINJA_MAX_DEPTH);
+    r->depth++;
+    return MPK_OK;
+}
+
+/* ---- calls ---- */
+
+static mpk_status spread_items(jrun *r, const jnode *star, jlist *all)
+{
+    jval over, list;
+    TRY(jinja_eval(r, star, &over));
+    TRY(jinja_collect(r, over, &list));
+    for (size_t i = 0; i < list.list->n; i++)
+        TRY(jinja_push(r, all, list.list->at[i]));
+    return MPK_OK;
+}
+
+typedef VEC(jkeyword) keywords;
+
+static mpk_status add_keyword(jrun *r, keywords *all, str name, jval value)
+{
+    for (size_t i = 0; i < all->n; i++)
+        if (str_equal(all->at[i].name, name))
+            return jinja_fail(r, "the argument %.*s is given twice", JINJA_SHOWN(name));
+    TRY(jinja_charge(r, all->n + sizeof(jkeyword)));
+    PUSH(r->cx, r->a, all, ((jkeyword){name, value}));
+    return MPK_OK;
+}
+
+static mpk_status spread_keywords(jrun *r, const jnode *stars, keywords *all)
+{
+    jval from;
+    TRY(jinja_eval(r, stars, &from));
+    if (from.kind != J_DICT)
+        return jinja_fail(r, "%s behind ** is no dict", jinja_type_name(from));
+    for (size_t i = 0; i < from.dict->n; i++) {
+        if (from.dict->at[i].key.kind != J_STR)
+            return jinja_fail(r, "the names of arguments are strings");
+        TRY(add_keyword(r, all, from.dict->at[i].key.text, from.dict->at[i].value));
+    }
+    return MPK_OK;
+}
+
+mpk_status jinja_eval_arguments(jrun *r, const jarguments *from, jargs *to)
+{
+    jval list, value;
+    keywords all = {0};
+    *to = (jargs){0};
+    if (!from)
+        return MPK_OK;
+    TRY(jinja_make_list(r, J_LIST, from->at.n, &list));
+    for (size_t i = 0; i < from->at.n; i++) {
+        TRY(jinja_eval(r, from->at.at[i], &value));
+        TRY(jinja_push(r, list.list, value));
+    }
+    if (from->star)
+        TRY(spread_items(r, from->star, list.list));
+    for (size_t i = 0; i < from->names.n; i++) {
+        TRY(jinja_eval(r, from->values.at[i], &value));
+        TRY(add_keyword(r, &all, from->names.at[i], value));
+    }
+    if (from->stars)
+        TRY(spread_keywords(r, from->stars, &all));
+    *to = (jargs){list.list->at, list.list->n, all.at, all.n};
+    return MPK_OK;
+}
+
+static mpk_status eval_call(jrun *r, const jnode *n, jval *out)
+{
+    jval f;
+    jargs args;
+    TRY(jinja_eval(r, n->a, &f));
+    TRY(jinja_eval_arguments(r, n->arguments, &args));
+    r->line = n->line;
+    return jinja_call(r, f, &args, out);
+}
+
+static mpk_status apply_filter(jrun *r, const jnode *n, jval subject, jval *out)
+{
+    jargs args;
+    TRY(jinja_eval_arguments(r, n->arguments, &args));
+    r->line = n->line;
+    if (!n->filter || !n->filter->call)
+        return jinja_refuse(r, "the filter %.*s is not supported", JINJA_SHOWN(n->name));
+    return n->filter->call(r, subject, &args, out);
+}
+
+mpk_status jinja_eval_filters(jrun *r, const jnode *n, jval subject, jval *out)
+{
+    if (n->a)
+        TRY(jinja_eval_filters(r, n->a, subject, &subject));
+    return apply_filter(r, n, subject, out);
+}
+
+static mpk_status eval_filter(jrun *r, const jnode *n, jval *out)
+{
+    jval subject;
+    TRY(jinja_eval(r, n->a, &subject));
+    return apply_filter(r, n, subject, out);
+}
+
+static mpk_status eval_test(jrun *r, const jnode *n, jval *out)
+{
+    jval subject;
+    jargs args;
+    bool holds = false;
+    TRY(jinja_eval(r, n->a, &subject));
+    TRY(jinja_eval_arguments(r, n->arguments, &args));
+    r->line = n->line;
+    if (!n->test)
+        return jinja_refuse(r, "the test %.*s is not supported", JINJA_SHOWN(n->name));
+    TRY(n->test->call(r, subject, &args, &holds));
+    *out = jinja_bool(holds);
+    return MPK_OK;
+}
+
+/* ---- the rest ---- */
+
+static mpk_status eval_items(jrun *r, const jnode *n, jval *out)
+{
+    jval item;
+    TRY(jinja_make_list(r, n->kind == N_LIST ? J_LIST : J_TUPLE, n->items.n, out));
+    for (size_t i = 0; i < n->items.n; i++) {
+        TRY(jinja_eval(r, n->items.at[i], &item));
+        TRY(jinja_push(r, out->list, item));
+    }
+    return MPK_OK;
+}
+
+static mpk_status eval_dict(jrun *r, const jnode *n, jval *out)
+{
+    jval key, item;
+    TRY(jinja_make_dict(r, out));
+    for (size_t i = 0; i < n->items.n; i += 2) {
+        TRY(jinja_eval(r, n->items.at[i], &key));
+        TRY(jinja_check_hashable(r, key));
+        TRY(jinja_eval(r, n->items.at[i + 1], &item));
+        TRY(jinja_dict_put(r, out->dict, key, item));
+    }
+    return MPK_OK;
+}
+
+static mpk_status eval_concat(jrun *r, const jnode *n, jval *out)
+{
+    jval joined = jinja_str((str){0}), item;
+    for (size_t i = 0; i < n->items.n; i++) {
+        TRY(jinja_eval(r, n->items.at[i], &item));
+        str s = {0};
+        TRY(jinja_to_str(r, item, &s));
+        TRY(jinja_binary(r, '+', joined, jinja_str(s), &joined));
+    }
+    *out = joined;
+    return MPK_OK;
+}
+
+static mpk_status eval_compare(jrun *r, const jnode *n, jval *out)
+{
+    jval left, right;
+    bool holds = true;
+    TRY(jinja_eval(r, n->a, &left));
+    for (size_t i = 0; i < n->items.n && holds; i++) {
+        TRY(jinja_eval(r, n->items.at[i]->a, &right));
+        r->line = n->line;
+        TRY(jinja_compare(r, n->items.at[i]->op, left, right, &holds));
+        left = right;
+    }
+    *out = jinja_bool(holds);
+    return MPK_OK;
+}
+
+static mpk_status eval_binary(jrun *r, const jnode *n, jval *out)
+{
+    jval left, right;
+    TRY(jinja_eval(r, n->a, &left));
+    TRY(jinja_eval(r, n->b, &right));
+    r->line = n->line;
+    return jinja_binary(r, n->op, left, right, out);
+}
+
+static mpk_status eval_logic(jrun *r, const jnode *n, jval *out)
+{
+    TRY(jinja_eval(r, n->a, out));
+    return jinja_true(*out) == (n->kind == N_AND) ? jinja_eval(r, n->b, out) : MPK_OK;
+}
+
+static mpk_status eval_choice(jrun *r, const jnode *n, jval *out)
+{
+    jval test;
+    TRY(jinja_eval(r, n->b, &test));
+    if (jinja_true(test))
+        return jinja_eval(r, n->a, out);
+    *out = jinja_undefined(STR("an if without else"));
+    return n->c ? jinja_eval(r, n->c, out) : MPK_OK;
+}
+
+static mpk_status eval_slice(jrun *r, const jnode *n, jval v, jval *out)
+{
+    jval parts[3] = {{0}};
+    const jnode *const from[3] = {n->a, n->b, n->c};
+    for (int i = 0; i < 3; i++)
+        if (from[i])
+            TRY(jinja_eval(r, from[i], &parts[i]));
+    r->line = n->line;
+    return jinja_get_slice(r, v, parts[0], parts[1], parts[2], out);
+}
+
+static mpk_status eval_member(jrun *r, const jnode *n, jval *out)
+{
+    jval v, key;
+    TRY(jinja_eval(r, n->a, &v));
+    if (n->kind == N_ITEM && n->b->kind == N_SLICE)
+        return eval_slice(r, n->b, v, out);
+    if (n->kind == N_ITEM)
+        TRY(jinja_eval(r, n->b, &key));
+    r->line = n->line;
+    return n->kind == N_ITEM ? jinja_get_item(r, v, key, out) : jinja_get_attribute(r, v, n->name, out);
+}
+
+static mpk_status eval_unary(jrun *r, const jnode *n, jval *out)
+{
+    jval v;
+    TRY(jinja_eval(r, n->a, &v));
+    r->line = n->line;
+    if (n->kind == N_SIGN)
+        return jinja_sign(r, n->op, v, out);
+    *out = jinja_bool(!jinja_true(v));
+    return MPK_OK;
+}
+
+static mpk_status eval_kind(jrun *r, const jnode *n, jval *out)
+{
+    switch (n->kind) {
+    case N_CONST:
+        *out = n->value;
+        return MPK_OK;
+    case N_NAME:
+        return jinja_lookup(r, n->name, out);
+    case N_TUPLE:
+    case N_LIST:
+        return eval_items(r, n, out);
+    case N_DICT:
+        return eval_dict(r, n, out);
+    case N_NOT:
+    case N_SIGN:
+        return eval_unary(r, n, out);
+    case N_BINARY:
+        return eval_binary(r, n, out);
+    case N_AND:
+    case N_OR:
+        return eval_logic(r, n, out);
+    case N_CONCAT:
+        return eval_concat(r, n, out);
+    case N_COMPARE:
+        return eval_compare(r, n, out);
+    case N_CHOICE:
+        return eval_choice(r, n, out);
+    case N_ATTRIBUTE:
+    case N_ITEM:
+        return eval_member(r, n, out);
+    case N_CALL:
+        return eval_call(r, n, out);
+    case N_FILTER:
+        return eval_filter(r, n, out);
+    default: /* N_TEST */
+        return eval_test(r, n, out);
+    }
+}
+
+mpk_status jinja_eval(jrun *r, const jnode *n, jval *out)
+{
+    r->line = n->line;
+    TRY(jinja_charge(r, 1));
+    TRY(jinja_deeper(r));
+    TRY(eval_kind(r, n, out));
+    r->depth--;
+    return MPK_OK;
+}

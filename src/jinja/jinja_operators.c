@@ -1,0 +1,307 @@
+/* jinja_operators.c - + - * / // % ** of Python's values, comparisons and `in`.
+ *
+ * Integers that leave 64 bits are refused: Python's would go on, and a wrong number must not be printed.
+ */
+#include "jinja/jinja_parts.h"
+
+#include <math.h>
+
+static bool is_number(jval v)
+{
+    return jinja_is_integral(v) || v.kind == J_FLOAT;
+}
+
+static double as_double(jval v)
+{
+    return v.kind == J_FLOAT ? v.number : (double)jinja_integral(v);
+}
+
+static mpk_status too_large(jrun *r)
+{
+    return jinja_refuse(r, "integers beyond 64 bits are not supported");
+}
+
+static mpk_status bad_operands(jrun *r, int op, jval a, jval b)
+{
+    char name[3] = {(char)(op & 0xff), (char)(op >> 8), 0};
+    if (a.kind == J_UNDEFINED || b.kind == J_UNDEFINED)
+        return jinja_fail_undefined(r, a.kind == J_UNDEFINED ? a : b);
+    if (a.kind == J_BIG || b.kind == J_BIG)
+        return too_large(r);
+    return jinja_fail(r, "%s %s %s is not possible", jinja_type_name(a), name, jinja_type_name(b));
+}
+
+/* ---- numbers ---- */
+
+/* Python rounds towards minus infinity. */
+static int64_t floor_divide(int64_t a, int64_t b)
+{
+    int64_t q = a / b;
+    return q - ((a % b != 0) && ((a < 0) != (b < 0)));
+}
+
+static mpk_status power(jrun *r, int64_t base, int64_t exponent, jval *out)
+{
+    int64_t result = 1;
+    if (exponent < 0) {
+        if (!base)
+            return jinja_fail(r, "division by zero");
+        *out = jinja_float(pow((double)base, (double)exponent));
+        return MPK_OK;
+    }
+    for (; exponent; exponent >>= 1) {
+        if ((exponent & 1) && __builtin_mul_overflow(result, base, &result))
+            return too_large(r);
+        if (exponent > 1 && __builtin_mul_overflow(base, base, &base))
+            return too_large(r);
+    }
+    *out = jinja_int(result);
+    return MPK_OK;
+}
+
+static mpk_status integers(jrun *r, int op, int64_t a, int64_t b, jval *out)
+{
+    int64_t x = 0;
+    bool over = false;
+    switch (op) {
+    case '+':
+        over = __builtin_add_overflow(a, b, &x);
+        break;
+    case '-':
+        over = __builtin_sub_overflow(a, b, &x);
+        break;
+    case '*':
+        over = __builtin_mul_overflow(a, b, &x);
+        break;
+    case J_POW:
+        return power(r, a, b, out);
+    default:
+        if (!b)
+            return jinja_fail(r, "division by zero");
+        over = a == INT64_MIN && b == -1;
+        if (op == '/') {
+            const int64_t exact = INT64_C(1) << 53;
+            if (a > exact || a < -exact || b > exact || b < -exact)
+                return jinja_refuse(r, "dividing integers beyond 53 bits is not supported");
+            *out = jinja_float((double)a / (double)b);
+            return MPK_OK;
+        }
+        if (!over)
+            x = op == '%' ? a - floor_divide(a, b) * b : floor_divide(a, b);
+    }
+    *out = jinja_int(x);
+    return over ? too_large(r) : MPK_OK;
+}
+
+static double float_modulo(double a, double b)
+{
+    double m = fmod(a, b);
+    if (m == 0)
+        return copysign(0, b);
+    return (b < 0) != (m < 0) ? m + b : m;
+}
+
+static double float_floor(double a, double b)
+{
+    double m = fmod(a, b), q = (a - m) / b;
+    if (m != 0 && (b < 0) != (m < 0))
+        q -= 1;
+    if (q == 0)
+        return copysign(0, a / b);
+    double f = floor(q);
+    return q - f > 0.5 ? f + 1 : f;
+}
+
+static mpk_status float_power(jrun *r, double a, double b, jval *out)
+{
+    if (a == 0 && b < 0)
+        return jinja_fail(r, "division by zero");
+    if (a < 0 && isfinite(a) && isfinite(b) && b != floor(b))
+        return jinja_refuse(r, "complex numbers are not supported");
+    double x = pow(a, b);
+    if (isinf(x) && isfinite(a) && isfinite(b))
+        return jinja_fail(r, "the result is too large");
+    *out = jinja_float(x);
+    return MPK_OK;
+}
+
+static mpk_status floats(jrun *r, int op, double a, double b, jval *out)
+{
+    if (op == J_POW)
+        return float_power(r, a, b, out);
+    if (b == 0 && op != '+' && op != '-' && op != '*')
+        return jinja_fail(r, "division by zero");
+    *out = jinja_float(op == '+'   ? a + b
+                       : op == '-' ? a - b
+                       : op == '*' ? a * b
+                       : op == '/' ? a / b
+                       : op == '%' ? float_modulo(a, b)
+                                   : float_floor(a, b));
+    return MPK_OK;
+}
+
+/* ---- texts and lists ---- */
+
+static mpk_status join_texts(jrun *r, jval a, jval b, jval *out)
+{
+    char *p = NULL;
+    const bool markup = a.markup || b.markup;
+    if (markup && !a.markup)
+        TRY(jinja_escape(r, a.text, &a.text));
+    if (markup && !b.markup)
+        TRY(jinja_escape(r, b.text, &b.text));
+    TRY(jinja_charge(r, b.text.n));
+    TRY(jinja_text_room(r, a.text, b.text.n, &p));
+    if (b.text.n)
+        memcpy(p + a.text.n, b.text.at, b.text.n);
+    *out = jinja_str((str){p, a.text.n + b.text.n});
+    out->markup = markup;
+    return MPK_OK;
+}
+
+static mpk_status join_lists(jrun *r, jval a, jval b, jval *out)
+{
+    TRY(jinja_make_list(r, a.kind, a.list->n + b.list->n, out));
+    for (size_t i = 0; i < a.list->n; i++)
+        TRY(jinja_push(r, out->list, a.list->at[i]));
+    for (size_t i = 0; i < b.list->n; i++)
+        TRY(jinja_push(r, out->list, b.list->at[i]));
+    return MPK_OK;
+}
+
+static mpk_status repeat_text(jrun *r, jval s, int64_t times, jval *out)
+{
+    char *p = NULL;
+    times = times < 0 ? 0 : times;
+    if (s.text.n && times > JINJA_MAX_OUTPUT / (int64_t)s.text.n)
+        FAIL(r->cx, MPK_ELIMIT, "chat template, line %u: a text has more than %d bytes", r->line, JINJA_MAX_OUTPUT);
+    size_t n = s.text.n * (size_t)times;
+    if (!s.text.n)
+        times = 0;
+    TRY(jinja_charge(r, n));
+    TRY(jinja_text_room(r, (str){0}, n, &p));
+    for (int64_t i = 0; i < times; i++)
+        memcpy(p + (size_t)i * s.text.n, s.text.at, s.text.n);
+    s.text = (str){p, n};
+    *out = s;
+    return MPK_OK;
+}
+
+static mpk_status repeat_list(jrun *r, jval l, int64_t times, jval *out)
+{
+    TRY(jinja_make_list(r, l.kind, 0, out));
+    for (int64_t i = 0; i < times && l.list->n; i++)
+        for (size_t k = 0; k < l.list->n; k++)
+            TRY(jinja_push(r, out->list, l.list->at[k]));
+    return MPK_OK;
+}
+
+static bool is_sequence(jval v)
+{
+    return v.kind == J_LIST || v.kind == J_TUPLE;
+}
+
+mpk_status jinja_binary(jrun *r, int op, jval a, jval b, jval *out)
+{
+    if (jinja_is_integral(a) && jinja_is_integral(b))
+        return integers(r, op, jinja_integral(a), jinja_integral(b), out);
+    if (is_number(a) && is_number(b))
+        return floats(r, op, as_double(a), as_double(b), out);
+    if (op == '+' && a.kind == J_STR && b.kind == J_STR)
+        return join_texts(r, a, b, out);
+    if (op == '+' && is_sequence(a) && a.kind == b.kind)
+        return join_lists(r, a, b, out);
+    if (op == '%' && a.kind == J_STR) {
+        if (a.markup)
+            return jinja_refuse(r, "%% of a text that is marked safe is not supported");
+        return b.kind == J_UNDEFINED ? jinja_fail_undefined(r, b) : jinja_percent(r, a.text, b, out);
+    }
+    if (op == '*' && jinja_is_integral(a)) {
+        jval swapped = a;
+        a = b;
+        b = swapped;
+    }
+    if (op == '*' && jinja_is_integral(b) && a.kind == J_STR)
+        return repeat_text(r, a, jinja_integral(b), out);
+    if (op == '*' && jinja_is_integral(b) && is_sequence(a))
+        return repeat_list(r, a, jinja_integral(b), out);
+    return bad_operands(r, op, a, b);
+}
+
+mpk_status jinja_sign(jrun *r, int op, jval a, jval *out)
+{
+    if (a.kind == J_UNDEFINED)
+        return jinja_fail_undefined(r, a);
+    if (!is_number(a))
+        return jinja_fail(r, "%s has no sign", jinja_type_name(a));
+    if (a.kind == J_FLOAT)
+        *out = jinja_float(op == '-' ? -a.number : a.number);
+    else if (op == '-' && jinja_integral(a) == INT64_MIN)
+        return too_large(r);
+    else
+        *out = jinja_int(op == '-' ? -jinja_integral(a) : jinja_integral(a));
+    return MPK_OK;
+}
+
+/* ---- comparison ---- */
+
+static mpk_status contains_item(jrun *r, jval container, jval item, bool *out)
+{
+    jiterator *it;
+    jval found;
+    TRY(jinja_iterate(r, container, &it));
+    for (*out = false; !*out;) {
+        TRY(jinja_next(r, it, &found));
+        if (found.kind == J_ABSENT)
+            return MPK_OK;
+        TRY(jinja_equal(r, found, item, out));
+    }
+    return MPK_OK;
+}
+
+mpk_status jinja_contains(jrun *r, jval container, jval item, bool *out)
+{
+    const jval *found;
+    switch (container.kind) {
+    case J_STR:
+        if (item.kind == J_UNDEFINED)
+            return jinja_fail(r, "an undefined value cannot be looked for in a string");
+        if (item.kind != J_STR)
+            return jinja_fail(r, "%s cannot be looked for in a string", jinja_type_name(item));
+        TRY(jinja_charge(r, container.text.n));
+        *out = jinja_find(container.text, item.text) != SIZE_MAX;
+        return MPK_OK;
+    case J_DICT:
+        TRY(jinja_check_hashable(r, item));
+        TRY(jinja_dict_find(r, container.dict, item, &found));
+        *out = found != NULL;
+        return MPK_OK;
+    default:
+        return contains_item(r, container, item, out);
+    }
+}
+
+mpk_status jinja_compare(jrun *r, int op, jval a, jval b, bool *out)
+{
+    bool equal = false;
+    switch (op) {
+    case J_EQ:
+    case J_NE:
+        TRY(jinja_equal(r, a, b, &equal));
+        *out = equal == (op == J_EQ);
+        return MPK_OK;
+    case J_IN:
+    case J_NOT_IN:
+        TRY(jinja_contains(r, b, a, out));
+        *out = *out == (op == J_IN);
+        return MPK_OK;
+    case '<':
+    case '>':
+        return op == '<' ? jinja_less(r, a, b, out) : jinja_less(r, b, a, out);
+    default:
+        TRY(op == J_LE ? jinja_less(r, a, b, out) : jinja_less(r, b, a, out));
+        if (!*out)
+            TRY(jinja_equal(r, a, b, out));
+        return MPK_OK;
+    }
+}

@@ -1,0 +1,307 @@
+/* jinja_parse.c - tokens -> the tree of a template: text, {{ }} and statements. */
+#include "jinja/jinja_parts.h"
+
+static mpk_status parse_body(jparser *p, jnode *owner, jnodes *out, const char *const *ends);
+
+/* ---- statements: each begins behind its name and stops at the end of the tag ---- */
+
+static mpk_status expect_block_end(jparser *p)
+{
+    if (jinja_peek(p)->kind != T_BLOCK_END)
+        return jinja_unexpected(p, "%}");
+    p->at++;
+    return MPK_OK;
+}
+
+/* A body up to its one end, which is taken. */
+static mpk_status parse_to(jparser *p, jnode *n, const char *end)
+{
+    TRY(parse_body(p, n, &n->body, (const char *const[]){end, NULL}));
+    p->at++;
+    return MPK_OK;
+}
+
+static mpk_status grow_all(jparser *p, jnode *n, const jnodes *children)
+{
+    for (size_t i = 0; i < children->n; i++)
+        TRY(jinja_grow(p, n, children->at[i]));
+    return MPK_OK;
+}
+
+static mpk_status parse_for(jparser *p, jnode *n)
+{
+    TRY(jinja_parse_target(p, false, "in", &n->a));
+    if (!jinja_skip_name(p, "in"))
+        return jinja_unexpected(p, "'in'");
+    TRY(jinja_parse_tuple(p, false, "recursive", false, &n->b));
+    if (jinja_skip_name(p, "if"))
+        TRY(jinja_parse_expression(p, true, &n->c));
+    n->flag = jinja_skip_name(p, "recursive");
+    p->loops++;
+    TRY(parse_body(p, n, &n->body, (const char *const[]){"endfor", "else", NULL}));
+    p->loops--;
+    bool has_else = jinja_next_is_name(p, "else");
+    p->at++;
+    if (has_else) {
+        TRY(parse_body(p, n, &n->items, (const char *const[]){"endfor", NULL}));
+        p->at++;
+    }
+    TRY(jinja_grow(p, n, n->a));
+    TRY(jinja_grow(p, n, n->b));
+    return jinja_grow(p, n, n->c);
+}
+
+/* An elif is an if without else in `more`. */
+static mpk_status parse_if(jparser *p, jnode *first)
+{
+    for (jnode *n = first;;) {
+        TRY(jinja_parse_tuple(p, false, NULL, false, &n->a));
+        TRY(jinja_grow(p, first, n->a));
+        TRY(parse_body(p, first, &n->body, (const char *const[]){"elif", "else", "endif", NULL}));
+        bool is_elif = jinja_next_is_name(p, "elif"), is_else = jinja_next_is_name(p, "else");
+        p->at++;
+        if (is_else) {
+            TRY(parse_body(p, first, &first->items, (const char *const[]){"endif", NULL}));
+            p->at++;
+        }
+        if (!is_elif)
+            return MPK_OK;
+        TRY(jinja_node(p, N_IF, jinja_peek(p)->line, &n));
+        PUSH(p->cx, p->a, &first->more, n);
+    }
+}
+
+static mpk_status parse_set(jparser *p, jnode *n)
+{
+    TRY(jinja_parse_target(p, true, NULL, &n->a));
+    if (jinja_skip(p, "=")) {
+        TRY(jinja_parse_tuple(p, true, NULL, false, &n->b));
+        return jinja_grow(p, n, n->b);
+    }
+    n->kind = N_SET_BLOCK;
+    if (jinja_next_is(p, "|"))
+        TRY(jinja_parse_filters(p, NULL, false, &n->b));
+    TRY(jinja_grow(p, n, n->b));
+    return parse_to(p, n, "endset");
+}
+
+/* (a, b=1) of a macro or a call block. */
+static mpk_status parse_parameters(jparser *p, jnode *n)
+{
+    TRY(jinja_expect(p, "("));
+    while (!jinja_next_is(p, ")")) {
+        if (n->items.n)
+            TRY(jinja_expect(p, ","));
+        jnode *name, *value;
+        TRY(jinja_node(p, N_NAME, jinja_peek(p)->line, &name));
+        TRY(jinja_expect_name(p, &name->name));
+        for (size_t i = 0; i < n->items.n; i++)
+            if (str_equal(n->items.at[i]->name, name->name))
+                return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, jinja_peek(p)->at - 1,
+                                     "two parameters have the name %.*s", JINJA_SHOWN(name->name));
+        PUSH(p->cx, p->a, &n->items, name);
+        if (n->items.n > JINJA_MAX_ARGS)
+            return jinja_fail_at(p->cx, MPK_ELIMIT, p->tokens->source, jinja_peek(p)->at, "more than %d parameters",
+                                 JINJA_MAX_ARGS);
+        if (jinja_skip(p, "=")) {
+            TRY(jinja_parse_expression(p, true, &value));
+            PUSH(p->cx, p->a, &n->more, value);
+            TRY(jinja_grow(p, n, value));
+        } else if (n->more.n)
+            return jinja_unexpected(p, "a default, as the parameter before has one");
+    }
+    return jinja_expect(p, ")");
+}
+
+/* The body is a function of its own: no loop around it can be left. */
+static mpk_status parse_function_body(jparser *p, jnode *n, const char *end)
+{
+    unsigned loops = p->loops;
+    p->loops = 0;
+    TRY(parse_to(p, n, end));
+    p->loops = loops;
+    return MPK_OK;
+}
+
+static mpk_status parse_macro(jparser *p, jnode *n)
+{
+    TRY(jinja_expect_name(p, &n->name));
+    TRY(parse_parameters(p, n));
+    return parse_function_body(p, n, "endmacro");
+}
+
+static mpk_status parse_call_block(jparser *p, jnode *n)
+{
+    if (jinja_next_is(p, "("))
+        TRY(parse_parameters(p, n));
+    const jtoken *t = jinja_peek(p);
+    TRY(jinja_parse_expression(p, true, &n->a));
+    if (n->a->kind != N_CALL)
+        return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "expected a call");
+    TRY(jinja_grow(p, n, n->a));
+    return parse_function_body(p, n, "endcall");
+}
+
+static mpk_status parse_filter_block(jparser *p, jnode *n)
+{
+    TRY(jinja_parse_filters(p, NULL, true, &n->a));
+    TRY(jinja_grow(p, n, n->a));
+    return parse_to(p, n, "endfilter");
+}
+
+static mpk_status parse_with(jparser *p, jnode *n)
+{
+    while (jinja_peek(p)->kind != T_BLOCK_END) {
+        jnode *target, *value;
+        if (n->items.n)
+            TRY(jinja_expect(p, ","));
+        TRY(jinja_parse_target(p, false, NULL, &target));
+        TRY(jinja_expect(p, "="));
+        TRY(jinja_parse_expression(p, true, &value));
+        PUSH(p->cx, p->a, &n->items, target);
+        PUSH(p->cx, p->a, &n->more, value);
+    }
+    TRY(grow_all(p, n, &n->items));
+    TRY(grow_all(p, n, &n->more));
+    return parse_to(p, n, "endwith");
+}
+
+static mpk_status parse_generation(jparser *p, jnode *n)
+{
+    return parse_function_body(p, n, "endgeneration");
+}
+
+static mpk_status parse_leave(jparser *p, jnode *n)
+{
+    (void)n;
+    if (!p->loops)
+        return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, jinja_peek(p)->at, "there is no loop around this");
+    return MPK_OK;
+}
+
+/* {% print a, b %} */
+static mpk_status parse_print(jparser *p, jnode *n)
+{
+    while (jinja_peek(p)->kind != T_BLOCK_END) {
+        jnode *item, *print;
+        if (n->items.n)
+            TRY(jinja_expect(p, ","));
+        TRY(jinja_node(p, N_PRINT, jinja_peek(p)->line, &print));
+        TRY(jinja_parse_expression(p, true, &item));
+        print->a = item;
+        TRY(jinja_grow(p, print, item));
+        TRY(jinja_grow(p, n, print));
+        PUSH(p->cx, p->a, &n->items, print);
+    }
+    return MPK_OK;
+}
+
+static const struct {
+    const char *name;
+    jnode_kind kind;
+    mpk_status (*parse)(jparser *p, jnode *n);
+} statements[] = {
+    {"for", N_FOR, parse_for},
+    {"if", N_IF, parse_if},
+    {"set", N_SET, parse_set},
+    {"macro", N_MACRO, parse_macro},
+    {"call", N_CALL_BLOCK, parse_call_block},
+    {"filter", N_FILTER_BLOCK, parse_filter_block},
+    {"with", N_WITH, parse_with},
+    {"generation", N_GENERATION, parse_generation},
+    {"break", N_BREAK, parse_leave},
+    {"continue", N_CONTINUE, parse_leave},
+    {"print", N_PRINT, parse_print},
+};
+
+static mpk_status parse_statement(jparser *p, const char *const *ends, jnode **out)
+{
+    static const char *const refused[] = {"block", "extends", "include", "import", "from", "autoescape"};
+    const jtoken *t = jinja_peek(p);
+    str name = {0};
+    TRY(jinja_expect_name(p, &name));
+    for (size_t i = 0; i < sizeof statements / sizeof *statements; i++)
+        if (str_is(name, statements[i].name)) {
+            TRY(jinja_node(p, statements[i].kind, t->line, out));
+            return statements[i].parse(p, *out);
+        }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (str_is(name, refused[i]))
+            return jinja_fail_at(p->cx, MPK_EUNSUPPORTED, p->tokens->source, t->at, "the statement %s is not supported",
+                                 refused[i]);
+    return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "unknown statement %.*s%s%s", JINJA_SHOWN(name),
+                         ends ? ", expected " : "", ends ? ends[0] : "");
+}
+
+static bool ends_here(const jparser *p, const char *const *ends)
+{
+    for (; ends && *ends; ends++)
+        if (jinja_next_is_name(p, *ends))
+            return true;
+    return false;
+}
+
+static mpk_status parse_text(jparser *p, const jtoken *t, jnode **out)
+{
+    p->at++;
+    TRY(jinja_node(p, t->kind == T_DATA ? N_TEXT : N_PRINT, t->line, out));
+    if (t->kind == T_DATA) {
+        (*out)->name = t->text;
+        return MPK_OK;
+    }
+    TRY(jinja_parse_tuple(p, true, NULL, false, &(*out)->a));
+    TRY(jinja_grow(p, *out, (*out)->a));
+    if (jinja_peek(p)->kind != T_PRINT_END)
+        return jinja_unexpected(p, "}}");
+    p->at++;
+    return MPK_OK;
+}
+
+/* Up to a statement that is one of the ends, whose name is next then; NULL: up to the end of the template. */
+static mpk_status parse_nodes(jparser *p, jnode *owner, jnodes *out, const char *const *ends)
+{
+    for (;;) {
+        const jtoken *t = jinja_peek(p);
+        jnode *n;
+        if (t->kind == T_END)
+            return ends ? jinja_unexpected(p, ends[0]) : MPK_OK;
+        if (t->kind == T_BLOCK) {
+            p->at++;
+            if (ends_here(p, ends))
+                return MPK_OK;
+            TRY(parse_statement(p, ends, &n));
+            TRY(expect_block_end(p));
+        } else
+            TRY(parse_text(p, t, &n));
+        PUSH(p->cx, p->a, out, n);
+        if (owner)
+            TRY(jinja_grow(p, owner, n));
+    }
+}
+
+static mpk_status parse_body(jparser *p, jnode *owner, jnodes *out, const char *const *ends)
+{
+    if (p->depth >= JINJA_MAX_HEIGHT)
+        return jinja_fail_at(p->cx, MPK_ELIMIT, p->tokens->source, jinja_peek(p)->at,
+                             "more than %d levels are nested here", JINJA_MAX_HEIGHT);
+    p->depth++;
+    jinja_skip(p, ":");
+    TRY(expect_block_end(p));
+    TRY(parse_nodes(p, owner, out, ends));
+    p->depth--;
+    return MPK_OK;
+}
+
+mpk_status jinja_parse(mpk_context *cx, arena *a, str source, const jinja_template **out)
+{
+    struct jinja_template *t;
+    jtokens tokens = {0};
+    NEW(cx, a, t, 1);
+    TRY(jinja_lex(cx, a, source, &tokens));
+    jparser p = {.cx = cx, .a = a, .tokens = &tokens};
+    t->source = tokens.source;
+    TRY(parse_nodes(&p, NULL, &t->body, NULL));
+    TRY(jinja_resolve_names(cx, a, t));
+    *out = t;
+    return MPK_OK;
+}

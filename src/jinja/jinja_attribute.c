@@ -20,7 +20,7 @@ static mpk_status macro_attribute(jrun *r, const jmacro *m, str name, jval *out)
     *out = str_is(name, "name") ? m->name.at ? jinja_str(m->name) : jinja_none() : jinja_undefined(name);
     if (!str_is(name, "arguments"))
         return MPK_OK;
-    TRY(jinja_make_list(r, J_LIST, 0, out));
+    TRY(jinja_make_list(r, J_TUPLE, 0, out));
     for (size_t i = 0; i < m->node->items.n; i++)
         TRY(jinja_push(r, out->list, jinja_str(m->node->items.at[i]->name)));
     return MPK_OK;

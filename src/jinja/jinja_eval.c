@@ -180,7 +180,7 @@ static mpk_status eval_dict(jrun *r, const jnode *n, jval *out)
 
 static mpk_status eval_concat(jrun *r, const jnode *n, jval *out)
 {
-    jval joined = jinja_str((str){0}), item;
+    jval joined = jinja_str(STR("")), item;
     for (size_t i = 0; i < n->items.n; i++) {
         TRY(jinja_eval(r, n->items.at[i], &item));
         str s = {0};

@@ -11,7 +11,7 @@ static mpk_status subject_str(jrun *r, jval subject, jval *out)
     *out = subject;
     if (subject.kind == J_STR)
         return MPK_OK;
-    *out = jinja_str((str){0});
+    *out = jinja_str(STR(""));
     return jinja_to_str(r, subject, &out->text);
 }
 
@@ -62,7 +62,7 @@ static bool begins_word(uint32_t c)
 /* Not Python's title: words begin behind spaces, hyphens and brackets. */
 static mpk_status filter_title(jrun *r, jval v, const jargs *args, jval *out)
 {
-    jval s, joined = jinja_str((str){0});
+    jval s, joined = jinja_str(STR(""));
     size_t size, first;
     TRY(jinja_bind(r, "title", args, "", 0, NULL));
     TRY(subject_str(r, v, &s));
@@ -91,7 +91,7 @@ static mpk_status filter_replace(jrun *r, jval v, const jargs *args, jval *out)
     TRY(jinja_to_str(r, a[1], &to));
     if (a[2].kind > J_NONE)
         TRY(jinja_need_int(r, a[2], "replace", &most));
-    *out = jinja_str((str){0});
+    *out = jinja_str(STR(""));
     return jinja_str_replace(r, s, from, to, most, &out->text);
 }
 
@@ -141,7 +141,7 @@ static mpk_status filter_escape(jrun *r, jval v, const jargs *args, jval *out)
 /* Lines but the first (or all) get spaces or a text before them; empty ones only if blank says so. */
 static mpk_status filter_indent(jrun *r, jval v, const jargs *args, jval *out)
 {
-    jval a[3], lines, all, joined = jinja_str((str){0});
+    jval a[3], lines, all, joined = jinja_str(STR(""));
     int64_t width = 4;
     TRY(jinja_bind(r, "indent", args, "width first blank", 0, a));
     if (v.kind != J_STR || v.markup)
@@ -388,7 +388,7 @@ static mpk_status filter_default(jrun *r, jval v, const jargs *args, jval *out)
     TRY(jinja_bind(r, "default", args, "default_value boolean", 0, a));
     *out = v;
     if (v.kind == J_UNDEFINED || (jinja_true(a[1]) && !jinja_true(v)))
-        *out = a[0].kind == J_ABSENT ? jinja_str((str){0}) : a[0];
+        *out = a[0].kind == J_ABSENT ? jinja_str(STR("")) : a[0];
     return MPK_OK;
 }
 

@@ -159,7 +159,7 @@ mpk_status jinja_call(jrun *r, jval f, const jargs *args, jval *out)
         TRY(jinja_loop_recurse(r, f.loop, args, out));
         break;
     case J_JOINER:
-        *out = f.cycler->at ? f.cycler->items.at[0] : jinja_str((str){0});
+        *out = f.cycler->at ? f.cycler->items.at[0] : jinja_str(STR(""));
         f.cycler->at = 1;
         break;
     case J_UNDEFINED:

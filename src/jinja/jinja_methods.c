@@ -70,6 +70,12 @@ static mpk_status give(jval self, str s, jval *out)
     return MPK_OK;
 }
 
+static void mark_all(jval self, jlist *parts)
+{
+    for (size_t i = 0; i < parts->n; i++)
+        parts->at[i].markup = self.markup;
+}
+
 /* ---- splitting and joining ---- */
 
 static mpk_status push_part(jrun *r, jlist *l, str s)
@@ -161,8 +167,7 @@ static mpk_status split_method(jrun *r, jval self, const jargs *args, bool from_
     if (a[1].kind != J_ABSENT)
         TRY(jinja_need_int(r, a[1], "split", &most));
     TRY(jinja_str_split(r, self.text, a[0], most, from_right, out));
-    for (size_t i = 0; i < out->list->n; i++)
-        out->list->at[i].markup = self.markup;
+    mark_all(self, out->list);
     return MPK_OK;
 }
 
@@ -206,7 +211,9 @@ static mpk_status str_splitlines(jrun *r, jval self, const jargs *args, jval *ou
 {
     jval keep;
     TRY(jinja_bind(r, "splitlines", args, "keepends", 0, &keep));
-    return jinja_splitlines(r, self.text, jinja_true(keep), out);
+    TRY(jinja_splitlines(r, self.text, jinja_true(keep), out));
+    mark_all(self, out->list);
+    return MPK_OK;
 }
 
 static mpk_status partition_at(jrun *r, jval self, const jargs *args, bool last, jval *out)
@@ -223,7 +230,9 @@ static mpk_status partition_at(jrun *r, jval self, const jargs *args, bool last,
     TRY(jinja_make_list(r, J_TUPLE, 3, out));
     TRY(push_part(r, out->list, i == SIZE_MAX ? (last ? none : s) : (str){s.at, i}));
     TRY(push_part(r, out->list, i == SIZE_MAX ? none : at));
-    return push_part(r, out->list, i == SIZE_MAX ? (last ? s : none) : (str){s.at + i + at.n, s.n - i - at.n});
+    TRY(push_part(r, out->list, i == SIZE_MAX ? (last ? s : none) : (str){s.at + i + at.n, s.n - i - at.n}));
+    mark_all(self, out->list);
+    return MPK_OK;
 }
 
 static mpk_status str_partition(jrun *r, jval self, const jargs *args, jval *out)
@@ -244,7 +253,7 @@ static mpk_status str_join(jrun *r, jval self, const jargs *args, jval *out)
     if (self.markup)
         return jinja_refuse(r, "join of a text that is marked safe is not supported");
     TRY(jinja_iterate(r, over, &it));
-    *out = jinja_str((str){0});
+    *out = jinja_str(STR(""));
     for (bool first = true;; first = false) {
         TRY(jinja_next(r, it, &item));
         if (item.kind == J_ABSENT)
@@ -454,7 +463,7 @@ static mpk_status replace_nothing(jrun *r, str s, str to, int64_t most, str *out
 
 mpk_status jinja_str_replace(jrun *r, str s, str from, str to, int64_t most, str *out)
 {
-    *out = (str){0};
+    *out = STR("");
     TRY(jinja_charge(r, s.n));
     if (!from.n)
         return replace_nothing(r, s, to, most, out);

@@ -276,6 +276,10 @@ mpk_status jinja_contains(jrun *r, jval container, jval item, bool *out)
         TRY(jinja_dict_find(r, container.dict, item, &found));
         *out = found != NULL;
         return MPK_OK;
+    case J_VIEW:
+        if (container.view->part == J_KEYS)
+            TRY(jinja_check_hashable(r, item));
+        return contains_item(r, container, item, out);
     default:
         return contains_item(r, container, item, out);
     }

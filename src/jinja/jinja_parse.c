@@ -57,7 +57,7 @@ static mpk_status parse_if(jparser *p, jnode *first)
     for (jnode *n = first;;) {
         TRY(jinja_parse_tuple(p, false, NULL, false, &n->a));
         TRY(jinja_grow(p, first, n->a));
-        TRY(parse_body(p, first, &n->body, (const char *const[]){"elif", "else", "endif", NULL}));
+        TRY(parse_body(p, first, &n->body, (const char *const[]){"endif", "elif", "else", NULL}));
         bool is_elif = jinja_next_is_name(p, "elif"), is_else = jinja_next_is_name(p, "else");
         p->at++;
         if (is_else) {

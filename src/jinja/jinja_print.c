@@ -7,7 +7,7 @@
 /* ---- numbers ---- */
 
 /* The fewest digits that read back as x, as digits d1d2... and the exponent of 0.d1d2... */
-static int shortest_digits(double x, char digits[32], int *n)
+static int shortest_digits(double x, char digits[32], int *n, bool *failed)
 {
     text t = {0};
     int exponent = 0;
@@ -25,6 +25,7 @@ static int shortest_digits(double x, char digits[32], int *n)
             digits[(*n)++] = *c;
     if (e)
         exponent = (int)strtol(e + 1, NULL, 10) + 1;
+    *failed |= t.failed;
     text_free(&t);
     return exponent;
 }
@@ -38,7 +39,9 @@ void jinja_float_repr(text *out, double x)
         return;
     }
     text_print(out, "%s", signbit(x) ? "-" : "");
-    int point = shortest_digits(fabs(x), digits, &n);
+    int point = shortest_digits(fabs(x), digits, &n, &out->failed);
+    if (out->failed)
+        return;
     while (n > 1 && digits[n - 1] == '0')
         n--;
     if (point > 16 || point < -3) {

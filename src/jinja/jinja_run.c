@@ -42,6 +42,8 @@ mpk_status jinja_lookup(jrun *r, str name, jval *out)
                 return MPK_OK;
             }
     }
+    if (str_is(name, "self"))
+        return jinja_refuse(r, "the template as a value (self) is not supported");
     const jglobal *global = jinja_find_global(name);
     *out = global ? (jval){.kind = J_GLOBAL, .global = global} : jinja_undefined(name);
     return MPK_OK;

@@ -75,7 +75,7 @@ static mpk_status filter_join(jrun *r, jval v, const jargs *args, jval *out)
     TRY(jinja_bind(r, "join", args, "d attribute", 0, a));
     TRY(jinja_to_str(r, a[0], &d));
     TRY(jinja_iterate(r, v, &it));
-    *out = jinja_str((str){0});
+    *out = jinja_str(STR(""));
     for (bool first = true;; first = false) {
         TRY(jinja_next(r, it, &item));
         if (item.kind == J_ABSENT)

@@ -342,7 +342,7 @@ mpk_status jinja_text_room(jrun *r, str before, size_t n, char **out)
         FAIL(r->cx, MPK_ELIMIT, "chat template, line %u: a text has more than %d bytes", r->line, JINJA_MAX_OUTPUT);
     const bool grows = before.n && before.at + before.n == r->tail;
     const size_t needed = grows ? n : before.n + n;
-    if (needed > r->room) {
+    if (needed > r->room || !r->tail) {
         size_t whole = before.n + n, size = whole * (grows ? 2 : 1) + 1;
         char *p;
         size = size < 4096 ? 4096 : size;

@@ -369,6 +369,8 @@ mpk_status jinja_less(jrun *r, jval a, jval b, bool *out)
         *out = order < 0 || (order == 0 && a.text.n < b.text.n);
         return jinja_charge(r, n);
     }
+    if (a.kind == J_VIEW && b.kind == J_VIEW)
+        return jinja_refuse(r, "comparing views of dicts is not supported; make them lists");
     if ((a.kind != J_LIST && a.kind != J_TUPLE) || a.kind != b.kind)
         return jinja_fail(r, "%s and %s have no order", jinja_type_name(a), jinja_type_name(b));
     TRY(jinja_deeper(r));

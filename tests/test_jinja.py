@@ -62,7 +62,12 @@ class Mpk:
             not answer,
         )
         status = self.lib.mpk_chat_prompt(
-            self.cx, tokenizer, source, ctypes.c_size_t(len(source)), ctypes.byref(options), ctypes.byref(out),
+            self.cx,
+            tokenizer,
+            source,
+            ctypes.c_size_t(len(source)),
+            ctypes.byref(options),
+            ctypes.byref(out),
             ctypes.byref(n),
         )
         if status != OK:
@@ -91,9 +96,13 @@ def hf():
     def render(template, messages, tools=None, variables=None, answer=True):
         try:
             return True, tokenizer.apply_chat_template(
-                json.loads(json.dumps(messages)), tools=tools, chat_template=template, tokenize=False,
-                add_generation_prompt=answer, **(variables or {}),
-            )  # fmt: skip
+                json.loads(json.dumps(messages)),
+                tools=tools,
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=answer,
+                **(variables or {}),
+            )
         except Exception as e:  # of whatever kind: a template can raise them all
             return False, f"{type(e).__name__}: {e}"
 
@@ -103,7 +112,9 @@ def hf():
 def difference(mpk, hf, template, messages, tools=None, variables=None, answer=True):
     """None if both give the same text or both refuse; else what is different.  *: mpk does not know it."""
     good, expected = hf(template, messages, tools, variables, answer)
-    if good and re.search(r"<(?!Macro|Namespace|LoopContext)[a-z_-]+ (?:object |method |function )?[^<>]*at 0x", expected):
+    if good and re.search(
+        r"<(?!Macro|Namespace|LoopContext)[a-z_-]+ (?:object |method |function )?[^<>]*at 0x", expected
+    ):
         return None  # an address of Python's
     status, found = mpk.render(template, messages, tools, variables, answer)
     if good != (status == OK):
@@ -118,7 +129,7 @@ WEATHER = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "description": "The weather in a city, \"now\" & <soon>.",
+        "description": 'The weather in a city, "now" & <soon>.',
         "parameters": {
             "type": "object",
             "properties": {
@@ -173,7 +184,10 @@ CONVERSATIONS = {
     "ends with assistant": [SYSTEM, USER, ASSISTANT],
     "empty": [{"role": "system", "content": ""}, {"role": "user", "content": ""}, {"role": "assistant", "content": ""}],
     "spaces": [{"role": "user", "content": "  \n padded\t\n\n"}, {"role": "assistant", "content": "\n x \n"}, USER],
-    "unicode": [{"role": "system", "content": "Größe 你好 🙂 ﬁ ß"}, {"role": "user", "content": "Ünïcode\u2028\u00a0 \x85 İstanbul"}],
+    "unicode": [
+        {"role": "system", "content": "Größe 你好 🙂 ﬁ ß"},
+        {"role": "user", "content": "Ünïcode\u2028\u00a0 \x85 İstanbul"},
+    ],
     "markup": [{"role": "user", "content": "<b>&amp;</b> {{ x }} {% if %} <|im_end|> \\ ' \" </think>"}],
     "parts": [
         {"role": "system", "content": [text_part("Be brief.")]},
@@ -181,35 +195,90 @@ CONVERSATIONS = {
         {"role": "assistant", "content": [text_part("three")]},
         {"role": "user", "content": [text_part("four")]},
     ],
-    "images": [{"role": "user", "content": [{"type": "image"}, text_part("What is this?"), {"type": "image_url", "image_url": {"url": "x"}}]}],
-    "null content": [USER, {"role": "assistant", "content": None, "tool_calls": [call({"city": "Paris"})]}, TOOL_TURNS[2]],
+    "images": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image"},
+                text_part("What is this?"),
+                {"type": "image_url", "image_url": {"url": "x"}},
+            ],
+        }
+    ],
+    "null content": [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call({"city": "Paris"})]},
+        TOOL_TURNS[2],
+    ],
     "no content": [USER, {"role": "assistant", "tool_calls": [call({"city": "Paris"})]}, TOOL_TURNS[2]],
     "tool turns": TOOL_TURNS,
     "tool turns, answered": [SYSTEM, *TOOL_TURNS, {"role": "assistant", "content": "21.5 degrees."}, USER],
-    "arguments as text": [USER, {"role": "assistant", "content": "", "tool_calls": [call('{"city": "Paris", "days": 2}')]}, TOOL_TURNS[2], USER],
+    "arguments as text": [
+        USER,
+        {"role": "assistant", "content": "", "tool_calls": [call('{"city": "Paris", "days": 2}')]},
+        TOOL_TURNS[2],
+        USER,
+    ],
     "two calls": [
-        SYSTEM, USER,
+        SYSTEM,
+        USER,
         {"role": "assistant", "content": "Both:", "tool_calls": [call(ARGUMENTS), call({}, "clock", "call00002")]},
         TOOL_TURNS[2],
         {"role": "tool", "tool_call_id": "call00002", "name": "clock", "content": "12:00"},
     ],
-    "tool result as parts": [*TOOL_TURNS[:2], {"role": "tool", "tool_call_id": "call00001", "name": "get_weather", "content": [text_part("21"), text_part("C")]}],
-    "tool result as object": [*TOOL_TURNS[:2], {"role": "tool", "tool_call_id": "call00001", "name": "get_weather", "content": {"celsius": 21.5, "sky": None}}],
-    "plain calls": [USER, {"role": "assistant", "content": "", "tool_calls": [{"name": "get_weather", "arguments": {"city": "Paris"}}]}, TOOL_TURNS[2]],
-    "thoughts in text": [USER, {"role": "assistant", "content": "<think>\nhm\n</think>\n\nI am."}, {"role": "user", "content": "More"}],
-    "reasoning": [USER, {"role": "assistant", "content": "I am.", "reasoning_content": "Let me see.\n"}, {"role": "user", "content": "More"}],
+    "tool result as parts": [
+        *TOOL_TURNS[:2],
+        {
+            "role": "tool",
+            "tool_call_id": "call00001",
+            "name": "get_weather",
+            "content": [text_part("21"), text_part("C")],
+        },
+    ],
+    "tool result as object": [
+        *TOOL_TURNS[:2],
+        {"role": "tool", "tool_call_id": "call00001", "name": "get_weather", "content": {"celsius": 21.5, "sky": None}},
+    ],
+    "plain calls": [
+        USER,
+        {"role": "assistant", "content": "", "tool_calls": [{"name": "get_weather", "arguments": {"city": "Paris"}}]},
+        TOOL_TURNS[2],
+    ],
+    "thoughts in text": [
+        USER,
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nI am."},
+        {"role": "user", "content": "More"},
+    ],
+    "reasoning": [
+        USER,
+        {"role": "assistant", "content": "I am.", "reasoning_content": "Let me see.\n"},
+        {"role": "user", "content": "More"},
+    ],
     "reasoning at the end": [USER, {"role": "assistant", "content": "I am.", "reasoning": "Let me see."}],
-    "reasoning and calls": [USER, {"role": "assistant", "content": "", "thinking": "I call.", "tool_calls": [call({"city": "Paris"})]}, TOOL_TURNS[2]],
+    "reasoning and calls": [
+        USER,
+        {"role": "assistant", "content": "", "thinking": "I call.", "tool_calls": [call({"city": "Paris"})]},
+        TOOL_TURNS[2],
+    ],
     "two users": [USER, USER],
     "two systems": [SYSTEM, SYSTEM, USER],
     "late system": [USER, SYSTEM],
     "developer": [{"role": "developer", "content": "Obey."}, USER],
     "unknown role": [{"role": "critic", "content": "Bad."}],
     "no role": [{"content": "Hm"}],
-    "names": [{"role": "user", "name": "Ann", "content": "I am Ann"}, {"role": "assistant", "name": "Bob", "content": "I am Bob"}],
-    "ipython": [USER, {"role": "ipython", "content": {"output": [1, 2.0, "x"]}}, {"role": "function", "name": "f", "content": "3"}],
-    "a long one": [{"role": "user" if i % 2 == 0 else "assistant", "content": f"turn {i}\n" * (i % 4)} for i in range(24)],
-}  # fmt: skip
+    "names": [
+        {"role": "user", "name": "Ann", "content": "I am Ann"},
+        {"role": "assistant", "name": "Bob", "content": "I am Bob"},
+    ],
+    "ipython": [
+        USER,
+        {"role": "ipython", "content": {"output": [1, 2.0, "x"]}},
+        {"role": "function", "name": "f", "content": "3"},
+    ],
+    "a long one": [
+        {"role": "user" if i % 2 == 0 else "assistant", "content": f"turn {i}\n" * (i % 4)} for i in range(24)
+    ],
+}
 SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 SETTINGS = {
     "plain": {},
@@ -314,7 +383,12 @@ def test_faulty_arguments(mpk):
         out, n = ctypes.c_void_p(), ctypes.c_size_t()
         options = ChatOptions(ctypes.sizeof(ChatOptions), b"x")
         status = mpk.lib.mpk_chat_prompt(
-            mpk.cx, None, messages.encode(), ctypes.c_size_t(len(messages)), ctypes.byref(options), ctypes.byref(out),
+            mpk.cx,
+            None,
+            messages.encode(),
+            ctypes.c_size_t(len(messages)),
+            ctypes.byref(options),
+            ctypes.byref(out),
             ctypes.byref(n),
         )
         assert status != OK and words in mpk.lib.mpk_error_message(mpk.cx).decode()
@@ -333,8 +407,13 @@ def test_folder(mpk, tmp_path, layout):
 
     core = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
     core.add_special_tokens([AddedToken("<s>"), AddedToken("</s>"), AddedToken("<pad>")])
-    made = PreTrainedTokenizerFast(tokenizer_object=core, bos_token=AddedToken("<s>"), eos_token="</s>", pad_token="<pad>")
-    template = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}{{ unk_token }}{{ pad_token }}"
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token=AddedToken("<s>"), eos_token="</s>", pad_token="<pad>"
+    )
+    template = (
+        "{{ bos_token }}{% for m in messages %}{{ m.role }}: "
+        "{{ m.content }}{{ eos_token }}{% endfor %}{{ unk_token }}{{ pad_token }}"
+    )
     made.chat_template = {"default": template, "tool_use": "T" + template} if layout == "list" else template
     made.save_pretrained(tmp_path, **({} if layout == "file" else {"save_jinja_files": False}))
     assert (tmp_path / "chat_template.jinja").exists() == (layout == "file")
@@ -352,56 +431,182 @@ def test_folder(mpk, tmp_path, layout):
 
 
 LITERALS = [
-    "0", "1", "-3", "7", "2.5", "1e3", "'a'", "'Ab c'", '"q\'s"', "''", "'é🙂'", "[]", "[1, 'b']", "(1,)", "()",
-    "{}", "{'k': 1, 2: [3]}", "true", "false", "none", "missing", "'a\\nb'", "10000000000", "0.1", "'%s-%d'",
-]  # fmt: skip
+    "0",
+    "1",
+    "-3",
+    "7",
+    "2.5",
+    "1e3",
+    "'a'",
+    "'Ab c'",
+    '"q\'s"',
+    "''",
+    "'é🙂'",
+    "[]",
+    "[1, 'b']",
+    "(1,)",
+    "()",
+    "{}",
+    "{'k': 1, 2: [3]}",
+    "true",
+    "false",
+    "none",
+    "missing",
+    "'a\\nb'",
+    "10000000000",
+    "0.1",
+    "'%s-%d'",
+]
 SMALL_TEXTS = ["s", "u", "ws", "e", "'abc'", "'x y z'", "ls[0]", "'Größe'"]
 TEXTS = [
-    "($T).strip()", "($T).lstrip($T)", "($T).rstrip('ab ')", "($T).upper()", "($T).lower()", "($T).title()",
-    "($T).capitalize()", "($T).replace($T, $T)", "($T).replace('a', 'bb', 1)", "($T)|trim", "($T)|upper",
-    "($T)|title", "($T)|capitalize", "($T)|replace('o', $T)", "($T)[$i:]", "($T)[:$i]",
-    "($T)[::-1]", "($T)[$i:$i:<1;2;-1;-2>]", "($T) + ($T)", "($T) ~ ($E)", "($T) * <0;1;2;-1>", "($T).split()|join($T)",
-    "($Q)|join($T)", "($T)|indent(2, <true;false>)", "($E)|string", "($E)|tojson", "($E)|tojson(indent=<0;1;2;4>)",
-    "'%s %s' % ($T, $E)", "'{}/{!r}'.format($T, $E)", "($T).removeprefix($T)", "($T).zfill(9)", "($T)|escape",
-    "($T).removesuffix('d')", "($T).center(12, '*')", "($T).ljust(8)", "($T)[$i]", "($T)|reverse", "($T).swapcase()",
-    "($T)|center(14)", "'%5.1f|%03d|%-4s|' % ($N, $N, $T)", "'{:>5}|{:^7}|{:.2f}'.format($T, $T, $N)",
-]  # fmt: skip
+    "($T).strip()",
+    "($T).lstrip($T)",
+    "($T).rstrip('ab ')",
+    "($T).upper()",
+    "($T).lower()",
+    "($T).title()",
+    "($T).capitalize()",
+    "($T).replace($T, $T)",
+    "($T).replace('a', 'bb', 1)",
+    "($T)|trim",
+    "($T)|upper",
+    "($T)|title",
+    "($T)|capitalize",
+    "($T)|replace('o', $T)",
+    "($T)[$i:]",
+    "($T)[:$i]",
+    "($T)[::-1]",
+    "($T)[$i:$i:<1;2;-1;-2>]",
+    "($T) + ($T)",
+    "($T) ~ ($E)",
+    "($T) * <0;1;2;-1>",
+    "($T).split()|join($T)",
+    "($Q)|join($T)",
+    "($T)|indent(2, <true;false>)",
+    "($E)|string",
+    "($E)|tojson",
+    "($E)|tojson(indent=<0;1;2;4>)",
+    "'%s %s' % ($T, $E)",
+    "'{}/{!r}'.format($T, $E)",
+    "($T).removeprefix($T)",
+    "($T).zfill(9)",
+    "($T)|escape",
+    "($T).removesuffix('d')",
+    "($T).center(12, '*')",
+    "($T).ljust(8)",
+    "($T)[$i]",
+    "($T)|reverse",
+    "($T).swapcase()",
+    "($T)|center(14)",
+    "'%5.1f|%03d|%-4s|' % ($N, $N, $T)",
+    "'{:>5}|{:^7}|{:.2f}'.format($T, $T, $N)",
+]
 SMALL_NUMBERS = ["n", "z", "f", "1", "2", "-1", "3", "0", "t", "2.0", "-0.5", "l[0]", "100"]
 NUMBERS = [
-    "($N) <+;-;*;/;//;%> ($N)", "-($N)", "($N) ** <0;1;2;-1;0.5>", "($Q)|length", "($T)|length", "($T).find($T)", "($Q)|sum",
-    "($N)|int", "($N)|float", "($N)|round(<;1;2>)", "($N)|abs", "($T)|int", "($T).count($T)", "($Q)|max", "($Q)|min",
-    "($N)|round(1, '<ceil;floor>')", "($Q).index($e)", "'<12;1.5; 7 ;1_000;x;1e2;-4;0x1f>'|<int;float;int(5)>",
-]  # fmt: skip
+    "($N) <+;-;*;/;//;%> ($N)",
+    "-($N)",
+    "($N) ** <0;1;2;-1;0.5>",
+    "($Q)|length",
+    "($T)|length",
+    "($T).find($T)",
+    "($Q)|sum",
+    "($N)|int",
+    "($N)|float",
+    "($N)|round(<;1;2>)",
+    "($N)|abs",
+    "($T)|int",
+    "($T).count($T)",
+    "($Q)|max",
+    "($Q)|min",
+    "($N)|round(1, '<ceil;floor>')",
+    "($Q).index($e)",
+    "'<12;1.5; 7 ;1_000;x;1e2;-4;0x1f>'|<int;float;int(5)>",
+]
 SMALL_SEQUENCES = [
-    "l", "ls", "mixed", "users", "d", "s", "range(4)", "[1, 2, 3]", "d.items()", "d.keys()", "('a', 'b')", "missing",
+    "l",
+    "ls",
+    "mixed",
+    "users",
+    "d",
+    "s",
+    "range(4)",
+    "[1, 2, 3]",
+    "d.items()",
+    "d.keys()",
+    "('a', 'b')",
+    "missing",
     "range(5, 0, -2)",
-]  # fmt: skip
+]
 SEQUENCES = [
-    "($Q)|list", "($Q)|sort|list", "($Q)|sort(reverse=true)", "($Q)|reverse|list", "($Q)|unique|list", "($v)[$i:]",
-    "($v)[::-1]", "($v)[:-1]", "users|map(attribute='<name;age;address.city;tags;tags.0>'<;, default=1>)|list",
-    "($Q)|map('<upper;string;int;length;first;tojson>')|list", "($Q)|reject('<string;number;equalto>', $e)|list",
-    "($Q)|select('<string;number;defined;odd;none;mapping>')|list", "($Q)|reject|list",
+    "($Q)|list",
+    "($Q)|sort|list",
+    "($Q)|sort(reverse=true)",
+    "($Q)|reverse|list",
+    "($Q)|unique|list",
+    "($v)[$i:]",
+    "($v)[::-1]",
+    "($v)[:-1]",
+    "users|map(attribute='<name;age;address.city;tags;tags.0>'<;, default=1>)|list",
+    "($Q)|map('<upper;string;int;length;first;tojson>')|list",
+    "($Q)|reject('<string;number;equalto>', $e)|list",
+    "($Q)|select('<string;number;defined;odd;none;mapping>')|list",
+    "($Q)|reject|list",
     "users|selectattr('<age;name;tags;address>'<;, 'defined';, 'equalto', 30;, 'in', [25]>)|list",
-    "users|rejectattr('tags')|list", "d|dictsort", "d|dictsort(by='<key;value>', reverse=true)", "($Q)|batch(2, $e)|list",
-    "($Q)|slice(2)|list", "users|groupby('age')", "($T).split(<;' ';'o', 1;none, 1>)", "($T).rsplit(' ', 1)",
-    "($T).splitlines()", "($Q) + ($Q)", "[$E, $E]", "($E, $e)", "($T).partition(' ')", "($Q) * 2", "($T)|list",
-    "users|sort(attribute='<age;name;age,name>')", "{<'k';1;none;2.5;true;(1, 2)>: $E, 'z': $e}", "d.values()|list", "dict(a=$E, **d)",
+    "users|rejectattr('tags')|list",
+    "d|dictsort",
+    "d|dictsort(by='<key;value>', reverse=true)",
+    "($Q)|batch(2, $e)|list",
+    "($Q)|slice(2)|list",
+    "users|groupby('age')",
+    "($T).split(<;' ';'o', 1;none, 1>)",
+    "($T).rsplit(' ', 1)",
+    "($T).splitlines()",
+    "($Q) + ($Q)",
+    "[$E, $E]",
+    "($E, $e)",
+    "($T).partition(' ')",
+    "($Q) * 2",
+    "($T)|list",
+    "users|sort(attribute='<age;name;age,name>')",
+    "{<'k';1;none;2.5;true;(1, 2)>: $E, 'z': $e}",
+    "d.values()|list",
+    "dict(a=$E, **d)",
     "($Q)|items|list",
-]  # fmt: skip
+]
 SMALL_TRUTHS = ["t", "true", "missing", "s", "e", "n"]
 TRUTHS = [
-    "($E) <==;!=> ($E)", "($N) \u2039 ($N) \u2039= ($N)", "($E) <in;not in> ($Q)", "not ($B)", "($E) <and;or> ($E)",
-    "($Q) \u2039 ($Q)", "($E) is <;not ><defined;string;number;mapping;iterable;sequence;none;true;boolean>",
-    "($E) is <;not ><integer;float;undefined;callable;odd;even;lower;upper>", "($N) is divisibleby <1;2;3;0>",
-    "($T).<isdigit;isalpha;isspace;isupper;islower;istitle;isalnum>()", "($T).startswith($T)", "($T).endswith(('d', $T))",
-    "($T) \u203a= ($T)", "($E) is <eq;ne;gt;in> ($E)",
-]  # fmt: skip
+    "($E) <==;!=> ($E)",
+    "($N) \u2039 ($N) \u2039= ($N)",
+    "($E) <in;not in> ($Q)",
+    "not ($B)",
+    "($E) <and;or> ($E)",
+    "($Q) \u2039 ($Q)",
+    "($E) is <;not ><defined;string;number;mapping;iterable;sequence;none;true;boolean>",
+    "($E) is <;not ><integer;float;undefined;callable;odd;even;lower;upper>",
+    "($N) is divisibleby <1;2;3;0>",
+    "($T).<isdigit;isalpha;isspace;isupper;islower;istitle;isalnum>()",
+    "($T).startswith($T)",
+    "($T).endswith(('d', $T))",
+    "($T) \u203a= ($T)",
+    "($E) is <eq;ne;gt;in> ($E)",
+]
 SMALL_EXPRESSIONS = ["$v"] * 10
 EXPRESSIONS = [
-    "$e", "$v", "$T", "$T", "$N", "$Q", "($B)", "($E if $B else $E)", "($E if $B)",
-    "$v.<name;a;items;x;upper;append;get>", "($v)[$e]", "($Q)|<first;last;length;list;string>",
-    "($E)|default($e<;, true>)", "d.get($e, $e)",
-]  # fmt: skip
+    "$e",
+    "$v",
+    "$T",
+    "$T",
+    "$N",
+    "$Q",
+    "($B)",
+    "($E if $B else $E)",
+    "($E if $B)",
+    "$v.<name;a;items;x;upper;append;get>",
+    "($v)[$e]",
+    "($Q)|<first;last;length;list;string>",
+    "($E)|default($e<;, true>)",
+    "d.get($e, $e)",
+]
 
 
 class Writer:
@@ -480,7 +685,20 @@ class Writer:
         if depth <= 0 or kind < 0.35:
             e = self.expression(self.r.randrange(1, 4))
             if self.loops and self.r.random() < 0.3:
-                e = "loop." + self.pick("index", "index0", "first", "last", "length", "revindex", "revindex0", "previtem", "nextitem", "depth", "cycle('a', 'b')", "changed(k)")
+                e = "loop." + self.pick(
+                    "index",
+                    "index0",
+                    "first",
+                    "last",
+                    "length",
+                    "revindex",
+                    "revindex0",
+                    "previtem",
+                    "nextitem",
+                    "depth",
+                    "cycle('a', 'b')",
+                    "changed(k)",
+                )
             return self.pick("{{ ", "{{- ") + e + self.pick(" }}", " -}}")
         if kind < 0.5:
             return self.tag(f"set {self.name()} = {self.expression(2)}")
@@ -499,23 +717,62 @@ class Writer:
         self.loops = 0
         kind = self.r.randrange(8)
         if kind == 0:
-            made = self.tag(f"set {name}{self.pick('', ' | upper', ' | trim | length')}") + self.body(depth - 1) + self.tag("endset")
+            made = (
+                self.tag(f"set {name}{self.pick('', ' | upper', ' | trim | length')}")
+                + self.body(depth - 1)
+                + self.tag("endset")
+            )
         elif kind == 1:
-            made = self.tag(f"with {name} = {self.expression(1)}, w = {self.expression(1)}") + self.body(depth - 1) + self.tag("endwith")
+            made = (
+                self.tag(f"with {name} = {self.expression(1)}, w = {self.expression(1)}")
+                + self.body(depth - 1)
+                + self.tag("endwith")
+            )
         elif kind == 2:
-            made = self.tag("filter " + self.pick("upper", "trim", "indent(2)", "replace('a', 'b')|title")) + self.body(depth - 1) + self.tag("endfilter")
+            made = (
+                self.tag("filter " + self.pick("upper", "trim", "indent(2)", "replace('a', 'b')|title"))
+                + self.body(depth - 1)
+                + self.tag("endfilter")
+            )
         elif kind == 3:
             self.names += ["p", "q"]
-            made = self.tag(f"macro m(p, q={self.expression(1)})") + self.body(depth - 1) + "{{ varargs }}{{ kwargs }}" * self.r.randrange(2) + self.tag("endmacro")
+            made = (
+                self.tag(f"macro m(p, q={self.expression(1)})")
+                + self.body(depth - 1)
+                + "{{ varargs }}{{ kwargs }}" * self.r.randrange(2)
+                + self.tag("endmacro")
+            )
             made += "{{ m(" + self.pick("", "1", "s, n", "q=2", "1, 2, 3", "1, x=2", "*l", "**d") + ") }}"
         elif kind == 4:
-            made = self.tag("macro c()") + "<{{ caller(" + self.pick("", "1") + ") }}>" + self.tag("endmacro") + self.tag(f"call{self.pick('', '(a=2)')} c()") + self.body(depth - 1) + self.tag("endcall")
+            made = (
+                self.tag("macro c()")
+                + "<{{ caller("
+                + self.pick("", "1")
+                + ") }}>"
+                + self.tag("endmacro")
+                + self.tag(f"call{self.pick('', '(a=2)')} c()")
+                + self.body(depth - 1)
+                + self.tag("endcall")
+            )
         elif kind == 5:
-            made = "{% set ns = namespace(x=" + self.expression(1) + ") %}" + "{% for i in l %}{% set ns.x = " + self.pick("ns.x ~ i", "i", "[ns.x, i]") + " %}{% endfor %}{{ ns.x }}{{ ns.y }}"
+            made = (
+                "{% set ns = namespace(x="
+                + self.expression(1)
+                + ") %}"
+                + "{% for i in l %}{% set ns.x = "
+                + self.pick("ns.x ~ i", "i", "[ns.x, i]")
+                + " %}{% endfor %}{{ ns.x }}{{ ns.y }}"
+            )
         elif kind == 6:
             made = self.tag("generation") + self.body(depth - 1) + self.tag("endgeneration")
         else:
-            made = self.pick("{#- c -#}", "{# c #}\n", "{% raw %} {{ x }} \n{% endraw %}", " {%- raw -%} {% if %} {%- endraw +%}\n", "{#+ c +#}\n")
+            made = self.pick(
+                "{#- c -#}",
+                "{# c #}\n",
+                "{% raw %} {{ x }} \n{% endraw %}",
+                " {%- raw -%} {% if %} {%- endraw +%}\n",
+                "{#+ c +#}\n",
+            )
         self.loops = inside
         return made
 

@@ -208,11 +208,11 @@ static str clean_number(str s, const char *allowed, char to[128])
     for (size_t i = 0; i < s.n; i++) {
         if (s.at[i] == '_') {
             if (!i || i + 1 == s.n || !strchr("0123456789", s.at[i - 1]) || !strchr("0123456789", s.at[i + 1]))
-                return (str){0};
+                return (str){to, 0};
             continue;
         }
         if (n == 127 || !s.at[i] || !strchr(allowed, s.at[i]))
-            return (str){0};
+            return (str){to, 0};
         to[n++] = s.at[i];
     }
     return (str){to, n};

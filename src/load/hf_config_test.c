@@ -191,6 +191,18 @@ static void test_generation_config(void **state)
     check_ok(&cx, load_hf_chat_template(&cx, STR("{\"chat_template\": \"{{ x }}\"}"), &m));
     assert_true(str_is(m.chat_template, "{{ x }}"));
     load_close(&m);
+    check_ok(&cx, load_hf_chat_template(&cx,
+                                        STR("{\"chat_template\": [{\"name\": \"rag\", \"template\": \"r\"}, "
+                                            "{\"name\": \"tool_use\", \"template\": \"t\"}, "
+                                            "{\"name\": \"default\", \"template\": \"d\"}], \"bos_token\": \"<s>\", "
+                                            "\"eos_token\": {\"content\": \"</s>\"}, \"pad_token\": null}"),
+                                        &m));
+    assert_true(str_is(m.chat_template, "d") && str_is(m.tool_template, "t") && !m.lists_added_tokens);
+    check_ok(&cx, load_hf_special_tokens(&cx, STR("{\"eos_token\": \"<end>\", \"unk_token\": \"<unk>\"}"), &m));
+    assert_int_equal(m.n_specials, 3);
+    assert_true(str_is(m.specials[0].token, "<s>") && str_is(m.specials[1].token, "<end>"));
+    assert_string_equal(m.specials[2].name, "unk_token");
+    load_close(&m);
     check_ok(&cx, load_hf_generation_config(&cx, STR("{\"temperature\": 0.6, \"eos_token_id\": null}"), &m));
     assert_true(m.suggested.temperature <= 0); /* without do_sample the model is meant to be greedy */
     check_fails(&cx, MPK_EFORMAT, "\"top_k\"", load_hf_generation_config(&cx, STR("{\"top_k\": \"all\"}"), &m));

@@ -13,7 +13,7 @@ import pytest
 import support
 import tiny
 
-VERBS = ["run", "batch", "score", "tokenize", "compile", "inspect", "opt", "bench", "doctor"]
+VERBS = ["run", "chat", "batch", "score", "tokenize", "compile", "inspect", "opt", "bench", "doctor"]
 CONFIGURATION = support.ROOT / "models" / "qwen3-0.6b"
 
 
@@ -74,7 +74,7 @@ def test_run_without_a_model_tells_where_to_get_one():
     fails("run", code=2, needle="dev demo|demo model is at")
 
 
-# ---- run ----
+# ---- run and chat ----
 
 def test_run_streams_and_ends(model, tmp_path):
     out, errors = support.mpk("run", model, "-p", "in the", "-n", "5", "--ignore-eos")
@@ -97,6 +97,71 @@ def test_run_samples_by_seed(model):
         return support.mpk("run", model, "-p", "in", "-n", "12", "--temp", "1.5", "--seed", seed, "--ignore-eos")[0]
     assert draw(1) == draw(1)
     assert len({draw(s) for s in range(6)}) > 1
+
+
+CHAT = ("{% if messages[0].role == 'system' %}{{ messages[0].content }}|{% endif %}"
+        "{% for m in messages if m.role != 'system' %}{{ m.content }}{{ mark }}{% endfor %}"
+        "{% if messages[-1].content == 'bad' %}{{ raise_exception('no bad words') }}{% endif %}")
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory):
+    """The model with a chat template and suggestions for sampling."""
+    folder = tiny.model(tmp_path_factory.mktemp("chat") / "model")
+    (folder / "chat_template.jinja").write_text(CHAT)
+    (folder / "generation_config.json").write_text('{"do_sample": true, "temperature": 1.5, "top_k": 50}')
+    return folder
+
+
+def continued(model, prompt, n):
+    """What follows a prompt that brings its own special tokens, of which the template here has none."""
+    ids = support.mpk("tokenize", model, "-p", prompt)[0].decode().split()
+    line = json.dumps({"tokens": [int(i) for i in ids], "max_tokens": n})
+    return json.loads(support.mpk("batch", model, "-", "-q", stdin=line.encode())[0])["text"]
+
+
+def test_chat_remembers_what_was_said(chat_model):
+    options = ["--temp", "0", "-n", "6", "--set", "mark=:", "-q"]
+    out, _ = support.mpk("chat", chat_model, *options, stdin=b"in\nthe\\\nend\n")
+    first = continued(chat_model, "in:", 6)
+    second = continued(chat_model, f"in:{first}:the\nend:", 6)
+    assert out.decode() == f"{first}\n{second}\n"
+    assert support.mpk("chat", chat_model, *options, "-p", "in")[0].decode() == f"{first}\n"
+    told = support.mpk("chat", chat_model, *options, "-p", "in", "-s", "the")[0].decode()
+    assert told == continued(chat_model, "the|in:", 6) + "\n"
+
+
+def test_chat_samples_as_suggested(chat_model):
+    def draw(*options):
+        return support.mpk("chat", chat_model, "-p", "in", "-n", "20", *options)[0]
+    assert draw("--seed", "1") == draw("--seed", "1") == draw("--seed", "1", "--temp", "1.5", "--top-k", "50")
+    assert len({draw("--seed", s) for s in range(5)}) > 1
+    assert draw("--seed", "1", "--top-k", "1") == draw("--temp", "0")
+
+
+def test_chat_says_what_is_wrong(chat_model, model, tmp_path):
+    fails("chat", model, "-p", "in", code=1, needle="chat template")
+    fails("chat", chat_model, "-p", "bad", code=1, needle="no bad words")
+    fails("chat", chat_model, "-p", "in", "--set", "mark", code=2, needle="NAME=VALUE")
+    (tmp_path / "t").write_text("{% for %}")
+    fails("chat", chat_model, "-p", "in", "--chat-template", tmp_path / "t", code=1, needle="line 1")
+    fails("chat", chat_model, "-p", "the " * 400, code=1, needle="context of 256")
+
+
+def test_chat_at_a_terminal(chat_model):
+    """A message that fails leaves the conversation as it was; /clear empties it; Ctrl-D ends."""
+    user, own = os.openpty()
+    p = subprocess.Popen([support.MPK, "chat", chat_model, "--temp", "0", "-n", "4", "-q"], stdin=own,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.write(user, b"in\nbad\nthe\n/clear\nin\n/what\n\x04")
+    out, errors = p.communicate(timeout=60)
+    os.close(user)
+    os.close(own)
+    first = continued(chat_model, "in", 4)
+    second = continued(chat_model, f"in{first}the", 4)
+    assert p.returncode == 0
+    assert out.decode() == f"> {first}\n> > {second}\n> > {first}\n> > \n"
+    assert b"no bad words" in errors and b"/clear" in errors
 
 
 def test_stop_text(model):

@@ -478,6 +478,33 @@ def test_generate_and_stream(tmp_path):
         assert llm.describe()["vocab_size"] > 256
 
 
+def test_chat(tmp_path):
+    folder = tiny.model(tmp_path / "m")
+    template = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}{{ tools | length }}{{ word }}"
+    (folder / "chat_template.jinja").write_text(template + "{% if add_generation_prompt %}a{% endif %}")
+    (folder / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.6, "top_p": 0.9}')
+    with mpk.LLM(folder, threads=2, context_tokens=64, batch_invariant=True) as llm:
+        said = [{"role": "user", "content": "the é"}, {"role": "bot", "content": "in"}]
+        assert llm.chat_prompt(said, tools=[{}, {}], variables={"word": "!"}) == "uthe ébin2!a"
+        assert llm.chat_prompt(said, tools=[], answer=False) == "uthe ébin0"
+        assert llm.chat_prompt(said, chat_template="{{ messages[1].role }}") == "bot"
+        wanted = mpk.SamplingParams(max_tokens=5, ignore_eos=True)
+        one, two = llm.chat([said, said[:1]], wanted, tools=[])
+        assert one.prompt == "uthe ébin0a" and len(one.token_ids) == 5
+        assert llm.chat(said, wanted, tools=[])[0].token_ids == one.token_ids
+        ids = llm.tokenize(two.prompt, add_special=False)
+        assert llm.generate([ids], wanted)[0].token_ids == two.token_ids
+        suggested = llm.suggested()
+        assert abs(suggested.temperature - 0.6) < 1e-6 and abs(suggested.top_p - 0.9) < 1e-6 and suggested.top_k == 0
+        with pytest.raises(mpk.FileError, match="messages"):
+            llm.chat([[]], wanted)
+        with pytest.raises(mpk.ArgumentError, match="NUL"):
+            llm.chat_prompt(said, chat_template="\0")
+    with mpk.LLM(tiny.model(tmp_path / "plain"), threads=2, context_tokens=64) as llm:
+        with pytest.raises(mpk.UnsupportedError, match="chat template"):
+            llm.chat([{"role": "user", "content": "the"}], wanted)
+
+
 def test_wrong_use_of_the_engine(tmp_path):
     with pytest.raises(mpk.FileError, match="no_such_model"):
         mpk.LLM("/no_such_model")

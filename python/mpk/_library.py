@@ -152,6 +152,17 @@ class RequestOptions(Structure):
     ]
 
 
+class ChatOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("chat_template", c_char_p),
+        ("tools", c_char_p),
+        ("variables", c_char_p),
+        ("no_answer", c_bool),
+        ("reserved", c_char * 7),
+    ]
+
+
 class Piece(Structure):
     _fields_ = [
         ("text", c_void_p),
@@ -205,6 +216,9 @@ _SIGNATURES: dict[str, list | None] = {
     "mpk_request_read": [c_void_p, c_void_p, c_int64, POINTER(Piece)],
     "mpk_tokenize": [c_void_p, c_void_p, c_char_p, c_size_t, c_bool, POINTER(POINTER(c_int32)), POINTER(c_size_t)],
     "mpk_detokenize": [c_void_p, c_void_p, POINTER(c_int32), c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
+    "mpk_chat_prompt": [
+        c_void_p, c_void_p, c_char_p, c_size_t, POINTER(ChatOptions), POINTER(c_void_p), POINTER(c_size_t)
+    ],
     "mpk_graph_create": [c_void_p, c_char_p, POINTER(c_void_p)],
     "mpk_graph_tensor": [c_void_p, c_void_p, c_int, c_char_p, c_int, c_uint32, POINTER(c_int64), POINTER(TensorId)],
     "mpk_graph_operator": [
@@ -262,6 +276,8 @@ def _load() -> ctypes.CDLL:
     library.mpk_engine_tokenizer.argtypes, library.mpk_engine_tokenizer.restype = [c_void_p], c_void_p
     library.mpk_engine_describe.argtypes = [c_void_p, POINTER(EngineFacts)]
     library.mpk_engine_describe.restype = None
+    library.mpk_engine_suggest.argtypes = [c_void_p, POINTER(RequestOptions)]
+    library.mpk_engine_suggest.restype = None
     return library
 
 

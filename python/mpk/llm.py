@@ -6,21 +6,24 @@ for answer in llm.generate(["Once upon a time"], mpk.SamplingParams(max_tokens=3
     print(answer.text)
 for piece in llm.stream("Once upon a time"):
     print(piece.text, end="")
+print(llm.chat([{"role": "user", "content": "What is a mega-kernel?"}], llm.suggested())[0].text)
 """
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import json
 import operator
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Union, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Union, cast
 
 from mpk import _library as c
 
 Prompt = Union[str, Sequence[int]]
+Message = Mapping[str, Any]
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
 _READ_MS = 100  # how long a read waits before Python looks at its signals again
 
@@ -206,6 +209,72 @@ class LLM:
         request = _Request(self, prompt, params or SamplingParams())
         return _stream(request)
 
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+        answer: bool = True,
+    ) -> str:
+        """The text that a conversation is to the model, by its chat template; answer: up to where the answer begins.
+
+        messages: such as {"role": "user", "content": "Hello"}; tools: functions that it may call, as in OpenAI's API;
+        chat_template: Jinja, instead of the model's own; variables: what else the template may ask for, such as
+        {"enable_thinking": False}.  The text has its special tokens: stream it with SamplingParams(raw_prompt=True).
+        """
+        options = c.ChatOptions(
+            size=ctypes.sizeof(c.ChatOptions),
+            chat_template=_template(chat_template),
+            tools=None if tools is None else json.dumps(list(tools)).encode(),
+            variables=None if variables is None else json.dumps(dict(variables)).encode(),
+            no_answer=not answer,
+        )
+        data, text, n = json.dumps(list(messages)).encode(), ctypes.c_void_p(), ctypes.c_size_t()
+        with self._lock:
+            c.call(
+                c.lib.mpk_chat_prompt,
+                self._tokenizer(),
+                data,
+                len(data),
+                ctypes.byref(options),
+                ctypes.byref(text),
+                ctypes.byref(n),
+            )
+        try:
+            return ctypes.string_at(text, n.value).decode()
+        finally:
+            c.lib.mpk_free(text)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[Answer]:
+        """Answers to one conversation or several, which run together; see chat_prompt and generate."""
+        one = len(messages) > 0 and isinstance(messages[0], Mapping)
+        conversations = cast(list[Sequence[Message]], [messages] if one else list(messages))
+        prompts = [
+            self.chat_prompt(m, tools=tools, chat_template=chat_template, variables=variables) for m in conversations
+        ]
+        if params is None or isinstance(params, SamplingParams):
+            return self.generate(prompts, dataclasses.replace(params or SamplingParams(), raw_prompt=True))
+        return self.generate(prompts, [dataclasses.replace(p, raw_prompt=True) for p in params])
+
+    def suggested(self) -> SamplingParams:
+        """Sampling as the model's makers suggest (generation_config.json); greedy where they say nothing."""
+        options = SamplingParams()._to_c()
+        with self._lock:
+            c.lib.mpk_engine_suggest(self._engine(), ctypes.byref(options))
+        return SamplingParams(
+            temperature=options.temperature, top_k=options.top_k, top_p=options.top_p, min_p=options.min_p
+        )
+
     def tokenize(self, text: str, add_special: bool = True) -> list[int]:
         """Token ids of a text; add_special: with those before and after it that the model asks for."""
         ids, n, data = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t(), text.encode()
@@ -268,6 +337,13 @@ class LLM:
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self.close()
+
+
+def _template(source: str | None) -> bytes | None:
+    """As the library takes it: it ends with the first NUL."""
+    if source is not None and "\0" in source:
+        raise c.ArgumentError("the chat template holds a NUL character")
+    return None if source is None else source.encode()
 
 
 def _token_ids(ids: Sequence[int]):

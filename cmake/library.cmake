@@ -17,12 +17,19 @@ add_custom_command(
   COMMAND_EXPAND_LISTS VERBATIM)
 add_custom_target(mpk_archive ALL DEPENDS ${CMAKE_BINARY_DIR}/libmpk.a)
 
-# The command sees the public headers and the base room; it takes the library whole so that it runs from anywhere.
-file(GLOB cli_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cli/*.c)
-if(cli_sources)
-  add_executable(mpk ${cli_sources} ${room_objects})
+# The command and its server see the public headers and the base room; they take the library whole so that the command
+# runs from anywhere.  Only the server wants libmicrohttpd, so that the library and the wheel do without.
+if(NOT MPK_PYTHON)
+  pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd>=0.9.75)
+  file(GLOB net_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/net/*.c)
+  list(FILTER net_sources EXCLUDE REGEX "_(test|fuzz)\\.c$")
+  add_library(mpk_net OBJECT ${net_sources})
+  target_include_directories(mpk_net PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(mpk_net PUBLIC mpk_libraries PkgConfig::MICROHTTPD)
+  file(GLOB cli_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cli/*.c)
+  add_executable(mpk ${cli_sources} $<TARGET_OBJECTS:mpk_net> ${room_objects})
   target_include_directories(mpk PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
-  target_link_libraries(mpk PRIVATE mpk_libraries)
+  target_link_libraries(mpk PRIVATE mpk_libraries PkgConfig::MICROHTTPD)
   install(TARGETS mpk RUNTIME)
 endif()
 
@@ -37,7 +44,6 @@ install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/mpk/models)
 install(FILES ${CMAKE_BINARY_DIR}/mpk.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 # The wheel (pyproject.toml) holds one file of the library, beside the Python sources.
-option(MPK_PYTHON "install the library for the Python package" OFF)
 if(MPK_PYTHON)
   install(FILES $<TARGET_FILE:mpk_shared> DESTINATION mpk RENAME libmpk.so COMPONENT python)
 endif()

@@ -1,7 +1,7 @@
 # Write the hash of mpk's own sources as a C string: cmake -DROOT=... -DOUTPUT=... -P source_key.cmake
 # What was compiled by other sources is not taken from the cache of programs (src/engine/engine_cache.c).
 file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/src/*.c ${ROOT}/src/*.h ${ROOT}/device/*.cuh)
-list(FILTER files EXCLUDE REGEX "_(test|fuzz)\\.c$|^src/cli/")
+list(FILTER files EXCLUDE REGEX "_(test|fuzz)\\.c$|^src/(cli|net)/")
 list(SORT files)
 set(hashes "")
 foreach(file ${files})

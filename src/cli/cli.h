@@ -63,8 +63,8 @@ typedef struct cli_command {
     int (*run)(const struct cli_command *command, void *arguments);
 } cli_command;
 
-extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_score, cmd_tokenize, cmd_compile, cmd_inspect, cmd_opt,
-    cmd_bench, cmd_doctor;
+extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_score, cmd_tokenize, cmd_compile, cmd_inspect,
+    cmd_opt, cmd_bench, cmd_doctor;
 
 #define CLI_TABLE(table) .options = (table), .n_options = sizeof(table) / sizeof *(table)
 

@@ -1,0 +1,189 @@
+/* cmd_serve.c - mpk serve: an OpenAI-compatible HTTP server over one model, until it is told to stop. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/file.h"
+#include "cli/cli.h"
+#include "net/net_server.h"
+
+enum {
+    DEFAULT_PORT = 8000,
+    DEFAULT_GRACE_S = 10,
+    DEFAULT_WAITING = 1024,
+    DEFAULT_CONNECTIONS = 2048,
+    DEFAULT_TIMEOUT_S = 60,
+    DEFAULT_BODY_MIB = 32,
+    MAX_TEMPLATE_BYTES = 1 << 20,
+};
+
+typedef struct serve_arguments {
+    const char *model, *host, *api_key, *model_name, *template_file, *cors_origin;
+    cli_whole port, max_waiting, grace; /* for these 0 is a value */
+    uint32_t max_connections, timeout, max_body;
+    cli_engine engine;
+} serve_arguments;
+
+static const cli_option options[] = {
+    {"MODEL", 0, CLI_OPERAND, true, NULL, "a Hugging Face folder, a GGUF file, or an image of mpk compile",
+     offsetof(serve_arguments, model), 0, 0},
+    {"host", 0, CLI_TEXT, false, "ADDRESS", "where it listens (127.0.0.1); 0.0.0.0 or ::, everywhere",
+     offsetof(serve_arguments, host), 0, 0},
+    {"port", 0, CLI_WHOLE, false, "N", "which port (8000); 0: any that is free", offsetof(serve_arguments, port), 0, 65535},
+    {"api-key", 0, CLI_TEXT, false, "KEY", "answer only who sends this key ($MPK_API_KEY)",
+     offsetof(serve_arguments, api_key), 0, 0},
+    {"model-name", 0, CLI_TEXT, false, "NAME", "as clients call the model (the last part of its path)",
+     offsetof(serve_arguments, model_name), 0, 0},
+    {"chat-template", 0, CLI_TEXT, false, "FILE", "a Jinja template in place of the model's own",
+     offsetof(serve_arguments, template_file), 0, 0},
+    {"cors-origin", 0, CLI_TEXT, false, "ORIGIN", "whose web pages may ask; *: everyone's (none)",
+     offsetof(serve_arguments, cors_origin), 0, 0},
+    {"max-waiting", 0, CLI_WHOLE, false, "N", "requests that may wait for a place (1024)",
+     offsetof(serve_arguments, max_waiting), 0, 1 << 20},
+    {"max-connections", 0, CLI_COUNT, false, "N", "connections at a time (2048)",
+     offsetof(serve_arguments, max_connections), 1, 65535},
+    {"max-body", 0, CLI_COUNT, false, "MIB", "size of a request in MiB (32)", offsetof(serve_arguments, max_body), 1,
+     1024},
+    {"timeout", 0, CLI_COUNT, false, "SECONDS", "close a connection on which nothing moves for so long (60)",
+     offsetof(serve_arguments, timeout), 1, 86400},
+    {"grace", 0, CLI_WHOLE, false, "SECONDS", "how long running requests may go on at the end (10)",
+     offsetof(serve_arguments, grace), 0, 1 << 20},
+    CLI_BATCH_ROW(serve_arguments, engine),
+    CLI_DEVICE_ROW(serve_arguments, engine),
+    CLI_THREADS_ROW(serve_arguments, engine),
+    CLI_KEEP_ROW(serve_arguments, engine),
+    CLI_MODEL_ROWS(serve_arguments, engine),
+    {"quiet", 'q', CLI_FLAG, false, NULL, "no progress and no line for each request",
+     offsetof(serve_arguments, engine.quiet), 0, 0},
+};
+
+/* ---- options that the table cannot check ---- */
+
+static uint32_t whole_or(cli_whole given, uint32_t otherwise)
+{
+    return given.given ? (uint32_t)given.value : otherwise;
+}
+
+/* The last part of a path, without slashes at its end. */
+static const char *last_part(arena *a, const char *path)
+{
+    size_t n = strlen(path), from;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    for (from = n; from > 0 && path[from - 1] != '/'; from--)
+        continue;
+    return arena_copy(a, path + from, n - from);
+}
+
+static int read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file, const char **to)
+{
+    str words;
+    *to = NULL;
+    if (!file)
+        return CLI_DONE;
+    if (file_read(cx, a, file, MAX_TEMPLATE_BYTES, &words) != MPK_OK)
+        return cli_report(command, cx);
+    *to = words.at; /* file_read ends it with NUL */
+    return CLI_DONE;
+}
+
+static void print_line(void *user, const char *line)
+{
+    (void)user;
+    fprintf(stderr, "%s\n", line);
+}
+
+static int read_options(const cli_command *command, mpk_context *cx, arena *a, const serve_arguments *args,
+                        net_options *to)
+{
+    const char *key = args->api_key ? args->api_key : getenv("MPK_API_KEY");
+    *to = (net_options){
+        .host = args->host ? args->host : "127.0.0.1",
+        .port = (uint16_t)whole_or(args->port, DEFAULT_PORT),
+        .model_name = args->model_name ? args->model_name : last_part(a, args->model),
+        .api_key = key && *key ? key : NULL,
+        .cors_origin = args->cors_origin,
+        .max_waiting = whole_or(args->max_waiting, DEFAULT_WAITING),
+        .max_connections = args->max_connections ? args->max_connections : DEFAULT_CONNECTIONS,
+        .timeout_s = args->timeout ? args->timeout : DEFAULT_TIMEOUT_S,
+        .body_bytes = (size_t)(args->max_body ? args->max_body : DEFAULT_BODY_MIB) << 20,
+        .log = args->engine.quiet ? NULL : print_line,
+    };
+    if (!to->model_name)
+        return cli_fail(command, "out of memory");
+    return read_template(command, cx, a, args->template_file, &to->chat_template);
+}
+
+/* ---- the server ---- */
+
+static bool say_ready(const net_server *server, const net_options *o, mpk_engine *engine)
+{
+    mpk_engine_facts facts = {.size = sizeof facts};
+    text line = {0};
+    mpk_engine_describe(engine, &facts);
+    text_print(&line, "mpk: serving %s on %s (%s; context %u, %u requests at a time)\n", o->model_name,
+               net_server_url(server), facts.device, facts.context_tokens, facts.max_batch);
+    bool good = !line.failed && cli_write(line.at, line.n);
+    text_free(&line);
+    return good;
+}
+
+/* Looking is simpler than waiting for a signal that any thread may get. */
+static void wait_for_interrupt(void)
+{
+    const struct timespec nap = {.tv_nsec = 100000000};
+    while (!cli_interrupted())
+        nanosleep(&nap, NULL);
+}
+
+static int serve(const cli_command *command, mpk_context *cx, const net_options *o, mpk_engine *engine, uint32_t grace)
+{
+    net_server *server;
+    if (net_server_start(cx, engine, o, &server) != MPK_OK)
+        return cli_report(command, cx);
+    const bool ready = say_ready(server, o, engine);
+    if (ready)
+        wait_for_interrupt();
+    if (ready && o->log)
+        o->log(o->log_user, "mpk: stopping; once more ends at once");
+    net_server_stop(server, grace);
+    return ready ? CLI_DONE : CLI_FAILED;
+}
+
+static int open_and_serve(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
+{
+    serve_arguments *args = arguments;
+    mpk_degree degrees[CLI_MAX_LIST];
+    mpk_engine_options wanted;
+    mpk_engine *engine;
+    net_options o;
+    int code = read_options(command, cx, a, args, &o);
+    if (code == CLI_DONE)
+        code = cli_engine_options(command, &args->engine, degrees, &wanted);
+    if (code != CLI_DONE)
+        return code;
+    cli_catch_interrupt();
+    if (mpk_engine_open(cx, args->model, &wanted, &engine) != MPK_OK)
+        return cli_report(command, cx);
+    cli_progress("%s", "");
+    code = serve(command, cx, &o, engine, whole_or(args->grace, DEFAULT_GRACE_S));
+    mpk_engine_close(engine);
+    return code;
+}
+
+static int run(const cli_command *command, void *arguments)
+{
+    return cli_run_body(command, arguments, open_and_serve);
+}
+
+const cli_command cmd_serve = {
+    .name = "serve",
+    .operands = "MODEL [--host=ADDRESS] [--port=N] [options]",
+    .summary = "answer HTTP requests as OpenAI's API has them",
+    .notes =
+        "Ctrl-C, or a request to end, stops taking requests and lets running ones finish; a second one ends at once.\n"
+        "docs/server.md has the endpoints and their parameters.",
+    CLI_TABLE(options),
+    .arguments_bytes = sizeof(serve_arguments),
+    .run = run,
+};

@@ -1,0 +1,67 @@
+/* net_completion.c - /v1/completions: prompts -> answers; and what a chat has in common with it. */
+#include "net/net_exchange.h"
+
+mpk_status net_completion_parse(net_exchange *x, const json_value **out)
+{
+    str source = {x->body.at ? x->body.at : "", x->body.n};
+    TRY(net_request_count_values(x->cx, source, &x->refusal));
+    const size_t before = x->arena.reserved_bytes;
+    mpk_status status = json_parse(x->cx, &x->arena, source, out);
+    if (status == MPK_OK)
+        status = net_exchange_hold(x, x->arena.reserved_bytes - before);
+    if (status == MPK_EFORMAT)
+        return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "the body is no JSON that can be read: %s",
+                          mpk_error_message(x->cx));
+    return status;
+}
+
+mpk_status net_completion_open(net_exchange *x, const json_value **out)
+{
+    const char *name = x->server->options.model_name;
+    TRY(net_completion_parse(x, out));
+    const json_value *model = json_get(*out, "model");
+    if (!model)
+        return MPK_OK;
+    if (model->kind != JSON_KIND_STRING)
+        return net_refuse(x->cx, &x->refusal, 400, "model", NULL, "'model' is not a text");
+    if (!str_is(model->text, name))
+        return net_refuse(x->cx, &x->refusal, 404, "model", "model_not_found",
+                          "there is no model '%.*s', this server has '%.200s'",
+                          (int)(model->text.n < 200 ? model->text.n : 200), model->text.at, name);
+    return MPK_OK;
+}
+
+mpk_request_options net_completion_suggested(const net_exchange *x)
+{
+    mpk_request_options o = {.size = sizeof o};
+    mpk_engine_suggest(x->server->engine, &o);
+    return o;
+}
+
+mpk_status net_completion_answer(net_exchange *x, const net_request *q)
+{
+    const bool stream = q->stream; /* the request lies in what is given back here */
+    net_exchange_drop_body(x);
+    if (stream)
+        return net_stream_begin(x);
+    mpk_status status = MPK_OK;
+    net_exchange_stop_clock(x, true);
+    while (status == MPK_OK && x->work.n_running)
+        status = net_work_wait(x);
+    net_exchange_stop_clock(x, false);
+    return status == MPK_OK ? net_document_send(x) : status;
+}
+
+mpk_status net_completion_run(net_exchange *x, const char *path)
+{
+    const mpk_request_options suggested = net_completion_suggested(x);
+    const json_value *body;
+    net_request q;
+    (void)path;
+    TRY(net_completion_open(x, &body));
+    TRY(net_request_read_completion(x->cx, &x->arena, body, &suggested, &q, &x->refusal));
+    TRY(net_work_open(x, &q, false, q.n_prompts));
+    for (size_t i = 0; i < q.n_prompts; i++)
+        TRY(net_work_submit(x, &q, i, &q.prompts[i], true));
+    return net_completion_answer(x, &q);
+}

@@ -1,0 +1,89 @@
+/* net_document.c - answers as one JSON document, and the parts that streams have in common with it. */
+#include "net/net_exchange.h"
+
+void net_document_write_head(const net_exchange *x, const char *object, text *to)
+{
+    text_print(to, "\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->work.id, object,
+               (long long)x->work.created);
+    json_write_str(to, str_from(x->server->options.model_name));
+    text_print(to, ",\"system_fingerprint\":\"%s\"", x->server->fingerprint);
+}
+
+void net_document_write_usage(const net_exchange *x, text *to)
+{
+    size_t n = 0, n_prompt = x->work.n_prompt_tokens;
+    for (uint32_t i = 0; i < x->work.n; i++)
+        n += x->work.answers[i].n_tokens;
+    text_print(to, "{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu}", n_prompt, n, n_prompt + n);
+}
+
+void net_document_write_call(const net_call *call, uint32_t index, bool with_index, text *to)
+{
+    text_print(to, "{");
+    if (with_index)
+        text_print(to, "\"index\":%u,", index);
+    text_print(to, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", call->id);
+    json_write_str(to, call->name);
+    text_print(to, ",\"arguments\":");
+    json_write_str(to, call->arguments);
+    text_print(to, "}}");
+}
+
+const char *net_document_reason(const net_answer *a)
+{
+    if (a->finish == MPK_FINISH_LENGTH)
+        return "length";
+    return a->parts.calls.n ? "tool_calls" : "stop";
+}
+
+static str str_of(const text *t)
+{
+    return (str){t->at ? t->at : "", t->n};
+}
+
+static void write_message(const net_answer *a, text *to)
+{
+    const net_parts *p = &a->parts;
+    text_print(to, "\"message\":{\"role\":\"assistant\",\"content\":");
+    if (p->content.n || !p->calls.n)
+        json_write_str(to, str_of(&p->content));
+    else
+        text_print(to, "null");
+    if (p->any_reasoning) {
+        text_print(to, ",\"reasoning_content\":");
+        json_write_str(to, str_of(&p->reasoning));
+    }
+    for (uint32_t i = 0; i < p->calls.n; i++) {
+        text_print(to, i ? "," : ",\"tool_calls\":[");
+        net_document_write_call(&p->calls.at[i], i, false, to);
+    }
+    text_print(to, p->calls.n ? "]}" : "}");
+}
+
+static void write_answer(const net_exchange *x, const net_answer *a, uint32_t index, text *to)
+{
+    text_print(to, "{\"index\":%u,", index);
+    if (x->work.is_chat)
+        write_message(a, to);
+    else {
+        text_print(to, "\"text\":");
+        json_write_str(to, str_of(&a->content));
+    }
+    text_print(to, ",\"logprobs\":null,\"finish_reason\":\"%s\"}", net_document_reason(a));
+}
+
+mpk_status net_document_send(net_exchange *x)
+{
+    text body = {0};
+    text_print(&body, "{");
+    net_document_write_head(x, x->work.is_chat ? "chat.completion" : "text_completion", &body);
+    text_print(&body, ",\"choices\":[");
+    for (uint32_t i = 0; i < x->work.n; i++) {
+        text_add(&body, ",", i > 0);
+        write_answer(x, &x->work.answers[i], i, &body);
+    }
+    text_print(&body, "],\"usage\":");
+    net_document_write_usage(x, &body);
+    text_print(&body, "}");
+    return net_reply_json(x, &body);
+}

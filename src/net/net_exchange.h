@@ -1,0 +1,176 @@
+/* net_exchange.h - one HTTP request and its reply, and what the files of this room share about it and the server.
+ *
+ * net_server.h tells the life of an exchange.  Handlers return MPK_OK when a reply is queued or a stream has begun;
+ * else the status of the failure, with x->refusal filled by net_refuse where HTTP has a better word than 500.
+ */
+#ifndef NET_EXCHANGE_H
+#define NET_EXCHANGE_H
+
+#include <microhttpd.h>
+#include <stdatomic.h>
+
+#include "base/json.h"
+#include "mpk/mpk.h"
+#include "net/net_metrics.h"
+#include "net/net_parts.h"
+#include "net/net_request.h"
+#include "net/net_server.h"
+
+enum {
+    NET_LOOK_MS = 50,       /* how long a thread waits for tokens before it looks at its client */
+    NET_SHARED_LOOK_MS = 5, /* the same, when other answers of the exchange may have news */
+    NET_HELD_BODIES = 16,
+    NET_CLIENT_GONE = 499,
+};
+
+struct net_server {
+    net_options options;
+    mpk_engine *engine;
+    mpk_engine_facts facts;
+    struct MHD_Daemon *daemon;
+    int socket; /* that listens */
+    int64_t created;
+    char url[320];
+    char fingerprint[32];
+    net_metrics metrics;
+    _Atomic uint32_t exchanges;  /* under way */
+    _Atomic uint32_t answers;    /* of the engine, submitted and not ended */
+    _Atomic uint64_t held_bytes; /* of bodies and what was made of them */
+    _Atomic bool stopping, cancelling, failed;
+};
+
+typedef struct net_exchange net_exchange;
+
+/* One answer that the engine computes. */
+typedef struct net_answer {
+    mpk_request *request; /* NULL: it has ended */
+    text content;         /* of a completion */
+    net_parts parts;      /* of a chat */
+    mpk_finish finish;
+    bool begun; /* its role was sent */
+    bool told;  /* its end was sent */
+    uint32_t n_calls_sent;
+    size_t n_tokens;
+} net_answer;
+
+/* The answers of an exchange: n_answers for each prompt, in this order. */
+typedef struct net_work {
+    char id[48];
+    int64_t created;
+    bool is_chat, include_usage;
+    net_answer *answers;
+    uint32_t n, n_running;
+    uint32_t n_places; /* of the server's that are taken */
+    uint32_t watched;  /* the one whose tokens the thread waits for */
+    size_t n_prompt_tokens;
+    arena arena; /* of the array, and of what outlives the body */
+} net_work;
+
+struct net_exchange {
+    net_server *server;
+    struct MHD_Connection *connection;
+    mpk_context *cx;
+    unsigned route; /* index */
+    char path[160]; /* for the log line */
+    char method[16];
+    text body;
+    uint64_t n_body_bytes; /* that came, kept or not */
+    uint64_t held_bytes;   /* charged to the server */
+    arena arena;           /* of what the body becomes */
+    net_refusal refusal;
+    int status; /* of the reply; 0: none yet */
+    bool gone;  /* the client is */
+    net_work work;
+    text out; /* of a stream: what waits to be sent, from out_at on */
+    size_t out_at;
+    bool ended; /* nothing is added to out any more */
+    uint64_t begun_ns;
+};
+
+/* ---- net_exchange.c ---- */
+
+/* libmicrohttpd's callbacks; user is the server. */
+enum MHD_Result net_exchange_handle(void *user, struct MHD_Connection *connection, const char *url, const char *method,
+                                    const char *version, const char *data, size_t *n_data, void **exchange);
+void net_exchange_complete(void *user, struct MHD_Connection *connection, void **exchange,
+                           enum MHD_RequestTerminationCode how);
+/* Has the client closed its end? */
+bool net_exchange_is_gone(net_exchange *x);
+/* While the thread waits for the engine, the connection does not grow old. */
+void net_exchange_stop_clock(net_exchange *x, bool stop);
+/* Charge memory to the server; 503 if all bodies together take too much. */
+mpk_status net_exchange_hold(net_exchange *x, uint64_t bytes);
+/* Give back the body and what was made of it. */
+void net_exchange_drop_body(net_exchange *x);
+
+/* ---- net_reply.c ---- */
+
+/* Send a text and end; takes it. type: of the content. */
+mpk_status net_reply_text(net_exchange *x, int status, const char *type, text *body);
+mpk_status net_reply_json(net_exchange *x, text *body);
+/* What x->refusal and the context say, as OpenAI's error object. */
+mpk_status net_reply_refusal(net_exchange *x);
+/* {"error":{...}} */
+void net_reply_write_error(const net_exchange *x, text *to);
+/* The headers that every reply has, then hand it over.  *response is released in any case. */
+mpk_status net_reply_send(net_exchange *x, int status, const char *type, struct MHD_Response *response);
+
+/* ---- net_route.c ---- */
+
+/* The route of a path; the last one stands for those that there are not. */
+unsigned net_route_find(const char *path);
+/* Refuse what the headers already tell: no such path, not this method, wrong key, the server is stopping. */
+mpk_status net_route_check(net_exchange *x);
+/* The method that a route takes. */
+const char *net_route_allows(unsigned route);
+mpk_status net_route_run(net_exchange *x, const char *path);
+
+/* ---- the handlers ---- */
+
+mpk_status net_facts_models(net_exchange *x, const char *path);
+mpk_status net_facts_health(net_exchange *x, const char *path);
+mpk_status net_facts_version(net_exchange *x, const char *path);
+mpk_status net_facts_metrics(net_exchange *x, const char *path);
+mpk_status net_tokens_encode(net_exchange *x, const char *path);
+mpk_status net_tokens_decode(net_exchange *x, const char *path);
+mpk_status net_completion_run(net_exchange *x, const char *path);
+mpk_status net_chat_run(net_exchange *x, const char *path);
+extern const char *const net_route_names[];
+unsigned net_route_count(void);
+
+/* The body as JSON; 400, 413. */
+mpk_status net_completion_parse(net_exchange *x, const json_value **out);
+/* The same, and 404 unless it names our model or none. */
+mpk_status net_completion_open(net_exchange *x, const json_value **out);
+/* What the model's makers suggest for sampling. */
+mpk_request_options net_completion_suggested(const net_exchange *x);
+/* Answer what was submitted: as one document or as a stream. */
+mpk_status net_completion_answer(net_exchange *x, const net_request *q);
+
+/* ---- net_work.c ---- */
+
+/* Take room for n prompts' answers; 400, 429. */
+mpk_status net_work_open(net_exchange *x, const net_request *q, bool is_chat, size_t n_prompts);
+/* Submit the answers of prompt `at`.  special: with the tokens that the tokenizer puts around a text. */
+mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt, bool special);
+/* Wait until something has come, and take it.  The status of what ends the exchange early. */
+mpk_status net_work_wait(net_exchange *x);
+void net_work_close(net_exchange *x);
+
+/* ---- net_document.c: an answer as one JSON document ---- */
+
+mpk_status net_document_send(net_exchange *x);
+/* "id":...,"object":OBJECT,"created":...,"model":... of a reply, without braces. */
+void net_document_write_head(const net_exchange *x, const char *object, text *to);
+/* {"prompt_tokens":...} */
+void net_document_write_usage(const net_exchange *x, text *to);
+/* {"index":...,"id":...,"type":"function","function":{...}} */
+void net_document_write_call(const net_call *call, uint32_t index, bool with_index, text *to);
+/* "stop", "length", "tool_calls" */
+const char *net_document_reason(const net_answer *a);
+
+/* ---- net_stream.c: an answer as server-sent events ---- */
+
+mpk_status net_stream_begin(net_exchange *x);
+
+#endif

@@ -1,0 +1,57 @@
+/* net_facts.c - what the server says of itself: models, health, version, metrics. */
+#include "net/net_exchange.h"
+
+static void write_model(const net_server *s, text *to)
+{
+    text_print(to, "{\"id\":");
+    json_write_str(to, str_from(s->options.model_name));
+    text_print(to, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"mpk\",\"max_model_len\":%u}",
+               (long long)s->created, s->facts.context_tokens);
+}
+
+mpk_status net_facts_models(net_exchange *x, const char *path)
+{
+    static const char prefix[] = "/v1/models/";
+    const net_server *s = x->server;
+    const bool one = strncmp(path, prefix, sizeof prefix - 1) == 0;
+    text body = {0};
+    if (one && strcmp(path + sizeof prefix - 1, s->options.model_name) != 0)
+        return net_refuse(x->cx, &x->refusal, 404, "model", "model_not_found",
+                          "there is no model '%.200s', this server has '%.200s'", path + sizeof prefix - 1,
+                          s->options.model_name);
+    if (!one)
+        text_print(&body, "{\"object\":\"list\",\"data\":[");
+    write_model(s, &body);
+    if (!one)
+        text_print(&body, "]}");
+    return net_reply_json(x, &body);
+}
+
+mpk_status net_facts_health(net_exchange *x, const char *path)
+{
+    const net_server *s = x->server;
+    text body = {0};
+    (void)path;
+    const char *word = s->failed ? "failed" : s->stopping ? "stopping" : "ok";
+    text_print(&body, "{\"status\":\"%s\"}", word);
+    return net_reply_text(x, s->failed || s->stopping ? 503 : 200, "application/json", &body);
+}
+
+mpk_status net_facts_version(net_exchange *x, const char *path)
+{
+    text body = {0};
+    (void)path;
+    text_print(&body, "{\"version\":\"%s\"}", mpk_version());
+    return net_reply_json(x, &body);
+}
+
+mpk_status net_facts_metrics(net_exchange *x, const char *path)
+{
+    const net_server *s = x->server;
+    const uint32_t answers = s->answers, places = s->facts.max_batch;
+    text body = {0};
+    (void)path;
+    net_metrics_print(&s->metrics, net_route_names, net_route_count(), answers < places ? answers : places,
+                      answers < places ? 0 : answers - places, &body);
+    return net_reply_text(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}

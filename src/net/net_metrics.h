@@ -1,0 +1,41 @@
+/* net_metrics.h - what the server counts, and its text for Prometheus.  Every counter is atomic: any thread adds. */
+#ifndef NET_METRICS_H
+#define NET_METRICS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/str.h"
+
+enum { NET_MAX_BUCKETS = 20, NET_ENDPOINTS = 10 };
+
+typedef struct net_histogram {
+    _Atomic uint64_t buckets[NET_MAX_BUCKETS + 1]; /* each alone, not added up; the last: above every bound */
+    _Atomic uint64_t sum_ns;
+} net_histogram;
+
+/* Which status codes a reply may have; 499: the client went away before the reply was whole. */
+#define NET_STATUS_MAP(X) X(200) X(204) X(400) X(401) X(404) X(405) X(413) X(429) X(499) X(500) X(503)
+enum {
+#define NET_STATUS_ENUM(code) NET_STATUS_##code,
+    NET_STATUS_MAP(NET_STATUS_ENUM)
+#undef NET_STATUS_ENUM
+        NET_STATUSES
+};
+
+typedef struct net_metrics {
+    _Atomic uint64_t replies[NET_ENDPOINTS][NET_STATUSES];
+    _Atomic uint64_t prompt_tokens, generated_tokens;
+    net_histogram first_token, per_token, request;
+} net_metrics;
+
+/* endpoint: index of the route (net_route_name).  A status that is not in the map counts as 500. */
+void net_metrics_count_reply(net_metrics *m, unsigned endpoint, int status);
+/* An answer of the engine has ended: tokens, and when the first and the last came after it was submitted. */
+void net_metrics_count_answer(net_metrics *m, uint64_t n_tokens, uint64_t first_ns, uint64_t last_ns);
+void net_metrics_count_request(net_metrics *m, uint64_t ns);
+/* names[n_names] of the endpoints; running and waiting: answers in the engine now. */
+void net_metrics_print(const net_metrics *m, const char *const *names, unsigned n_names, uint64_t running,
+                       uint64_t waiting, text *to);
+
+#endif

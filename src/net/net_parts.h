@@ -1,0 +1,47 @@
+/* net_parts.h - an answer of a chat, as it comes -> reasoning, content, and calls of tools.
+ *
+ * Reasoning is what stands between <think> and </think> at the beginning; when the prompt ends with <think>, the answer
+ * begins inside.  Calls are, where tools were given, <tool_call>{"name":..., "arguments":{...}}</tool_call> (Qwen,
+ * Hermes), or an answer that is nothing but one such object, with "arguments" or "parameters" (Llama 3), or a list of
+ * them (Mistral).  Text that may still become the beginning of a mark waits until that is decided; what turns out to be
+ * no call is content.  However an answer is cut into pieces, the parts are the same.
+ */
+#ifndef NET_PARTS_H
+#define NET_PARTS_H
+
+#include "base/json.h"
+
+typedef struct net_call {
+    char id[40]; /* "call_" and random letters */
+    str name, arguments;
+} net_call;
+
+typedef enum net_parts_state {
+    NET_PARTS_START,     /* nothing but white space has come */
+    NET_PARTS_REASONING, /* inside <think> */
+    NET_PARTS_OPEN,      /* content may begin, or a call */
+    NET_PARTS_CONTENT,
+    NET_PARTS_CALL, /* inside <tool_call> */
+    NET_PARTS_BARE, /* the whole answer may be a call: waits for the end */
+} net_parts_state;
+
+typedef struct net_parts {
+    text reasoning, content; /* what has come; a reader that streams may empty them */
+    VEC(net_call) calls;
+    arena arena;             /* of the calls */
+    const json_value *tools; /* NULL: none, and then no calls are looked for; must outlive this */
+    net_parts_state state;
+    bool drop_space; /* before what comes next: after reasoning and calls */
+    bool any_reasoning, any_content;
+    text pending; /* not yet decided */
+} net_parts;
+
+/* Zero-initialised before.  prompt: what the answer continues. */
+void net_parts_open(net_parts *p, const json_value *tools, str prompt);
+/* Pieces of whole characters.  MPK_ENOMEM. */
+mpk_status net_parts_put(mpk_context *cx, net_parts *p, str piece);
+/* Nothing more comes. */
+mpk_status net_parts_end(mpk_context *cx, net_parts *p);
+void net_parts_close(net_parts *p);
+
+#endif

@@ -1,0 +1,33 @@
+/* net_random.c - draws of the operating system. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "net/net_random.h"
+
+static mpk_status draw(mpk_context *cx, void *to, size_t n)
+{
+    ssize_t got;
+    do
+        got = getrandom(to, n, 0); /* so few bytes come whole once the system has started */
+    while (got < 0 && errno == EINTR);
+    CHECK(cx, got == (ssize_t)n, MPK_EIO, "the system gives no random bytes: %s", strerror(errno));
+    return MPK_OK;
+}
+
+mpk_status net_random_id(mpk_context *cx, const char *prefix, char *to, size_t n_bytes)
+{
+    unsigned char drawn[12];
+    char digits[2 * sizeof drawn + 1];
+    TRY(draw(cx, drawn, sizeof drawn));
+    for (size_t i = 0; i < sizeof drawn; i++)
+        snprintf(digits + 2 * i, 3, "%02x", drawn[i]);
+    snprintf(to, n_bytes, "%s%s", prefix, digits);
+    return MPK_OK;
+}
+
+mpk_status net_random_seed(mpk_context *cx, uint64_t *to)
+{
+    return draw(cx, to, sizeof *to);
+}

@@ -1,0 +1,30 @@
+/* net_refusal.c - why a request is not answered, in HTTP's terms. */
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "net/net_refusal.h"
+
+mpk_status net_refuse(mpk_context *cx, net_refusal *why, int http, const char *field, const char *code,
+                      const char *format, ...)
+{
+    char words[1024];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(words, sizeof words, format, values);
+    va_end(values);
+    why->http = http;
+    why->code = code;
+    snprintf(why->field, sizeof why->field, "%s", field ? field : "");
+    return status_fail(cx, MPK_EARG, "%s", words);
+}
+
+void net_refuse_status(net_refusal *why, mpk_status status)
+{
+    const bool theirs =
+        status == MPK_EARG || status == MPK_EFORMAT || status == MPK_ELIMIT || status == MPK_EUNSUPPORTED;
+    if (why->http)
+        return;
+    why->http = theirs ? 400 : 500;
+    why->code = NULL;
+    why->field[0] = 0;
+}

@@ -1,0 +1,83 @@
+/* net_reply.c - replies: headers that all of them have, JSON, OpenAI's error object. */
+#include "net/net_exchange.h"
+
+static void add_header(struct MHD_Response *response, const char *name, const char *value)
+{
+    (void)MHD_add_response_header(response, name, value); /* one that is refused is left out */
+}
+
+static void add_cors(net_exchange *x, struct MHD_Response *response)
+{
+    const char *origin = x->server->options.cors_origin;
+    if (!origin)
+        return;
+    add_header(response, "Access-Control-Allow-Origin", origin);
+    if (strcmp(origin, "*") != 0)
+        add_header(response, "Vary", "Origin");
+    if (strcmp(x->method, "OPTIONS") != 0)
+        return;
+    const char *asked = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+    add_header(response, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    add_header(response, "Access-Control-Allow-Headers", asked ? asked : "Authorization, Content-Type");
+    add_header(response, "Access-Control-Max-Age", "600");
+}
+
+mpk_status net_reply_send(net_exchange *x, int status, const char *type, struct MHD_Response *response)
+{
+    CHECK(x->cx, response, MPK_ENOMEM, "out of memory for a reply");
+    add_cors(x, response);
+    if (type)
+        add_header(response, "Content-Type", type);
+    if (status == 401)
+        add_header(response, "WWW-Authenticate", "Bearer");
+    if (status == 405)
+        add_header(response, "Allow", net_route_allows(x->route));
+    if (status == 429 || status == 503)
+        add_header(response, "Retry-After", "1");
+    if (x->server->stopping)
+        add_header(response, "Connection", "close");
+    enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)status, response);
+    MHD_destroy_response(response);
+    CHECK(x->cx, queued == MHD_YES, MPK_EIO, "the reply cannot be sent");
+    x->status = status;
+    return MPK_OK;
+}
+
+mpk_status net_reply_text(net_exchange *x, int status, const char *type, text *body)
+{
+    const bool failed = body->failed;
+    struct MHD_Response *response =
+        failed ? NULL : MHD_create_response_from_buffer(body->n, body->at, MHD_RESPMEM_MUST_COPY);
+    text_free(body);
+    return net_reply_send(x, status, type, response);
+}
+
+mpk_status net_reply_json(net_exchange *x, text *body)
+{
+    return net_reply_text(x, 200, "application/json", body);
+}
+
+static const char *type_of(int http)
+{
+    return http == 429 ? "rate_limit_error" : http < 500 ? "invalid_request_error" : "server_error";
+}
+
+void net_reply_write_error(const net_exchange *x, text *to)
+{
+    const net_refusal *why = &x->refusal;
+    text_print(to, "{\"error\":{\"message\":");
+    json_write_str(to, str_from(mpk_error_message(x->cx)));
+    text_print(to, ",\"type\":\"%s\",\"param\":", type_of(why->http));
+    if (why->field[0])
+        json_write_str(to, str_from(why->field));
+    else
+        text_print(to, "null");
+    text_print(to, why->code ? ",\"code\":\"%s\"}}" : ",\"code\":null}}", why->code);
+}
+
+mpk_status net_reply_refusal(net_exchange *x)
+{
+    text body = {0};
+    net_reply_write_error(x, &body);
+    return net_reply_text(x, x->refusal.http, "application/json", &body);
+}

@@ -1,0 +1,501 @@
+/* net_request.c - JSON of a completion or a chat -> a checked request.  Cost: one pass over the document. */
+#include <math.h>
+#include <stdio.h>
+
+#include "net/net_request.h"
+
+typedef struct reader {
+    mpk_context *cx;
+    arena *a;
+    const json_value *body;
+    net_request *out;
+    net_refusal *why;
+} reader;
+
+#define REFUSE(r, field, ...) return net_refuse((r)->cx, (r)->why, 400, (field), NULL, __VA_ARGS__)
+
+mpk_status net_request_count_values(mpk_context *cx, str body, net_refusal *why)
+{
+    size_t n = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < body.n; i++) {
+        char c = body.at[i];
+        if (quoted && c == '\\')
+            i++;
+        else if (c == '"')
+            quoted = !quoted;
+        else if (!quoted)
+            n += c == ',' || c == ':' || c == '[' || c == '{';
+    }
+    if (n > NET_MAX_VALUES)
+        return net_refuse(cx, why, 413, NULL, NULL, "the body has %zu JSON values, at most %d are taken", n,
+                          NET_MAX_VALUES);
+    return MPK_OK;
+}
+
+/* ---- members of a known type; absent ones leave *to as it is ---- */
+
+static mpk_status read_flag(reader *r, const char *key, bool *to)
+{
+    const json_value *v = json_get(r->body, key);
+    if (v && v->kind != JSON_KIND_BOOL)
+        REFUSE(r, key, "'%s' is neither true nor false", key);
+    if (v)
+        *to = v->boolean;
+    return MPK_OK;
+}
+
+static mpk_status read_whole(reader *r, const char *key, int64_t least, int64_t most, int64_t *to)
+{
+    const json_value *v = json_get(r->body, key);
+    if (!v)
+        return MPK_OK;
+    double x = v->number; /* some clients say 16.0 */
+    bool whole = v->kind == JSON_KIND_NUMBER && (v->is_integer || (fabs(x) < 0x1p53 && x == floor(x)));
+    int64_t value = !whole ? 0 : v->is_integer ? v->integer : (int64_t)x;
+    if (!whole || value < least || value > most)
+        REFUSE(r, key, "'%s' is not a whole number from %lld to %lld", key, (long long)least, (long long)most);
+    *to = value;
+    return MPK_OK;
+}
+
+static mpk_status read_real(reader *r, const char *key, double least, double most, float *to)
+{
+    const json_value *v = json_get(r->body, key);
+    if (v && (v->kind != JSON_KIND_NUMBER || !(v->number >= least && v->number <= most)))
+        REFUSE(r, key, "'%s' is not a number from %g to %g", key, least, most);
+    if (v)
+        *to = (float)v->number;
+    return MPK_OK;
+}
+
+/* NUL-terminated in the arena; *to is NULL if it is absent. */
+static mpk_status read_words(reader *r, const char *key, const char **to)
+{
+    const json_value *v = json_get(r->body, key);
+    *to = NULL;
+    if (!v)
+        return MPK_OK;
+    if (v->kind != JSON_KIND_STRING || (v->text.n && memchr(v->text.at, 0, v->text.n)))
+        REFUSE(r, key, "'%s' is not a text, or holds a NUL", key);
+    *to = arena_copy(r->a, v->text.at, v->text.n);
+    CHECK(r->cx, *to, MPK_ENOMEM, "out of memory for '%s'", key);
+    return MPK_OK;
+}
+
+/* A value as JSON text in the arena. */
+static mpk_status rewrite(reader *r, const json_value *value, const char **to)
+{
+    text t = {0};
+    json_write(&t, value, 0);
+    *to = t.failed ? NULL : arena_copy(r->a, t.at, t.n);
+    text_free(&t);
+    CHECK(r->cx, *to, MPK_ENOMEM, "out of memory for a part of the request");
+    return MPK_OK;
+}
+
+/* ---- sampling ---- */
+
+static mpk_status read_stop(reader *r, const json_value *v, uint32_t i)
+{
+    if (v->kind != JSON_KIND_STRING || !v->text.n || memchr(v->text.at, 0, v->text.n))
+        REFUSE(r, "stop", "'stop' holds something that is not a text, is empty, or holds a NUL");
+    r->out->stops[i] = arena_copy(r->a, v->text.at, v->text.n);
+    CHECK(r->cx, r->out->stops[i], MPK_ENOMEM, "out of memory for a stop text");
+    r->out->sampling.n_stop = i + 1;
+    return MPK_OK;
+}
+
+static mpk_status read_stops(reader *r)
+{
+    const json_value *v = json_get(r->body, "stop");
+    if (!v || (v->kind == JSON_KIND_STRING && !v->text.n))
+        return MPK_OK;
+    const json_value *items = v->kind == JSON_KIND_LIST ? v->items : v;
+    size_t n = v->kind == JSON_KIND_LIST ? v->n : 1;
+    if (n > NET_MAX_STOPS)
+        REFUSE(r, "stop", "'stop' has %zu texts, at most %d are taken", n, NET_MAX_STOPS);
+    for (size_t i = 0; i < n; i++)
+        TRY(read_stop(r, &items[i], (uint32_t)i));
+    r->out->sampling.stop = r->out->stops;
+    return MPK_OK;
+}
+
+/* What other servers mean by the edges: top_k -1 is off; top_p 0 leaves only the most probable token. */
+static mpk_status read_cuts(reader *r)
+{
+    mpk_request_options *s = &r->out->sampling;
+    int64_t top_k = s->top_k;
+    TRY(read_whole(r, "top_k", -1, 1 << 30, &top_k));
+    TRY(read_real(r, "top_p", 0, 1, &s->top_p));
+    TRY(read_real(r, "min_p", 0, 1, &s->min_p));
+    s->top_k = top_k < 0 ? 0 : (uint32_t)top_k;
+    const json_value *top_p = json_get(r->body, "top_p");
+    if (top_p && s->top_p == 0)
+        s->temperature = 0;
+    return MPK_OK;
+}
+
+static mpk_status read_sampling(reader *r, const mpk_request_options *suggested)
+{
+    net_request *q = r->out;
+    mpk_request_options *s = &q->sampling;
+    int64_t seed = 0, n = 1;
+    *s = *suggested;
+    s->size = sizeof *s;
+    if (s->temperature == 0)
+        s->temperature = 1;
+    TRY(read_real(r, "temperature", 0, 100, &s->temperature));
+    TRY(read_cuts(r));
+    TRY(read_whole(r, "seed", INT64_MIN, INT64_MAX, &seed));
+    TRY(read_flag(r, "ignore_eos", &s->ignore_eos));
+    TRY(read_whole(r, "n", 1, NET_MAX_ANSWERS, &n));
+    TRY(read_stops(r));
+    s->seed = (uint64_t)seed;
+    q->has_seed = json_get(r->body, "seed") != NULL;
+    q->n_answers = (uint32_t)n;
+    return MPK_OK;
+}
+
+static mpk_status read_stream(reader *r)
+{
+    TRY(read_flag(r, "stream", &r->out->stream));
+    const json_value *options = json_get(r->body, "stream_options");
+    if (!options)
+        return MPK_OK;
+    if (options->kind != JSON_KIND_OBJECT)
+        REFUSE(r, "stream_options", "'stream_options' is not an object");
+    if (!r->out->stream)
+        REFUSE(r, "stream_options", "'stream_options' is for requests with \"stream\": true");
+    reader inner = *r;
+    inner.body = options;
+    return read_flag(&inner, "include_usage", &r->out->include_usage);
+}
+
+/* ---- what the sampler has not ---- */
+
+static bool asks_for(const json_value *v)
+{
+    if (!v)
+        return false;
+    switch (v->kind) {
+    case JSON_KIND_NULL:
+        return false;
+    case JSON_KIND_BOOL:
+        return v->boolean;
+    case JSON_KIND_NUMBER:
+        return v->number != 0;
+    case JSON_KIND_STRING:
+        return v->text.n > 0;
+    case JSON_KIND_LIST:
+    case JSON_KIND_OBJECT:
+        return v->n > 0;
+    }
+    return true;
+}
+
+static mpk_status refuse_unsupported(reader *r)
+{
+    static const char *const fields[] = {
+        "logit_bias",    "presence_penalty", "frequency_penalty", "top_logprobs", "suffix",
+        "audio",         "functions",        "prompt_logprobs",   "guided_json",  "guided_regex",
+        "guided_choice", "guided_grammar",   "structured_outputs"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (asks_for(json_get(r->body, fields[i])))
+            REFUSE(r, fields[i],
+                   "'%s' is not supported: tokens are drawn inside the kernel, by temperature, top_k, "
+                   "top_p and min_p only",
+                   fields[i]);
+    const json_value *penalty = json_get(r->body, "repetition_penalty"), *best = json_get(r->body, "best_of");
+    if (penalty && !(penalty->kind == JSON_KIND_NUMBER && penalty->number == 1))
+        REFUSE(r, "repetition_penalty", "'repetition_penalty' is not supported: leave it out or give 1");
+    if (best && !(best->kind == JSON_KIND_NUMBER && best->number == r->out->n_answers))
+        REFUSE(r, "best_of", "'best_of' is not supported: leave it out or give what 'n' is");
+    return MPK_OK;
+}
+
+/* A number asks for that many in a completion, even 0. */
+static mpk_status refuse_logprobs(reader *r)
+{
+    const json_value *v = json_get(r->body, "logprobs");
+    if (v && !(v->kind == JSON_KIND_BOOL && !v->boolean))
+        REFUSE(r, "logprobs", "'logprobs' is not supported: the kernel gives tokens and no probabilities");
+    return MPK_OK;
+}
+
+static mpk_status check_format(reader *r)
+{
+    const json_value *v = json_get(r->body, "response_format"), *type = json_get(v, "type");
+    if (v && !(json_is(type, JSON_KIND_STRING) && str_is(type->text, "text")))
+        REFUSE(r, "response_format", "'response_format' other than {\"type\": \"text\"} is not supported");
+    return MPK_OK;
+}
+
+static mpk_status read_shared(reader *r, const mpk_request_options *suggested)
+{
+    if (r->body->kind != JSON_KIND_OBJECT)
+        REFUSE(r, NULL, "the body is not a JSON object");
+    *r->out = (net_request){0};
+    TRY(read_sampling(r, suggested));
+    TRY(read_stream(r));
+    TRY(refuse_unsupported(r));
+    TRY(refuse_logprobs(r));
+    return check_format(r);
+}
+
+/* ---- completions ---- */
+
+mpk_status net_request_read_ids(mpk_context *cx, arena *a, const json_value *list, const char *name,
+                                const int32_t **ids, size_t *n, net_refusal *why)
+{
+    int32_t *at;
+    if (!json_is(list, JSON_KIND_LIST))
+        return net_refuse(cx, why, 400, name, NULL, "'%s' is missing or is not a list of token ids", name);
+    NEW(cx, a, at, list->n);
+    for (size_t i = 0; i < list->n; i++) {
+        const json_value *v = &list->items[i];
+        if (v->kind != JSON_KIND_NUMBER || !v->is_integer || v->integer < 0 || v->integer > INT32_MAX)
+            return net_refuse(cx, why, 400, name, NULL, "'%s': item %zu is not a token id", name, i);
+        at[i] = (int32_t)v->integer;
+    }
+    *ids = at;
+    *n = list->n;
+    return MPK_OK;
+}
+
+static mpk_status read_prompt(reader *r, const json_value *v, net_prompt *to)
+{
+    if (v->kind == JSON_KIND_STRING) {
+        to->text = v->text.at ? v->text : STR("");
+        return MPK_OK;
+    }
+    if (v->kind != JSON_KIND_LIST || !v->n)
+        REFUSE(r, "prompt", "'prompt' is not a text, a list of texts, a list of token ids or a list of such lists");
+    return net_request_read_ids(r->cx, r->a, v, "prompt", &to->ids, &to->n_ids, r->why);
+}
+
+static mpk_status read_prompts(reader *r)
+{
+    const json_value *v = json_get(r->body, "prompt");
+    if (!v)
+        REFUSE(r, "prompt", "'prompt' is missing");
+    bool many = v->kind == JSON_KIND_LIST && v->n && v->items[0].kind != JSON_KIND_NUMBER;
+    size_t n = many ? v->n : 1;
+    net_prompt *prompts;
+    NEW(r->cx, r->a, prompts, n);
+    for (size_t i = 0; i < n; i++)
+        TRY(read_prompt(r, many ? &v->items[i] : v, &prompts[i]));
+    r->out->prompts = prompts;
+    r->out->n_prompts = n;
+    return MPK_OK;
+}
+
+mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_value *body,
+                                       const mpk_request_options *suggested, net_request *out, net_refusal *why)
+{
+    reader r = {cx, a, body, out, why};
+    int64_t max_tokens = 16; /* as OpenAI has it */
+    TRY(read_shared(&r, suggested));
+    TRY(read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
+    TRY(read_flag(&r, "echo", &out->echo));
+    out->sampling.max_tokens = (uint32_t)max_tokens;
+    return read_prompts(&r);
+}
+
+/* ---- chats ---- */
+
+/* Content that is a list of parts becomes one text: templates of models that read only text ask for that. */
+static mpk_status write_parts(reader *r, const json_value *parts, text *to)
+{
+    text joined = {0};
+    for (size_t i = 0; i < parts->n; i++) {
+        const json_value *part = &parts->items[i], *type = json_get(part, "type"), *words = json_get(part, "text");
+        if (!json_is(words, JSON_KIND_STRING) ||
+            (type && !(type->kind == JSON_KIND_STRING && str_is(type->text, "text")))) {
+            text_free(&joined);
+            REFUSE(r, "messages",
+                   "'messages': a content holds a part that is not {\"type\": \"text\", \"text\": ...}; "
+                   "the model reads only text");
+        }
+        text_add(&joined, "\n", i > 0);
+        text_add(&joined, words->text.at, words->text.n);
+    }
+    json_write_str(to, (str){joined.at, joined.n});
+    to->failed |= joined.failed;
+    text_free(&joined);
+    return MPK_OK;
+}
+
+/* OpenAI has a call's arguments as JSON inside a text; chat templates ask for the object itself. */
+static void write_arguments(reader *r, const json_value *v, text *to)
+{
+    const json_value *object;
+    if (v->kind != JSON_KIND_STRING)
+        json_write(to, v, 0);
+    else if (!v->text.n)
+        text_print(to, "{}");
+    else if (json_parse(r->cx, r->a, v->text, &object) == MPK_OK && object->kind == JSON_KIND_OBJECT)
+        json_write(to, object, 0);
+    else
+        json_write_str(to, v->text);
+}
+
+static void write_member_name(const json_value *member, size_t i, text *to)
+{
+    text_add(to, ",", i > 0);
+    json_write_str(to, member->key);
+    text_add(to, ":", 1);
+}
+
+static void write_function(reader *r, const json_value *f, text *to)
+{
+    text_add(to, "{", 1);
+    for (size_t i = 0; i < f->n; i++) {
+        write_member_name(&f->items[i], i, to);
+        if (str_is(f->items[i].key, "arguments"))
+            write_arguments(r, &f->items[i], to);
+        else
+            json_write(to, &f->items[i], 0);
+    }
+    text_add(to, "}", 1);
+}
+
+static void write_call(reader *r, const json_value *call, text *to)
+{
+    text_add(to, "{", 1);
+    for (size_t i = 0; i < call->n; i++) {
+        write_member_name(&call->items[i], i, to);
+        if (str_is(call->items[i].key, "function") && call->items[i].kind == JSON_KIND_OBJECT)
+            write_function(r, &call->items[i], to);
+        else
+            json_write(to, &call->items[i], 0);
+    }
+    text_add(to, "}", 1);
+}
+
+static mpk_status write_calls(reader *r, const json_value *calls, text *to)
+{
+    if (calls->kind != JSON_KIND_LIST)
+        REFUSE(r, "messages", "'messages': 'tool_calls' is not a list");
+    text_add(to, "[", 1);
+    for (size_t i = 0; i < calls->n; i++) {
+        if (calls->items[i].kind != JSON_KIND_OBJECT)
+            REFUSE(r, "messages", "'messages': 'tool_calls' holds something that is not an object");
+        text_add(to, ",", i > 0);
+        write_call(r, &calls->items[i], to);
+    }
+    text_add(to, "]", 1);
+    return MPK_OK;
+}
+
+static mpk_status write_message(reader *r, const json_value *message, text *to)
+{
+    text_add(to, "{", 1);
+    for (size_t i = 0; i < message->n; i++) {
+        const json_value *v = &message->items[i];
+        write_member_name(v, i, to);
+        if (str_is(v->key, "content") && v->kind == JSON_KIND_LIST)
+            TRY(write_parts(r, v, to));
+        else if (str_is(v->key, "tool_calls") && v->kind != JSON_KIND_NULL)
+            TRY(write_calls(r, v, to));
+        else
+            json_write(to, v, 0);
+    }
+    text_add(to, "}", 1);
+    return MPK_OK;
+}
+
+static mpk_status check_message(reader *r, const json_value *message, size_t i)
+{
+    const json_value *role = json_get(message, "role"), *content = json_get(message, "content");
+    if (!json_is(role, JSON_KIND_STRING))
+        REFUSE(r, "messages", "'messages': item %zu is not an object with a 'role' that is a text", i);
+    if (content && content->kind != JSON_KIND_STRING && content->kind != JSON_KIND_LIST)
+        REFUSE(r, "messages", "'messages': the content of item %zu is neither a text nor a list of parts", i);
+    return MPK_OK;
+}
+
+static mpk_status write_messages(reader *r, const json_value *messages, text *to)
+{
+    text_add(to, "[", 1);
+    for (size_t i = 0; i < messages->n; i++) {
+        TRY(check_message(r, &messages->items[i], i));
+        text_add(to, ",", i > 0);
+        TRY(write_message(r, &messages->items[i], to));
+    }
+    text_add(to, "]", 1);
+    return MPK_OK;
+}
+
+static mpk_status read_messages(reader *r)
+{
+    const json_value *messages = json_get(r->body, "messages");
+    if (!json_is(messages, JSON_KIND_LIST) || !messages->n)
+        REFUSE(r, "messages", "'messages' is missing, is not a list, or is empty");
+    text t = {0};
+    mpk_status status = write_messages(r, messages, &t);
+    char *copy = t.failed ? NULL : arena_copy(r->a, t.at, t.n);
+    r->out->messages = (str){copy, t.n};
+    text_free(&t);
+    TRY(status);
+    CHECK(r->cx, copy, MPK_ENOMEM, "out of memory for the messages");
+    return MPK_OK;
+}
+
+/* False: the tools are left out. */
+static mpk_status read_choice(reader *r, bool *wanted)
+{
+    const json_value *v = json_get(r->body, "tool_choice");
+    *wanted = true;
+    if (!v)
+        return MPK_OK;
+    if (v->kind == JSON_KIND_STRING && str_is(v->text, "none"))
+        *wanted = false;
+    else if (v->kind != JSON_KIND_STRING || !str_is(v->text, "auto"))
+        REFUSE(r, "tool_choice", "'tool_choice' other than \"none\" and \"auto\" is not supported: the model decides");
+    return MPK_OK;
+}
+
+static mpk_status read_tools(reader *r)
+{
+    const json_value *tools = json_get(r->body, "tools");
+    bool wanted;
+    TRY(read_choice(r, &wanted));
+    if (!tools)
+        return MPK_OK;
+    if (tools->kind != JSON_KIND_LIST)
+        REFUSE(r, "tools", "'tools' is not a list");
+    for (size_t i = 0; i < tools->n; i++)
+        if (!json_is(json_get(json_get(&tools->items[i], "function"), "name"), JSON_KIND_STRING))
+            REFUSE(r, "tools", "'tools': item %zu is not {\"type\": \"function\", \"function\": {\"name\": ...}}", i);
+    if (!wanted || !tools->n)
+        return MPK_OK;
+    r->out->tool_list = tools;
+    return rewrite(r, tools, &r->out->tools);
+}
+
+static mpk_status read_variables(reader *r)
+{
+    const json_value *v = json_get(r->body, "chat_template_kwargs");
+    if (!v)
+        return MPK_OK;
+    if (v->kind != JSON_KIND_OBJECT)
+        REFUSE(r, "chat_template_kwargs", "'chat_template_kwargs' is not an object");
+    return rewrite(r, v, &r->out->variables);
+}
+
+mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *body,
+                                 const mpk_request_options *suggested, net_request *out, net_refusal *why)
+{
+    reader r = {cx, a, body, out, why};
+    int64_t max_tokens = 0;
+    TRY(read_shared(&r, suggested));
+    TRY(read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
+    TRY(read_whole(&r, "max_completion_tokens", 1, 1 << 30, &max_tokens));
+    TRY(read_messages(&r));
+    TRY(read_tools(&r));
+    TRY(read_variables(&r));
+    TRY(read_words(&r, "chat_template", &out->chat_template));
+    out->sampling.max_tokens = (uint32_t)max_tokens;
+    return MPK_OK;
+}

@@ -1,0 +1,49 @@
+/* net_request.h - what the body of a completion asks for: JSON of a stranger -> a request whose every field is checked.
+ *
+ * The fields are those of OpenAI's API and a few more (top_k, min_p, ignore_eos, chat_template_kwargs); null counts as
+ * absent and names that are not known are skipped, as other servers do.  What the sampler inside the kernel has not
+ * (logprobs, penalties, biases) is refused by name rather than left out in silence.
+ */
+#ifndef NET_REQUEST_H
+#define NET_REQUEST_H
+
+#include "base/json.h"
+#include "mpk/mpk.h"
+#include "net/net_refusal.h"
+
+enum { NET_MAX_STOPS = 16, NET_MAX_ANSWERS = 128, NET_MAX_VALUES = 1 << 20 };
+
+/* A text, or token ids if text.at is NULL. */
+typedef struct net_prompt {
+    str text;
+    const int32_t *ids;
+    size_t n_ids;
+} net_prompt;
+
+typedef struct net_request {
+    mpk_request_options sampling; /* max_tokens 0: until the context is full */
+    const char *stops[NET_MAX_STOPS];
+    uint32_t n_answers; /* of each prompt */
+    bool has_seed, stream, include_usage, echo;
+    /* of a completion */
+    const net_prompt *prompts;
+    size_t n_prompts;
+    /* of a chat: JSON for mpk_chat_prompt, NUL-terminated; NULL: not given */
+    str messages;
+    const char *tools, *variables, *chat_template;
+    const json_value *tool_list; /* of the tools that may be called; NULL: none */
+} net_request;
+
+/* Refuse a document with more than NET_MAX_VALUES values: as a tree they take fifty times their size. */
+mpk_status net_request_count_values(mpk_context *cx, str body, net_refusal *why);
+/* Each reads into *out, which keeps slices of the document: sampling, as suggested for this model, is the default.
+ * Statuses: MPK_EARG with *why filled, MPK_ENOMEM. */
+mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_value *body,
+                                       const mpk_request_options *suggested, net_request *out, net_refusal *why);
+mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *body,
+                                 const mpk_request_options *suggested, net_request *out, net_refusal *why);
+/* A member that is a list of token ids. */
+mpk_status net_request_read_ids(mpk_context *cx, arena *a, const json_value *list, const char *name,
+                                const int32_t **ids, size_t *n, net_refusal *why);
+
+#endif

@@ -1,0 +1,148 @@
+/* net_server.c - the listening socket and libmicrohttpd's daemon: start, stop. */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/thread.h"
+#include "net/net_exchange.h"
+
+enum { CONNECTION_BYTES = 64 << 10, LAST_WORDS_MS = 2000, NAP_MS = 10 };
+
+/* ---- the socket ---- */
+
+static int listen_on(const struct addrinfo *a)
+{
+    const int yes = 1;
+    int s = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+    if (s < 0)
+        return -1;
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* connections of an earlier run may still linger */
+    if (a->ai_family == AF_INET6)
+        setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int)); /* "::" then takes IPv4 too */
+    if (bind(s, a->ai_addr, a->ai_addrlen) == 0 && listen(s, SOMAXCONN) == 0)
+        return s;
+    int error = errno;
+    close(s);
+    errno = error;
+    return -1;
+}
+
+static mpk_status open_socket(mpk_context *cx, const char *host, uint16_t port, int *out)
+{
+    const struct addrinfo wanted = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *found;
+    char service[8];
+    snprintf(service, sizeof service, "%u", port);
+    int error = getaddrinfo(host, service, &wanted, &found);
+    CHECK(cx, !error, MPK_EIO, "host '%s': %s; give a name or an address of this machine", host,
+          error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
+    int s = -1;
+    for (const struct addrinfo *a = found; a && s < 0; a = a->ai_next)
+        s = listen_on(a);
+    error = errno;
+    freeaddrinfo(found);
+    CHECK(cx, s >= 0, MPK_EIO, "cannot listen on %s, port %u: %s%s", host, port, strerror(error),
+          error == EADDRINUSE ? "; stop what listens there, or choose another port (0: any that is free)" : "");
+    *out = s;
+    return MPK_OK;
+}
+
+static void write_url(net_server *s)
+{
+    struct sockaddr_storage at = {0};
+    socklen_t n = sizeof at;
+    getsockname(s->socket, (struct sockaddr *)&at, &n);
+    unsigned port =
+        at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port;
+    const bool colons = strchr(s->options.host, ':') != NULL;
+    snprintf(s->url, sizeof s->url, "http://%s%.250s%s:%u", colons ? "[" : "", s->options.host, colons ? "]" : "",
+             ntohs((uint16_t)port));
+}
+
+/* Each connection is a descriptor: take as many as the system lets us without asking anyone. */
+static void raise_descriptor_limit(uint32_t n_connections)
+{
+    struct rlimit limit;
+    const rlim_t wanted = n_connections + 256;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* ---- the daemon ---- */
+
+static mpk_status start_daemon(mpk_context *cx, net_server *s)
+{
+    const net_options *o = &s->options;
+    const unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
+    s->daemon =
+        MHD_start_daemon(flags, 0, NULL, NULL, net_exchange_handle, s, MHD_OPTION_LISTEN_SOCKET, s->socket,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)o->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+                         MHD_OPTION_NOTIFY_COMPLETED, net_exchange_complete, s, MHD_OPTION_END);
+    CHECK(cx, s->daemon, MPK_ELIMIT, "the HTTP server cannot start its threads: %s", strerror(errno));
+    return MPK_OK;
+}
+
+mpk_status net_server_start(mpk_context *cx, mpk_engine *engine, const net_options *options, net_server **out)
+{
+    net_server *s = calloc(1, sizeof *s);
+    CHECK(cx, s, MPK_ENOMEM, "out of memory for the server");
+    s->options = *options;
+    s->engine = engine;
+    s->created = time(NULL);
+    s->facts.size = sizeof s->facts;
+    mpk_engine_describe(engine, &s->facts);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "mpk-%s", mpk_version());
+    raise_descriptor_limit(options->max_connections);
+    mpk_status status = open_socket(cx, options->host, options->port, &s->socket);
+    if (status == MPK_OK) {
+        write_url(s);
+        status = start_daemon(cx, s);
+        if (status != MPK_OK)
+            close(s->socket);
+    }
+    if (status == MPK_OK)
+        *out = s;
+    else
+        free(s);
+    return status;
+}
+
+const char *net_server_url(const net_server *s)
+{
+    return s->url;
+}
+
+/* ---- the end ---- */
+
+/* Until no exchange is under way, at most so long. */
+static void wait_idle(net_server *s, uint64_t ms)
+{
+    const struct timespec nap = {.tv_nsec = NAP_MS * 1000000L};
+    const uint64_t end = clock_ns() + ms * 1000000;
+    while (s->exchanges && clock_ns() < end)
+        nanosleep(&nap, NULL);
+}
+
+void net_server_stop(net_server *s, uint32_t grace_s)
+{
+    s->stopping = true;
+    MHD_socket listening = MHD_quiesce_daemon(s->daemon);
+    shutdown(s->socket, SHUT_RDWR); /* who connects now is refused, not left waiting */
+    wait_idle(s, (uint64_t)grace_s * 1000);
+    s->cancelling = true;
+    wait_idle(s, LAST_WORDS_MS); /* for the replies that say so */
+    MHD_stop_daemon(s->daemon);
+    if (listening != MHD_INVALID_SOCKET)
+        close(s->socket); /* else the daemon has closed it */
+    free(s);
+}

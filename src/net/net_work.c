@@ -1,0 +1,219 @@
+/* net_work.c - the engine's side of an exchange: take places, submit answers, take what comes, give back.
+ *
+ * A place is one answer in the engine, running or waiting; the server counts them for all exchanges, so that a queue
+ * that is full says so before anything is made.
+ */
+#include <time.h>
+
+#include "net/net_exchange.h"
+#include "net/net_random.h"
+
+/* ---- places ---- */
+
+static mpk_status take_places(net_exchange *x, size_t n)
+{
+    net_server *s = x->server;
+    const uint64_t most = (uint64_t)s->facts.max_batch + s->options.max_waiting;
+    if (n > most)
+        return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL,
+                          "the request asks for %zu answers, this server takes %llu at a time", n,
+                          (unsigned long long)most);
+    for (uint32_t now = s->answers;;) {
+        if (now + n > most)
+            return net_refuse(x->cx, &x->refusal, 429, NULL, "rate_limit_exceeded",
+                              "%u answers are running or waiting, %llu at most; try again later", now,
+                              (unsigned long long)most);
+        if (atomic_compare_exchange_weak(&s->answers, &now, now + (uint32_t)n))
+            break;
+    }
+    x->work.n_places = (uint32_t)n;
+    return MPK_OK;
+}
+
+mpk_status net_work_open(net_exchange *x, const net_request *q, bool is_chat, size_t n_prompts)
+{
+    net_work *w = &x->work;
+    w->is_chat = is_chat;
+    w->include_usage = q->include_usage;
+    w->created = time(NULL);
+    TRY(net_random_id(x->cx, is_chat ? "chatcmpl-" : "cmpl-", w->id, sizeof w->id));
+    TRY(take_places(x, n_prompts * q->n_answers));
+    NEW(x->cx, &w->arena, w->answers, w->n_places);
+    return MPK_OK;
+}
+
+void net_work_close(net_exchange *x)
+{
+    net_work *w = &x->work;
+    for (uint32_t i = 0; i < w->n; i++) {
+        mpk_request_free(w->answers[i].request);
+        w->answers[i].request = NULL;
+        text_free(&w->answers[i].content);
+        w->answers[i].content = (text){0};
+        net_parts_close(&w->answers[i].parts);
+        w->answers[i].parts = (net_parts){0};
+    }
+    x->server->answers -= w->n_places;
+    w->n_places = w->n_running = 0;
+}
+
+/* ---- submission ---- */
+
+/* What the engine says about a request, in HTTP's terms; an engine that has failed stays so. */
+static mpk_status judge(net_exchange *x, mpk_status status)
+{
+    if (status == MPK_ELIMIT)
+        return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded", "%s", mpk_error_message(x->cx));
+    if (status == MPK_EARG || status == MPK_EUNSUPPORTED)
+        return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL, "%s", mpk_error_message(x->cx));
+    if (status != MPK_OK && status != MPK_ENOMEM) {
+        x->server->failed = true;
+        net_refuse(x->cx, &x->refusal, 503, NULL, "engine_failed", "%s", mpk_error_message(x->cx));
+    }
+    return status;
+}
+
+/* max_tokens is so many at most: what the context cannot hold of them is no error. */
+static mpk_status submit_tokens(net_exchange *x, const int32_t *ids, size_t n, const mpk_request_options *wanted,
+                                mpk_request **out)
+{
+    mpk_request_options o = *wanted;
+    mpk_status status = mpk_submit_tokens(x->cx, x->server->engine, ids, n, &o, out);
+    if (status == MPK_ELIMIT && o.max_tokens) {
+        o.max_tokens = 0;
+        status = mpk_submit_tokens(x->cx, x->server->engine, ids, n, &o, out);
+    }
+    return judge(x, status);
+}
+
+/* An answer with `echo` begins with its prompt. */
+static mpk_status add_echo(net_exchange *x, const net_prompt *prompt, text *to)
+{
+    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
+    char *bytes;
+    size_t n;
+    if (prompt->text.at) {
+        text_add(to, prompt->text.at, prompt->text.n);
+        return MPK_OK;
+    }
+    if (!tokenizer)
+        return MPK_OK;
+    TRY(mpk_detokenize(x->cx, tokenizer, prompt->ids, prompt->n_ids, &bytes, &n));
+    text_add(to, bytes, n);
+    mpk_free(bytes);
+    return MPK_OK;
+}
+
+static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt,
+                                 const int32_t *ids, size_t n_ids)
+{
+    net_work *w = &x->work;
+    mpk_request_options o = q->sampling;
+    for (uint32_t i = 0; i < q->n_answers; i++) {
+        net_answer *a = &w->answers[at * q->n_answers + i];
+        if (q->has_seed)
+            o.seed = q->sampling.seed + i;
+        else
+            TRY(net_random_seed(x->cx, &o.seed));
+        TRY(submit_tokens(x, ids, n_ids, &o, &a->request));
+        w->n++;
+        w->n_running++;
+        if (q->echo)
+            TRY(add_echo(x, prompt, &a->content));
+    }
+    w->n_prompt_tokens += n_ids;
+    x->server->metrics.prompt_tokens += n_ids;
+    return MPK_OK;
+}
+
+mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt, bool special)
+{
+    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
+    int32_t *ids;
+    size_t n;
+    if (!prompt->text.at)
+        return submit_answers(x, q, at, prompt, prompt->ids, prompt->n_ids);
+    if (!tokenizer)
+        return net_refuse(
+            x->cx, &x->refusal, 400, "prompt", NULL,
+            "the model brings no tokenizer: give token ids, or put its tokenizer.json beside the weights");
+    TRY(mpk_tokenize(x->cx, tokenizer, prompt->text.at, prompt->text.n, special, &ids, &n));
+    mpk_status status = submit_answers(x, q, at, prompt, ids, n);
+    mpk_free(ids);
+    return status;
+}
+
+/* ---- what comes ---- */
+
+static mpk_status look_around(net_exchange *x)
+{
+    if (net_exchange_is_gone(x))
+        FAIL(x->cx, MPK_ECANCELLED, "the client has gone");
+    if (x->server->cancelling)
+        return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping", "the server is stopping: the answer was cut off");
+    return MPK_OK;
+}
+
+static mpk_status end_answer(net_exchange *x, net_answer *a)
+{
+    net_work *w = &x->work;
+    mpk_answer whole;
+    mpk_status status = mpk_request_wait(x->cx, a->request, &whole); /* it has ended: this does not wait */
+    if (status != MPK_OK)
+        return judge(x, status == MPK_ELIMIT ? MPK_ENOMEM : status);
+    if (w->is_chat)
+        TRY(net_parts_end(x->cx, &a->parts));
+    if (whole.n_tokens)
+        net_metrics_count_answer(&x->server->metrics, whole.n_tokens, whole.token_ns[0],
+                                 whole.token_ns[whole.n_tokens - 1]);
+    a->finish = whole.finish;
+    a->n_tokens = whole.n_tokens;
+    mpk_request_free(a->request);
+    a->request = NULL;
+    w->n_running--;
+    w->n_places--;
+    x->server->answers--;
+    return MPK_OK;
+}
+
+static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool *news)
+{
+    mpk_piece piece;
+    TRY(mpk_request_read(x->cx, a->request, timeout_ms, &piece));
+    str words = {piece.text, piece.n_bytes};
+    a->n_tokens += piece.n_tokens;
+    *news |= piece.n_tokens || piece.finish != MPK_RUNNING;
+    if (x->work.is_chat)
+        TRY(net_parts_put(x->cx, &a->parts, words));
+    else
+        text_add(&a->content, words.at, words.n);
+    CHECK(x->cx, !a->content.failed, MPK_ENOMEM, "out of memory for the text of an answer");
+    return piece.finish == MPK_RUNNING ? MPK_OK : end_answer(x, a);
+}
+
+/* The running answer after `from`, in a circle. */
+static uint32_t next_running(const net_work *w, uint32_t from)
+{
+    for (uint32_t i = 1; i <= w->n; i++)
+        if (w->answers[(from + i) % w->n].request)
+            return (from + i) % w->n;
+    return from;
+}
+
+mpk_status net_work_wait(net_exchange *x)
+{
+    net_work *w = &x->work;
+    bool news = false;
+    TRY(look_around(x));
+    for (uint32_t i = 0; i < w->n; i++)
+        if (w->answers[i].request)
+            TRY(take(x, &w->answers[i], 0, &news));
+    if (news || !w->n_running)
+        return MPK_OK;
+    if (!w->answers[w->watched].request)
+        w->watched = next_running(w, w->watched);
+    TRY(take(x, &w->answers[w->watched], w->n_running > 1 ? NET_SHARED_LOOK_MS : NET_LOOK_MS, &news));
+    if (!news) /* it may be waiting for its turn */
+        w->watched = next_running(w, w->watched);
+    return MPK_OK;
+}

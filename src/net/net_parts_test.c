@@ -1,0 +1,189 @@
+/* net_parts_test.c - reasoning, content and calls of answers, whole and cut at random places. */
+#include "check.h"
+#include "base/rng.h"
+#include "net/net_parts.h"
+
+static const char tools_json[] = "[{\"type\":\"function\",\"function\":{\"name\":\"add\"}},"
+                                 "{\"type\":\"function\",\"function\":{\"name\":\"look_up\"}}]";
+
+typedef struct draws {
+    uint64_t seed, n;
+} draws;
+
+static uint64_t draw(draws *r)
+{
+    return rng_u64(r->seed, r->n++);
+}
+
+typedef struct example {
+    const char *prompt, *answer;
+    bool tools;
+    const char *reasoning, *content, *calls; /* calls: name and arguments, each followed by ; */
+} example;
+
+static const example examples[] = {
+    {"", "Hello", false, "", "Hello", ""},
+    {"", " \n Hello \n", false, "", " \n Hello \n", ""},
+    {"", " \n Hello \n", true, "", " \n Hello \n", ""},
+    {"", "", true, "", "", ""},
+    {"", "\n\n", true, "", "\n\n", ""},
+    {"", "a < b <tool", true, "", "a < b <tool", ""},
+    {"", "<thin", false, "", "<thin", ""},
+    {"", "<thinly>", false, "", "<thinly>", ""},
+    {"", "say <think>no</think>", false, "", "say <think>no</think>", ""},
+    {"", "<think>\nhm, 1 < 2\n</think>\n\nYes.\n", false, "hm, 1 < 2", "Yes.\n", ""},
+    {"", "\n<think>a\n\nb", false, "a\n\nb", "", ""},
+    {"", "<think>a</thin", false, "a</thin", "", ""},
+    {"", "<think></think>\n\nYes", false, "", "Yes", ""},
+    {"user: x\n<think>\n", "so\n</think>\n\nYes", false, "so", "Yes", ""},
+    {"user: x\n<think>", "so", false, "so", "", ""},
+    {"", "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": [2]}}\n</tool_call>", true, "", "",
+     "add{\"a\":1,\"b\":[2]};"},
+    {"",
+     "Let me see.\n<tool_call>{\"name\":\"add\",\"arguments\":\"{}\"}</tool_call>\n<tool_call>{\"name\":\"other\"}"
+     "</tool_call>\n",
+     true, "", "Let me see.\n", "add{};other{};"},
+    {"", "<think>\nwhich?\n</think>\n\n<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>", true,
+     "which?", "", "add{};"},
+    {"", "<tool_call>{\"name\":\"add\",\"arguments\":{}}", true, "", "", "add{};"},
+    {"", "<tool_call>{\"name\":\"add\",\"argum", true, "", "<tool_call>{\"name\":\"add\",\"argum", ""},
+    {"", "<tool_call>no</tool_call> then", true, "", "<tool_call>no</tool_call>then", ""},
+    {"", "<tool_call>{\"name\":\"add\"}</tool_call>", false, "", "<tool_call>{\"name\":\"add\"}</tool_call>", ""},
+    {"", "{\"name\": \"add\", \"parameters\": {\"a\": \"<tool_call>\"}}", true, "", "", "add{\"a\":\"<tool_call>\"};"},
+    {"", " [{\"name\": \"add\", \"arguments\": {}}, {\"name\": \"look_up\", \"arguments\": {\"x\": null}}]", true, "",
+     "", "add{};look_up{\"x\":null};"},
+    {"", "{\"name\": \"nobody\", \"parameters\": {}}", true, "", "{\"name\": \"nobody\", \"parameters\": {}}", ""},
+    {"", "{\"name\": \"add\"}", true, "", "{\"name\": \"add\"}", ""},
+    {"", "[]", true, "", "[]", ""},
+    {"", "{ is a brace", true, "", "{ is a brace", ""},
+};
+enum { N_EXAMPLES = sizeof examples / sizeof *examples };
+
+/* A reader that streams empties the texts: these hold all that came. */
+typedef struct seen {
+    text reasoning, content, calls;
+} seen;
+
+static void move(text *from, text *to)
+{
+    text_add(to, from->at, from->n);
+    from->n = 0;
+}
+
+static void check_text(const char *what, const example *e, const text *t, const char *expected)
+{
+    if (t->n != strlen(expected) || (t->n && memcmp(t->at, expected, t->n) != 0))
+        fail_msg("%s of '%s' is '%.*s', expected '%s'", what, e->answer, (int)t->n, t->at ? t->at : "", expected);
+}
+
+/* The answer in pieces of at most `most` bytes. */
+static void check_example(const example *e, draws *r, uint64_t most)
+{
+    mpk_context cx = {0};
+    arena a = {0};
+    net_parts p = {0};
+    seen s = {0};
+    const json_value *tools;
+    const size_t n = strlen(e->answer);
+    check_ok(&cx, json_parse(&cx, &a, str_from(tools_json), &tools));
+    net_parts_open(&p, e->tools ? tools : NULL, str_from(e->prompt));
+    for (size_t at = 0; at < n;) {
+        size_t size = 1 + draw(r) % most;
+        size = size < n - at ? size : n - at;
+        check_ok(&cx, net_parts_put(&cx, &p, (str){e->answer + at, size}));
+        at += size;
+        move(&p.reasoning, &s.reasoning);
+        move(&p.content, &s.content);
+    }
+    check_ok(&cx, net_parts_end(&cx, &p));
+    move(&p.reasoning, &s.reasoning);
+    move(&p.content, &s.content);
+    for (size_t i = 0; i < p.calls.n; i++) {
+        assert_int_equal(strlen(p.calls.at[i].id), 29);
+        text_print(&s.calls, "%.*s%.*s;", STR_ARG(p.calls.at[i].name), STR_ARG(p.calls.at[i].arguments));
+    }
+    check_text("reasoning", e, &s.reasoning, e->reasoning);
+    check_text("content", e, &s.content, e->content);
+    check_text("calls", e, &s.calls, e->calls);
+    assert_int_equal(p.any_reasoning, *e->reasoning != 0);
+    text_free(&s.reasoning);
+    text_free(&s.content);
+    text_free(&s.calls);
+    net_parts_close(&p);
+    arena_free(&a);
+}
+
+static void test_whole(void **state)
+{
+    (void)state;
+    draws r = {check_seed(), 0};
+    for (int i = 0; i < N_EXAMPLES; i++)
+        check_example(&examples[i], &r, 1);
+    for (int i = 0; i < N_EXAMPLES; i++)
+        for (int round = 0; round < 50; round++)
+            check_example(&examples[i], &r, 1 + draw(&r) % 40);
+}
+
+/* Any text of marks and braces, at once and byte by byte: the same parts, and no letter is lost. */
+static void take_parts(const char *prompt, const json_value *tools, const text *answer, bool bytewise, net_parts *p)
+{
+    mpk_context cx = {0};
+    net_parts_open(p, tools, str_from(prompt));
+    for (size_t i = 0; bytewise && i < answer->n; i++)
+        check_ok(&cx, net_parts_put(&cx, p, (str){answer->at + i, 1}));
+    if (!bytewise)
+        check_ok(&cx, net_parts_put(&cx, p, (str){answer->at, answer->n}));
+    check_ok(&cx, net_parts_end(&cx, p));
+}
+
+static size_t count_letters(const text *t)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n; i++)
+        n += t->at[i] == 'q';
+    return n;
+}
+
+static void check_random(const json_value *tools, draws *r)
+{
+    static const char *const words[] = {
+        "<think>", "</think>", "<tool_call>", "</tool_call>",      "{", "}", "[", "]", "<", " ", "\n", "q", "\"name\"",
+        ":",       "\"add\"",  "</",          "{\"name\":\"add\"}"};
+    const char *prompt = draw(r) % 4 ? "" : "<think>";
+    text answer = {0};
+    net_parts whole = {0}, cut = {0};
+    if (draw(r) % 2)
+        tools = NULL;
+    for (uint64_t i = draw(r) % 30; i > 0; i--)
+        text_print(&answer, "%s", words[draw(r) % (sizeof words / sizeof *words)]);
+    take_parts(prompt, tools, &answer, false, &whole);
+    take_parts(prompt, tools, &answer, true, &cut);
+    if (whole.content.n != cut.content.n || whole.reasoning.n != cut.reasoning.n || whole.calls.n != cut.calls.n ||
+        count_letters(&cut.content) + count_letters(&cut.reasoning) != count_letters(&answer))
+        fail_msg("'%s' has other parts when it comes byte by byte, or lost some", answer.at);
+    text_free(&answer);
+    net_parts_close(&whole);
+    net_parts_close(&cut);
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    draws r = {check_seed(), 0};
+    mpk_context cx = {0};
+    arena a = {0};
+    const json_value *tools;
+    check_ok(&cx, json_parse(&cx, &a, str_from(tools_json), &tools));
+    for (int round = 0; round < 5000; round++)
+        check_random(tools, &r);
+    arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_random),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

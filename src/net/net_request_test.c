@@ -1,0 +1,194 @@
+/* net_request_test.c - bodies of completions and chats: what they become, and what is refused, by name. */
+#include "check.h"
+#include "net/net_request.h"
+
+typedef struct bed {
+    mpk_context cx;
+    arena a;
+    net_request q;
+    net_refusal why;
+} bed;
+
+static mpk_status read_body(bed *b, bool chat, const char *source)
+{
+    const mpk_request_options suggested = {.size = sizeof suggested, .temperature = 0.6f, .top_k = 20, .top_p = 0.95f};
+    const json_value *body = NULL;
+    b->why = (net_refusal){0};
+    check_ok(&b->cx, json_parse(&b->cx, &b->a, str_from(source), &body));
+    return chat ? net_request_read_chat(&b->cx, &b->a, body, &suggested, &b->q, &b->why)
+                : net_request_read_completion(&b->cx, &b->a, body, &suggested, &b->q, &b->why);
+}
+
+static void test_completion(void **state)
+{
+    (void)state;
+    bed b = {0};
+    check_ok(&b.cx, read_body(&b, false, "{\"prompt\": \"a\", \"n\": null, \"unknown\": {\"x\": []}}"));
+    assert_true(b.q.sampling.max_tokens == 16 && b.q.n_answers == 1 && !b.q.has_seed && !b.q.stream && !b.q.echo);
+    assert_true(b.q.sampling.temperature == 0.6f && b.q.sampling.top_k == 20 && b.q.sampling.top_p == 0.95f);
+    assert_true(b.q.n_prompts == 1 && str_is(b.q.prompts[0].text, "a"));
+    check_ok(
+        &b.cx,
+        read_body(&b, false,
+                  "{\"prompt\": [\"a\", [1, 2], \"\"], \"max_tokens\": 3.0, \"temperature\": 0, \"top_k\": -1, "
+                  "\"top_p\": 1, \"min_p\": 0.1, \"seed\": -1, \"n\": 2, \"stop\": [\"x\", \"yy\"], \"stream\": "
+                  "true, \"stream_options\": {\"include_usage\": true}, \"echo\": true, \"ignore_eos\": true, "
+                  "\"logprobs\": null, \"logit_bias\": {}, \"presence_penalty\": 0, \"best_of\": 2, \"suffix\": \"\", "
+                  "\"user\": \"u\", \"repetition_penalty\": 1.0, \"response_format\": {\"type\": \"text\"}}"));
+    assert_true(b.q.sampling.max_tokens == 3 && b.q.sampling.temperature == 0 && b.q.sampling.top_k == 0);
+    assert_true(b.q.sampling.top_p == 1 && b.q.sampling.min_p == 0.1f && b.q.sampling.seed == UINT64_MAX &&
+                b.q.has_seed);
+    assert_true(b.q.n_answers == 2 && b.q.stream && b.q.include_usage && b.q.echo && b.q.sampling.ignore_eos);
+    assert_true(b.q.sampling.n_stop == 2 && strcmp(b.q.sampling.stop[1], "yy") == 0);
+    assert_true(b.q.n_prompts == 3 && !b.q.prompts[1].text.at && b.q.prompts[1].n_ids == 2 &&
+                b.q.prompts[1].ids[1] == 2);
+    assert_true(b.q.prompts[2].text.at && b.q.prompts[2].text.n == 0);
+    check_ok(&b.cx, read_body(&b, false, "{\"prompt\": [5, 6, 7], \"top_p\": 0, \"stop\": \"\"}"));
+    assert_true(b.q.n_prompts == 1 && b.q.prompts[0].n_ids == 3 && b.q.sampling.temperature == 0);
+    assert_int_equal(b.q.sampling.n_stop, 0);
+    arena_free(&b.a);
+}
+
+static void test_chat(void **state)
+{
+    (void)state;
+    bed b = {0};
+    check_ok(&b.cx,
+             read_body(
+                 &b, true,
+                 "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"text\": "
+                 "\"\\u00e9\"}]}, {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"1\", "
+                 "\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"x\\\": [1, 2.50]}\"}}, {\"function\": "
+                 "{\"arguments\": \"no\"}}, {\"function\": {\"arguments\": \"\"}}]}, {\"role\": \"tool\", "
+                 "\"tool_call_id\": \"1\", \"content\": \"3\"}], \"max_completion_tokens\": 9, \"tools\": "
+                 "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"tool_choice\": \"auto\", "
+                 "\"chat_template_kwargs\": {\"enable_thinking\": false}, \"chat_template\": \"{{ x }}\"}"));
+    assert_string_equal(b.q.messages.at,
+                        "[{\"role\":\"user\",\"content\":\"a\\n\xc3\xa9\"},{\"role\":\"assistant\",\"content\":null,"
+                        "\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":{\"x\":[1,2.50]}}},"
+                        "{\"function\":{\"arguments\":\"no\"}},{\"function\":{\"arguments\":{}}}]},{\"role\":\"tool\","
+                        "\"tool_call_id\":\"1\",\"content\":\"3\"}]");
+    assert_string_equal(b.q.tools, "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
+    assert_string_equal(b.q.variables, "{\"enable_thinking\":false}");
+    assert_string_equal(b.q.chat_template, "{{ x }}");
+    assert_int_equal(b.q.sampling.max_tokens, 9);
+    check_ok(&b.cx, read_body(&b, true,
+                              "{\"messages\": [{\"role\": \"user\"}], \"tools\": [{\"function\": {\"name\": "
+                              "\"f\"}}], \"tool_choice\": \"none\", \"logprobs\": false}"));
+    assert_true(!b.q.tools && !b.q.tool_list && b.q.sampling.max_tokens == 0);
+    arena_free(&b.a);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        bool chat;
+        const char *body, *field;
+    } cases[] = {
+        {false, "[]", ""},
+        {false, "{}", "prompt"},
+        {false, "{\"prompt\": null}", "prompt"},
+        {false, "{\"prompt\": []}", "prompt"},
+        {false, "{\"prompt\": {}}", "prompt"},
+        {false, "{\"prompt\": [\"a\", 1]}", "prompt"},
+        {false, "{\"prompt\": [1, \"a\"]}", "prompt"},
+        {false, "{\"prompt\": [[1], []]}", "prompt"},
+        {false, "{\"prompt\": [-1]}", "prompt"},
+        {false, "{\"prompt\": [1.5]}", "prompt"},
+        {false, "{\"prompt\": [4294967296]}", "prompt"},
+        {false, "{\"prompt\": [[[1]]]}", "prompt"},
+        {false, "{\"prompt\": \"a\", \"max_tokens\": 0}", "max_tokens"},
+        {false, "{\"prompt\": \"a\", \"max_tokens\": \"3\"}", "max_tokens"},
+        {false, "{\"prompt\": \"a\", \"max_tokens\": 1e300}", "max_tokens"},
+        {false, "{\"prompt\": \"a\", \"temperature\": -1}", "temperature"},
+        {false, "{\"prompt\": \"a\", \"temperature\": true}", "temperature"},
+        {false, "{\"prompt\": \"a\", \"top_p\": 1.5}", "top_p"},
+        {false, "{\"prompt\": \"a\", \"top_k\": -2}", "top_k"},
+        {false, "{\"prompt\": \"a\", \"seed\": 1.5}", "seed"},
+        {false, "{\"prompt\": \"a\", \"seed\": 9223372036854775808}", "seed"},
+        {false, "{\"prompt\": \"a\", \"n\": 0}", "n"},
+        {false, "{\"prompt\": \"a\", \"n\": 129}", "n"},
+        {false, "{\"prompt\": \"a\", \"stop\": [\"\"]}", "stop"},
+        {false, "{\"prompt\": \"a\", \"stop\": [\"a\\u0000b\"]}", "stop"},
+        {false, "{\"prompt\": \"a\", \"stop\": 1}", "stop"},
+        {false,
+         "{\"prompt\": \"a\", \"stop\": [\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"10\",\"11\",\"12\","
+         "\"13\",\"14\",\"15\",\"16\",\"17\"]}",
+         "stop"},
+        {false, "{\"prompt\": \"a\", \"stream\": 1}", "stream"},
+        {false, "{\"prompt\": \"a\", \"stream_options\": {}}", "stream_options"},
+        {false, "{\"prompt\": \"a\", \"stream\": true, \"stream_options\": []}", "stream_options"},
+        {false, "{\"prompt\": \"a\", \"stream\": true, \"stream_options\": {\"include_usage\": 1}}", "include_usage"},
+        {false, "{\"prompt\": \"a\", \"echo\": \"yes\"}", "echo"},
+        {false, "{\"prompt\": \"a\", \"logprobs\": 0}", "logprobs"},
+        {false, "{\"prompt\": \"a\", \"logit_bias\": {\"1\": 2}}", "logit_bias"},
+        {false, "{\"prompt\": \"a\", \"presence_penalty\": 0.1}", "presence_penalty"},
+        {false, "{\"prompt\": \"a\", \"frequency_penalty\": -1}", "frequency_penalty"},
+        {false, "{\"prompt\": \"a\", \"repetition_penalty\": 1.1}", "repetition_penalty"},
+        {false, "{\"prompt\": \"a\", \"best_of\": 2}", "best_of"},
+        {false, "{\"prompt\": \"a\", \"suffix\": \"b\"}", "suffix"},
+        {true, "{}", "messages"},
+        {true, "{\"messages\": []}", "messages"},
+        {true, "{\"messages\": \"a\"}", "messages"},
+        {true, "{\"messages\": [\"a\"]}", "messages"},
+        {true, "{\"messages\": [{\"content\": \"a\"}]}", "messages"},
+        {true, "{\"messages\": [{\"role\": 1}]}", "messages"},
+        {true, "{\"messages\": [{\"role\": \"user\", \"content\": 1}]}", "messages"},
+        {true, "{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", "messages"},
+        {true, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", \"text\": \"a\"}]}]}",
+         "messages"},
+        {true, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": {}}]}", "messages"},
+        {true, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [1]}]}", "messages"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"tools\": {}}", "tools"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"tools\": [{\"name\": \"f\"}]}", "tools"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"tool_choice\": \"required\"}", "tool_choice"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"tool_choice\": {}}", "tool_choice"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"logprobs\": true}", "logprobs"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"top_logprobs\": 3}", "top_logprobs"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"response_format\": {\"type\": \"json_object\"}}",
+         "response_format"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"response_format\": 1}", "response_format"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"chat_template_kwargs\": []}", "chat_template_kwargs"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"chat_template\": 1}", "chat_template"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"max_completion_tokens\": -1}", "max_completion_tokens"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bed b = {0};
+        mpk_status status = read_body(&b, cases[i].chat, cases[i].body);
+        if (status != MPK_EARG || b.why.http != 400 || strcmp(b.why.field, cases[i].field) != 0 ||
+            !strstr(b.cx.text, cases[i].field))
+            fail_msg("%s: status %d, HTTP %d, field '%s': %s", cases[i].body, status, b.why.http, b.why.field,
+                     b.cx.text);
+        arena_free(&b.a);
+    }
+}
+
+static void test_count(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    net_refusal why = {0};
+    text t = {0};
+    text_print(&t, "[\"");
+    for (int i = 0; i <= NET_MAX_VALUES; i++)
+        text_add(&t, ",", 1);
+    text_print(&t, "\\\",\"]");
+    check_ok(&cx, net_request_count_values(&cx, (str){t.at, t.n}, &why)); /* they stand in a text */
+    t.at[1] = ' ';
+    check_fails(&cx, MPK_EARG, "1048576", net_request_count_values(&cx, (str){t.at, t.n}, &why));
+    assert_int_equal(why.http, 413);
+    check_ok(&cx, net_request_count_values(&cx, STR("\"\\"), &why));
+    text_free(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_count),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -29,7 +29,8 @@ static const cli_option options[] = {
      offsetof(serve_arguments, model), 0, 0},
     {"host", 0, CLI_TEXT, false, "ADDRESS", "where it listens (127.0.0.1); 0.0.0.0 or ::, everywhere",
      offsetof(serve_arguments, host), 0, 0},
-    {"port", 0, CLI_WHOLE, false, "N", "which port (8000); 0: any that is free", offsetof(serve_arguments, port), 0, 65535},
+    {"port", 0, CLI_WHOLE, false, "N", "which port (8000); 0: any that is free", offsetof(serve_arguments, port), 0,
+     65535},
     {"api-key", 0, CLI_TEXT, false, "KEY", "answer only who sends this key ($MPK_API_KEY)",
      offsetof(serve_arguments, api_key), 0, 0},
     {"model-name", 0, CLI_TEXT, false, "NAME", "as clients call the model (the last part of its path)",
@@ -57,7 +58,7 @@ static const cli_option options[] = {
      offsetof(serve_arguments, engine.quiet), 0, 0},
 };
 
-/* ---- options that the table cannot check ---- */
+/* ---- options ---- */
 
 static uint32_t whole_or(cli_whole given, uint32_t otherwise)
 {

@@ -9,6 +9,7 @@ static mpk_status render(net_exchange *x, const net_request *q, char **prompt, s
         .chat_template = q->chat_template ? q->chat_template : own,
         .tools = q->tools,
         .variables = q->variables,
+        .no_answer = q->no_answer,
     };
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
     mpk_status status = mpk_chat_prompt(x->cx, tokenizer, q->messages.at, q->messages.n, &options, prompt, n);

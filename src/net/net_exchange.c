@@ -108,7 +108,8 @@ void net_exchange_stop_clock(net_exchange *x, bool stop)
 mpk_status net_exchange_hold(net_exchange *x, uint64_t bytes)
 {
     net_server *s = x->server;
-    const uint64_t most = (uint64_t)NET_HELD_BODIES * s->options.body_bytes;
+    const uint64_t bodies = (uint64_t)NET_HELD_BODIES * s->options.body_bytes;
+    const uint64_t most = bodies > NET_HELD_BYTES ? bodies : NET_HELD_BYTES;
     if (atomic_fetch_add(&s->held_bytes, bytes) + bytes > most) {
         s->held_bytes -= bytes;
         return net_refuse(x->cx, &x->refusal, 503, NULL, "overloaded",

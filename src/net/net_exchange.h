@@ -17,9 +17,10 @@
 #include "net/net_server.h"
 
 enum {
-    NET_LOOK_MS = 50,       /* how long a thread waits for tokens before it looks at its client */
-    NET_SHARED_LOOK_MS = 5, /* the same, when other answers of the exchange may have news */
-    NET_HELD_BODIES = 16,
+    NET_LOOK_MS = 200,       /* how long a thread waits for tokens before it looks at its client */
+    NET_SHARED_LOOK_MS = 20, /* the same, when other answers of the exchange may have news */
+    NET_HELD_BODIES = 8,
+    NET_HELD_BYTES = 1 << 30,
     NET_CLIENT_GONE = 499,
 };
 

@@ -14,9 +14,9 @@ typedef struct reader {
 
 #define REFUSE(r, field, ...) return net_refuse((r)->cx, (r)->why, 400, (field), NULL, __VA_ARGS__)
 
-mpk_status net_request_count_values(mpk_context *cx, str body, net_refusal *why)
+mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values, net_refusal *why)
 {
-    size_t n = 0;
+    size_t n = 1;
     bool quoted = false;
     for (size_t i = 0; i < body.n; i++) {
         char c = body.at[i];
@@ -30,6 +30,7 @@ mpk_status net_request_count_values(mpk_context *cx, str body, net_refusal *why)
     if (n > NET_MAX_VALUES)
         return net_refuse(cx, why, 413, NULL, NULL, "the body has %zu JSON values, at most %d are taken", n,
                           NET_MAX_VALUES);
+    *n_values = n;
     return MPK_OK;
 }
 
@@ -197,16 +198,19 @@ static bool asks_for(const json_value *v)
 static mpk_status refuse_unsupported(reader *r)
 {
     static const char *const fields[] = {
-        "logit_bias",    "presence_penalty", "frequency_penalty", "top_logprobs", "suffix",
-        "audio",         "functions",        "prompt_logprobs",   "guided_json",  "guided_regex",
-        "guided_choice", "guided_grammar",   "structured_outputs"};
+        "logit_bias",    "presence_penalty", "frequency_penalty",  "top_logprobs",          "suffix",
+        "audio",         "functions",        "prompt_logprobs",    "guided_json",           "guided_regex",
+        "guided_choice", "guided_grammar",   "structured_outputs", "stop_token_ids",        "allowed_token_ids",
+        "bad_words",     "grammar",          "json_schema",        "continue_final_message"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (asks_for(json_get(r->body, fields[i])))
             REFUSE(r, fields[i],
-                   "'%s' is not supported: tokens are drawn inside the kernel, by temperature, top_k, "
-                   "top_p and min_p only",
+                   "'%s' is not supported: tokens are drawn inside the kernel, by temperature, top_k, top_p and min_p",
                    fields[i]);
     const json_value *penalty = json_get(r->body, "repetition_penalty"), *best = json_get(r->body, "best_of");
+    const json_value *least = json_get(r->body, "min_tokens");
+    if (asks_for(least) && !r->out->sampling.ignore_eos)
+        REFUSE(r, "min_tokens", "'min_tokens' is not supported: leave it out, or give \"ignore_eos\": true");
     if (penalty && !(penalty->kind == JSON_KIND_NUMBER && penalty->number == 1))
         REFUSE(r, "repetition_penalty", "'repetition_penalty' is not supported: leave it out or give 1");
     if (best && !(best->kind == JSON_KIND_NUMBER && best->number == r->out->n_answers))
@@ -496,6 +500,9 @@ mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *bo
     TRY(read_tools(&r));
     TRY(read_variables(&r));
     TRY(read_words(&r, "chat_template", &out->chat_template));
+    bool answer = true;
+    TRY(read_flag(&r, "add_generation_prompt", &answer));
+    out->no_answer = !answer;
     out->sampling.max_tokens = (uint32_t)max_tokens;
     return MPK_OK;
 }

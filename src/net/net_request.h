@@ -31,11 +31,13 @@ typedef struct net_request {
     /* of a chat: JSON for mpk_chat_prompt, NUL-terminated; NULL: not given */
     str messages;
     const char *tools, *variables, *chat_template;
+    bool no_answer;              /* end the prompt after the last message */
     const json_value *tool_list; /* of the tools that may be called; NULL: none */
 } net_request;
 
-/* Refuse a document with more than NET_MAX_VALUES values: as a tree they take fifty times their size. */
-mpk_status net_request_count_values(mpk_context *cx, str body, net_refusal *why);
+/* How many values a document has at most; more than NET_MAX_VALUES are refused, since as a tree they take a hundred
+ * times their size. */
+mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values, net_refusal *why);
 /* Each reads into *out, which keeps slices of the document: sampling, as suggested for this model, is the default.
  * Statuses: MPK_EARG with *why filled, MPK_ENOMEM. */
 mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_value *body,

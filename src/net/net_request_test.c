@@ -128,6 +128,9 @@ static void test_refusals(void **state)
         {false, "{\"prompt\": \"a\", \"repetition_penalty\": 1.1}", "repetition_penalty"},
         {false, "{\"prompt\": \"a\", \"best_of\": 2}", "best_of"},
         {false, "{\"prompt\": \"a\", \"suffix\": \"b\"}", "suffix"},
+        {false, "{\"prompt\": \"a\", \"min_tokens\": 2}", "min_tokens"},
+        {false, "{\"prompt\": \"a\", \"stop_token_ids\": [2]}", "stop_token_ids"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"add_generation_prompt\": 1}", "add_generation_prompt"},
         {true, "{}", "messages"},
         {true, "{\"messages\": []}", "messages"},
         {true, "{\"messages\": \"a\"}", "messages"},
@@ -169,16 +172,17 @@ static void test_count(void **state)
     (void)state;
     mpk_context cx = {0};
     net_refusal why = {0};
+    size_t n;
     text t = {0};
     text_print(&t, "[\"");
     for (int i = 0; i <= NET_MAX_VALUES; i++)
         text_add(&t, ",", 1);
     text_print(&t, "\\\",\"]");
-    check_ok(&cx, net_request_count_values(&cx, (str){t.at, t.n}, &why)); /* they stand in a text */
+    check_ok(&cx, net_request_count_values(&cx, (str){t.at, t.n}, &n, &why)); /* they stand in a text */
     t.at[1] = ' ';
-    check_fails(&cx, MPK_EARG, "1048576", net_request_count_values(&cx, (str){t.at, t.n}, &why));
+    check_fails(&cx, MPK_EARG, "1048576", net_request_count_values(&cx, (str){t.at, t.n}, &n, &why));
     assert_int_equal(why.http, 413);
-    check_ok(&cx, net_request_count_values(&cx, STR("\"\\"), &why));
+    check_ok(&cx, net_request_count_values(&cx, STR("\"\\"), &n, &why));
     text_free(&t);
 }
 

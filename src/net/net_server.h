@@ -34,7 +34,7 @@
  *   an engine fault        requests under way get 500, later ones 503, /health says 503 from then on.
  *
  * What is bounded: connections, engine requests in work and waiting (max_waiting), a body (body_bytes), the JSON values
- * in it, and the memory of all bodies together (HELD_BODIES bodies of full size).
+ * in it, and the memory of all bodies and what is made of them (NET_HELD_BYTES).
  */
 #ifndef NET_SERVER_H
 #define NET_SERVER_H

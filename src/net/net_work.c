@@ -59,18 +59,22 @@ void net_work_close(net_exchange *x)
 
 /* ---- submission ---- */
 
-/* What the engine says about a request, in HTTP's terms; an engine that has failed stays so. */
+/* An engine that has failed stays so.  http: 500 for whom it was at work, 503 for who comes later. */
+static mpk_status note_fault(net_exchange *x, mpk_status status, int http)
+{
+    x->server->failed = true;
+    net_refuse(x->cx, &x->refusal, http, NULL, "engine_failed", "%s", mpk_error_message(x->cx));
+    return status;
+}
+
+/* What the engine says about a request, in HTTP's terms. */
 static mpk_status judge(net_exchange *x, mpk_status status)
 {
     if (status == MPK_ELIMIT)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded", "%s", mpk_error_message(x->cx));
     if (status == MPK_EARG || status == MPK_EUNSUPPORTED)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL, "%s", mpk_error_message(x->cx));
-    if (status != MPK_OK && status != MPK_ENOMEM) {
-        x->server->failed = true;
-        net_refuse(x->cx, &x->refusal, 503, NULL, "engine_failed", "%s", mpk_error_message(x->cx));
-    }
-    return status;
+    return status == MPK_OK || status == MPK_ENOMEM ? status : note_fault(x, status, 503);
 }
 
 /* max_tokens is so many at most: what the context cannot hold of them is no error. */
@@ -160,7 +164,7 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     mpk_answer whole;
     mpk_status status = mpk_request_wait(x->cx, a->request, &whole); /* it has ended: this does not wait */
     if (status != MPK_OK)
-        return judge(x, status == MPK_ELIMIT ? MPK_ENOMEM : status);
+        return status == MPK_ENOMEM ? status : note_fault(x, status, 500);
     if (w->is_chat)
         TRY(net_parts_end(x->cx, &a->parts));
     if (whole.n_tokens)
@@ -200,14 +204,28 @@ static uint32_t next_running(const net_work *w, uint32_t from)
     return from;
 }
 
+/* What has come for any of several answers.  One that has news is watched next: it is at work, not in the queue. */
+static mpk_status take_all(net_exchange *x, bool *news)
+{
+    net_work *w = &x->work;
+    for (uint32_t i = 0; i < w->n; i++) {
+        bool here = false;
+        if (w->answers[i].request)
+            TRY(take(x, &w->answers[i], 0, &here));
+        if (here)
+            w->watched = i;
+        *news |= here;
+    }
+    return MPK_OK;
+}
+
 mpk_status net_work_wait(net_exchange *x)
 {
     net_work *w = &x->work;
     bool news = false;
     TRY(look_around(x));
-    for (uint32_t i = 0; i < w->n; i++)
-        if (w->answers[i].request)
-            TRY(take(x, &w->answers[i], 0, &news));
+    if (w->n_running > 1)
+        TRY(take_all(x, &news));
     if (news || !w->n_running)
         return MPK_OK;
     if (!w->answers[w->watched].request)

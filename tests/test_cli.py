@@ -13,7 +13,7 @@ import pytest
 import support
 import tiny
 
-VERBS = ["run", "chat", "batch", "score", "tokenize", "compile", "inspect", "opt", "bench", "doctor"]
+VERBS = ["run", "chat", "serve", "batch", "score", "tokenize", "compile", "inspect", "opt", "bench", "doctor"]
 CONFIGURATION = support.ROOT / "models" / "qwen3-0.6b"
 
 

@@ -3,9 +3,9 @@
 
 Input: the #include lines of src/ and device/; output: one line for each that breaks the order, exit code 1 if any.
 The order is that of docs/design.md: a room may include itself, rooms above its own line in ORDER, and nothing beside it
-on the same line.  The runtime (rt) stands alone; the server and the command line see the public headers and
-base, the command line the server too.  File names are
-unique in the repository, so that a name in a message says which file is meant.
+on the same line.  The runtime (rt) stands alone; the server (net) and the command line see the public headers and
+base, the command line the server too.  File names are unique in the repository, so that a name in a message says which
+file is meant.
 """
 import argparse
 import pathlib

@@ -1,0 +1,333 @@
+/* net_server_test.c - the server over an engine of the test's own: what an answer in parts becomes, document or stream,
+ * and what clients see when the engine fails or memory runs out.
+ *
+ * The engine answers every request with the pieces of `script`, one token each; a piece "!" is a fault of the engine.
+ */
+/* ctest: brings its own engine */
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "base/str.h"
+#include "net/net_server.h"
+
+/* ---- the engine ---- */
+
+enum { MAX_PIECES = 64 };
+
+struct mpk_engine {
+    const char *script[MAX_PIECES];
+    const char *prompt_end; /* what a chat's prompt ends with */
+    mpk_status submit;      /* what submitting comes to */
+    _Atomic bool failed;
+    _Atomic int n_requests; /* that are not freed */
+};
+
+struct mpk_request {
+    mpk_engine *engine;
+    size_t n_read;
+    mpk_finish finish;
+    int32_t tokens[MAX_PIECES];
+    uint64_t token_ns[MAX_PIECES];
+};
+
+const char *mpk_version(void)
+{
+    return "0.0.0";
+}
+
+mpk_context *mpk_context_create(void)
+{
+    return calloc(1, sizeof(mpk_context));
+}
+
+void mpk_context_free(mpk_context *cx)
+{
+    free(cx);
+}
+
+const char *mpk_error_message(const mpk_context *cx)
+{
+    return cx->text;
+}
+
+void mpk_free(void *p)
+{
+    free(p);
+}
+
+void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts)
+{
+    (void)engine;
+    *facts = (mpk_engine_facts){.size = sizeof *facts, .context_tokens = 100, .max_batch = 2};
+}
+
+const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine)
+{
+    return (const mpk_tokenizer *)engine;
+}
+
+void mpk_engine_suggest(const mpk_engine *engine, mpk_request_options *options)
+{
+    (void)engine;
+    (void)options;
+}
+
+/* A byte is a token. */
+mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *bytes, size_t n, bool special,
+                        int32_t **ids, size_t *n_ids)
+{
+    (void)t;
+    (void)special;
+    *ids = calloc(n + 1, sizeof **ids);
+    CHECK(cx, *ids, MPK_ENOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++)
+        (*ids)[i] = (unsigned char)bytes[i];
+    *n_ids = n;
+    return MPK_OK;
+}
+
+mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *t, const int32_t *ids, size_t n_ids, char **bytes,
+                          size_t *n)
+{
+    (void)t;
+    *bytes = calloc(n_ids + 1, 1);
+    CHECK(cx, *bytes, MPK_ENOMEM, "out of memory");
+    for (size_t i = 0; i < n_ids; i++)
+        (*bytes)[i] = (char)ids[i];
+    *n = n_ids;
+    return MPK_OK;
+}
+
+mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *t, const char *messages, size_t n,
+                           const mpk_chat_options *options, char **prompt, size_t *n_prompt)
+{
+    const mpk_engine *e = (const mpk_engine *)t;
+    (void)messages;
+    (void)n;
+    (void)options;
+    *prompt = strdup(e->prompt_end);
+    CHECK(cx, *prompt, MPK_ENOMEM, "out of memory");
+    *n_prompt = strlen(*prompt);
+    return MPK_OK;
+}
+
+mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t *tokens, size_t n,
+                             const mpk_request_options *options, mpk_request **out)
+{
+    (void)tokens;
+    (void)n;
+    (void)options;
+    CHECK(cx, !engine->failed, MPK_ESTALLED, "the engine has failed: worker 7 waits");
+    CHECK(cx, engine->submit == MPK_OK, engine->submit, "submitting failed");
+    mpk_request *r = calloc(1, sizeof *r);
+    CHECK(cx, r, MPK_ENOMEM, "out of memory");
+    r->engine = engine;
+    engine->n_requests++;
+    *out = r;
+    return MPK_OK;
+}
+
+mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms, mpk_piece *piece)
+{
+    const char *words = r->engine->script[r->n_read];
+    (void)cx;
+    (void)timeout_ms;
+    *piece = (mpk_piece){.text = ""};
+    if (words && strcmp(words, "!") == 0) {
+        r->engine->failed = true;
+        r->finish = MPK_FINISH_ERROR;
+    } else if (words) {
+        r->token_ns[r->n_read] = r->n_read + 1;
+        *piece = (mpk_piece){.text = words, .n_bytes = strlen(words), .tokens = r->tokens + r->n_read, .n_tokens = 1};
+        r->n_read++;
+    } else
+        r->finish = MPK_FINISH_STOP;
+    piece->finish = r->finish;
+    return MPK_OK;
+}
+
+mpk_status mpk_request_wait(mpk_context *cx, mpk_request *r, mpk_answer *answer)
+{
+    CHECK(cx, r->finish != MPK_FINISH_ERROR, MPK_ESTALLED, "worker 7 waits for event 3");
+    *answer = (mpk_answer){
+        .text = "", .tokens = r->tokens, .token_ns = r->token_ns, .n_tokens = r->n_read, .finish = r->finish};
+    return MPK_OK;
+}
+
+void mpk_request_free(mpk_request *r)
+{
+    if (r)
+        r->engine->n_requests--;
+    free(r);
+}
+
+/* ---- a client ---- */
+
+typedef struct bed {
+    mpk_engine engine;
+    net_server *server;
+    uint16_t port;
+    char reply[1 << 16];
+} bed;
+
+static void open_bed(bed *b)
+{
+    mpk_context cx = {0};
+    const net_options o = {.host = "127.0.0.1",
+                           .model_name = "m",
+                           .max_waiting = 4,
+                           .max_connections = 8,
+                           .timeout_s = 60,
+                           .body_bytes = 1 << 20};
+    b->engine.prompt_end = "assistant:";
+    check_ok(&cx, net_server_start(&cx, &b->engine, &o, &b->server));
+    b->port = (uint16_t)strtoul(strrchr(net_server_url(b->server), ':') + 1, NULL, 10);
+}
+
+static void close_bed(bed *b)
+{
+    net_server_stop(b->server, 10);
+    assert_int_equal(b->engine.n_requests, 0);
+}
+
+/* One request on a connection of its own; returns the status, the whole reply is in b->reply. */
+static int ask(bed *b, const char *path, const char *body)
+{
+    const struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(b->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    text t = {0};
+    size_t n = 0;
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(s, (const struct sockaddr *)&to, sizeof to), 0);
+    text_print(&t, "%s %s HTTP/1.0\r\nContent-Length: %zu\r\n\r\n%s", *body ? "POST" : "GET", path, strlen(body), body);
+    assert_int_equal(send(s, t.at, t.n, 0), t.n);
+    for (ssize_t got = 1; got > 0 && n + 1 < sizeof b->reply; n += got > 0 ? (size_t)got : 0)
+        got = recv(s, b->reply + n, sizeof b->reply - 1 - n, 0);
+    b->reply[n] = 0;
+    close(s);
+    text_free(&t);
+    return (int)strtol(b->reply + strlen("HTTP/1.1 "), NULL, 10);
+}
+
+static void check_has(const bed *b, const char *needle)
+{
+    if (!strstr(b->reply, needle))
+        fail_msg("there is no\n%s\nin\n%s", needle, b->reply);
+}
+
+static void set_script(bed *b, size_t n, const char *const *pieces)
+{
+    for (size_t i = 0; i < MAX_PIECES; i++)
+        b->engine.script[i] = i < n ? pieces[i] : NULL;
+}
+#define SCRIPT(b, ...) \
+    set_script((b), sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *), (const char *[]){__VA_ARGS__})
+
+#define TOOLS                                                                                                        \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":" \
+    "\"add\"}}]"
+
+/* ---- tests ---- */
+
+static void test_calls(void **state)
+{
+    (void)state;
+    bed b = {0};
+    open_bed(&b);
+    SCRIPT(&b, "Let", " me.<to", "ol_call>{\"name\": \"add\", ", "\"arguments\": {\"a\": 1}}", "</tool_call>");
+    assert_int_equal(ask(&b, "/v1/chat/completions", "{" TOOLS "}"), 200);
+    check_has(&b, "\"message\":{\"role\":\"assistant\",\"content\":\"Let me.\",\"tool_calls\":[{\"id\":\"call_");
+    check_has(&b, "\"type\":\"function\",\"function\":{\"name\":\"add\",\"arguments\":\"{\\\"a\\\":1}\"}}]}");
+    check_has(&b, "\"finish_reason\":\"tool_calls\"");
+    check_has(&b, "\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":5,\"total_tokens\":15}");
+    assert_int_equal(ask(&b, "/v1/chat/completions", "{\"stream\":true," TOOLS "}"), 200);
+    check_has(&b, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
+    check_has(&b, "\"delta\":{\"content\":\"Let\"}");
+    check_has(&b, "\"delta\":{\"content\":\" me.\"}");
+    check_has(&b, "\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"call_");
+    check_has(&b, "\"delta\":{},\"logprobs\":null,\"finish_reason\":\"tool_calls\"");
+    check_has(&b, "data: [DONE]\n\n");
+    assert_null(strstr(b.reply, "<to"));
+    assert_int_equal(ask(&b, "/v1/chat/completions", "{\"tool_choice\":\"none\"," TOOLS "}"), 200);
+    check_has(&b, "<tool_call>");
+    SCRIPT(&b, "{\"name\": \"add\",", " \"parameters\": {}}");
+    assert_int_equal(ask(&b, "/v1/chat/completions", "{" TOOLS "}"), 200);
+    check_has(&b, "\"content\":null,\"tool_calls\":[");
+    close_bed(&b);
+}
+
+static void test_reasoning(void **state)
+{
+    (void)state;
+    bed b = {0};
+    open_bed(&b);
+    SCRIPT(&b, "<think>", "\nhm", "\n</thi", "nk>\n\nYes");
+    assert_int_equal(ask(&b, "/v1/chat/completions", "{\"n\":2,\"messages\":[{\"role\":\"user\"}]}"), 200);
+    check_has(&b, "{\"index\":1,\"message\":{\"role\":\"assistant\",\"content\":\"Yes\",\"reasoning_content\":\"hm\"}");
+    assert_int_equal(ask(&b, "/v1/chat/completions", "{\"stream\":true,\"messages\":[{\"role\":\"user\"}]}"), 200);
+    check_has(&b, "\"delta\":{\"reasoning_content\":\"hm\"}");
+    check_has(&b, "\"delta\":{\"content\":\"Yes\"}");
+    b.engine.prompt_end = "assistant: <think>\n";
+    SCRIPT(&b, "hm</think>", "Yes");
+    assert_int_equal(ask(&b, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\"}]}"), 200);
+    check_has(&b, "\"content\":\"Yes\",\"reasoning_content\":\"hm\"");
+    assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x<think>\"}"), 200);
+    check_has(&b, "\"text\":\"hm</think>Yes\"");
+    close_bed(&b);
+}
+
+static void test_fault(void **state)
+{
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        bed b = {0};
+        open_bed(&b);
+        SCRIPT(&b, "a", "!");
+        assert_int_equal(ask(&b, "/health", ""), 200);
+        assert_int_equal(
+            ask(&b, "/v1/completions", stream ? "{\"stream\":true,\"n\":3,\"prompt\":\"x\"}" : "{\"prompt\":\"x\"}"),
+            stream ? 200 : 500);
+        check_has(&b, "{\"error\":{\"message\":\"worker 7 waits for event 3\",\"type\":\"server_error\",\"param\":null,"
+                      "\"code\":\"engine_failed\"}}");
+        if (stream)
+            check_has(&b, "data: [DONE]\n\n");
+        assert_int_equal(ask(&b, "/health", ""), 503);
+        check_has(&b, "{\"status\":\"failed\"}");
+        assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\"}"), 503);
+        check_has(&b, "the engine has failed: worker 7 waits");
+        assert_int_equal(ask(&b, "/metrics", ""), 200);
+        check_has(&b, "\nmpk_requests_running 0\n");
+        close_bed(&b);
+    }
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    bed b = {0};
+    open_bed(&b);
+    SCRIPT(&b, "a");
+    b.engine.submit = MPK_ENOMEM;
+    assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\"}"), 500);
+    check_has(&b, "\"type\":\"server_error\"");
+    assert_int_equal(ask(&b, "/health", ""), 200);
+    b.engine.submit = MPK_OK;
+    assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":[\"x\",\"y\"],\"n\":3}"), 200);
+    assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\",\"n\":7}"), 400);
+    close_bed(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

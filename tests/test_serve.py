@@ -607,19 +607,15 @@ def test_an_answer_may_take_longer_than_the_timeout(endless):
 
 # ---- the end ----
 
-def test_shutdown_lets_requests_finish(model):
-    s = Server(model, "--grace", 60)
-    done = []
-    threads = [threading.Thread(target=lambda: done.append(s.complete(max_tokens=240))) for _ in range(8)]
-    for t in threads:
-        t.start()
-    while not s.metric("mpk_prompt_tokens_total"):
-        time.sleep(0.001)
-    code, errors = s.finish(signal.SIGTERM)
-    for t in threads:
-        t.join()
-    assert code == 0 and len(done) <= 8 and "stopping" in errors
-    assert done and all(d["usage"]["completion_tokens"] == 240 for d in done)
+def test_shutdown_lets_requests_finish(endless):
+    s = Server(endless, "--context", 1 << 16, "--grace", WAIT)
+    n_prompt = len(s.post("/tokenize", {"prompt": "in the"})["tokens"])
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        done = [pool.submit(s.complete, max_tokens=3000) for _ in range(8)]
+        s.wait_metric("mpk_prompt_tokens_total", 8 * n_prompt)  # all are in the engine
+        code, errors = s.finish(signal.SIGTERM)
+    assert code == 0 and "stopping" in errors
+    assert all(d.result()["usage"]["completion_tokens"] == 3000 for d in done)
 
 
 def test_shutdown_cancels_what_takes_too_long(endless):

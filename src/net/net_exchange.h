@@ -31,6 +31,7 @@ struct net_server {
     struct MHD_Daemon *daemon;
     int socket; /* that listens */
     int64_t created;
+    uint64_t most_text_bytes; /* of a prompt: longer ones cannot fit the context, whatever their tokens are */
     char url[320];
     char fingerprint[32];
     net_metrics metrics;

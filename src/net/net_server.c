@@ -92,6 +92,22 @@ static mpk_status start_daemon(mpk_context *cx, net_server *s)
     return MPK_OK;
 }
 
+/* Texts of megabytes take long to cut into tokens: those that cannot fit are known before, by the longest token.  Four
+ * times that, since a tokenizer may first make a text shorter (composed letters). */
+static void measure_tokens(mpk_context *cx, net_server *s)
+{
+    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(s->engine);
+    size_t longest = 1, n;
+    char *bytes;
+    for (int32_t id = 0; tokenizer && (uint32_t)id < s->facts.vocab_size; id++) {
+        if (mpk_detokenize(cx, tokenizer, &id, 1, &bytes, &n) != MPK_OK)
+            continue; /* the vocabulary of a model may be larger than its tokenizer's */
+        longest = n > longest ? n : longest;
+        mpk_free(bytes);
+    }
+    s->most_text_bytes = 4 * (uint64_t)longest * s->facts.context_tokens;
+}
+
 mpk_status net_server_start(mpk_context *cx, mpk_engine *engine, const net_options *options, net_server **out)
 {
     net_server *s = calloc(1, sizeof *s);
@@ -102,6 +118,7 @@ mpk_status net_server_start(mpk_context *cx, mpk_engine *engine, const net_optio
     s->facts.size = sizeof s->facts;
     mpk_engine_describe(engine, &s->facts);
     snprintf(s->fingerprint, sizeof s->fingerprint, "mpk-%s", mpk_version());
+    measure_tokens(cx, s);
     raise_descriptor_limit(options->max_connections);
     mpk_status status = open_socket(cx, options->host, options->port, &s->socket);
     if (status == MPK_OK) {

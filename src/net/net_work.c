@@ -141,6 +141,10 @@ mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, con
         return net_refuse(
             x->cx, &x->refusal, 400, "prompt", NULL,
             "the model brings no tokenizer: give token ids, or put its tokenizer.json beside the weights");
+    if (prompt->text.n > x->server->most_text_bytes)
+        return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded",
+                          "the prompt has %zu bytes, more than the context of %u tokens can hold", prompt->text.n,
+                          x->server->facts.context_tokens);
     TRY(mpk_tokenize(x->cx, tokenizer, prompt->text.at, prompt->text.n, special, &ids, &n));
     mpk_status status = submit_answers(x, q, at, prompt, ids, n);
     mpk_free(ids);

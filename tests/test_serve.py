@@ -28,8 +28,10 @@ WAIT = 120  # seconds after which something hangs
 class Server:
     """A running mpk serve; at the end it must stop by itself, and nothing may be wrong in what it printed."""
 
-    def __init__(self, model, *options, env=None):
+    def __init__(self, model, *options, env=None, n_files=None):
         command = [str(support.MPK), "serve", str(model), "--port=0", *map(str, options)]
+        if n_files:
+            command = ["prlimit", f"--nofile={n_files}", *command]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env={"MPK_DEVICE": "cpu", **os.environ, **(env or {})})
         self.lines, self.errors = "", []
@@ -701,13 +703,16 @@ def test_log_lines(model):
         assert s.finish(signal.SIGINT) == (0, "")
 
 
-def test_more_connections_than_are_taken(model):
-    with Server(model, "--max-connections", 4) as s:
-        held = [s.connect() for _ in range(4)]
-        late = s.connect()
+@pytest.mark.parametrize("limits", [(["--max-connections", 4], None), ([], 60)])
+def test_more_connections_than_are_taken(model, limits):
+    with Server(model, *limits[0], n_files=limits[1]) as s:
+        held = [s.connect() for _ in range(100)]
+        assert held[-1].recv(1) == b""  # closed at once; the first ones are open
+        held[0].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            held[0].recv(1)
         for c in held:
             c.close()
-        late.close()
         end = time.monotonic() + WAIT
         while True:
             try:

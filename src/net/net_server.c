@@ -13,7 +13,7 @@
 #include "base/thread.h"
 #include "net/net_exchange.h"
 
-enum { CONNECTION_BYTES = 64 << 10, LAST_WORDS_MS = 2000, NAP_MS = 10 };
+enum { CONNECTION_BYTES = 64 << 10, LAST_WORDS_MS = 2000, NAP_MS = 10, SPARE_DESCRIPTORS = 32 };
 
 /* ---- the socket ---- */
 
@@ -66,15 +66,23 @@ static void write_url(net_server *s)
              ntohs((uint16_t)port));
 }
 
-/* Each connection is a descriptor: take as many as the system lets us without asking anyone. */
-static void raise_descriptor_limit(uint32_t n_connections)
+/* Each connection is a descriptor: take as many as the system lets us without asking anyone, and keep so few
+ * connections that they suffice.  To accept when there are none left would fail again and again. */
+static uint32_t fit_connections(const net_server *s)
 {
     struct rlimit limit;
-    const rlim_t wanted = n_connections + 256;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
-        return;
-    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-    setrlimit(RLIMIT_NOFILE, &limit);
+    const uint32_t wanted = s->options.max_connections;
+    const rlim_t others = (rlim_t)s->socket + SPARE_DESCRIPTORS; /* the lowest free one was the socket's */
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return wanted;
+    if (limit.rlim_cur < others + wanted) {
+        limit.rlim_cur = limit.rlim_max < others + wanted ? limit.rlim_max : others + wanted;
+        setrlimit(RLIMIT_NOFILE, &limit);
+        getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    if (limit.rlim_cur >= others + wanted)
+        return wanted;
+    return limit.rlim_cur > others ? (uint32_t)(limit.rlim_cur - others) : 1;
 }
 
 /* ---- the daemon ---- */
@@ -85,7 +93,7 @@ static mpk_status start_daemon(mpk_context *cx, net_server *s)
     const unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
     s->daemon =
         MHD_start_daemon(flags, 0, NULL, NULL, net_exchange_handle, s, MHD_OPTION_LISTEN_SOCKET, s->socket,
-                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)fit_connections(s), MHD_OPTION_CONNECTION_TIMEOUT,
                          (unsigned)o->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
                          MHD_OPTION_NOTIFY_COMPLETED, net_exchange_complete, s, MHD_OPTION_END);
     CHECK(cx, s->daemon, MPK_ELIMIT, "the HTTP server cannot start its threads: %s", strerror(errno));
@@ -119,7 +127,6 @@ mpk_status net_server_start(mpk_context *cx, mpk_engine *engine, const net_optio
     mpk_engine_describe(engine, &s->facts);
     snprintf(s->fingerprint, sizeof s->fingerprint, "mpk-%s", mpk_version());
     measure_tokens(cx, s);
-    raise_descriptor_limit(options->max_connections);
     mpk_status status = open_socket(cx, options->host, options->port, &s->socket);
     if (status == MPK_OK) {
         write_url(s);

@@ -1,0 +1,209 @@
+/* expert_linear.c - products of activations with the weights of the experts that each token goes to.
+ *
+ * x [T, D] or [T, N, D], ids i32[T, N], w0 [E, F, D], w1 as w0, scale f32[T, N], residual [T, F].  Pair (t, j) is
+ * activation(w0[e] x) * (w1[e] x) with e = ids[t, j], or without glu w0[e] x; x is row t, or with three axes row (t,
+ * j). Without scale the result is the pairs, [T, N, F]; with it [T, F]: the pairs of a token times their scales, added
+ * in rising j, and the residual.  A pair whose id names no expert is zeros.
+ *
+ * Which expert a pair needs is known only when ids are there.  Tasks are static all the same: a task is some columns of
+ * the result for all pairs of its tokens, so that it has the same share of every expert, whichever are active.
+ * Reference code takes pair by pair. Cost: 2 D operations a pair and column, twice that with glu.
+ */
+#include "op/activate.h"
+#include "op/dot.h"
+#include "op/experts.h"
+#include "op/fill.h"
+
+enum { X, IDS, W0, W1, SCALE, RESIDUAL };
+enum { GLU };
+
+static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
+{
+    str glu = op->attributes[GLU].s;
+    CHECK(cx, !glu.n || str_is(glu, "silu") || str_is(glu, "gelu") || str_is(glu, "gelu_tanh"), MPK_EUNSUPPORTED,
+          "expert_linear: glu \"%.*s\" is not one of \"\", silu, gelu, gelu_tanh", STR_ARG(glu));
+    CHECK(cx, !glu.n == !shape_input(g, op, W1), MPK_ESHAPE, "expert_linear: glu and the input w1 need each other");
+    CHECK(cx, shape_input(g, op, SCALE) || !shape_input(g, op, RESIDUAL), MPK_ESHAPE,
+          "expert_linear: a residual is added to a sum, which needs the input scale");
+    return MPK_OK;
+}
+
+static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+{
+    const ir_tensor *x = shape_input(g, op, X), *ids = shape_input(g, op, IDS), *w = shape_input(g, op, W0);
+    TRY(shape_expect_dtype(cx, g, op, X, SHAPE_FLOAT));
+    CHECK(cx, x->rank == 2 || x->rank == 3, MPK_ESHAPE, "expert_linear: input x (%%%.*s) has %u axes, expected 2 or 3",
+          STR_ARG(x->name), x->rank);
+    TRY(shape_expect(cx, g, op, IDS, SHAPE_I32, 2, (int64_t[]){x->dims[0], x->rank == 3 ? x->dims[1] : SHAPE_FREE}));
+    TRY(shape_expect_live(cx, g, op, IDS, x->live));
+    CHECK(cx, ids->dims[1] <= EXPERTS_MOST_PER_TOKEN, MPK_ESHAPE, "expert_linear: %lld experts a token, at most %d",
+          (long long)ids->dims[1], EXPERTS_MOST_PER_TOKEN);
+    TRY(shape_expect(cx, g, op, W0, SHAPE_WEIGHT, 3, (int64_t[]){SHAPE_FREE, SHAPE_FREE, x->dims[x->rank - 1]}));
+    TRY(shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 3, w->dims));
+    TRY(shape_expect(cx, g, op, SCALE, 1 << IR_F32, 2, ids->dims));
+    TRY(shape_expect_live(cx, g, op, SCALE, x->live));
+    TRY(check_glu(cx, g, op));
+    bool sums = shape_input(g, op, SCALE);
+    out->dtype = x->dtype;
+    out->live = x->live;
+    out->rank = sums ? 2 : 3;
+    out->dims[0] = x->dims[0];
+    out->dims[1] = sums ? w->dims[1] : ids->dims[1];
+    out->dims[2] = sums ? 0 : w->dims[1];
+    TRY(shape_expect(cx, g, op, RESIDUAL, SHAPE_FLOAT, 2, out->dims));
+    return shape_expect_live(cx, g, op, RESIDUAL, x->live);
+}
+
+/* Columns as those of linear; the pairs of a token stay together. */
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    axes[0] = (op_axis){.grain = 1, .tile = 128};
+    axes[g->tensors.at[op->out[0]].rank - 1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8};
+}
+
+/* Of every expert the rows that the box's columns need: any of them may be active. */
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+{
+    uint32_t columns = g->tensors.at[op->out[0]].rank - 1;
+    *read = ir_box_whole(shape_input(g, op, input));
+    if (input == W0 || input == W1) {
+        read->lo[1] = box->lo[columns];
+        read->hi[1] = box->hi[columns];
+        return;
+    }
+    read->lo[0] = box->lo[0];
+    read->hi[0] = box->hi[0];
+    if (input == RESIDUAL) {
+        read->lo[1] = box->lo[columns];
+        read->hi[1] = box->hi[columns];
+    }
+}
+
+/* A row of x, a row of a weight, the columns of a token. */
+static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    uint32_t columns = g->tensors.at[op->out[0]].rank - 1;
+    return (size_t)(2 * shape_input(g, op, W0)->dims[2] + box->hi[columns] - box->lo[columns]) * sizeof(float);
+}
+
+/* w[expert, row] . x; unpacked: room for a row of w. */
+static float multiply_row(const op_view *w, int64_t expert, int64_t row, const float *x, float *unpacked)
+{
+    walk_load_row(w, expert * w->stride[0] + row * w->stride[1], 0, w->dims[2], unpacked);
+    return dot_rows(x, unpacked, w->dims[2]);
+}
+
+static float activate(str glu, float x)
+{
+    if (str_is(glu, "silu"))
+        return activate_silu(x);
+    return str_is(glu, "gelu") ? activate_gelu(x) : activate_gelu_tanh(x);
+}
+
+/* One column of a pair. */
+static float compute_pair(const op_call *call, int64_t expert, int64_t column, const float *x, float *unpacked)
+{
+    str glu = call->attributes[GLU].s;
+    if (expert < 0)
+        return 0;
+    float y = multiply_row(&call->in[W0], expert, column, x, unpacked);
+    return glu.n ? activate(glu, y) * multiply_row(&call->in[W1], expert, column, x, unpacked) : y;
+}
+
+/* Pair (t, j): its columns lo .. hi - 1 into the result, or times its scale added to sums. */
+static void run_pair(const op_call *call, int64_t t, int64_t j, int64_t lo, int64_t hi, float *scratch, float *sums)
+{
+    const op_view *x = &call->in[X], *w = &call->in[W0], *scale = &call->in[SCALE], *out = &call->out[0];
+    int64_t width = w->dims[2], expert = experts_of_pair(&call->in[IDS], t, j, w->dims[0]);
+    walk_load_row(x, t * x->stride[0] + (x->rank == 3 ? j * x->stride[1] : 0), 0, width, scratch);
+    for (int64_t column = lo; column < hi; column++) {
+        float y = compute_pair(call, expert, column, scratch, scratch + width);
+        if (!scale->data)
+            op_store(out, t * out->stride[0] + j * out->stride[1] + column * out->stride[2], y);
+        else if (expert >= 0)
+            sums[column - lo] += op_load(scale, t * scale->stride[0] + j * scale->stride[1]) * y;
+    }
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    const op_view *residual = &call->in[RESIDUAL], *out = &call->out[0];
+    int64_t lo = box->lo[out->rank - 1], hi = box->hi[out->rank - 1];
+    float *sums = (float *)scratch + 2 * call->in[W0].dims[2];
+    for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
+        memset(sums, 0, (size_t)(hi - lo) * sizeof *sums);
+        for (int64_t j = 0; j < call->in[IDS].dims[1]; j++)
+            run_pair(call, t, j, lo, hi, scratch, sums);
+        for (int64_t column = lo; call->in[SCALE].data && column < hi; column++) {
+            int64_t at[2] = {t, column};
+            float rest = residual->data ? op_load(residual, walk_offset(residual, at)) : 0;
+            op_store(out, walk_offset(out, at), sums[column - lo] + rest);
+        }
+    }
+}
+
+static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+{
+    if (input == IDS)
+        fill_indices(shape_input(g, op, IDS), shape_input(g, op, W0)->dims[0], seed, data);
+}
+
+static const op_operand in[] = {
+    {"x", 0}, {"ids", 0}, {"w0", 0}, {"w1", OP_OPTIONAL}, {"scale", OP_OPTIONAL}, {"residual", OP_OPTIONAL}};
+static const op_operand out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_WORD("glu", "")};
+
+#define X_AND_IDS(tokens, dtype, n, width) \
+    "input %x : " dtype "[" tokens ", " width "] live=tokens\ninput %i : i32[" tokens ", " n "] live=tokens\n"
+#define GATED(tokens, dtype, n, experts, rows, width, weights)                                                \
+    {                                                                                                         \
+        X_AND_IDS(tokens, dtype, n, width)                                                                    \
+        "const %g : " weights "[" experts ", " rows ", " width "]\nconst %u : " weights "[" experts ", " rows \
+        ", " width "]\n%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\n"                                 \
+    }
+#define SUMMED(tokens, dtype, n, experts, rows, width, weights)                                                  \
+    {                                                                                                            \
+        "input %x : " dtype "[" tokens ", " n ", " width "] live=tokens\ninput %i : i32[" tokens ", " n          \
+        "] live=tokens\nconst %w : " weights "[" experts ", " rows ", " width "]\ninput %s : f32[" tokens ", " n \
+        "] live=tokens\ninput %r : " dtype "[" tokens ", " rows                                                  \
+        "] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n"                                             \
+    }
+static const op_case cases[] = {
+    GATED("1", "f32", "8", "13", "24", "64", "bf16"),
+    GATED("7", "f32", "2", "5", "33", "65", "f32"),
+    GATED("33", "bf16", "2", "5", "17", "96", "bf16"),
+    GATED("33", "f32", "8", "9", "16", "320", "f16"),
+    GATED("3", "f32", "2", "3", "9", "64", "q4_0"),
+    GATED("7", "f32", "2", "3", "9", "64", "q8_0"),
+    GATED("7", "f32", "2", "3", "9", "256", "q6_k"),
+    SUMMED("1", "f32", "8", "13", "64", "24", "bf16"),
+    SUMMED("7", "f32", "1", "5", "33", "65", "f32"),
+    SUMMED("33", "bf16", "8", "11", "70", "40", "bf16"),
+    SUMMED("7", "f32", "2", "3", "33", "64", "q4_1"),
+    SUMMED("3", "f32", "2", "3", "9", "256", "q4_k"),
+    SUMMED("3", "f32", "2", "3", "9", "256", "q5_k"),
+    {X_AND_IDS("7", "f32", "3", "48") "const %w : f16[4, 50, 48]\n%y = expert_linear(%x, %i, %w)\n"},
+    {X_AND_IDS("5", "bf16", "3", "100") "const %g : bf16[4, 21, 100]\nconst %u : f32[4, 21, 100]\ninput %s : f32[5, 3] "
+                                        "live=tokens\n%y = expert_linear(%x, %i, %g, %u, %s) {glu = \"gelu_tanh\"}\n"},
+    {X_AND_IDS("5", "f32", "3", "32") "const %g : q8_0[4, 21, 32]\nconst %u : bf16[4, 21, 32]\n%y = expert_linear(%x, "
+                                      "%i, %g, %u) {glu = \"gelu\"}\n"},
+};
+
+const op_def op_expert_linear = {
+    .name = "expert_linear",
+    .summary = "x W^T for the experts that each token goes to, with optional gating, or summed by weight",
+    .in = in,
+    .out = out,
+    .n_in = SHAPE_COUNT(in),
+    .n_out = SHAPE_COUNT(out),
+    .attributes = attributes,
+    .n_attributes = SHAPE_COUNT(attributes),
+    .infer = infer,
+    .axes = axes,
+    .reads = reads,
+    .scratch_bytes = scratch_bytes,
+    .ref = ref,
+    .cases = cases,
+    .n_cases = SHAPE_COUNT(cases),
+    .fill = fill,
+};

@@ -364,7 +364,7 @@ static mpk_status find_weights(mpk_context *cx, const unit *u, arena *a, void *c
     NEW(cx, a, at, u->image.n_weights);
     for (ir_tensor_id t = 0; t < g->tensors.n; t++)
         if (g->tensors.at[t].kind == IR_CONST && g->tensors.at[t].shares == IR_NONE)
-            at[u->image.places[0][t].offset] = (cuda_weight){data[t], g->tensors.at[t].dtype};
+            at[u->image.places[0][t].offset] = (cuda_weight){.at = data[t], .dtype = g->tensors.at[t].dtype};
     *out = (cuda_weights){.at = at};
     return MPK_OK;
 }

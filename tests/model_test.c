@@ -63,10 +63,9 @@ static const struct {
     const char *path;
     int64_t n_parameters, n_layers, n_vocab, n_kv_heads, head_size; /* as published */
 } shipped[] = {
-    {"models/qwen3-0.6b", 596049920, 28, 151936, 8, 128},
-    {"models/llama-3.2-1b", 1235814400, 16, 128256, 8, 64},
-    {"models/qwen3-1.7b", 1720574976, 28, 151936, 8, 128},
-    {"models/qwen3-8b", 8190735360, 36, 151936, 8, 128},
+    {"models/qwen3-0.6b", 596049920, 28, 151936, 8, 128},      {"models/llama-3.2-1b", 1235814400, 16, 128256, 8, 64},
+    {"models/qwen3-1.7b", 1720574976, 28, 151936, 8, 128},     {"models/qwen3-8b", 8190735360, 36, 151936, 8, 128},
+    {"models/qwen3-30b-a3b", 30532122624, 48, 151936, 4, 128},
 };
 enum { N_SHIPPED = sizeof shipped / sizeof *shipped };
 
@@ -81,7 +80,9 @@ static void test_shipped_models(void **state)
         ir_graph *g = build(&m, &a, make_shape(8, 4));
         assert_int_equal(count_parameters(g), shipped[i].n_parameters);
         assert_int_equal(count_ops(g, "attention"), shipped[i].n_layers);
-        assert_int_equal(count_ops(g, "linear"), 7 * shipped[i].n_layers + 1);
+        bool mixture = count_ops(g, "route") > 0;
+        assert_int_equal(count_ops(g, "linear"), (mixture ? 5 : 7) * shipped[i].n_layers + 1);
+        assert_int_equal(count_ops(g, "expert_linear"), mixture ? 2 * shipped[i].n_layers : 0);
         assert_int_equal(count_ops(g, "rope_table"), 1);
         assert_int_equal(g->outputs.n, 2);
         check_tensor(g, "tokens", IR_I32, IR_TOKENS, 1, (int64_t[]){8});

@@ -38,7 +38,15 @@ def run(folder, requests, tmp_path, *options):
     return [(a["tokens"], a["finish_reason"]) for a in answers]
 
 
-def test_company_order_and_threads_do_not_matter(folder, tmp_path):
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    return tiny.model(tmp_path_factory.mktemp("mixture") / "model", family="Qwen3Moe", head_dim=8, num_experts=6,
+                      num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True)
+
+
+@pytest.mark.parametrize("kind", ["folder", "mixture"])
+def test_company_order_and_threads_do_not_matter(kind, tmp_path, request):
+    folder = request.getfixturevalue(kind)
     requests = requests_of(16)
     alone = [run(folder, [r], tmp_path, "--threads", 1, "--max-batch", 1)[0] for r in requests]
     for (tokens, reason), request in zip(alone, requests):

@@ -31,6 +31,10 @@ def shape(hidden, heads, kv, head=None, layers=2, ffn=None, vocab=211, **more):
                 **({"head_dim": head} if head else {}), **more)
 
 
+def experts(*sizes, n, of_token, size, **more):
+    return shape(*sizes, num_experts=n, num_experts_per_tok=of_token, moe_intermediate_size=size, **more)
+
+
 CASES = {
     "llama-tied": ("Llama", shape(64, 4, 2, tie_word_embeddings=True)),
     "llama-untied": ("Llama", shape(64, 4, 4)),
@@ -66,13 +70,26 @@ CASES = {
     "mistral-window": ("Mistral", shape(64, 4, 2, sliding_window=11)),
     "mistral-no-window": ("Mistral", shape(64, 4, 2, sliding_window=None)),
     "mistral-head": ("Mistral", shape(96, 4, 2, 40, sliding_window=29)),
+    "qwen3moe": ("Qwen3Moe", experts(64, 4, 2, 16, n=8, of_token=2, size=48, norm_topk_prob=True)),
+    "qwen3moe-not-normalised": ("Qwen3Moe", experts(64, 4, 2, 16, n=13, of_token=5, size=33, norm_topk_prob=False)),
+    "qwen3moe-sparse-step": ("Qwen3Moe", experts(48, 3, 1, 16, n=5, of_token=5, size=40, layers=5, norm_topk_prob=True,
+                                                 decoder_sparse_step=2, mlp_only_layers=[3])),
+    "qwen3moe-many": ("Qwen3Moe", experts(320, 5, 1, 64, n=128, of_token=8, size=56, vocab=1003, norm_topk_prob=True,
+                                          tie_word_embeddings=True)),
+    "qwen3moe-window": ("Qwen3Moe", experts(64, 4, 2, 16, n=4, of_token=1, size=64, use_sliding_window=True,
+                                            sliding_window=13, attention_bias=True)),
+    "qwen3moe-gelu": ("Qwen3Moe", experts(64, 4, 2, 16, n=4, of_token=3, size=64, hidden_act="gelu_pytorch_tanh")),
+    "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
+    "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
+    "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),
 }
 
 
 def make(name):
     family, options = CASES[name]
     generator = torch.Generator().manual_seed(RANDOM.randrange(2**31))
-    config = getattr(transformers, family + "Config")(attn_implementation="eager", **options)
+    config = getattr(transformers, family + "Config")(attn_implementation="eager", experts_implementation="eager",
+                                                      **options)
     model = getattr(transformers, family + "ForCausalLM")(config)
     return support.randomise(model, generator).eval(), config
 
@@ -80,6 +97,20 @@ def make(name):
 def logits_of(model, tokens):
     with torch.no_grad():
         return model(torch.tensor([tokens])).logits[0].float().numpy()
+
+
+def choose_tokens(model, config, n):
+    """Tokens that no router of the model is undecided about: another order of a sum must not send one elsewhere."""
+    while True:
+        tokens = [RANDOM.randrange(config.vocab_size) for _ in range(n)]
+        if not hasattr(config, "num_experts_per_tok"):
+            return tokens
+        with torch.no_grad():
+            routers = model(torch.tensor([tokens]), output_router_logits=True).router_logits
+        chosen = config.num_experts_per_tok
+        best = [r.float().topk(min(chosen + 1, r.shape[-1])).values for r in routers]
+        if all((b[:, chosen - 1] - b[:, -1]).min() > 1e-5 for b in best if b.shape[-1] > chosen):
+            return tokens
 
 
 def log_softmax(x):
@@ -97,7 +128,7 @@ def mean_kl(reference, other):
 def test_fp32(name, tmp_path):
     model, config = make(name)
     folder = support.save(model, tmp_path / "model")
-    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(RANDOM.randrange(70, 140))]
+    tokens = choose_tokens(model, config, RANDOM.randrange(70, 140))
     expected = logits_of(model, tokens)
     found = support.score(folder, tokens, tmp_path, "--kv", "f32")
     assert found.shape == expected.shape and found.dtype == numpy.float32
@@ -106,16 +137,18 @@ def test_fp32(name, tmp_path):
     assert difference < 1e-4
 
 
-@pytest.mark.parametrize("name", ["llama-tied", "llama-head-80", "qwen2-untied", "qwen3-odd", "mistral-window"])
+@pytest.mark.parametrize("name", ["llama-tied", "llama-head-80", "qwen2-untied", "qwen3-odd", "mistral-window",
+                                  "qwen3moe", "mixtral"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half(name, dtype, tmp_path):
     model, config = make(name)
     folder = support.save(model, tmp_path / "model", dtype)
-    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(100)]
     # Loaded again, since Module.to() also rounds the angles of rope, which from_pretrained keeps in fp32.
     load = transformers.AutoModelForCausalLM.from_pretrained
-    half, expected = (logits_of(load(folder, dtype=d, attn_implementation="eager").eval(), tokens)
-                      for d in (getattr(torch, dtype), torch.float32))
+    half, whole = (load(folder, dtype=d, attn_implementation="eager").eval() for d in (getattr(torch, dtype),
+                                                                                      torch.float32))
+    tokens = choose_tokens(whole, config, 100)
+    half, expected = logits_of(half, tokens), logits_of(whole, tokens)
     found = support.score(folder, tokens, tmp_path)
     ours, theirs = mean_kl(expected, found), mean_kl(expected, half)
     print(f"{name} {dtype}: mean KL {ours:.2e}, PyTorch {theirs:.2e}")
@@ -141,10 +174,28 @@ def test_sharded_checkpoint_and_both_spellings(tmp_path):
     assert numpy.array_equal(first, support.score(whole, tokens, tmp_path))
 
 
+@pytest.mark.parametrize("name", ["qwen3moe-sparse-step", "mixtral"])
+def test_experts_however_they_are_stored(name, tmp_path):
+    """One tensor for each expert (what Transformers writes), in shards, or all in one: the same bits."""
+    import safetensors.torch
+    model, config = make(name)
+    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(60)]
+    whole = support.save(model, tmp_path / "whole")
+    assert any(".experts.0." in n for n in safetensors.torch.load_file(whole / "model.safetensors"))
+    first = support.score(whole, tokens, tmp_path)
+    shards = support.save(model, tmp_path / "shards", shard="100KB")
+    assert (shards / "model.safetensors.index.json").exists()
+    assert numpy.array_equal(first, support.score(shards, tokens, tmp_path))
+    together = {n: t.contiguous() for n, t in model.state_dict().items()}
+    assert any(n.endswith(".experts.gate_up_proj") for n in together)
+    safetensors.torch.save_file(together, whole / "model.safetensors")
+    assert numpy.array_equal(first, support.score(whole, tokens, tmp_path))
+
+
 def test_all_fusions_agree(tmp_path):
     """The operators that the compiler fuses compute what the plain ones do: the same bits with reference bodies, whose
     reductions have one order, and the same up to rounding with the fast ones."""
-    for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window"]:
+    for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step"]:
         model, config = make(name)
         folder = support.save(model, tmp_path / name, "bfloat16")
         tokens = [RANDOM.randrange(config.vocab_size) for _ in range(75)]

@@ -22,8 +22,8 @@ def tokenizer(folder, extra=()):
     return t
 
 
-def model(folder, generator=None, **more):
-    """A Llama of two layers as a Hugging Face folder; the tokenizer's vocabulary decides its size."""
+def model(folder, generator=None, family="Llama", **more):
+    """A model of two layers as a Hugging Face folder; the tokenizer's vocabulary decides its size."""
     import torch
     import transformers
 
@@ -34,7 +34,8 @@ def model(folder, generator=None, **more):
                    intermediate_size=48,
                    vocab_size=t.get_vocab_size(), max_position_embeddings=256, bos_token_id=t.token_to_id("<s>"),
                    eos_token_id=t.token_to_id("</s>"), tie_word_embeddings=True)
-    net = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**options, **more}))
+    config = getattr(transformers, family + "Config")(**{**options, **more})
+    net = getattr(transformers, family + "ForCausalLM")(config)
     support.save(support.randomise(net, generator or torch.Generator().manual_seed(1)), folder)
     return folder
 

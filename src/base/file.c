@@ -27,6 +27,14 @@ void file_map_release(const file_map *m)
         madvise((void *)(uintptr_t)m->bytes, m->n_bytes, MADV_DONTNEED);
 }
 
+void file_map_release_part(const void *at, size_t n)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)at + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)at + n) / page * page;
+    if (first < end)
+        madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
 mpk_status file_join(mpk_context *cx, arena *a, const char *folder, const char *name, const char **path)
 {
     size_t n = strlen(folder), bytes = n + strlen(name) + 2;

@@ -38,6 +38,8 @@ typedef struct cuda_weight {
     const void *at; /* dense rows, no alignment promised; borrowed until cuda_start returns.  NULL: make it up.
                        CUDA_CALLS: an address of the GPU's, aligned to CUDA_OPERAND_ALIGN, used where it is */
     ir_dtype dtype; /* of these bytes; may differ from the program's, which is then bf16: convert (ir/blocks.h) */
+    const void *const *parts; /* [dims[0]]: where the entries of axis 0 lie, if `at` is NULL and they are no
+                                 neighbours; NULL otherwise */
 } cuda_weight;
 
 typedef struct cuda_weights {

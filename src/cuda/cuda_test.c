@@ -144,6 +144,31 @@ static mpk_status start(bed *b)
     return start_as(b, CUDA_PERSISTENT);
 }
 
+/* A weight whose entries are no neighbours on the host is one behind the other on the GPU. */
+static void test_weight_in_parts(void **state)
+{
+    (void)state;
+    enum { ROWS = 1000, COLUMNS = 1100 }; /* more than a piece of an upload: one ends inside an entry */
+    bed *b =
+        set_up("input %x : f32[3, 4, 1000]\nconst %w : f32[3, 1000, 1100]\n%y = batch_matmul(%x, %w)\noutput %y\n");
+    float *entries = malloc(sizeof(float) * 3 * ROWS * COLUMNS);
+    const void *parts[3];
+    assert_non_null(entries);
+    for (int64_t i = 0; i < 3 * ROWS * COLUMNS; i++)
+        entries[i] = (float)i;
+    for (int i = 0; i < 3; i++)
+        parts[i] = entries + (int64_t)(2 - i) * ROWS * COLUMNS;
+    b->weights[0].parts = parts;
+    check_ok(&b->cx, start(b));
+    const cuda_machine *m = cuda_of(b->m);
+    const float *found = (const float *)(uintptr_t)(m->weight_block + m->weights.weights[0].offset);
+    assert_int_equal(m->weights.weights[0].n_rows, 3 * ROWS);
+    for (int i = 0; i < 3; i++)
+        assert_memory_equal(found + (int64_t)i * ROWS * COLUMNS, parts[i], sizeof(float) * ROWS * COLUMNS);
+    tear_down(b);
+    free(entries);
+}
+
 /* ---- refusals ---- */
 
 static void test_starts_and_stops(void **state)
@@ -920,6 +945,7 @@ int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_weight_in_parts),
         cmocka_unit_test(test_starts_and_stops),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_memory_plan),

@@ -149,6 +149,29 @@ static mpk_status pin_buffer(mpk_context *cx, lane *l)
                            &l->buffers[l->turn].pinned_at);
 }
 
+static bool is_made_up(const cuda_weight *from)
+{
+    return !from->at && !from->parts;
+}
+
+/* The rows of a piece, from wherever they lie, as another dtype. */
+static mpk_status convert_piece(mpk_context *cx, const upload *u, const piece *p, void *to, ir_dtype dtype)
+{
+    const cuda_weight *from = &u->from->at[p->weight];
+    const cuda_resident *r = &u->m->weights.weights[p->weight];
+    uint64_t last = p->first_row + p->n_rows,
+             part_rows = from->parts ? r->n_rows / (uint64_t)weight_at(u, p->weight)->dims[0] : last;
+    for (uint64_t row = p->first_row, end; row < last; row = end) {
+        uint64_t part = row / part_rows;
+        end = (part + 1) * part_rows < last ? (part + 1) * part_rows : last;
+        const char *bytes = from->parts ? from->parts[part] : from->at;
+        bytes += ir_row_bytes(from->dtype, (int64_t)((row - part * part_rows) * r->columns));
+        TRY(convert(cx, bytes, from->dtype, to, dtype, (end - row) * r->columns));
+        to = (char *)to + ir_row_bytes(dtype, (int64_t)((end - row) * r->columns));
+    }
+    return MPK_OK;
+}
+
 /* The bytes of a piece in the next pinned buffer, converted, on their way to the GPU. */
 static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
 {
@@ -160,9 +183,8 @@ static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
     void *pinned;
     TRY(pin_buffer(cx, l));
     pinned = l->buffers[l->turn].pinned;
-    if (from->at) {
-        const char *bytes = (const char *)from->at + ir_row_bytes(from->dtype, (int64_t)first);
-        NOTE(cx, convert(cx, bytes, from->dtype, pinned, dtype, n), "loading weight %.*s", LOAD_NAME(w->name));
+    if (!is_made_up(from)) {
+        NOTE(cx, convert_piece(cx, u, p, pinned, dtype), "loading weight %.*s", LOAD_NAME(w->name));
     } else if (dtype == w->dtype) {
         load_random_fill(u->from->seed, w->name, dtype, (int64_t)first, (int64_t)n, pinned);
     } else {
@@ -183,7 +205,7 @@ static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
 
 static mpk_status bring(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
 {
-    if (!l->u->from->at[p->weight].at && is_float(dtype) && dtype == weight_at(l->u, p->weight)->dtype)
+    if (is_made_up(&l->u->from->at[p->weight]) && is_float(dtype) && dtype == weight_at(l->u, p->weight)->dtype)
         return fill_on_gpu(cx, l, p, dtype, to);
     return send(cx, l, p, dtype, to);
 }

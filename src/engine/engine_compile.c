@@ -182,8 +182,11 @@ static mpk_status own_bytes(mpk_context *cx, mpk_engine *e, uint32_t i)
         return MPK_OK;
     }
     void *p = NULL;
-    CHECK(cx, n <= SIZE_MAX - 64 && posix_memalign(&p, 64, n ? n : 1) == 0, MPK_ENOMEM,
+    bool large = n >= LARGE_PAGE;
+    CHECK(cx, n <= SIZE_MAX - LARGE_PAGE && posix_memalign(&p, large ? LARGE_PAGE : 64, n ? n : 1) == 0, MPK_ENOMEM,
           "out of memory for the %llu bytes of weight %.*s", (unsigned long long)n, LOAD_NAME(w->name));
+    if (large)
+        pages_make_large(p, n);
     e->weights[i] = e->own_weights[i] = p;
     return MPK_OK;
 }
@@ -223,11 +226,26 @@ static mpk_status find_weight(mpk_context *cx, const mpk_engine *e, uint32_t i, 
     return MPK_OK;
 }
 
+/* The parts of a weight one behind the other; what was read of the file is given back, since most of it is copied. */
+static void join_parts(const load_tensor *t, char *to)
+{
+    size_t n = (size_t)(t->n_bytes / (uint64_t)t->dims[0]);
+    for (int64_t k = 0; k < t->dims[0]; k++) {
+        memcpy(to + (size_t)k * n, t->parts[k], n);
+        file_map_release_part(t->parts[k], n);
+    }
+}
+
 static mpk_status bind_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
 {
     const tg_weight *w = &e->build.image.weights[i];
     const load_tensor *t;
     TRY(find_weight(cx, e, i, false, &t));
+    if (t->parts) {
+        TRY(own_bytes(cx, e, i));
+        join_parts(t, e->weights[i]);
+        return MPK_OK;
+    }
     e->weights[i] = (void *)(uintptr_t)t->data; /* only read */
     if (e->gathered || (uintptr_t)t->data % alignment_of(w->dtype)) {
         TRY(own_bytes(cx, e, i));
@@ -238,6 +256,18 @@ static mpk_status bind_weight(mpk_context *cx, mpk_engine *e, uint32_t i)
 
 static const double GIB = 1 << 30;
 
+/* Bytes of the weights that have to be copied because they lie in parts. */
+static uint64_t joined_bytes(const mpk_engine *e)
+{
+    uint64_t n = 0, index;
+    for (uint32_t i = 0; i < e->build.image.n_weights; i++) {
+        const tg_weight *w = &e->build.image.weights[i];
+        if (map_get(&e->build.model.names, w->name, &index) && e->build.model.tensors.at[index].parts)
+            n += weight_bytes(w);
+    }
+    return n;
+}
+
 /* What is not mapped from files must fit into memory: said now, with numbers, instead of by the system later.  On a GPU
  * that is everything. */
 static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
@@ -245,15 +275,15 @@ static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
     const rt_u64 *area = e->build.image.block->area_bytes;
     const engine_device *d = &e->build.device;
     bool counted = d->is_gpu || e->build.options.random_weights;
-    uint64_t weights = counted ? area[RT_WEIGHTS] : 0, kv = e->build.plan.kv_bytes;
+    uint64_t weights = counted ? area[RT_WEIGHTS] : joined_bytes(e), kv = e->build.plan.kv_bytes;
     uint64_t other = area[RT_STEP] + area[RT_TEMPS], available = d->is_gpu ? d->free_bytes : engine_free_memory(NULL);
     CHECK(
         cx, weights + kv + other <= available, MPK_ELIMIT,
         "this takes %.2f GiB of memory (%sweights %.2f, KV cache %.2f, activations %.2f), but only %.2f are free%s%s: "
         "lower the context or the batch%s",
-        (double)(weights + kv + other) / GIB, d->is_gpu ? "" : "made-up ", (double)weights / GIB, (double)kv / GIB,
-        (double)other / GIB, (double)available / GIB, d->is_gpu ? " on " : "", d->is_gpu ? d->name : "",
-        e->build.plan.kv_dtype == IR_F32 ? ", or keep the KV cache in bf16" : "");
+        (double)(weights + kv + other) / GIB, counted && !d->is_gpu ? "made-up " : "", (double)weights / GIB,
+        (double)kv / GIB, (double)other / GIB, (double)available / GIB, d->is_gpu ? " on " : "",
+        d->is_gpu ? d->name : "", e->build.plan.kv_dtype == IR_F32 ? ", or keep the KV cache in bf16" : "");
     return MPK_OK;
 }
 
@@ -282,7 +312,7 @@ static mpk_status bind_gpu_weights(mpk_context *cx, mpk_engine *e)
     for (uint32_t i = 0; i < n && !e->build.options.random_weights; i++) {
         const load_tensor *t;
         TRY(find_weight(cx, e, i, true, &t));
-        e->gpu_weights[i] = (cuda_weight){t->data, t->dtype};
+        e->gpu_weights[i] = (cuda_weight){t->data, t->dtype, t->parts};
     }
     return MPK_OK;
 }

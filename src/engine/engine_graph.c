@@ -217,7 +217,7 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
     NEW(cx, &p->arena, gpu_weights, p->image.n_weights + 1);
     for (uint32_t i = 0; i < p->image.n_weights; i++) {
         p->weights[i] = find_binding(n_constants, constants, p->image.weights[i].name)->data;
-        gpu_weights[i] = (cuda_weight){p->weights[i], p->image.weights[i].dtype};
+        gpu_weights[i] = (cuda_weight){.at = p->weights[i], .dtype = p->image.weights[i].dtype};
     }
     return engine_start_machine(cx, &p->image, options, device, &(engine_code){0}, p->weights, gpu_weights,
                                 &p->machine);

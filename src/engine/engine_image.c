@@ -54,7 +54,11 @@ static uint64_t fingerprint(const load_model *m)
     const model_config *c = &m->config;
     uint32_t sizes[] = {c->n_layers,  c->hidden_size, c->n_heads,    c->n_kv_heads,
                         c->head_size, c->ffn_size,    c->vocab_size, c->window};
-    return hash_bytes(sizes, sizeof sizes, h);
+    uint32_t experts[] = {c->n_experts, c->experts_per_token, c->expert_ffn_size, c->expert_every,
+                          c->normalize_experts};
+    h = hash_bytes(sizes, sizeof sizes, h);
+    return c->n_experts ? hash_bytes(experts, sizeof experts, hash_bytes(c->dense_layers, sizeof c->dense_layers, h))
+                        : h;
 }
 
 static uint64_t checksum(const image_header *h, const char *path)

@@ -242,13 +242,22 @@ static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype 
 /* Parts of names in GGUF and in Hugging Face checkpoints. */
 static const char *const names[][2] = {
     {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
-static const char *const layer_names[][2] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"}};
+static const char *const layer_names[][2] = {{"attn_norm", "input_layernorm"},
+                                             {"attn_q", "self_attn.q_proj"},
+                                             {"attn_k", "self_attn.k_proj"},
+                                             {"attn_v", "self_attn.v_proj"},
+                                             {"attn_output", "self_attn.o_proj"},
+                                             {"attn_q_norm", "self_attn.q_norm"},
+                                             {"attn_k_norm", "self_attn.k_norm"},
+                                             {"ffn_norm", "post_attention_layernorm"},
+                                             {"ffn_gate", "mlp.gate_proj"},
+                                             {"ffn_up", "mlp.up_proj"},
+                                             {"ffn_down", "mlp.down_proj"},
+                                             {"ffn_gate_inp", "mlp.gate"},
+                                             {"ffn_gate_exps", "mlp.experts.gate_proj"},
+                                             {"ffn_up_exps", "mlp.experts.up_proj"},
+                                             {"ffn_down_exps", "mlp.experts.down_proj"},
+                                             {"ffn_gate_up_exps", "mlp.experts.gate_up_proj"}};
 
 static const char *find_name(const char *const (*table)[2], size_t n, str name)
 {

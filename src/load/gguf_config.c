@@ -1,8 +1,9 @@
 /* gguf_config.c - hyper-parameters and vocabulary of a GGUF file.
  *
- * Architectures llama (also of Mistral models), qwen2, qwen3.  GGUF writes no biases and no tied head as
- * hyper-parameters: the tensors tell.  It writes Llama 3's rope scaling as divisors of the frequencies
- * (rope_freqs.weight); they are recomputed from the formula's parameters and compared.
+ * Architectures llama (also of Mistral models and, with experts, of Mixtral), qwen2, qwen3, qwen3moe.  GGUF writes no
+ * biases, no tied head and no layers without experts as hyper-parameters: the tensors tell.  It writes Llama 3's rope
+ * scaling as divisors of the frequencies (rope_freqs.weight); they are recomputed from the formula's parameters and
+ * compared.
  */
 #include "load/gguf.h"
 
@@ -71,7 +72,7 @@ static mpk_status refuse_unsupported(scope *s)
     static const char *const refused[] = {"attn_logit_softcapping", "final_logit_softcapping",
                                           "attention.clamp_kqv",    "attention.max_alibi_bias",
                                           "attention.scale",        "attention.sliding_window_pattern",
-                                          "expert_count",           "logit_scale",
+                                          "expert_shared_count",    "logit_scale",
                                           "residual_scale",         "embedding_scale"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const gguf_value *v = gguf_find(s->f, scoped(s, refused[i]));
@@ -82,6 +83,40 @@ static mpk_status refuse_unsupported(scope *s)
     TRY(gguf_get_bool(s->cx, s->f, scoped(s, "attention.causal"), &causal));
     CHECK(s->cx, causal, MPK_EUNSUPPORTED, "models without causal attention are not supported");
     return MPK_OK;
+}
+
+/* Qwen3 and Mixtral both let what a token's experts count add up to 1, unless the file says otherwise. */
+static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
+{
+    char name[64];
+    TRY(get_u32(s, "expert_count", &c->n_experts));
+    CHECK(s->cx, !c->n_experts || str_is(c->family, "mixtral") || str_is(c->family, "qwen3_moe"), MPK_EUNSUPPORTED,
+          "%s is not supported in this architecture", s->key);
+    c->expert_ffn_size = c->ffn_size;
+    c->expert_every = 1;
+    c->normalize_experts = true;
+    TRY(get_u32(s, "expert_used_count", &c->experts_per_token));
+    TRY(get_u32(s, "expert_feed_forward_length", &c->expert_ffn_size));
+    TRY(gguf_get_bool(s->cx, s->f, scoped(s, "expert_weights_norm"), &c->normalize_experts));
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
+        snprintf(name, sizeof name, "model.layers.%u.mlp.gate_proj.weight", i);
+        if (load_find(m, name))
+            c->dense_layers[i / 64] |= (uint64_t)1 << i % 64;
+    }
+    return MPK_OK;
+}
+
+/* Which family a file's architecture is: ours are named as in Hugging Face configurations. */
+static mpk_status find_family(scope *s, model_config *c)
+{
+    uint32_t n_experts = 0;
+    TRY(get_u32(s, "expert_count", &n_experts));
+    c->family = s->architecture;
+    if (str_is(s->architecture, "llama") && n_experts)
+        c->family = STR("mixtral");
+    if (str_is(s->architecture, "qwen3moe"))
+        c->family = STR("qwen3_moe");
+    return model_check_family(s->cx, c->family);
 }
 
 /* Only Mistral's files of the llama architecture are known to mean all layers by this. */
@@ -197,10 +232,10 @@ static mpk_status fill_token(scope *s, const char *key, int32_t *out)
 /* The tensors have been read: they say what is tied and what has a bias. */
 static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
 {
-    TRY(model_check_family(s->cx, s->architecture));
-    c->family = s->architecture;
+    TRY(find_family(s, c));
     TRY(refuse_unsupported(s));
     TRY(fill_sizes(s, m, c));
+    TRY(fill_experts(s, m, c));
     c->norm_eps = 1e-5;
     TRY(get_double(s, "attention.layer_norm_rms_epsilon", &c->norm_eps));
     TRY(fill_window(s, c));

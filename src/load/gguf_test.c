@@ -351,7 +351,9 @@ static void test_config_faults(void **state)
     expect_fault(&t, MPK_EFORMAT, "qwen3.block_count is missing");
     expect_config_fault(MPK_EFORMAT, "general.alignment is 24", "general.alignment", GGUF_U32, 24, 4);
     expect_config_fault(MPK_EFORMAT, "general.alignment is 0", "general.alignment", GGUF_U32, 0, 4);
-    expect_config_fault(MPK_EUNSUPPORTED, "llama.expert_count is not", "llama.expert_count", GGUF_U32, 8, 4);
+    expect_config_fault(MPK_EFORMAT, "experts a token is 0", "llama.expert_count", GGUF_U32, 8, 4);
+    expect_config_fault(MPK_EUNSUPPORTED, "llama.expert_shared_count is not", "llama.expert_shared_count", GGUF_U32, 1,
+                        4);
     expect_config_fault(MPK_EUNSUPPORTED, "softcapping is not", "llama.attn_logit_softcapping", GGUF_F32, 0x42480000,
                         4);
     expect_config_fault(MPK_EUNSUPPORTED, "of values 8", "llama.attention.value_length", GGUF_U32, 8, 4);
@@ -363,6 +365,52 @@ static void test_config_faults(void **state)
     expect_config_fault(MPK_EFORMAT, "ends at byte", "llama.rope.scaling.type", GGUF_STRING, 1 << 20, 8);
     expect_config_fault(MPK_EFORMAT, "norm epsilon is", "llama.attention.layer_norm_rms_epsilon", GGUF_F32, 0x7fc00000,
                         4);
+}
+
+/* A file of the architecture with experts: two layers, the second without. */
+static void check_mixture(const char *architecture, const char *family, bool has_own_size)
+{
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } values[] = {{"block_count", 2},          {"context_length", 128},     {"embedding_length", 64},
+                  {"feed_forward_length", 96}, {"attention.head_count", 4}, {"vocab_size", 7},
+                  {"expert_count", 3},         {"expert_used_count", 2},    {"expert_feed_forward_length", 32}};
+    mpk_context cx = {0};
+    load_model m;
+    unsigned char *copy;
+    text t = {0};
+    char key[64];
+    size_t n = sizeof values / sizeof *values - !has_own_size;
+    put_header(&t, 3, n + 1);
+    put_str_value(&t, "general.architecture", architecture);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(key, sizeof key, "%s.%s", architecture, values[i].key);
+        put_u32_value(&t, key, values[i].value);
+    }
+    put_tensor(&t, "blk.0.ffn_gate_exps.weight", 3, (uint64_t[]){64, 32, 3}, 8, 0);
+    put_tensor(&t, "blk.0.ffn_gate_inp.weight", 2, (uint64_t[]){64, 3}, 0, 6528);
+    put_tensor(&t, "blk.1.ffn_gate.weight", 2, (uint64_t[]){64, 96}, 8, 7296);
+    put_data(&t, 13824);
+    check_ok(&cx, load_text(&cx, &t, &m, &copy));
+    const model_config *c = &m.config;
+    assert_true(str_is(c->family, family));
+    assert_true(c->n_experts == 3 && c->experts_per_token == 2 && c->expert_every == 1 && c->normalize_experts);
+    assert_int_equal(c->expert_ffn_size, has_own_size ? 32 : 96);
+    assert_true(c->dense_layers[0] == 2 && c->rope_interleaved == !strcmp(architecture, "llama"));
+    const load_tensor *gate = load_find(&m, "model.layers.0.mlp.experts.gate_proj.weight");
+    assert_true(gate && gate->rank == 3 && gate->dims[0] == 3 && gate->dims[1] == 32 && gate->dims[2] == 64);
+    assert_non_null(load_find(&m, "model.layers.0.mlp.gate.weight"));
+    load_close(&m);
+    free(copy);
+    text_free(&t);
+}
+
+static void test_mixtures(void **state)
+{
+    (void)state;
+    check_mixture("qwen3moe", "qwen3_moe", true);
+    check_mixture("llama", "mixtral", false);
 }
 
 /* The same count for each layer may be an array; different ones are refused. */
@@ -427,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_value_faults),
         cmocka_unit_test(test_tensor_faults),
         cmocka_unit_test(test_config_faults),
+        cmocka_unit_test(test_mixtures),
         cmocka_unit_test(test_values_for_each_layer),
         cmocka_unit_test(test_cut_short),
     };

@@ -41,13 +41,64 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
         "logits_scaling"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         CHECK(cx, !json_get(j, refused[i]), MPK_EUNSUPPORTED, "\"%s\" is not supported", refused[i]);
-    static const char *const experts[] = {"num_experts", "num_local_experts", "n_routed_experts"};
-    for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) {
+    return MPK_OK;
+}
+
+static bool is_mixture(const model_config *c)
+{
+    return str_is(c->family, "qwen3_moe") || str_is(c->family, "mixtral");
+}
+
+/* Qwen3's "num_experts" is "num_local_experts" where Transformers 5 writes it. */
+static mpk_status count_experts(mpk_context *cx, const json_value *j, model_config *c)
+{
+    static const char *const names[] = {"num_experts", "num_local_experts", "n_routed_experts"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         uint32_t n = 0;
-        TRY(json_read_u32(cx, j, experts[i], &n));
-        CHECK(cx, n <= 1, MPK_EUNSUPPORTED, "mixtures of experts are not supported (\"%s\" is %u)", experts[i], n);
+        TRY(json_read_u32(cx, j, names[i], &n));
+        CHECK(cx, n <= 1 || (is_mixture(c) && i < 2), MPK_EUNSUPPORTED,
+              "mixtures of experts of the family \"%.*s\" are not supported (\"%s\" is %u)", LOAD_NAME(c->family),
+              names[i], n);
+        c->n_experts = is_mixture(c) && n > c->n_experts ? n : c->n_experts;
     }
     return MPK_OK;
+}
+
+/* Layers that have no experts by name: "mlp_only_layers". */
+static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_config *c)
+{
+    const json_value *layers = json_get(j, "mlp_only_layers");
+    CHECK(cx, !layers || json_is(layers, JSON_KIND_LIST), MPK_EFORMAT, "\"mlp_only_layers\" is not a list of layers");
+    for (size_t i = 0; layers && i < layers->n; i++) {
+        CHECK(cx, layers->items[i].is_integer, MPK_EFORMAT, "\"mlp_only_layers\" holds something that is no layer");
+        int64_t layer = layers->items[i].integer;
+        if (layer >= 0 && layer < MODEL_MAX_LAYERS)
+            c->dense_layers[layer / 64] |= (uint64_t)1 << layer % 64;
+    }
+    return MPK_OK;
+}
+
+/* Sizes have to be stated; what else is absent takes Transformers' default. */
+static mpk_status fill_experts(mpk_context *cx, const json_value *j, model_config *c)
+{
+    bool is_mixtral = str_is(c->family, "mixtral");
+    TRY(count_experts(cx, j, c));
+    if (!is_mixture(c))
+        return MPK_OK;
+    CHECK(cx, c->n_experts || !is_mixtral, MPK_EFORMAT, "\"num_local_experts\" is missing or 0");
+    const char *needed[] = {"num_experts_per_tok", is_mixtral ? "intermediate_size" : "moe_intermediate_size"};
+    uint32_t *to[] = {&c->experts_per_token, &c->expert_ffn_size};
+    for (int i = 0; c->n_experts && i < 2; i++) {
+        CHECK(cx, json_get(j, needed[i]), MPK_EFORMAT, "\"%s\" is missing", needed[i]);
+        TRY(json_read_u32(cx, j, needed[i], to[i]));
+    }
+    c->expert_every = 1;
+    c->normalize_experts = is_mixtral;
+    if (is_mixtral)
+        return MPK_OK;
+    TRY(json_read_u32(cx, j, "decoder_sparse_step", &c->expert_every));
+    TRY(json_read_bool(cx, j, "norm_topk_prob", &c->normalize_experts));
+    return fill_dense_layers(cx, j, c);
 }
 
 /* Transformers' names -> ours; the tanh forms differ in spelling only. */
@@ -97,7 +148,7 @@ static mpk_status fill_biases(mpk_context *cx, const json_value *j, model_config
     TRY(json_read_bool(cx, j, "tie_word_embeddings", &c->tied_embeddings));
     if (str_is(c->family, "llama"))
         TRY(json_read_bool(cx, j, "mlp_bias", &c->mlp_bias));
-    if (str_is(c->family, "llama") || str_is(c->family, "qwen3"))
+    if (str_is(c->family, "llama") || str_is(c->family, "qwen3") || str_is(c->family, "qwen3_moe"))
         c->attention_bias = c->attention_out_bias = attention;
     if (str_is(c->family, "qwen2"))
         c->attention_bias = true;
@@ -127,17 +178,18 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_c
     return MPK_OK;
 }
 
-/* Mistral slides in every layer; Qwen only if use_sliding_window says so, and then from max_window_layers on. */
+/* Mistral and Mixtral slide in every layer; Qwen only if use_sliding_window says so, and then from max_window_layers
+ * on, but where it has experts in every layer, too. */
 static mpk_status fill_window(mpk_context *cx, const json_value *j, model_config *c)
 {
     uint32_t window = 0, first = 28; /* Transformers' default of max_window_layers */
     bool use = false;
     TRY(json_read_u32(cx, j, "sliding_window", &window));
-    if (str_is(c->family, "mistral"))
+    TRY(json_read_bool(cx, j, "use_sliding_window", &use));
+    if (str_is(c->family, "mistral") || str_is(c->family, "mixtral") || (str_is(c->family, "qwen3_moe") && use))
         c->window = window;
     if (!str_is(c->family, "qwen2") && !str_is(c->family, "qwen3"))
         return MPK_OK;
-    TRY(json_read_bool(cx, j, "use_sliding_window", &use));
     if (!use || !window)
         return MPK_OK;
     TRY(json_read_u32(cx, j, "max_window_layers", &first));
@@ -189,7 +241,7 @@ static mpk_status fill_rope(mpk_context *cx, const json_value *j, model_config *
     const json_value *rope = NULL;
     double rotated = 1.0;
     TRY(find_rope(cx, j, &rope));
-    c->rope_theta = 10000;
+    c->rope_theta = str_is(c->family, "mixtral") ? 1000000 : 10000;
     TRY(json_read_double(cx, j, "rope_theta", &c->rope_theta));
     TRY(json_read_double(cx, j, "partial_rotary_factor", &rotated));
     TRY(json_read_double(cx, rope, "rope_theta", &c->rope_theta));
@@ -243,7 +295,8 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
     TRY(model_check_family(cx, c->family));
     TRY(refuse_unsupported(cx, j));
     TRY(fill_sizes(cx, j, c));
-    c->norm_eps = 1e-6;
+    TRY(fill_experts(cx, j, c));
+    c->norm_eps = str_is(c->family, "mixtral") ? 1e-5 : 1e-6;
     TRY(json_read_double(cx, j, "rms_norm_eps", &c->norm_eps));
     TRY(fill_biases(cx, j, c));
     TRY(fill_activation(cx, a, j, c));

@@ -8,6 +8,11 @@
 #define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
 #define QWEN2(more) "{\"model_type\": \"qwen2\", " SIZES ", " more "}"
 
+#define QWEN3_MOE(more) "{\"model_type\": \"qwen3_moe\", " SIZES ", " more "}"
+#define MIXTRAL(more) "{\"model_type\": \"mixtral\", " SIZES ", " more "}"
+#define EXPERTS(n, of_token, size) \
+    "\"num_experts\": " n ", \"num_experts_per_tok\": " of_token ", \"moe_intermediate_size\": " size
+
 /* The configuration of this text; its strings are literals or in *a. */
 static model_config parse(arena *a, const char *json)
 {
@@ -93,6 +98,33 @@ static void test_windows_and_biases(void **state)
     arena_free(&a);
 }
 
+static void test_experts(void **state)
+{
+    (void)state;
+    arena a = {0};
+    model_config c = parse(&a, QWEN3_MOE(EXPERTS("8", "3", "24") ", \"sliding_window\": 9, \"norm_topk_prob\": true"));
+    assert_int_equal(c.n_experts, 8);
+    assert_int_equal(c.experts_per_token, 3);
+    assert_int_equal(c.expert_ffn_size, 24);
+    assert_int_equal(c.ffn_size, 96);
+    assert_int_equal(c.expert_every, 1);
+    assert_true(c.normalize_experts && c.window == 0 && !c.attention_bias && c.rope_theta == 10000);
+    c = parse(&a, QWEN3_MOE("\"num_local_experts\": 4, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 5, "
+                            "\"decoder_sparse_step\": 2, \"mlp_only_layers\": [1, 70, 5000, -3], "
+                            "\"use_sliding_window\": true, \"sliding_window\": 9, \"attention_bias\": true"));
+    assert_int_equal(c.n_experts, 4);
+    assert_int_equal(c.expert_every, 2);
+    assert_true(c.dense_layers[0] == 2 && c.dense_layers[1] == 64 && c.dense_layers[2] == 0);
+    assert_true(!c.normalize_experts && c.window == 9 && c.first_window_layer == 0 && c.attention_out_bias);
+    c = parse(&a, QWEN3_MOE("\"num_experts\": 0")); /* a dense model by another name */
+    assert_int_equal(c.n_experts, 0);
+    c = parse(&a, MIXTRAL("\"num_local_experts\": 3, \"num_experts_per_tok\": 2, \"sliding_window\": 7"));
+    assert_int_equal(c.expert_ffn_size, 96);
+    assert_true(c.n_experts == 3 && c.normalize_experts && c.window == 7);
+    assert_true(c.rope_theta == 1e6 && c.norm_eps == 1e-5);
+    arena_free(&a);
+}
+
 static void test_each_fault(void **state)
 {
     (void)state;
@@ -108,6 +140,21 @@ static void test_each_fault(void **state)
         {MPK_EUNSUPPORTED, "\"quantization_config\"", LLAMA("\"quantization_config\": {\"quant_method\": \"awq\"}")},
         {MPK_EUNSUPPORTED, "\"attn_logit_softcapping\"", LLAMA("\"attn_logit_softcapping\": 50.0")},
         {MPK_EUNSUPPORTED, "mixtures of experts", LLAMA("\"num_local_experts\": 8")},
+        {MPK_EUNSUPPORTED, "\"n_routed_experts\" is 8", QWEN3_MOE("\"n_routed_experts\": 8")},
+        {MPK_EFORMAT, "\"num_experts_per_tok\" is missing",
+         QWEN3_MOE("\"num_experts\": 8, \"moe_intermediate_size\": 24")},
+        {MPK_EFORMAT, "\"moe_intermediate_size\" is missing",
+         QWEN3_MOE("\"num_experts\": 8, \"num_experts_per_tok\": 2")},
+        {MPK_EFORMAT, "number of experts a token is 9, expected 1 to 8", QWEN3_MOE(EXPERTS("8", "9", "24"))},
+        {MPK_EFORMAT, "number of experts a token is 0", QWEN3_MOE(EXPERTS("8", "0", "24"))},
+        {MPK_EFORMAT, "number of experts is 5000", QWEN3_MOE(EXPERTS("5000", "2", "24"))},
+        {MPK_EFORMAT, "feed-forward size of an expert is 0", QWEN3_MOE(EXPERTS("8", "2", "0"))},
+        {MPK_EFORMAT, "step between layers with experts is 0",
+         QWEN3_MOE(EXPERTS("8", "2", "24") ", \"decoder_sparse_step\": 0")},
+        {MPK_EFORMAT, "\"mlp_only_layers\" is not a list",
+         QWEN3_MOE(EXPERTS("8", "2", "24") ", \"mlp_only_layers\": 1")},
+        {MPK_EFORMAT, "\"mlp_only_layers\" holds", QWEN3_MOE(EXPERTS("8", "2", "24") ", \"mlp_only_layers\": [\"1\"]")},
+        {MPK_EFORMAT, "\"num_local_experts\" is missing", MIXTRAL("\"num_experts_per_tok\": 2")},
         {MPK_EUNSUPPORTED, "\"relu\" is not supported", LLAMA("\"hidden_act\": \"relu\"")},
         {MPK_EUNSUPPORTED, "\"dynamic\" is not supported",
          LLAMA("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}")},
@@ -213,8 +260,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_old_spelling),       cmocka_unit_test(test_new_spelling),
-        cmocka_unit_test(test_windows_and_biases), cmocka_unit_test(test_each_fault),
-        cmocka_unit_test(test_absurd_sizes),       cmocka_unit_test(test_generation_config),
+        cmocka_unit_test(test_windows_and_biases), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_each_fault),         cmocka_unit_test(test_absurd_sizes),
+        cmocka_unit_test(test_generation_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -254,8 +254,10 @@ static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
         TRY(open_folder(cx, m, path));
     else
         TRY(load_gguf(cx, path, m));
-    if (m->has_config && m->tensors.n)
-        NOTE(cx, check_weights(cx, m), "opening %s", path);
+    if (!m->has_config || !m->tensors.n)
+        return MPK_OK;
+    NOTE(cx, load_stack_experts(cx, m), "opening %s", path);
+    NOTE(cx, check_weights(cx, m), "opening %s", path);
     return MPK_OK;
 }
 

@@ -16,8 +16,9 @@ typedef struct load_tensor {
     ir_dtype dtype;
     uint32_t rank;
     int64_t dims[IR_MAX_RANK]; /* outermost first */
-    const void *data;          /* inside the mapping; not aligned to more than 1 byte */
-    uint64_t n_bytes;
+    const void *data;          /* inside the mapping; not aligned to more than 1 byte.  NULL: in parts */
+    const void **parts;        /* [dims[0]]: where each entry of axis 0 lies, if they are no neighbours; else NULL */
+    uint64_t n_bytes;          /* of all */
 } load_tensor;
 
 /* The text of a special token, under the name that chat templates know it by. */
@@ -89,6 +90,11 @@ mpk_status load_hf_chat_template(mpk_context *cx, str json, load_model *m);
 mpk_status load_hf_special_tokens(mpk_context *cx, str json, load_model *m);
 /* Name (static) and text (copied) of a special token. */
 mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, str token);
+
+/* ---- experts.c ---- */
+
+/* Of a model with experts: gather the weights of each layer's experts under one name, see experts.c. */
+mpk_status load_stack_experts(mpk_context *cx, load_model *m);
 
 /* ---- load.c: what the formats share ---- */
 

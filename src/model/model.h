@@ -19,6 +19,8 @@
 
 #include "ir/ir.h"
 
+enum { MODEL_MAX_LAYERS = 1024, MODEL_MAX_EXPERTS = 4096 };
+
 typedef enum model_rope_scaling {
     MODEL_ROPE_DEFAULT,
     MODEL_ROPE_LINEAR,
@@ -28,7 +30,7 @@ typedef enum model_rope_scaling {
 
 /* Hyper-parameters of a decoder, whatever file they came from. */
 typedef struct model_config {
-    str family; /* "llama", "qwen2", "qwen3", "mistral": name of the model_def */
+    str family; /* "llama", "qwen2", "qwen3", "mistral", "qwen3_moe", "mixtral": name of the model_def */
     uint32_t n_layers, hidden_size, n_heads, n_kv_heads, head_size, ffn_size, vocab_size;
     uint32_t max_positions; /* trained context */
     double norm_eps;
@@ -38,6 +40,11 @@ typedef struct model_config {
     uint32_t first_window_layer,
         window_every; /* layers that slide: index >= first and (window_every <= 1 or (index + 1) % window_every != 0) */
     ir_dtype weight_dtype; /* what random weights take; of files each tensor has its own */
+
+    uint32_t n_experts, experts_per_token, expert_ffn_size; /* n_experts 0: every feed-forward is one of ffn_size */
+    uint32_t expert_every; /* layers with experts: (index + 1) % expert_every == 0, and not in dense_layers */
+    uint64_t dense_layers[MODEL_MAX_LAYERS / 64]; /* a bit for each layer that has one feed-forward all the same */
+    bool normalize_experts;                       /* what a token's experts count adds up to 1 */
 
     bool rope_interleaved; /* pairs are neighbours (GGUF of the Llama family) instead of halves */
     uint32_t rope_size;    /* rotated part of a head, normally head_size */

@@ -7,11 +7,11 @@
 #include <stdio.h>
 
 enum {
-    MAX_LAYERS = 1024,
     MAX_HIDDEN = 1 << 17,
     MAX_HEADS = 4096,
     MAX_HEAD_SIZE = 1024,
     MAX_FFN = 1 << 20,
+    MAX_EXPERTS_PER_TOKEN = 64, /* what the operators take */
     MAX_VOCAB = 1 << 22,
     MAX_POSITIONS = 1 << 27,
     MAX_STEP_TOKENS = 1 << 20,
@@ -90,10 +90,21 @@ static mpk_status check_rope(mpk_context *cx, const model_config *c)
     return MPK_OK;
 }
 
+static mpk_status check_experts(mpk_context *cx, const model_config *c)
+{
+    if (!c->n_experts)
+        return MPK_OK;
+    TRY(check_size(cx, "number of experts", c->n_experts, MODEL_MAX_EXPERTS));
+    TRY(check_size(cx, "number of experts a token", c->experts_per_token,
+                   c->n_experts < MAX_EXPERTS_PER_TOKEN ? c->n_experts : MAX_EXPERTS_PER_TOKEN));
+    TRY(check_size(cx, "feed-forward size of an expert", c->expert_ffn_size, MAX_FFN));
+    return check_size(cx, "step between layers with experts", c->expert_every, UINT32_MAX);
+}
+
 mpk_status model_check(mpk_context *cx, const model_config *c)
 {
     TRY(model_check_family(cx, c->family));
-    TRY(check_size(cx, "number of layers", c->n_layers, MAX_LAYERS));
+    TRY(check_size(cx, "number of layers", c->n_layers, MODEL_MAX_LAYERS));
     TRY(check_size(cx, "hidden size", c->hidden_size, MAX_HIDDEN));
     TRY(check_size(cx, "number of attention heads", c->n_heads, MAX_HEADS));
     TRY(check_size(cx, "number of key-value heads", c->n_kv_heads, MAX_HEADS));
@@ -109,6 +120,7 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
           (int)(c->activation.n < 64 ? c->activation.n : 64), c->activation.at);
     CHECK(cx, c->n_eos_tokens <= sizeof c->eos_tokens / sizeof *c->eos_tokens, MPK_EFORMAT,
           "the model has %u end-of-text tokens, at most 16 are supported", c->n_eos_tokens);
+    TRY(check_experts(cx, c));
     return check_rope(cx, c);
 }
 

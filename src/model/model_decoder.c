@@ -33,14 +33,19 @@ static ir_tensor_id add_tensor(decoder *d, ir_kind kind, ir_live live, const cha
     return d->status == MPK_OK ? out : IR_NONE;
 }
 
-/* A weight of the whole model, [rows, columns] or (rank 1) [rows]; its dtype is that of the file. */
-static ir_tensor_id add_weight(decoder *d, const char *name, uint32_t rank, int64_t rows, int64_t columns)
+/* A weight of any rank; its dtype is that of the file. */
+static ir_tensor_id add_shaped_weight(decoder *d, const char *name, uint32_t rank, const int64_t *dims)
 {
-    int64_t dims[2] = {rows, columns};
     ir_dtype dtype = IR_F32;
     if (d->status == MPK_OK)
         d->status = d->w->dtype(d->cx, d->w->self, name, rank, dims, &dtype);
     return add_tensor(d, IR_CONST, IR_ALL, name, dtype, rank, dims);
+}
+
+/* A weight of the whole model, [rows, columns] or (rank 1) [rows]. */
+static ir_tensor_id add_weight(decoder *d, const char *name, uint32_t rank, int64_t rows, int64_t columns)
+{
+    return add_shaped_weight(d, name, rank, (int64_t[]){rows, columns});
 }
 
 /* A weight of the present layer: model.layers.LAYER.what.part. */
@@ -153,7 +158,44 @@ ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
     return decoder_linear(d, h, "mlp.down_proj", c->hidden_size, c->ffn_size, c->mlp_bias);
 }
 
-ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias)
+bool decoder_has_experts(const decoder *d)
+{
+    const model_config *c = d->c;
+    bool dense = c->dense_layers[d->layer / 64] >> d->layer % 64 & 1;
+    return c->n_experts && (d->layer + 1) % c->expert_every == 0 && !dense;
+}
+
+/* The layer's weights of all experts, one behind the other: [E, rows, columns]. */
+static ir_tensor_id add_stack(decoder *d, const char *what, int64_t rows, int64_t columns)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s.weight", d->layer, what);
+    return add_shaped_weight(d, name, 3, (int64_t[]){d->c->n_experts, rows, columns});
+}
+
+/* The weights of all experts are operands of one operator: which of them a token needs is known when it is routed. */
+ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool round)
+{
+    const model_config *c = d->c;
+    char name[NAME_BYTES], activation[16];
+    int64_t D = c->hidden_size, F = c->expert_ffn_size;
+    ir_tensor_id router = decoder_linear(d, h, "mlp.gate", c->n_experts, D, false);
+    ir_tensor_id routed[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
+    const ir_set how[] = {{.name = "experts", .i = c->experts_per_token},
+                          {.name = "normalize", .i = c->normalize_experts},
+                          {.name = "round", .i = round},
+                          {0}};
+    if (d->status == MPK_OK)
+        d->status = ir_add_op(d->cx, d->g, "route", layer_name(d, name, "route"), 1, &router, how, routed);
+    snprintf(activation, sizeof activation, "%.*s", STR_ARG(c->activation));
+    ir_tensor_id gate = add_stack(d, "gate_proj", F, D), up = add_stack(d, "up_proj", F, D);
+    h = add_op(d, "expert_linear", layer_name(d, name, "experts_up"), 4, (ir_tensor_id[]){h, routed[0], gate, up},
+               (ir_set[]){{.name = "glu", .s = activation}, {0}});
+    return add_op(d, "expert_linear", layer_name(d, name, "experts_down"), 6,
+                  (ir_tensor_id[]){h, routed[0], add_stack(d, "down_proj", D, F), IR_NONE, routed[1], x}, NULL);
+}
+
+ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias, bool head_norms)
 {
     const model_config *c = d->c;
     int64_t D = c->hidden_size, H = c->n_heads, G = c->n_kv_heads, K = c->head_size;
@@ -162,13 +204,23 @@ ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_b
     ir_tensor_id q = decoder_linear(d, h, "self_attn.q_proj", H * K, D, qkv_bias);
     ir_tensor_id k = decoder_linear(d, h, "self_attn.k_proj", G * K, D, qkv_bias);
     ir_tensor_id v = decoder_linear(d, h, "self_attn.v_proj", G * K, D, qkv_bias);
-    q = decoder_rope(d, decoder_heads(d, q, H, "q"), "q_rope");
-    k = decoder_rope(d, decoder_heads(d, k, G, "k"), "k_rope");
+    q = decoder_heads(d, q, H, "q");
+    k = decoder_heads(d, k, G, "k");
+    if (head_norms) {
+        q = decoder_norm(d, q, "self_attn.q_norm");
+        k = decoder_norm(d, k, "self_attn.k_norm");
+    }
+    q = decoder_rope(d, q, "q_rope");
+    k = decoder_rope(d, k, "k_rope");
     h = decoder_attention(d, q, k, decoder_heads(d, v, G, "v"));
     h = decoder_linear(d, h, "self_attn.o_proj", D, H * K, out_bias);
-    x = decoder_add(d, x, h, "attention_add");
+    return decoder_add(d, x, h, "attention_add");
+}
 
-    h = decoder_norm(d, x, "post_attention_layernorm");
+ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias)
+{
+    x = decoder_attend(d, x, qkv_bias, out_bias, false);
+    ir_tensor_id h = decoder_norm(d, x, "post_attention_layernorm");
     return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
 }
 

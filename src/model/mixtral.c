@@ -1,0 +1,20 @@
+/* mixtral.c - Mixtral: Mistral's attention, and in every layer a mixture of experts.
+ *
+ * What a token's experts count adds up to 1, and stays in fp32.
+ */
+#include "model/model_decoder.h"
+
+static ir_tensor_id layer(decoder *d, ir_tensor_id x)
+{
+    x = decoder_attend(d, x, false, false, false);
+    return decoder_experts(d, decoder_norm(d, x, "post_attention_layernorm"), x, false);
+}
+
+static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
+                        ir_graph *g)
+{
+    CHECK(cx, c->n_experts, MPK_EFORMAT, "a mixtral model without experts");
+    return decoder_build(cx, c, s, w, g, layer);
+}
+
+const model_def model_mixtral = {.family = "mixtral", .build = build};

@@ -1,0 +1,23 @@
+/* qwen3_moe.c - Qwen3 with a mixture of experts, as Qwen3-30B-A3B.
+ *
+ * As Qwen3, but most layers (all, if the configuration does not say otherwise) send each token to a few of many small
+ * feed-forwards, chosen by a router, and add up what these make of it.
+ */
+#include "model/model_decoder.h"
+
+static ir_tensor_id layer(decoder *d, ir_tensor_id x)
+{
+    x = decoder_attend(d, x, d->c->attention_bias, d->c->attention_out_bias, true);
+    ir_tensor_id h = decoder_norm(d, x, "post_attention_layernorm");
+    if (decoder_has_experts(d))
+        return decoder_experts(d, h, x, true);
+    return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
+}
+
+static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
+                        ir_graph *g)
+{
+    return decoder_build(cx, c, s, w, g, layer);
+}
+
+const model_def model_qwen3_moe = {.family = "qwen3_moe", .build = build};

@@ -8,7 +8,7 @@
 #include "cpu/body.h"
 #include "cpu/cpu.h"
 
-enum { RANDOM_GRAPHS = 600, MOST_CUTS = 4 };
+enum { RANDOM_GRAPHS = 800, MOST_CUTS = 4 };
 
 static mpk_context cx;
 static uint64_t seed;
@@ -198,6 +198,29 @@ static void add_linear(text *t, uint64_t *state)
     text_print(t, glu ? " {eps = 1e-05, glu = \"%s\"}\n" : " {eps = 1e-05}\n", pick(state, glus, 3));
 }
 
+/* Few experts for many tokens, and many for few. */
+static void add_expert_linear(text *t, uint64_t *state)
+{
+    static const int widths[] = {1, 17, 100, 32, 64, 320, 576, 1536, 256, 768, 1792};
+    static const char *const glus[] = {"silu", "gelu", "gelu_tanh"};
+    int at = (int)choose(state, 11), k = widths[at], tokens = 1 + (int)choose(state, choose(state, 3) ? 6 : 60);
+    int of_token = 1 + (int)choose(state, 8), n = 1 + (int)choose(state, 20), f = 1 + (int)choose(state, 120);
+    bool glu = choose(state, 2), apart = choose(state, 2), sums = choose(state, 2);
+    const char *dtype = choose(state, 4) ? "f32" : "bf16";
+    text_print(t, "input %%x : %s[%d, ", dtype, tokens);
+    if (apart)
+        text_print(t, "%d, ", of_token);
+    text_print(t, "%d] live=tokens\n", k);
+    for (int i = 0; i < 1 + glu; i++)
+        text_print(t, "const %%w%d : %s[%d, %d, %d]\n", i, pick_weight(state, at < 3, at >= 8), n, f, k);
+    text_print(t, "input %%i : i32[%d, %d] live=tokens\ninput %%s : f32[%d, %d] live=tokens\n", tokens, of_token,
+               tokens, of_token);
+    text_print(t, "input %%r : %s[%d, %d] live=tokens\n%%y = expert_linear(%%x, %%i, %%w0, %s", pick(state, floats, 3),
+               tokens, f, glu ? "%w1" : "_");
+    text_print(t, "%s%s)", sums ? ", %s" : "", sums && choose(state, 2) ? ", %r" : "");
+    text_print(t, glu ? " {glu = \"%s\"}\n" : "\n", pick(state, glus, 3));
+}
+
 static void add_attention(text *t, uint64_t *state)
 {
     static const int sizes[] = {16, 64, 128, 80, 5, 48};
@@ -268,12 +291,12 @@ static void test_cases(void **state)
 static void test_random(void **unused)
 {
     (void)unused;
-    void (*const add[])(text *, uint64_t *) = {add_linear,   add_linear,  add_attention,
-                                               add_rms_norm, add_rope_kv, add_argmax};
+    void (*const add[])(text *, uint64_t *) = {add_linear,  add_expert_linear, add_attention, add_rms_norm,
+                                               add_rope_kv, add_linear,        add_argmax,    add_expert_linear};
     uint64_t state = 0;
     for (int i = 0; i < RANDOM_GRAPHS; i++) {
         text t = {0};
-        add[i % 6](&t, &state);
+        add[i % 8](&t, &state);
         assert_false(t.failed);
         if (!check_graph(t.at) && cpu_features() & CPU_AVX2)
             fail_msg("no fast body takes\n%s", t.at);

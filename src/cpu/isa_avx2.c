@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/linear_fast.h"
+#include "cpu/expert_fast.h"
 #include "op/attend.h"
 #include "op/heads.h"
 #include "op/largest.h"
@@ -33,6 +33,13 @@ const cpu_body cpu_body_linear_avx2 = {.op = "linear",
                                        .accepts = linear_accepts,
                                        .scratch_bytes = linear_set_scratch_bytes,
                                        .run = linear_set_run};
+const cpu_body cpu_body_expert_linear_avx2 = {.op = "expert_linear",
+                                              .name = "expert_linear avx2",
+                                              .needs = NEEDS,
+                                              .rank = RANK,
+                                              .accepts = expert_accepts,
+                                              .scratch_bytes = expert_set_scratch_bytes,
+                                              .run = expert_set_run};
 const cpu_body cpu_body_attention_avx2 = {.op = "attention",
                                           .name = "attention avx2",
                                           .needs = NEEDS,

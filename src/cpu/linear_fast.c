@@ -19,14 +19,10 @@ enum { X_BYTES = 512 * 1024 };                      /* of x in a block of tokens
 /* What one task works on. */
 typedef struct linear_task {
     const op_call *call;
-    const linear_kernels *kernels;
+    linear_product product; /* of the block */
     linear_activation activation;
-    int64_t k;      /* K */
-    int64_t padded; /* K rounded up to 16, the length of a row in scratch */
-    bool direct;    /* few tokens, and no weight that must be unpacked first */
-    linear_rows x;  /* of the block, f32, `padded` long */
-    int64_t t0;     /* its first token */
-    float *x_scratch, *panel, *sums[2];
+    int64_t t0; /* its first token */
+    float *x_scratch, *sums[2];
 } linear_task;
 
 static const op_view *present(const op_call *call, uint32_t input)
@@ -63,8 +59,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Tokens whose rows of x are worked on together. */
-static int64_t block_tokens(int64_t padded, int64_t n)
+int64_t linear_block_tokens(int64_t padded, int64_t n)
 {
     int64_t fit = X_BYTES / (4 * padded) / 4 * 4;
     fit = fit < 16 ? 16 : fit;
@@ -85,21 +80,27 @@ static bool is_direct(const op_call *call, const linear_kernels *k, int64_t toke
     return all;
 }
 
+int64_t linear_panel_floats(const linear_kernels *k, int64_t padded)
+{
+    return k->panel_rows * (padded < LINEAR_CHUNK ? padded : LINEAR_CHUNK);
+}
+
 /* Where the parts of scratch begin; returns the end. */
 static size_t lay_out(const op_call *call, const ir_box *box, const linear_kernels *k, char *scratch, linear_task *task)
 {
     int64_t n = box->hi[0] - box->lo[0];
-    task->k = call->in[X].dims[1];
-    task->padded = round_up(task->k, 16);
-    task->direct = is_direct(call, k, n);
-    task->x.n = block_tokens(task->padded, n);
-    size_t x_bytes = x_in_place(call) ? 0 : (size_t)(task->x.n * task->padded) * 4;
-    int64_t chunk = task->padded < LINEAR_CHUNK ? task->padded : LINEAR_CHUNK;
-    size_t panel_bytes = task->direct ? 0 : (size_t)(k->panel_rows * chunk) * 4;
-    size_t sums_bytes = (size_t)task->x.n * LINEAR_COLUMNS * 4;
+    linear_product *p = &task->product;
+    p->kernels = k;
+    p->k = call->in[X].dims[1];
+    p->padded = round_up(p->k, 16);
+    p->direct = is_direct(call, k, n);
+    p->x.n = linear_block_tokens(p->padded, n);
+    size_t x_bytes = x_in_place(call) ? 0 : (size_t)(p->x.n * p->padded) * 4;
+    size_t panel_bytes = p->direct ? 0 : (size_t)linear_panel_floats(k, p->padded) * 4;
+    size_t sums_bytes = (size_t)p->x.n * LINEAR_COLUMNS * 4;
     if (scratch) {
         task->x_scratch = (float *)(void *)scratch;
-        task->panel = (float *)(void *)(scratch + x_bytes);
+        p->panel = (float *)(void *)(scratch + x_bytes);
         for (int i = 0; i < 2; i++)
             task->sums[i] = (float *)(void *)(scratch + x_bytes + panel_bytes + (size_t)i * sums_bytes);
     }
@@ -124,20 +125,21 @@ static void prepare_x(linear_task *task, int64_t t0, int64_t n)
 {
     const op_call *call = task->call;
     const op_view *x = &call->in[X], *norm = present(call, NORM);
+    linear_product *p = &task->product;
     task->t0 = t0;
     if (x_in_place(call)) {
-        task->x = (linear_rows){(const float *)(const void *)element(x, t0, 0), x->stride[0], n};
+        p->x = (linear_rows){(const float *)(const void *)element(x, t0, 0), x->stride[0], n, 0};
         return;
     }
-    task->x = (linear_rows){task->x_scratch, task->padded, n};
+    p->x = (linear_rows){task->x_scratch, p->padded, n, 0};
     for (int64_t t = 0; t < n; t++) {
-        float *to = task->x_scratch + t * task->padded;
+        float *to = task->x_scratch + t * p->padded;
         const void *from = element(x, t0 + t, 0);
         if (norm)
-            task->kernels->norm(from, x->dtype, task->k, norm->data, norm->dtype, (float)call->attributes[EPS].f, to);
+            p->kernels->norm(from, x->dtype, p->k, norm->data, norm->dtype, (float)call->attributes[EPS].f, to);
         else
-            task->kernels->widen(from, x->dtype, task->k, to);
-        memset(to + task->k, 0, (size_t)(task->padded - task->k) * sizeof *to);
+            p->kernels->widen(from, x->dtype, p->k, to);
+        memset(to + p->k, 0, (size_t)(p->padded - p->k) * sizeof *to);
     }
 }
 
@@ -147,50 +149,48 @@ static int64_t chunk_end(int64_t k0, int64_t end)
 }
 
 /* Sums of n columns from row `row` of a weight, straight from its packed rows. */
-static void sum_direct(const linear_task *task, const op_view *w, int64_t row, int64_t n, float *sums)
+static void sum_direct(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums)
 {
     int64_t row_bytes = element(w, 1, 0) - element(w, 0, 0);
-    for (int64_t k0 = 0, k1; k0 < task->k; k0 = k1) {
-        k1 = chunk_end(k0, task->k);
-        task->kernels->direct[w->dtype](task->x, element(w, row, 0), row_bytes, n, k0, k1, k0 > 0, sums,
-                                        LINEAR_COLUMNS);
+    for (int64_t k0 = 0, k1; k0 < p->k; k0 = k1) {
+        k1 = chunk_end(k0, p->k);
+        p->kernels->direct[w->dtype](p->x, element(w, row, 0), row_bytes, n, k0, k1, k0 > 0, sums, LINEAR_COLUMNS);
     }
 }
 
 /* Elements [k0, k1) of a row as f32, zeros after the end of the row; in `to`, or where they lie. */
-static const float *unpacked(const linear_task *task, const op_view *w, int64_t row, int64_t k0, int64_t k1, float *to)
+static const float *unpacked(const linear_product *p, const op_view *w, int64_t row, int64_t k0, int64_t k1, float *to)
 {
     const void *from = element(w, row, k0);
-    int64_t end = k1 < task->k ? k1 : task->k, n = end - k0;
+    int64_t end = k1 < p->k ? k1 : p->k, n = end - k0;
     if (w->dtype == IR_F32 && end == k1)
         return from;
-    if (!task->kernels->unpack(w->dtype, from, n, to))
+    if (!p->kernels->unpack(w->dtype, from, n, to))
         blocks_unpack_row(w->dtype, from, n, to);
     memset(to + n, 0, (size_t)(k1 - end) * sizeof *to);
     return to;
 }
 
-static void sum_panel(const linear_task *task, const op_view *w, int64_t row, int64_t n, float *sums)
+static void sum_panel(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums)
 {
-    int64_t rows = task->kernels->panel_rows;
+    int64_t rows = p->kernels->panel_rows;
     const float *at[8];
     for (int64_t r0 = 0; r0 < n; r0 += rows)
-        for (int64_t k0 = 0, k1; k0 < task->padded; k0 = k1) {
-            k1 = chunk_end(k0, task->padded);
+        for (int64_t k0 = 0, k1; k0 < p->padded; k0 = k1) {
+            k1 = chunk_end(k0, p->padded);
             for (int64_t r = 0; r < rows; r++) /* past the end the last row stands in; its sums are not read */
-                at[r] = r0 + r < n ? unpacked(task, w, row + r0 + r, k0, k1, task->panel + r * (k1 - k0)) : at[r - 1];
-            linear_rows x = {task->x.at + k0, task->x.stride, task->x.n};
-            task->kernels->panel(x, at, k1 - k0, k0 > 0, sums + r0, LINEAR_COLUMNS);
+                at[r] = r0 + r < n ? unpacked(p, w, row + r0 + r, k0, k1, p->panel + r * (k1 - k0)) : at[r - 1];
+            linear_rows x = {p->x.at + k0, p->x.stride, p->x.n, p->x.index};
+            p->kernels->panel(x, at, k1 - k0, k0 > 0, sums + r0, LINEAR_COLUMNS);
         }
 }
 
-static void sum(const linear_task *task, uint32_t weight, int64_t row, int64_t n, float *sums)
+void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums)
 {
-    const op_view *w = &task->call->in[weight];
-    if (task->direct)
-        sum_direct(task, w, row, n, sums);
+    if (p->direct)
+        sum_direct(p, w, row, n, sums);
     else
-        sum_panel(task, w, row, n, sums);
+        sum_panel(p, w, row, n, sums);
 }
 
 /* From here: columns [row, row + n) of weight `weight`, which are columns [column, column + n) of y. */
@@ -206,12 +206,12 @@ static void finish_rows(const linear_task *task, uint32_t weight, int64_t row, i
         f.bias_b = element(b, 0, row), f.bias_b_dtype = b->dtype;
     if (residual)
         f.residual_dtype = residual->dtype;
-    for (int64_t t = 0; t < task->x.n; t++) {
+    for (int64_t t = 0; t < task->product.x.n; t++) {
         f.a = task->sums[0] + t * LINEAR_COLUMNS;
         f.b = glu ? task->sums[1] + t * LINEAR_COLUMNS : 0;
         f.out = element(out, task->t0 + t, column);
         f.residual = residual ? element(residual, task->t0 + t, column) : 0;
-        task->kernels->finish(&f);
+        task->product.kernels->finish(&f);
     }
 }
 
@@ -221,9 +221,9 @@ static void run_columns(const linear_task *task, uint32_t weight, int64_t first_
     bool glu = task->activation != LINEAR_PLAIN;
     for (int64_t c = lo; c < hi; c += LINEAR_COLUMNS) {
         int64_t n = hi - c < LINEAR_COLUMNS ? hi - c : LINEAR_COLUMNS, row = c - first_column;
-        sum(task, weight, row, n, task->sums[0]);
+        linear_sum(&task->product, &task->call->in[weight], row, n, task->sums[0]);
         if (glu)
-            sum(task, W1, row, n, task->sums[1]);
+            linear_sum(&task->product, &task->call->in[W1], row, n, task->sums[1]);
         finish_rows(task, weight, row, c, n, glu);
     }
 }
@@ -240,7 +240,7 @@ static void run_block(const linear_task *task, const ir_box *box)
     }
 }
 
-static linear_activation activation_of(str glu)
+linear_activation linear_activation_of(str glu)
 {
     if (str_is(glu, "silu"))
         return LINEAR_SILU;
@@ -251,9 +251,9 @@ static linear_activation activation_of(str glu)
 
 void linear_run(const op_call *call, const ir_box *box, void *scratch, const linear_kernels *k)
 {
-    linear_task task = {.call = call, .kernels = k, .activation = activation_of(call->attributes[GLU].s)};
+    linear_task task = {.call = call, .activation = linear_activation_of(call->attributes[GLU].s)};
     lay_out(call, box, k, scratch, &task);
-    int64_t tokens = task.x.n;
+    int64_t tokens = task.product.x.n;
     for (int64_t t = box->lo[0]; t < box->hi[0]; t += tokens) {
         prepare_x(&task, t, box->hi[0] - t < tokens ? box->hi[0] - t : tokens);
         run_block(&task, box);

@@ -20,11 +20,17 @@ enum {
 
 typedef enum linear_activation { LINEAR_PLAIN, LINEAR_SILU, LINEAR_GELU, LINEAR_GELU_TANH } linear_activation;
 
-/* f32 rows: n rows, `stride` floats apart. */
+/* n f32 rows: the rows 0 .. n - 1, or those that an index names, of rows `stride` floats apart. */
 typedef struct linear_rows {
     const float *at;
     int64_t stride, n;
+    const int32_t *index; /* [n] or NULL */
 } linear_rows;
+
+static inline const float *linear_row(const linear_rows *x, int64_t i)
+{
+    return x->at + (x->index ? x->index[i] : i) * x->stride;
+}
 
 /* What one row of n finished columns is made of.  b: the sums of the second weight, or NULL; biases and residual may be
  * NULL. */
@@ -55,6 +61,22 @@ typedef struct linear_kernels {
     void (*widen)(const void *x, ir_dtype dtype, int64_t n, float *to);
     void (*finish)(const linear_finish *f);
 } linear_kernels;
+
+/* Rows of x that are multiplied with rows of weights. */
+typedef struct linear_product {
+    const linear_kernels *kernels;
+    int64_t k, padded; /* K, and rounded up to 16: the length of a row in scratch */
+    bool direct;       /* few tokens, and no weight that must be unpacked first */
+    linear_rows x;     /* `padded` long, unless they lie where K = padded */
+    float *panel;      /* scratch, linear_panel_floats, unless `direct` */
+} linear_product;
+
+/* sums[t * LINEAR_COLUMNS + r] = w[row + r] . x_t for n <= LINEAR_COLUMNS rows of a weight [F, K]. */
+void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums);
+int64_t linear_panel_floats(const linear_kernels *k, int64_t padded);
+/* Of n rows of x, how many are worked on together: so many that they stay in the second cache. */
+int64_t linear_block_tokens(int64_t padded, int64_t n);
+linear_activation linear_activation_of(str glu);
 
 bool linear_accepts(const op_call *call);
 size_t linear_scratch_bytes(const op_call *call, const ir_box *box, const linear_kernels *k);

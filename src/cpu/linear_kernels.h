@@ -7,7 +7,7 @@
 #ifndef CPU_LINEAR_KERNELS_H
 #define CPU_LINEAR_KERNELS_H
 
-#include "cpu/linear_fast.h"
+#include "cpu/expert_fast.h"
 #include "cpu/norm_kernels.h"
 
 V_INLINE float half_at(const uint8_t *p)
@@ -171,7 +171,7 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, int nr, linear_rows x, const u
     const uint8_t *row[8];
     float out[16];
     for (int64_t t = 0; t < nt; t++)
-        token[t] = x.at + (t < x.n ? t : x.n - 1) * x.stride;
+        token[t] = linear_row(&x, t < x.n ? t : x.n - 1);
     for (int64_t r0 = 0; r0 < n; r0 += nr) {
         for (int64_t r = 0; r < nr; r++)
             row[r] = w + (r0 + r < n ? r0 + r : n - 1) * row_bytes;
@@ -297,7 +297,7 @@ static void panel(linear_rows x, const float *const *w, int64_t n, bool add, flo
     for (int64_t t0 = 0; t0 < x.n; t0 += V_PANEL_TOKENS) {
         int64_t nt = x.n - t0 < V_PANEL_TOKENS ? x.n - t0 : V_PANEL_TOKENS;
         for (int64_t t = 0; t < V_PANEL_TOKENS; t++)
-            token[t] = x.at + (t0 + (t < nt ? t : nt - 1)) * x.stride;
+            token[t] = linear_row(&x, t0 + (t < nt ? t : nt - 1));
         panel_block(token, w, n, out);
         for (int64_t t = 0; t < nt; t++)
             panel_put(sums + (t0 + t) * ld, out + t * V_PANEL_ROWS, add);
@@ -379,6 +379,16 @@ static size_t linear_set_scratch_bytes(const op_call *call, const ir_box *box)
 static void linear_set_run(const op_call *call, const ir_box *box, void *scratch)
 {
     linear_run(call, box, scratch, &linear_set);
+}
+
+static size_t expert_set_scratch_bytes(const op_call *call, const ir_box *box)
+{
+    return expert_scratch_bytes(call, box, &linear_set);
+}
+
+static void expert_set_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    expert_run(call, box, scratch, &linear_set);
 }
 
 #endif

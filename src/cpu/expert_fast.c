@@ -1,0 +1,293 @@
+/* expert_fast.c - the fast expert_linear operator: its loops, for any instruction set.
+ *
+ * The pairs of a box (a token and one of its experts) are sorted by expert, so that an expert's rows are read once for
+ * all its pairs: expert by expert, blocks of pairs (so many that their rows of x stay in the second cache), then
+ * LINEAR_COLUMNS columns at a time the products of linear (linear_fast.h), whose bits depend on the pair alone.
+ *
+ * Without scale a finished row goes into the result.  With it the rows of all pairs are kept for some columns, and then
+ * added token by token in the order of its experts: so these columns are as many as fit into PAIRS_BYTES.
+ *
+ * Scratch: the sorted pairs; rows of x as f32 if they are narrow, ragged or apart; a panel; two blocks of sums; kept
+ * rows.
+ */
+#include "cpu/expert_fast.h"
+
+#include "op/experts.h"
+
+enum { X, IDS, W0, W1, SCALE, RESIDUAL }; /* inputs */
+enum { GLU };                             /* attributes */
+enum { PAIRS_BYTES = 2 << 20 };
+
+/* What one task works on. */
+typedef struct expert_task {
+    const op_call *call;
+    linear_product product; /* of a block of pairs */
+    linear_activation activation;
+    int64_t t0, n_pairs;   /* first token of the box; pairs are numbered from it on */
+    int64_t block;         /* pairs at most in a block */
+    int64_t lo, hi;        /* columns that are being computed */
+    int64_t kept_columns;  /* with scale: of a kept row */
+    int32_t *pairs, *rows; /* [n_pairs] by expert: the pair, and its row of x counted from token t0 */
+    int32_t *ends;         /* [E] how many pairs the experts up to this one have */
+    float *x_scratch, *sums[2], *kept;
+} expert_task;
+
+static bool is_float_row(const op_view *v)
+{
+    bool is_float = v->dtype == IR_F32 || v->dtype == IR_F16 || v->dtype == IR_BF16;
+    return !v->data || (is_float && v->stride[v->rank - 1] == 1);
+}
+
+static const op_view *present(const op_call *call, uint32_t input)
+{
+    return input < call->n_in && call->in[input].data ? &call->in[input] : 0;
+}
+
+/* Any dtype that ref takes, as long as rows are dense. */
+bool expert_accepts(const op_call *call)
+{
+    for (uint32_t i = W0; i <= W1; i++)
+        if (present(call, i) && call->in[i].stride[2] != 1)
+            return false;
+    return is_float_row(&call->in[X]) && is_float_row(&call->out[0]) &&
+           (!present(call, RESIDUAL) || is_float_row(&call->in[RESIDUAL]));
+}
+
+static char *element(const op_view *v, int64_t offset)
+{
+    return (char *)v->data + ir_row_bytes(v->dtype, offset);
+}
+
+/* Is x used where it lies: rows of f32 at one distance? */
+static bool x_in_place(const op_call *call)
+{
+    const op_view *x = &call->in[X];
+    return x->dtype == IR_F32 && x->dims[x->rank - 1] % 16 == 0 &&
+           (x->rank == 2 || x->stride[0] == x->dims[1] * x->stride[1]);
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* The next part of scratch, in whole cache lines; NULL where there is none yet, and only the size is asked for. */
+static void *take(char *scratch, size_t *used, size_t bytes)
+{
+    char *part = scratch ? scratch + *used : 0;
+    *used += (bytes + 63) / 64 * 64;
+    return part;
+}
+
+/* Columns of all pairs that fit into PAIRS_BYTES, but LINEAR_COLUMNS at least. */
+static int64_t kept_columns(int64_t n_pairs, int64_t columns)
+{
+    int64_t fit = PAIRS_BYTES / (4 * n_pairs) / LINEAR_COLUMNS * LINEAR_COLUMNS;
+    fit = fit < LINEAR_COLUMNS ? LINEAR_COLUMNS : fit;
+    return fit < columns ? fit : columns;
+}
+
+/* No less than these columns need, and never less for more pairs: a box is clipped to what is alive. */
+static size_t kept_bytes(int64_t n_pairs, int64_t columns)
+{
+    int64_t all = n_pairs * columns * 4, most = n_pairs * LINEAR_COLUMNS * 4;
+    most = most < PAIRS_BYTES ? PAIRS_BYTES : most;
+    return (size_t)(all < most ? all : most);
+}
+
+/* Where the parts of scratch begin; returns their size. */
+static size_t lay_out(const op_call *call, const ir_box *box, const linear_kernels *k, char *scratch, expert_task *task)
+{
+    linear_product *p = &task->product;
+    uint32_t last = call->out[0].rank - 1;
+    int64_t columns = box->hi[last] - box->lo[last];
+    size_t used = 0;
+    task->n_pairs = (box->hi[0] - box->lo[0]) * call->in[IDS].dims[1];
+    p->kernels = k;
+    p->k = call->in[W0].dims[2];
+    p->padded = round_up(p->k, 16);
+    task->block = linear_block_tokens(p->padded, task->n_pairs);
+    task->kept_columns = kept_columns(task->n_pairs, columns);
+    task->pairs = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->pairs);
+    task->rows = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->rows);
+    task->ends = take(scratch, &used, (size_t)call->in[W0].dims[0] * sizeof *task->ends);
+    task->x_scratch = take(scratch, &used, x_in_place(call) ? 0 : (size_t)(task->block * p->padded) * sizeof(float));
+    p->panel = take(scratch, &used, (size_t)linear_panel_floats(k, p->padded) * sizeof(float));
+    for (int i = 0; i < 2; i++)
+        task->sums[i] = take(scratch, &used, (size_t)task->block * LINEAR_COLUMNS * sizeof(float));
+    task->kept = take(scratch, &used, present(call, SCALE) ? kept_bytes(task->n_pairs, columns) : 0);
+    return used;
+}
+
+size_t expert_scratch_bytes(const op_call *call, const ir_box *box, const linear_kernels *k)
+{
+    expert_task task;
+    return lay_out(call, box, k, 0, &task);
+}
+
+static int64_t expert_of(const expert_task *task, int64_t pair)
+{
+    const op_view *ids = &task->call->in[IDS];
+    return experts_of_pair(ids, task->t0 + pair / ids->dims[1], pair % ids->dims[1], task->call->in[W0].dims[0]);
+}
+
+/* Counts, then sums of counts, then each pair to its expert's next place; those without an expert are left out. */
+static void sort_pairs(expert_task *task)
+{
+    int64_t n_experts = task->call->in[W0].dims[0], of_token = task->call->in[IDS].dims[1];
+    int32_t before = 0;
+    memset(task->ends, 0, (size_t)n_experts * sizeof *task->ends);
+    for (int64_t i = 0; i < task->n_pairs; i++)
+        if (expert_of(task, i) >= 0)
+            task->ends[expert_of(task, i)]++;
+    for (int64_t e = 0; e < n_experts; e++) {
+        int32_t n = task->ends[e];
+        task->ends[e] = before;
+        before += n;
+    }
+    for (int64_t i = 0; i < task->n_pairs; i++) {
+        int64_t e = expert_of(task, i);
+        if (e < 0)
+            continue;
+        int32_t at = task->ends[e]++;
+        task->pairs[at] = (int32_t)i;
+        task->rows[at] = (int32_t)(task->call->in[X].rank == 3 ? i : i / of_token);
+    }
+}
+
+/* The rows of x of n sorted pairs from `first` on, as padded f32. */
+static void prepare_x(expert_task *task, int64_t first, int64_t n)
+{
+    const op_view *x = &task->call->in[X];
+    linear_product *p = &task->product;
+    if (x_in_place(task->call)) {
+        const float *at = (const float *)(const void *)element(x, task->t0 * x->stride[0]);
+        p->x = (linear_rows){at, x->stride[x->rank - 2], n, task->rows + first};
+        return;
+    }
+    p->x = (linear_rows){task->x_scratch, p->padded, n, 0};
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = task->rows[first + i], of_token = x->rank == 3 ? x->dims[1] : 1;
+        int64_t offset =
+            (task->t0 + row / of_token) * x->stride[0] + row % of_token * (x->rank == 3 ? x->stride[1] : 0);
+        float *to = task->x_scratch + i * p->padded;
+        p->kernels->widen(element(x, offset), x->dtype, p->k, to);
+        memset(to + p->k, 0, (size_t)(p->padded - p->k) * sizeof *to);
+    }
+}
+
+/* An expert's weight as a matrix. */
+static op_view matrix_of(const op_view *w, int64_t expert)
+{
+    return (op_view){.data = element(w, expert * w->stride[0]),
+                     .dtype = w->dtype,
+                     .rank = 2,
+                     .dims = {w->dims[1], w->dims[2]},
+                     .stride = {w->stride[1], w->stride[2]}};
+}
+
+/* Sums of n columns from `column` on become rows of the result, or rows that are kept. */
+static void finish_rows(const expert_task *task, int64_t first, int64_t column, int64_t n)
+{
+    const op_call *call = task->call;
+    const op_view *out = &call->out[0];
+    bool keeps = present(call, SCALE);
+    int64_t of_token = call->in[IDS].dims[1];
+    linear_finish f = {.activation = task->activation, .n = n, .out_dtype = keeps ? IR_F32 : out->dtype};
+    for (int64_t i = 0; i < task->product.x.n; i++) {
+        int64_t pair = task->pairs[first + i];
+        f.a = task->sums[0] + i * LINEAR_COLUMNS;
+        f.b = task->activation != LINEAR_PLAIN ? task->sums[1] + i * LINEAR_COLUMNS : 0;
+        if (keeps)
+            f.out = task->kept + pair * task->kept_columns + column - task->lo;
+        else
+            f.out =
+                element(out, (task->t0 + pair / of_token) * out->stride[0] + pair % of_token * out->stride[1] + column);
+        task->product.kernels->finish(&f);
+    }
+}
+
+/* The sorted pairs first .. end - 1, which are all of an expert. */
+static void run_expert(expert_task *task, int64_t expert, int64_t first, int64_t end)
+{
+    const op_call *call = task->call;
+    linear_product *p = &task->product;
+    bool glu = task->activation != LINEAR_PLAIN;
+    op_view w0 = matrix_of(&call->in[W0], expert), w1 = glu ? matrix_of(&call->in[W1], expert) : w0;
+    bool has_direct = p->k % 32 == 0 && p->kernels->direct[w0.dtype] && p->kernels->direct[w1.dtype];
+    for (int64_t at = first, n; at < end; at += n) {
+        n = end - at < task->block ? end - at : task->block;
+        p->direct = n <= LINEAR_DIRECT_TOKENS && has_direct;
+        prepare_x(task, at, n);
+        for (int64_t c = task->lo; c < task->hi; c += LINEAR_COLUMNS) {
+            int64_t columns = task->hi - c < LINEAR_COLUMNS ? task->hi - c : LINEAR_COLUMNS;
+            linear_sum(p, &w0, c, columns, task->sums[0]);
+            if (glu)
+                linear_sum(p, &w1, c, columns, task->sums[1]);
+            finish_rows(task, at, c, columns);
+        }
+    }
+}
+
+/* The kept rows of a token, times its scales, added in the order of its experts, become a row of the result. */
+static void add_token(const expert_task *task, int64_t t)
+{
+    const op_call *call = task->call;
+    const op_view *scale = &call->in[SCALE], *residual = present(call, RESIDUAL), *out = &call->out[0];
+    int64_t of_token = call->in[IDS].dims[1], n = task->hi - task->lo, token = task->t0 + t;
+    float *sum = task->kept + t * of_token * task->kept_columns;
+    for (int64_t j = 0; j < of_token; j++) {
+        const float *row = sum + j * task->kept_columns;
+        bool has_expert = expert_of(task, t * of_token + j) >= 0;
+        float by = op_load(scale, token * scale->stride[0] + j * scale->stride[1]);
+        for (int64_t i = 0; j == 0 && i < n; i++)
+            sum[i] = has_expert ? by * row[i] : 0;
+        for (int64_t i = 0; j && has_expert && i < n; i++)
+            sum[i] += by * row[i];
+    }
+    linear_finish f = {.a = sum, .n = n, .out_dtype = out->dtype};
+    f.out = element(out, token * out->stride[0] + task->lo);
+    if (residual) {
+        f.residual = element(residual, token * residual->stride[0] + task->lo);
+        f.residual_dtype = residual->dtype;
+    }
+    task->product.kernels->finish(&f);
+}
+
+/* Pairs without an expert are zeros. */
+static void clear_pairs(const expert_task *task)
+{
+    const op_view *out = &task->call->out[0];
+    int64_t of_token = out->dims[1];
+    for (int64_t i = 0; i < task->n_pairs; i++)
+        if (expert_of(task, i) < 0)
+            memset(element(out, (task->t0 + i / of_token) * out->stride[0] + i % of_token * out->stride[1] + task->lo),
+                   0, (size_t)ir_row_bytes(out->dtype, task->hi - task->lo));
+}
+
+static void run_columns(expert_task *task)
+{
+    int32_t first = 0;
+    for (int64_t e = 0; e < task->call->in[W0].dims[0]; first = task->ends[e++])
+        run_expert(task, e, first, task->ends[e]);
+    if (!present(task->call, SCALE)) {
+        clear_pairs(task);
+        return;
+    }
+    for (int64_t t = 0; t < task->n_pairs / task->call->in[IDS].dims[1]; t++)
+        add_token(task, t);
+}
+
+void expert_run(const op_call *call, const ir_box *box, void *scratch, const linear_kernels *k)
+{
+    expert_task task = {.call = call, .t0 = box->lo[0], .activation = linear_activation_of(call->attributes[GLU].s)};
+    int64_t lo = box->lo[call->out[0].rank - 1], hi = box->hi[call->out[0].rank - 1];
+    lay_out(call, box, k, scratch, &task);
+    sort_pairs(&task);
+    int64_t step = present(call, SCALE) ? task.kept_columns : hi - lo;
+    for (int64_t c = lo; c < hi; c += step) {
+        task.lo = c;
+        task.hi = hi - c < step ? hi : c + step;
+        run_columns(&task);
+    }
+}

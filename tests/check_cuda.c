@@ -399,8 +399,10 @@ static mpk_status run_operator(mpk_context *cx, const item *it, unit *u, char *w
 
 /* ---- models ---- */
 
+/* In bf16 every token goes to every expert: of logits that are nearly equal the GPU may well choose others. */
 static model_config config_of(const item *it)
 {
+    const bool mixture = strcmp(it->family, "qwen3_moe") == 0 || strcmp(it->family, "mixtral") == 0;
     return (model_config){.family = str_from(it->family),
                           .n_layers = it->small ? 1 : 2,
                           .hidden_size = 192,
@@ -415,6 +417,11 @@ static model_config config_of(const item *it)
                           .attention_bias = strcmp(it->family, "qwen2") == 0,
                           .activation = STR("silu"),
                           .weight_dtype = IR_F32,
+                          .n_experts = mixture ? 5 : 0,
+                          .experts_per_token = it->dtype == IR_F32 ? 2 : 5,
+                          .expert_ffn_size = 96,
+                          .expert_every = 1,
+                          .normalize_experts = true,
                           .rope_size = 64,
                           .rope_theta = 10000,
                           .bos_token = -1};
@@ -802,6 +809,8 @@ static void list_items(int n, char **names)
         "qwen3-bf16-paper",
         "qwen3-bf16-graph",
         "qwen3-bf16-small",
+        "qwen3_moe-f32",
+        "mixtral-bf16",
     };
     for (const op_def *const *d = op_table; *d; d++)
         add_op(*d, n, names);

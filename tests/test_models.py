@@ -5,6 +5,7 @@ more than 1.5 times that of PyTorch's own bf16.
 """
 
 import json
+import struct
 import warnings
 
 import numpy
@@ -190,6 +191,76 @@ def test_experts_however_they_are_stored(name, tmp_path):
     assert any(n.endswith(".experts.gate_up_proj") for n in together)
     safetensors.torch.save_file(together, whole / "model.safetensors")
     assert numpy.array_equal(first, support.score(whole, tokens, tmp_path))
+
+
+def write_gguf(path, architecture, values, tensors):
+    """A GGUF file of these integers and floats, and of float32 tensors."""
+    def text(s):
+        return struct.pack("<Q", len(s)) + s.encode()
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values) + 1)
+    out += text("general.architecture") + struct.pack("<I", 8) + text(architecture)
+    for key, value in values.items():
+        kind = struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
+        out += text(f"{architecture}.{key}") + kind
+    data = b""
+    for name, t in tensors.items():
+        out += text(name) + struct.pack("<I", t.ndim) + struct.pack(f"<{t.ndim}Q", *reversed(t.shape))
+        out += struct.pack("<IQ", 0, len(data))
+        data += t.tobytes() + bytes(-t.nbytes % 32)
+    path.write_bytes(out + bytes(-len(out) % 32) + data)
+    return path
+
+
+GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+              "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+              "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate": "ffn_gate_inp"}
+
+
+def gguf_tensors(model, config, interleaved):
+    """The tensors as llama.cpp's converter names and stacks them; interleaved: rows of q and k for pairs that are
+    neighbours."""
+    out = {}
+    for name, t in model.state_dict().items():
+        t = t.numpy()
+        if name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"):
+            short = {"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm"}
+            out[short.get(name, "output") + ".weight"] = t
+            continue
+        layer, part = name.removeprefix("model.layers.").removesuffix(".weight").split(".", 1)
+        if interleaved and part.endswith(("q_proj", "k_proj")):
+            heads = config.num_attention_heads if part.endswith("q_proj") else config.num_key_value_heads
+            t = t.reshape(heads, 2, -1, t.shape[1]).swapaxes(1, 2).reshape(t.shape)
+        if part == "mlp.experts.gate_up_proj":
+            out[f"blk.{layer}.ffn_gate_exps.weight"], out[f"blk.{layer}.ffn_up_exps.weight"] = (
+                numpy.ascontiguousarray(half) for half in numpy.split(t, 2, axis=1))
+        elif part == "mlp.experts.down_proj":
+            out[f"blk.{layer}.ffn_down_exps.weight"] = t
+        else:
+            out[f"blk.{layer}.{GGUF_NAMES[part]}.weight"] = numpy.ascontiguousarray(t)
+    return out
+
+
+@pytest.mark.parametrize("name, architecture", [("qwen3moe", "qwen3moe"), ("mixtral-odd", "llama")])
+def test_experts_in_gguf(name, architecture, tmp_path):
+    model, config = make(name)
+    values = {"block_count": config.num_hidden_layers, "context_length": 512, "embedding_length": config.hidden_size,
+              "feed_forward_length": config.intermediate_size, "attention.head_count": config.num_attention_heads,
+              "attention.head_count_kv": config.num_key_value_heads,
+              "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+              "rope.freq_base": float(config.rope_parameters["rope_theta"]),
+              "expert_used_count": config.num_experts_per_tok, "expert_count": config.num_local_experts}
+    if architecture == "qwen3moe":
+        values |= {"expert_feed_forward_length": config.moe_intermediate_size, "attention.key_length": config.head_dim,
+                   "attention.value_length": config.head_dim}
+    path = write_gguf(tmp_path / "model.gguf", architecture, values,
+                      gguf_tensors(model, config, architecture == "llama"))
+    tokens = choose_tokens(model, config, 80)
+    found = support.score(path, tokens, tmp_path, "--kv", "f32")
+    expected = logits_of(model, tokens)
+    assert numpy.abs(found - expected).max() < 1e-4 * (expected.max() - expected.min())
+    if architecture == "qwen3moe":  # the same order of rows: the same bits
+        folder = support.save(model, tmp_path / "folder")
+        assert numpy.array_equal(found, support.score(folder, tokens, tmp_path, "--kv", "f32"))
 
 
 def test_all_fusions_agree(tmp_path):

@@ -1,0 +1,37 @@
+/* body_experts.c - generic bodies of mixtures of experts, route and expert_linear (device/task/experts.cuh). */
+#include "gen/body_print.h"
+
+enum { X, IDS, W0, W1, SCALE, RESIDUAL };
+enum { GLU };
+
+/* As enum in experts.cuh: experts of pairs and their order, two results of a group, tile, kept pairs. */
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    (void)c;
+    return 256 * 4 + 256 * 2 + 2 * 4 * 8 * 8 * 4 + 8 * 256 * 4 + 256 * 8 * 4;
+}
+
+/* A token goes to an expert once, so no more pairs share an expert than the graph has tokens. */
+static int pairs_at_once(const gen_call *c)
+{
+    int64_t n = gen_output(c, 0)->dims[0];
+    return n > 4 ? 8 : n > 2 ? 4 : n > 1 ? 2 : 1;
+}
+
+static mpk_status print_expert_linear(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    str glu = c->op->attributes[GLU].s;
+    const char *activation = str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
+    gen_print_head(c, n, out);
+    text_print(out,
+               "    static constexpr expert_use use = {in_x, in_ids, in_w0, in_w1, in_scale, in_residual, out_y, "
+               "ACTIVATE_%s};\n    expert_linear_run<%d, %d>(t, use);\n}\n",
+               activation, pairs_at_once(c), gen_input(c, SCALE) ? 1 : 4);
+    return MPK_OK;
+}
+
+GEN_PRINTER(route, "route_run", "b1b2")
+
+const gen_body gen_body_route = GEN_BODY("route", "experts", print_route, gen_scratch_reduce);
+const gen_body gen_body_expert_linear = GEN_BODY("expert_linear", "experts", print_expert_linear, scratch_bytes);

@@ -40,8 +40,7 @@ def run(folder, requests, tmp_path, *options):
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory):
-    return tiny.model(tmp_path_factory.mktemp("mixture") / "model", family="Qwen3Moe", head_dim=8, num_experts=6,
-                      num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True)
+    return tiny.mixture(tmp_path_factory.mktemp("mixture") / "model")
 
 
 @pytest.mark.parametrize("kind", ["folder", "mixture"])

@@ -20,6 +20,11 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    return tiny.mixture(tmp_path_factory.mktemp("mixture") / "model")
+
+
+@pytest.fixture(scope="module")
 def preload(tmp_path_factory):
     path = tmp_path_factory.mktemp("preload") / "fail_allocation.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", path, support.ROOT / "tests/fail_allocation.c"], check=True)
@@ -47,15 +52,16 @@ def requests(tmp_path_factory):
 
 @pytest.mark.parametrize("arguments", [
     "run FOLDER -p PROMPT -n 3 --threads 2",
+    "run MIXTURE -p PROMPT -n 3 --threads 2",
     "tokenize FOLDER -p PROMPT --add-special",
     "tokenize GGUF/llama.gguf -p PROMPT",
     "tokenize GGUF/vocab.gguf -p PROMPT",
     "batch FOLDER REQUESTS --threads 1 --max-batch 1 --context 32 --quiet",
 ], ids=lambda arguments: "-".join(arguments.replace("/", " ").split()[:3:2]))
-def test_every_allocation_may_fail(folder, requests, preload, tmp_path, arguments):
+def test_every_allocation_may_fail(folder, mixture, requests, preload, tmp_path, arguments):
     """An error that says memory, and nothing left behind; or the same answer, where mpk can do without."""
     log = tmp_path / "log"
-    words = {"FOLDER": folder, "PROMPT": "in the é", "REQUESTS": requests}
+    words = {"FOLDER": folder, "MIXTURE": mixture, "PROMPT": "in the é", "REQUESTS": requests}
     command = [str(support.MPK)] + [str(words.get(word, word)) for word in arguments.split()]
     command = [word.replace("GGUF", str(support.ROOT / "tests/corpus/gguf")) for word in command]
 
@@ -85,9 +91,12 @@ def test_every_allocation_may_fail(folder, requests, preload, tmp_path, argument
     print(f"{made} allocations, every {step}th made to fail, {failed} ended in an error, the rest did without")
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_damaged_files(folder, name, tmp_path):
+@pytest.mark.parametrize("kind, name", [("folder", "config.json"), ("folder", "model.safetensors"),
+                                        ("folder", "tokenizer.json"), ("mixture", "config.json"),
+                                        ("mixture", "model.safetensors")])
+def test_damaged_files(kind, name, tmp_path, request):
     """Cut short or with flipped bits: an error or another text, never a crash."""
+    folder = request.getfixturevalue(kind)
     copy = tmp_path / "model"
     copy.mkdir()
     for file in folder.iterdir():

@@ -40,5 +40,11 @@ def model(folder, generator=None, family="Llama", **more):
     return folder
 
 
+def mixture(folder, **more):
+    """The same with a mixture of experts, Qwen3-MoE."""
+    return model(folder, family="Qwen3Moe", **{**dict(head_dim=8, num_experts=6, num_experts_per_tok=2,
+                                                      moe_intermediate_size=40, norm_topk_prob=True), **more})
+
+
 def config_of(folder):
     return json.loads((folder / "config.json").read_text())

@@ -162,10 +162,10 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
 
 static ir_graph *random_decoder(world *w)
 {
-    static const char *const families[] = {"qwen3", "llama", "qwen2", "mistral"};
+    static const char *const families[] = {"qwen3", "llama", "qwen2", "mistral", "qwen3_moe", "mixtral"};
     static const char *const activations[] = {"silu", "gelu", "gelu_tanh"};
     uint32_t kv_heads = 1 + pick(w, 2), head = 8u << pick(w, 2), tokens = 1 + pick(w, 5);
-    model_config c = {.family = str_from(families[pick(w, 4)]),
+    model_config c = {.family = str_from(families[pick(w, 6)]),
                       .n_layers = 1 + pick(w, 2),
                       .hidden_size = 16 + 8 * pick(w, 4),
                       .n_heads = kv_heads * (1 + pick(w, 3)),
@@ -180,6 +180,11 @@ static ir_graph *random_decoder(world *w)
                       .mlp_bias = pick(w, 2),
                       .activation = str_from(activations[pick(w, 3)]),
                       .window = pick(w, 2) ? 5 : 0,
+                      .n_experts = 2 + pick(w, 4),
+                      .experts_per_token = 1 + pick(w, 2),
+                      .expert_ffn_size = 8 + pick(w, 20),
+                      .expert_every = 1 + pick(w, 2),
+                      .normalize_experts = pick(w, 2),
                       .rope_interleaved = pick(w, 2),
                       .rope_size = head,
                       .rope_theta = 10000};

@@ -39,10 +39,12 @@ static void add_model(text *t, const engine_build *b)
     json_write_str(t, c->family);
     text_print(t,
                ", \"layers\": %u, \"hidden_size\": %u, \"heads\": %u, \"kv_heads\": %u, \"head_size\": %u, "
-               "\"ffn_size\": %u, \"vocab_size\": %u, \"trained_context\": %u, \"tied_embeddings\": %s, "
+               "\"ffn_size\": %u, \"experts\": %u, \"experts_per_token\": %u, \"expert_ffn_size\": %u, \"vocab_size\": "
+               "%u, \"trained_context\": %u, \"tied_embeddings\": %s, "
                "\"weights_present\": %s, \"tokenizer_present\": %s}",
-               c->n_layers, c->hidden_size, c->n_heads, c->n_kv_heads, c->head_size, c->ffn_size, c->vocab_size,
-               c->max_positions, c->tied_embeddings ? "true" : "false", b->model.tensors.n ? "true" : "false",
+               c->n_layers, c->hidden_size, c->n_heads, c->n_kv_heads, c->head_size, c->ffn_size, c->n_experts,
+               c->experts_per_token, c->expert_ffn_size, c->vocab_size, c->max_positions,
+               c->tied_embeddings ? "true" : "false", b->model.tensors.n ? "true" : "false",
                b->model.tokenizer ? "true" : "false");
 }
 

@@ -118,7 +118,10 @@ static uint64_t gpu_weight_bytes(const load_model *model)
     if (model->tensors.n)
         return n;
     n = (uint64_t)c->vocab_size * H * (c->tied_embeddings ? 1 : 2);
-    n += c->n_layers * H * (2 * K * (c->n_heads + (uint64_t)c->n_kv_heads) + 3ull * c->ffn_size);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint64_t ffn = model_has_experts(c, i) ? (uint64_t)c->n_experts * c->expert_ffn_size : c->ffn_size;
+        n += H * (2 * K * (c->n_heads + (uint64_t)c->n_kv_heads) + 3 * ffn);
+    }
     return n * (c->weight_dtype == IR_F32 ? 4 : 2);
 }
 

@@ -100,6 +100,8 @@ mpk_status model_check_family(mpk_context *cx, str family);
 /* Refuse what cannot be: zero sizes, heads that do not divide, absurd sizes.  MPK_EFORMAT, MPK_EUNSUPPORTED (unknown
  * family). */
 mpk_status model_check(mpk_context *cx, const model_config *c);
+/* True if this layer has experts in place of one feed-forward. */
+bool model_has_experts(const model_config *c, uint32_t layer);
 /* Find the family, check, build, verify. */
 mpk_status model_build(mpk_context *cx, arena *a, const model_config *c, const model_shape *s, const model_weights *w,
                        ir_graph **out);

@@ -124,6 +124,12 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
     return check_rope(cx, c);
 }
 
+bool model_has_experts(const model_config *c, uint32_t layer)
+{
+    bool dense = c->dense_layers[layer / 64] >> layer % 64 & 1;
+    return c->n_experts && (layer + 1) % c->expert_every == 0 && !dense;
+}
+
 /* These are ours to get right, not a file's: MPK_EARG. */
 static mpk_status check_shape(mpk_context *cx, const model_shape *s)
 {

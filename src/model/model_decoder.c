@@ -158,13 +158,6 @@ ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
     return decoder_linear(d, h, "mlp.down_proj", c->hidden_size, c->ffn_size, c->mlp_bias);
 }
 
-bool decoder_has_experts(const decoder *d)
-{
-    const model_config *c = d->c;
-    bool dense = c->dense_layers[d->layer / 64] >> d->layer % 64 & 1;
-    return c->n_experts && (d->layer + 1) % c->expert_every == 0 && !dense;
-}
-
 /* The layer's weights of all experts, one behind the other: [E, rows, columns]. */
 static ir_tensor_id add_stack(decoder *d, const char *what, int64_t rows, int64_t columns)
 {

@@ -40,8 +40,6 @@ ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char 
 /* x + the sum of the layer's experts that h[T, D] goes to, each down(activation(gate(h)) * up(h)) and counted as the
  * router says; round: what they count is rounded to h's dtype. */
 ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool round);
-/* True if the present layer has experts. */
-bool decoder_has_experts(const decoder *d);
 
 /* x + attention over the norm of x; head_norms: with an RMS norm over each head of q and k before the rotation. */
 ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias, bool head_norms);

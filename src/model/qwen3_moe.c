@@ -9,7 +9,7 @@ static ir_tensor_id layer(decoder *d, ir_tensor_id x)
 {
     x = decoder_attend(d, x, d->c->attention_bias, d->c->attention_out_bias, true);
     ir_tensor_id h = decoder_norm(d, x, "post_attention_layernorm");
-    if (decoder_has_experts(d))
+    if (model_has_experts(d->c, d->layer))
         return decoder_experts(d, h, x, true);
     return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
 }

@@ -45,6 +45,10 @@ static ir_graph *build(bed *b, const char *family, uint32_t n_tokens)
                            .tied_embeddings = true,
                            .activation = STR("silu"),
                            .weight_dtype = IR_F32,
+                           .n_experts = 5,
+                           .experts_per_token = 2,
+                           .expert_ffn_size = 24,
+                           .expert_every = 1,
                            .rope_size = 16,
                            .rope_theta = 10000,
                            .bos_token = -1};
@@ -111,6 +115,7 @@ static void company_changes_no_bit(void **state)
     for (uint64_t round = 0; round < 3; round++) {
         assert_int_equal(count("llama", 1, FEW_TOKENS, seed + round), 0);
         assert_int_equal(count("qwen3", 2, FEW_TOKENS, seed + round), 0);
+        assert_int_equal(count("qwen3_moe", 1, FEW_TOKENS, seed + round), 0);
     }
 }
 

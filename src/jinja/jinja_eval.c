@@ -23,11 +23,17 @@ mpk_status jinja_refuse(jrun *r, const char *format, ...)
     FAIL(r->cx, MPK_EUNSUPPORTED, "chat template, line %u: %s", r->line, words);
 }
 
-mpk_status jinja_charge(jrun *r, size_t bytes)
+mpk_status jinja_work(jrun *r, uint64_t bytes)
 {
     r->steps += bytes / 32 + 1;
     CHECK(r->cx, r->steps <= JINJA_MAX_STEPS, MPK_ELIMIT,
           "chat template, line %u: it does not come to an end after %d steps", r->line, JINJA_MAX_STEPS);
+    return MPK_OK;
+}
+
+mpk_status jinja_charge(jrun *r, size_t bytes)
+{
+    TRY(jinja_work(r, bytes));
     CHECK(r->cx, bytes <= JINJA_MAX_MEMORY && r->a->reserved_bytes <= JINJA_MAX_MEMORY - bytes, MPK_ELIMIT,
           "chat template, line %u: it takes more than %zu MiB of memory", r->line, JINJA_MAX_MEMORY >> 20);
     return MPK_OK;

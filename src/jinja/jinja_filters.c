@@ -27,7 +27,7 @@ static mpk_status filter_trim(jrun *r, jval v, const jargs *args, jval *out)
         TRY(jinja_need_str(r, chars, "trim", &set));
         set = set.n ? set : STR("");
     }
-    TRY(jinja_charge(r, out->text.n + set.n * 32));
+    TRY(jinja_work(r, out->text.n * (uint64_t)(set.n + 1)));
     out->text = jinja_strip(out->text, set, true, true);
     return MPK_OK;
 }

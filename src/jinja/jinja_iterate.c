@@ -94,6 +94,7 @@ mpk_status jinja_attribute_path(jrun *r, jval item, jval attribute, jval otherwi
     *out = item;
     if (attribute.kind == J_ABSENT || attribute.kind == J_NONE)
         return MPK_OK;
+    TRY(jinja_work(r, attribute.kind == J_STR ? attribute.text.n : 0));
     if (attribute.kind != J_STR) {
         TRY(jinja_get_item(r, item, attribute, out));
         if (out->kind == J_UNDEFINED && otherwise.kind != J_ABSENT)

@@ -131,7 +131,11 @@ static mpk_status split_words(jrun *r, str s, int64_t most, bool from_right, jli
 static mpk_status split_at(jrun *r, str s, str sep, int64_t most, bool from_right, jlist *out)
 {
     for (int64_t i = 0; most < 0 || i < most; i++) {
-        size_t at = from_right ? jinja_rfind(s, sep) : jinja_find(s, sep);
+        size_t at = SIZE_MAX;
+        if (from_right)
+            TRY(jinja_rfind(r, s, sep, &at));
+        else
+            at = jinja_find(s, sep);
         if (at == SIZE_MAX)
             break;
         str left = {s.at, at}, right = {s.at + at + sep.n, s.n - at - sep.n};
@@ -225,7 +229,9 @@ static mpk_status partition_at(jrun *r, jval self, const jargs *args, bool last,
     if (!at.n)
         return jinja_fail(r, "partition: the separator is empty");
     TRY(jinja_charge(r, self.text.n));
-    size_t i = last ? jinja_rfind(self.text, at) : jinja_find(self.text, at);
+    size_t i = jinja_find(self.text, at);
+    if (last)
+        TRY(jinja_rfind(r, self.text, at, &i));
     const str s = self.text, none = {s.at, 0};
     TRY(jinja_make_list(r, J_TUPLE, 3, out));
     TRY(push_part(r, out->list, i == SIZE_MAX ? (last ? none : s) : (str){s.at, i}));
@@ -305,7 +311,9 @@ static mpk_status find_method(jrun *r, jval self, const jargs *args, bool last, 
     TRY(jinja_bind(r, "find", args, "/sub start end", 1, a));
     TRY(jinja_need_str(r, a[0], "find", &what));
     TRY(search_range(r, self.text, a[1], a[2], "find", &in, &skipped, &valid));
-    size_t at = !valid ? SIZE_MAX : last ? jinja_rfind(in, what) : jinja_find(in, what);
+    size_t at = valid && !last ? jinja_find(in, what) : SIZE_MAX;
+    if (valid && last)
+        TRY(jinja_rfind(r, in, what, &at));
     *out = at == SIZE_MAX ? -1 : skipped + (int64_t)jinja_chars((str){in.at, at});
     return MPK_OK;
 }
@@ -370,6 +378,7 @@ static mpk_status affix_method(jrun *r, jval self, const jargs *args, bool ends,
     for (size_t i = 0; i < (several ? a[0].list->n : 1) && !found; i++) {
         TRY(jinja_charge(r, 1));
         TRY(jinja_need_str(r, at[i], name, &what));
+        TRY(jinja_work(r, what.n));
         found = valid && begins_or_ends(in, what, ends);
     }
     *out = jinja_bool(found);
@@ -398,7 +407,7 @@ static mpk_status strip_method(jrun *r, jval self, const jargs *args, bool left,
         set = set.n ? set : STR("");
     } else if (chars.kind == J_UNDEFINED)
         return jinja_fail_undefined(r, chars);
-    TRY(jinja_charge(r, self.text.n + set.n * 32));
+    TRY(jinja_work(r, self.text.n * (uint64_t)(set.n + 1)));
     return give(self, jinja_strip(self.text, set, left, right), out);
 }
 
@@ -423,6 +432,7 @@ static mpk_status cut_affix(jrun *r, jval self, const jargs *args, bool ends, jv
     str what = {0}, s = self.text;
     TRY(jinja_bind(r, "remove", args, "/affix", 1, &a));
     TRY(jinja_need_str(r, a, "remove", &what));
+    TRY(jinja_work(r, what.n));
     if (begins_or_ends(s, what, ends))
         s = (str){s.at + (ends ? 0 : what.n), s.n - what.n};
     return give(self, s, out);

@@ -421,6 +421,8 @@ mpk_status jinja_fail(jrun *r, const char *format, ...) BASE_PRINTF(2, 3);
 mpk_status jinja_refuse(jrun *r, const char *format, ...) BASE_PRINTF(2, 3);
 /* Count work on so many bytes or 32 times so many items, and see that there is memory for them.  MPK_ELIMIT. */
 mpk_status jinja_charge(jrun *r, size_t bytes);
+/* The same, of work that makes nothing. */
+mpk_status jinja_work(jrun *r, uint64_t bytes);
 mpk_status jinja_deeper(jrun *r);
 /* Names for messages. */
 const char *jinja_type_name(jval v);
@@ -566,7 +568,7 @@ bool jinja_is_class(str s, jclass c);
 bool jinja_is_printable(uint32_t c);
 /* Offset of the first (last) `what` in s, SIZE_MAX if there is none. */
 size_t jinja_find(str s, str what);
-size_t jinja_rfind(str s, str what);
+mpk_status jinja_rfind(jrun *r, str s, str what, size_t *out);
 /* Room for n bytes of text in the arena, behind `before` in place if that is the newest text. */
 mpk_status jinja_text_room(jrun *r, str before, size_t n, char **out);
 mpk_status jinja_copy(jrun *r, str s, str *out);

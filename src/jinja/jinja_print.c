@@ -6,6 +6,8 @@
 
 /* ---- numbers ---- */
 
+enum { FLOAT_WORK = 1024 }; /* see jinja_work */
+
 /* The fewest digits that read back as x, as digits d1d2... and the exponent of 0.d1d2... */
 static int shortest_digits(double x, char digits[32], int *n, bool *failed)
 {
@@ -168,7 +170,8 @@ static mpk_status repr_scalar(jrun *r, jval v, text *out)
     case J_BIG:
         text_add(out, v.text.at, v.text.n);
         return MPK_OK;
-    case J_FLOAT:
+    case J_FLOAT: /* its shortest digits are found by trying */
+        TRY(jinja_work(r, FLOAT_WORK));
         jinja_float_repr(out, v.number);
         return MPK_OK;
     default:
@@ -321,6 +324,7 @@ static mpk_status json_scalar(jrun *r, jval v, const jjson *style, text *out)
     case J_BIG:
         return jinja_repr(r, v, out);
     case J_FLOAT:
+        TRY(jinja_work(r, FLOAT_WORK));
         json_float(out, v.number);
         return MPK_OK;
     case J_STR:

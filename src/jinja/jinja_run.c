@@ -9,7 +9,7 @@
 
 mpk_status jinja_bind_name(jrun *r, jscope *s, str name, jval v)
 {
-    TRY(jinja_charge(r, s->n));
+    TRY(jinja_work(r, s->n * (uint64_t)(1 + name.n / 32)));
     for (size_t i = 0; i < s->n; i++)
         if (str_equal(s->at[i].name, name)) {
             s->at[i].value = v;
@@ -35,7 +35,7 @@ mpk_status jinja_open_scope(jrun *r, jscope *outer, const jnames *hidden, jscope
 mpk_status jinja_lookup(jrun *r, str name, jval *out)
 {
     for (const jscope *s = r->scope; s; s = s->outer) {
-        TRY(jinja_charge(r, s->n));
+        TRY(jinja_work(r, s->n * (uint64_t)(1 + name.n / 32)));
         for (size_t i = 0; i < s->n; i++)
             if (str_equal(s->at[i].name, name)) {
                 *out = s->at[i].value.kind == J_ABSENT ? jinja_undefined(name) : s->at[i].value;

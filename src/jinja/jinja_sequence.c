@@ -109,6 +109,7 @@ static mpk_status list_key(jrun *r, jval item, jval attribute, bool case_sensiti
         TRY(fold(r, &key, case_sensitive));
         return jinja_push(r, out->list, key);
     }
+    TRY(jinja_work(r, attribute.text.n));
     for (size_t at = 0, end; at <= attribute.text.n; at = end + 1) {
         for (end = at; end < attribute.text.n && attribute.text.at[end] != ','; end++)
             ;

@@ -102,14 +102,20 @@ size_t jinja_find(str s, str what)
     return at ? (size_t)(at - s.at) : SIZE_MAX;
 }
 
-size_t jinja_rfind(str s, str what)
+/* By trying each place: what that costs is counted. */
+mpk_status jinja_rfind(jrun *r, str s, str what, size_t *out)
 {
+    *out = SIZE_MAX;
     if (what.n > s.n)
-        return SIZE_MAX;
-    for (size_t i = s.n - what.n + 1; i-- > 0;)
+        return MPK_OK;
+    for (size_t i = s.n - what.n + 1; i-- > 0 && *out == SIZE_MAX;) {
+        if (what.n && s.at[i] != what.at[0])
+            continue;
+        TRY(jinja_work(r, what.n));
         if (!what.n || memcmp(s.at + i, what.at, what.n) == 0)
-            return i;
-    return SIZE_MAX;
+            *out = i;
+    }
+    return MPK_OK;
 }
 
 /* ---- classes ---- */

@@ -65,6 +65,8 @@ enum { INDEXED_FROM = 16 };
 static mpk_status find_entry(jrun *r, const jdict *d, jval key, size_t *out)
 {
     uint64_t at;
+    if (key.kind == J_STR)
+        TRY(jinja_work(r, key.text.n * (uint64_t)(d->is_indexed ? 2 : d->n + 1)));
     if (key.kind == J_STR && d->is_indexed) {
         *out = map_get(&d->texts, key.text, &at) ? (size_t)at : d->n;
         return jinja_charge(r, 1);

@@ -7,15 +7,9 @@
 #ifndef CPU_LINEAR_KERNELS_H
 #define CPU_LINEAR_KERNELS_H
 
+#include "cpu/block_kernels.h"
 #include "cpu/expert_fast.h"
 #include "cpu/norm_kernels.h"
-
-V_INLINE float half_at(const uint8_t *p)
-{
-    uint16_t h;
-    memcpy(&h, p, sizeof h);
-    return _cvtsh_ss(h);
-}
 
 /* ---- 32 weights of a row, the group-th, as two vectors ---- */
 
@@ -23,10 +17,9 @@ V_INLINE float half_at(const uint8_t *p)
  * free where one from a register takes the same ports as the permutations. */
 V_INLINE void load_scales(ir_dtype dtype, const uint8_t *row, int64_t group, float scale[4])
 {
-    if (dtype == IR_Q4_1)
-        _mm_storeu_ps(scale, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)(row + group * 20))));
-    else if (dtype == IR_Q8_0)
-        _mm_storeu_ps(scale, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)(row + group * 34))));
+    int64_t bytes = dtype == IR_Q4_1 ? 20 : dtype == IR_Q5_0 ? 22 : dtype == IR_Q5_1 ? 24 : dtype == IR_Q8_0 ? 34 : 0;
+    if (bytes)
+        _mm_storeu_ps(scale, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)(row + group * bytes))));
     else if (dtype == IR_Q4_0)
         _mm_storeu_ps(scale, _mm_mul_ps(_mm_setr_ps(1, -8, 0, 0), _mm_set1_ps(half_at(row + group * 18))));
 }
@@ -55,44 +48,39 @@ V_INLINE void load_q4_1(const uint8_t *row, int64_t group, const float *scale, v
     load_levels(v_make_levels(v_set(scale[0]), v_set(scale[1])), row + group * 20 + 4, w);
 }
 
-/* The 6-bit scale and minimum of group j of a Q4_K block, out of 12 bytes. */
-V_INLINE void q4_k_scales(const uint8_t *s, int64_t j, float *scale, float *min)
+/* The 16 bits from *p on, each as bit 4 of a byte. */
+V_INLINE __m128i fifth_bits(const uint8_t *p)
 {
-    if (j < 4) {
-        *scale = (float)(s[j] & 63);
-        *min = (float)(s[j + 4] & 63);
-    } else {
-        *scale = (float)((s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
-        *min = (float)((s[j + 4] >> 4) | (s[j] >> 6) << 4);
-    }
+    const __m128i bit = _mm_set1_epi64x((long long)0x8040201008040201u);
+    __m128i bits = _mm_shuffle_epi8(_mm_set1_epi16((short)(p[0] | p[1] << 8)),
+                                    _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
+    return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(bits, bit), bit), _mm_set1_epi8(16));
 }
 
-V_INLINE void load_q4_k(const uint8_t *row, int64_t group, vf w[2])
+/* 32 fifth bits, then 16 bytes in two halves: q less `below`. */
+V_INLINE void load_five_bits(const uint8_t *p, int below, vf q[2])
 {
-    const uint8_t *block = row + (group >> 3) * 144;
-    int64_t j = group & 7;
-    float scale, min;
-    q4_k_scales(block + 4, j, &scale, &min);
-    v_levels levels = v_make_levels(v_set(half_at(block) * scale), v_set(-(half_at(block + 2) * min)));
-    const uint8_t *q = block + 16 + (j >> 1) * 32;
-    int shift = (int)(j & 1) * 4;
-    w[0] = v_level(levels, vi_shr(vi_load_u8(q), shift));
-    w[1] = v_level(levels, vi_shr(vi_load_u8(q + 16), shift));
-}
-
-V_INLINE void load_q6_k(const uint8_t *row, int64_t group, vf w[2])
-{
-    const uint8_t *block = row + (group >> 3) * 210;
-    int64_t half = group >> 2 & 1, j = group & 3;
-    const uint8_t *low = block + half * 64 + (j & 1) * 32, *high = block + 128 + half * 32;
-    const int8_t *scale = (const int8_t *)block + 192 + half * 8 + j * 2;
-    float d = half_at(block + 208);
+    const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(p + 4)), nibbles = _mm_set1_epi8(15),
+                  less = _mm_set1_epi8((char)below);
+    __m128i half[2] = {_mm_and_si128(low, nibbles), _mm_and_si128(_mm_srli_epi16(low, 4), nibbles)};
     for (int i = 0; i < 2; i++) {
-        vi q = vi_and(vi_shr(vi_load_u8(low + 16 * i), (int)(j >> 1) * 4), vi_set(15));
-        vi top = vi_and(vi_shr(vi_load_u8(high + 16 * i), (int)j * 2), vi_set(3));
-        q = vi_sub(vi_or(q, vi_shl(top, 4)), vi_set(32));
-        w[i] = v_mul(vi_float(q), v_set(d * (float)scale[i]));
+        half[i] = _mm_sub_epi8(_mm_or_si128(half[i], fifth_bits(p + 2 * i)), less);
+        q[i] = vi_float(vi_load_i8(&half[i]));
     }
+}
+
+V_INLINE void load_q5_0(const uint8_t *row, int64_t group, const float *scale, vf w[2])
+{
+    load_five_bits(row + group * 22 + 2, 16, w);
+    for (int i = 0; i < 2; i++)
+        w[i] = v_mul(w[i], v_set(scale[0]));
+}
+
+V_INLINE void load_q5_1(const uint8_t *row, int64_t group, const float *scale, vf w[2])
+{
+    load_five_bits(row + group * 24 + 4, 0, w);
+    for (int i = 0; i < 2; i++)
+        w[i] = v_fma(w[i], v_set(scale[0]), v_set(scale[1]));
 }
 
 /* dtype is a constant wherever this is used: one case remains. */
@@ -104,10 +92,10 @@ V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, co
         load_q4_1(row, group, scale, w);
     else if (dtype == IR_Q8_0)
         load_q8_0(row, group, scale, w);
-    else if (dtype == IR_Q4_K)
-        load_q4_k(row, group, w);
-    else if (dtype == IR_Q6_K)
-        load_q6_k(row, group, w);
+    else if (dtype == IR_Q5_0)
+        load_q5_0(row, group, scale, w);
+    else if (dtype == IR_Q5_1)
+        load_q5_1(row, group, scale, w);
     else
         for (int i = 0; i < 2; i++)
             w[i] = row_load(row, dtype, group * 32 + 16 * i, 16);
@@ -157,6 +145,35 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
         v_sum8(acc + i, out + i);
 }
 
+/* The same for blocks of 256, rows k0 / 256 to k1 / 256 of them. */
+V_INLINE void direct_parts(ir_dtype dtype, int nt, int nr, const float *const *x, const uint8_t *const *row, int64_t b0,
+                           int64_t b1, float *out)
+{
+    vf acc[16];
+    block_parts parts[8];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        acc[i] = v_zero();
+    const uint8_t *ahead = row[0];
+    int64_t block_bytes = ir_dtype_table[dtype].block_bytes;
+    for (int64_t b = b0; b < b1; b++) {
+        ask_ahead(ahead + b * block_bytes * nr, block_bytes * nr);
+        for (int r = 0; r < nr; r++)
+            take_block(dtype, row[r] + b * block_bytes, &parts[r]);
+        for (int i = 0; i < 16; i++)
+#pragma GCC unroll 8
+            for (int r = 0; r < nr; r++) {
+                vf w = block_weights(dtype, &parts[r], i);
+#pragma GCC unroll 4
+                for (int t = 0; t < nt; t++)
+                    acc[t * nr + r] = v_fma(w, v_load(x[t] + BLOCK_WEIGHTS * b + 16 * i), acc[t * nr + r]);
+            }
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < nt * nr; i += 8)
+        v_sum8(acc + i, out + i);
+}
+
 V_INLINE void sums_put(float *sums, const float *from, int64_t n, bool add)
 {
     for (int64_t i = 0; i < n; i++)
@@ -175,7 +192,10 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, int nr, linear_rows x, const u
     for (int64_t r0 = 0; r0 < n; r0 += nr) {
         for (int64_t r = 0; r < nr; r++)
             row[r] = w + (r0 + r < n ? r0 + r : n - 1) * row_bytes;
-        direct_block(dtype, nt, nr, token, row, k0 / 32, k1 / 32, out);
+        if (has_parts(dtype))
+            direct_parts(dtype, nt, nr, token, row, k0 / BLOCK_WEIGHTS, k1 / BLOCK_WEIGHTS, out);
+        else
+            direct_block(dtype, nt, nr, token, row, k0 / 32, k1 / 32, out);
         for (int64_t t = 0; t < x.n; t++)
             sums_put(sums + t * ld + r0, out + t * nr, n - r0 < nr ? n - r0 : nr, add);
     }
@@ -205,7 +225,12 @@ LINEAR_DIRECT(bf16, IR_BF16)
 LINEAR_DIRECT(q8_0, IR_Q8_0)
 LINEAR_DIRECT(q4_0, IR_Q4_0)
 LINEAR_DIRECT(q4_1, IR_Q4_1)
+LINEAR_DIRECT(q5_0, IR_Q5_0)
+LINEAR_DIRECT(q5_1, IR_Q5_1)
+LINEAR_DIRECT(q2_k, IR_Q2_K)
+LINEAR_DIRECT(q3_k, IR_Q3_K)
 LINEAR_DIRECT(q4_k, IR_Q4_K)
+LINEAR_DIRECT(q5_k, IR_Q5_K)
 LINEAR_DIRECT(q6_k, IR_Q6_K)
 
 /* ---- unpack ---- */
@@ -222,30 +247,40 @@ V_INLINE void unpack_groups(ir_dtype dtype, const void *from, int64_t n, float *
     }
 }
 
+V_INLINE void unpack_parts(ir_dtype dtype, const void *from, int64_t n, float *to)
+{
+    block_parts parts;
+    for (int64_t b = 0; b < n / BLOCK_WEIGHTS; b++) {
+        take_block(dtype, (const uint8_t *)from + b * ir_dtype_table[dtype].block_bytes, &parts);
+        for (int i = 0; i < 16; i++)
+            v_store(to + BLOCK_WEIGHTS * b + 16 * i, block_weights(dtype, &parts, i));
+    }
+}
+
 static void widen_row(const void *from, ir_dtype dtype, int64_t n, float *to)
 {
     for (int64_t i = 0; i < n; i += 16)
         v_store_n(to + i, n - i, row_load(from, dtype, i, n - i));
 }
 
+#define UNPACK(how, name)       \
+    case name:                  \
+        how(name, from, n, to); \
+        return true;
+
 static bool unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
 {
     switch (dtype) {
-    case IR_Q8_0:
-        unpack_groups(IR_Q8_0, from, n, to);
-        return true;
-    case IR_Q4_0:
-        unpack_groups(IR_Q4_0, from, n, to);
-        return true;
-    case IR_Q4_1:
-        unpack_groups(IR_Q4_1, from, n, to);
-        return true;
-    case IR_Q4_K:
-        unpack_groups(IR_Q4_K, from, n, to);
-        return true;
-    case IR_Q6_K:
-        unpack_groups(IR_Q6_K, from, n, to);
-        return true;
+        UNPACK(unpack_groups, IR_Q4_0)
+        UNPACK(unpack_groups, IR_Q4_1)
+        UNPACK(unpack_groups, IR_Q5_0)
+        UNPACK(unpack_groups, IR_Q5_1)
+        UNPACK(unpack_groups, IR_Q8_0)
+        UNPACK(unpack_parts, IR_Q2_K)
+        UNPACK(unpack_parts, IR_Q3_K)
+        UNPACK(unpack_parts, IR_Q4_K)
+        UNPACK(unpack_parts, IR_Q5_K)
+        UNPACK(unpack_parts, IR_Q6_K)
     case IR_F32:
     case IR_F16:
     case IR_BF16:
@@ -255,6 +290,7 @@ static bool unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
         return false;
     }
 }
+#undef UNPACK
 
 /* ---- panel ---- */
 
@@ -362,7 +398,12 @@ static const linear_kernels linear_set = {
                [IR_Q8_0] = direct_q8_0,
                [IR_Q4_0] = direct_q4_0,
                [IR_Q4_1] = direct_q4_1,
+               [IR_Q5_0] = direct_q5_0,
+               [IR_Q5_1] = direct_q5_1,
+               [IR_Q2_K] = direct_q2_k,
+               [IR_Q3_K] = direct_q3_k,
                [IR_Q4_K] = direct_q4_k,
+               [IR_Q5_K] = direct_q5_k,
                [IR_Q6_K] = direct_q6_k},
     .unpack = unpack_row,
     .panel = panel,

@@ -1,0 +1,189 @@
+/* block_kernels.h - blocks of 256 weights (Q2_K ... Q6_K) as bytes and scales.
+ *
+ * The formats differ in how they pack bits and scales (ir/blocks.c has the layouts); all of them say that a weight is
+ * scale * q + offset, with one scale and offset for 16 or 32 neighbours.  So a block is taken apart first, 32 weights
+ * at a time by operations on bytes, into q as bytes and scales as floats; then one loop serves every format, and what
+ * it reads lies in the first cache.  q, scales and their product are exact in fp32: a weight is rounded once, as the
+ * reference does.  Cost: about 1/3 of an operation a weight.
+ */
+#ifndef CPU_BLOCK_KERNELS_H
+#define CPU_BLOCK_KERNELS_H
+
+enum { BLOCK_WEIGHTS = 256 };
+
+typedef struct __attribute__((aligned(64))) block_parts {
+    int8_t q[BLOCK_WEIGHTS];
+    float scale[16], offset[16]; /* of 16 weights each; offset: of formats that have one */
+} block_parts;
+
+V_INLINE float half_at(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return _cvtsh_ss(h);
+}
+
+/* ---- bytes ---- */
+
+V_INLINE __m256i bytes_at(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+/* Of each byte the bits of `mask` that begin at bit `from`, moved to bit `to`. */
+V_INLINE __m256i bits_of(__m256i x, int from, int mask, int to)
+{
+    __m256i moved = from > to ? _mm256_srli_epi16(x, from - to) : _mm256_slli_epi16(x, to - from);
+    return _mm256_and_si256(moved, _mm256_set1_epi8((char)(mask << to)));
+}
+
+V_INLINE void put_bytes(int8_t *to, __m256i low, __m256i high, int below)
+{
+    __m256i q = _mm256_or_si256(low, high);
+    _mm256_store_si256((__m256i *)(void *)to, _mm256_sub_epi8(q, _mm256_set1_epi8((char)below)));
+}
+
+/* 64 bytes, each 32 of them holding 128 two-bit weights; to which bit k of `third` adds 4 in group k. */
+V_INLINE void take_two_bits(const uint8_t *q, const uint8_t *third, int8_t *to)
+{
+    const __m256i none = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        put_bytes(to + 32 * i, bits_of(bytes_at(q + i / 4 * 32), i % 4 * 2, 3, 0),
+                  third ? bits_of(bytes_at(third), i, 1, 2) : none, third ? 4 : 0);
+}
+
+/* 128 bytes, each 32 of them holding 64 weights in two halves; to which bit k of `fifth` adds 16 in group k. */
+V_INLINE void take_four_bits(const uint8_t *q, const uint8_t *fifth, int8_t *to)
+{
+    const __m256i none = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        put_bytes(to + 32 * i, bits_of(bytes_at(q + i / 2 * 32), i % 2 * 4, 15, 0),
+                  fifth ? bits_of(bytes_at(fifth), i, 1, 4) : none, 0);
+}
+
+/* 128 bytes of low and 64 of high bits. */
+V_INLINE void take_six_bits(const uint8_t *low, const uint8_t *high, int8_t *to)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        put_bytes(to + 32 * i, bits_of(bytes_at(low + i / 4 * 64 + i % 2 * 32), i % 4 / 2 * 4, 15, 0),
+                  bits_of(bytes_at(high + i / 4 * 32), i % 4 * 2, 3, 4), 32);
+}
+
+/* ---- scales ---- */
+
+V_INLINE uint32_t word_at(const uint8_t *p)
+{
+    uint32_t w;
+    memcpy(&w, p, sizeof w);
+    return w;
+}
+
+/* Eight bytes less `below`, times d. */
+V_INLINE __m256 eight_scales(uint64_t bytes, int below, float d)
+{
+    __m256i q = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(below))), _mm256_set1_ps(d));
+}
+
+/* Of 32 weights each: twice the same for 16. */
+V_INLINE void put_doubled(float *to, __m256 s)
+{
+    _mm256_store_ps(to, _mm256_permutevar8x32_ps(s, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)));
+    _mm256_store_ps(to + 8, _mm256_permutevar8x32_ps(s, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)));
+}
+
+V_INLINE void put_scales(float *to, uint64_t first, uint64_t second, int below, float d)
+{
+    _mm256_store_ps(to, eight_scales(first, below, d));
+    _mm256_store_ps(to + 8, eight_scales(second, below, d));
+}
+
+V_INLINE uint64_t two_words(uint32_t low, uint32_t high)
+{
+    return (uint64_t)high << 32 | low;
+}
+
+enum { BITS_2 = 0x03030303, BITS_4 = 0x0f0f0f0f, BITS_6 = 0x3f3f3f3f, TOP_2 = 0x30303030 };
+
+/* Q4_K, Q5_K: f16 scale and minimum, then 12 bytes with eight pairs of six bits. */
+V_INLINE void take_pairs(const uint8_t *block, block_parts *to)
+{
+    uint32_t a = word_at(block + 4), b = word_at(block + 8), c = word_at(block + 12);
+    uint64_t scales = two_words(a & BITS_6, (c & BITS_4) | (a >> 2 & TOP_2));
+    uint64_t minima = two_words(b & BITS_6, (c >> 4 & BITS_4) | (b >> 2 & TOP_2));
+    put_doubled(to->scale, eight_scales(scales, 0, half_at(block)));
+    put_doubled(to->offset, eight_scales(minima, 0, -half_at(block + 2)));
+}
+
+/* Q3_K: 12 bytes with 16 scales of six bits. */
+V_INLINE void take_q3_k_scales(const uint8_t *s, float d, block_parts *to)
+{
+    uint32_t a = word_at(s), b = word_at(s + 4), c = word_at(s + 8);
+    uint32_t first = (a & BITS_4) | (c & BITS_2) << 4, second = (b & BITS_4) | (c >> 2 & BITS_2) << 4;
+    uint32_t third = (a >> 4 & BITS_4) | (c >> 4 & BITS_2) << 4, last = (b >> 4 & BITS_4) | (c >> 6 & BITS_2) << 4;
+    put_scales(to->scale, two_words(first, second), two_words(third, last), 32, d);
+}
+
+/* Q2_K: 16 bytes with a scale and a minimum of four bits. */
+V_INLINE void take_q2_k_scales(const uint8_t *s, float d, float minimum, block_parts *to)
+{
+    const uint64_t nibbles = 0x0f0f0f0f0f0f0f0fu;
+    uint64_t first, second;
+    memcpy(&first, s, sizeof first);
+    memcpy(&second, s + 8, sizeof second);
+    put_scales(to->scale, first & nibbles, second & nibbles, 0, d);
+    put_scales(to->offset, first >> 4 & nibbles, second >> 4 & nibbles, 0, -minimum);
+}
+
+/* Q6_K: 16 signed bytes. */
+V_INLINE void take_q6_k_scales(const uint8_t *s, float d, block_parts *to)
+{
+    for (int i = 0; i < 16; i += 8) {
+        __m256i q = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(s + i)));
+        _mm256_store_ps(to->scale + i, _mm256_mul_ps(_mm256_cvtepi32_ps(q), _mm256_set1_ps(d)));
+    }
+}
+
+/* ---- blocks; dtype is a constant wherever these are used ---- */
+
+V_INLINE bool has_parts(ir_dtype dtype)
+{
+    return dtype == IR_Q2_K || dtype == IR_Q3_K || dtype == IR_Q4_K || dtype == IR_Q5_K || dtype == IR_Q6_K;
+}
+
+V_INLINE bool has_offset(ir_dtype dtype)
+{
+    return dtype == IR_Q2_K || dtype == IR_Q4_K || dtype == IR_Q5_K;
+}
+
+V_INLINE void take_block(ir_dtype dtype, const uint8_t *block, block_parts *to)
+{
+    if (dtype == IR_Q2_K) {
+        take_two_bits(block + 16, 0, to->q);
+        take_q2_k_scales(block, half_at(block + 80), half_at(block + 82), to);
+    } else if (dtype == IR_Q3_K) {
+        take_two_bits(block + 32, block, to->q);
+        take_q3_k_scales(block + 96, half_at(block + 108), to);
+    } else if (dtype == IR_Q4_K) {
+        take_four_bits(block + 16, 0, to->q);
+        take_pairs(block, to);
+    } else if (dtype == IR_Q5_K) {
+        take_four_bits(block + 48, block + 16, to->q);
+        take_pairs(block, to);
+    } else {
+        take_six_bits(block, block + 128, to->q);
+        take_q6_k_scales(block + 192, half_at(block + 208), to);
+    }
+}
+
+/* Weights 16 i ... 16 i + 15. */
+V_INLINE vf block_weights(ir_dtype dtype, const block_parts *b, int i)
+{
+    vf q = vi_float(vi_load_i8(b->q + 16 * i));
+    return has_offset(dtype) ? v_fma(q, v_set(b->scale[i]), v_set(b->offset[i])) : v_mul(q, v_set(b->scale[i]));
+}
+
+#endif

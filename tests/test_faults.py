@@ -50,9 +50,16 @@ def requests(tmp_path_factory):
     return path
 
 
+TEMPLATE = """{%- macro said(m) %}{{ m.role | upper }}: {{ m.content | trim | tojson }}{% endmacro %}
+{%- set ns = namespace(n=0, seen=[]) %}
+{%- for m in messages if m.content %}{% set ns.n = ns.n + x[0] %}{% set ns.seen = ns.seen + [m.role ~ ns.n] %}
+{{- said(m) }}{% endfor %}{{ ns.seen | join(", ") }}{{ "%s" % x | length }}{{ bos_token }}"""
+
+
 @pytest.mark.parametrize("arguments", [
     "run FOLDER -p PROMPT -n 3 --threads 2",
     "run MIXTURE -p PROMPT -n 3 --threads 2",
+    "chat FOLDER -p PROMPT -s PROMPT -n 3 --temp 0 --threads 2 --chat-template TEMPLATE --set x=[1,2]",
     "tokenize FOLDER -p PROMPT --add-special",
     "tokenize GGUF/llama.gguf -p PROMPT",
     "tokenize GGUF/vocab.gguf -p PROMPT",
@@ -61,7 +68,9 @@ def requests(tmp_path_factory):
 def test_every_allocation_may_fail(folder, mixture, requests, preload, tmp_path, arguments):
     """An error that says memory, and nothing left behind; or the same answer, where mpk can do without."""
     log = tmp_path / "log"
-    words = {"FOLDER": folder, "MIXTURE": mixture, "PROMPT": "in the é", "REQUESTS": requests}
+    (tmp_path / "template").write_text(TEMPLATE)
+    words = {"FOLDER": folder, "MIXTURE": mixture, "PROMPT": "in the é", "REQUESTS": requests,
+             "TEMPLATE": tmp_path / "template"}
     command = [str(support.MPK)] + [str(words.get(word, word)) for word in arguments.split()]
     command = [word.replace("GGUF", str(support.ROOT / "tests/corpus/gguf")) for word in command]
 

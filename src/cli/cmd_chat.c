@@ -194,30 +194,41 @@ static int converse(chat *c)
 
 /* ---- options ---- */
 
-/* --set NAME=VALUE, all of them, as one object. */
+/* NAME=VALUE as a member; a value that is no JSON is a text. */
+static int add_variable(chat *c, arena *a, const char *word, text *to)
+{
+    const char *equals = strchr(word, '=');
+    const json_value *value;
+    if (!equals || equals == word)
+        return cli_misuse(c->command, "--set: '%s' is not NAME=VALUE", word);
+    mpk_status status = json_parse(c->cx, a, str_from(equals + 1), &value);
+    if (status == MPK_ENOMEM)
+        return cli_report(c->command, c->cx);
+    json_write_str(to, (str){word, (size_t)(equals - word)});
+    text_add(to, ": ", 2);
+    if (status == MPK_OK)
+        text_add(to, equals + 1, strlen(equals + 1));
+    else
+        json_write_str(to, str_from(equals + 1));
+    return CLI_DONE;
+}
+
+/* --set, all of them, as one object. */
 static int read_variables(chat *c, arena *a, const cli_list *list, const char **out)
 {
     text t = {0};
-    for (uint32_t i = 0; i < list->n; i++) {
-        const char *word = list->at[i], *equals = strchr(word, '=');
-        const json_value *value;
-        if (!equals || equals == word) {
-            text_free(&t);
-            return cli_misuse(c->command, "--set: '%s' is not NAME=VALUE", word);
-        }
+    int code = CLI_DONE;
+    for (uint32_t i = 0; i < list->n && code == CLI_DONE; i++) {
         text_add(&t, i ? ", " : "{", i ? 2 : 1);
-        json_write_str(&t, (str){word, (size_t)(equals - word)});
-        text_add(&t, ": ", 2);
-        if (json_parse(c->cx, a, str_from(equals + 1), &value) == MPK_OK)
-            text_add(&t, equals + 1, strlen(equals + 1));
-        else
-            json_write_str(&t, str_from(equals + 1));
+        code = add_variable(c, a, list->at[i], &t);
     }
     if (list->n)
         text_add(&t, "}", 1);
     *out = list->n && !t.failed ? arena_copy(a, t.at, t.n) : NULL;
     text_free(&t);
-    return list->n && !*out ? cli_fail(c->command, "out of memory for the template's variables") : CLI_DONE;
+    if (code == CLI_DONE && list->n && !*out)
+        code = cli_fail(c->command, "out of memory for the template's variables");
+    return code;
 }
 
 static int read_how(chat *c, arena *a, const chat_arguments *args)

@@ -62,12 +62,26 @@ class Model:
         self.head = c.get("head_dim") or self.hidden // heads
         self.vocabulary = c["vocab_size"]
         attention = self.hidden * self.head * (2 * heads + 2 * self.kv_heads)
-        layer = attention + 3 * self.hidden * c["intermediate_size"]
-        self.weights = self.layers * layer + self.vocabulary * self.hidden
+        self.experts = c.get("num_experts") or c.get("num_local_experts") or 0
+        self.of_token = c.get("num_experts_per_tok") or 0
+        every, dense = c.get("decoder_sparse_step") or 1, c.get("mlp_only_layers") or []
+        self.mixed = sum(i not in dense and (i + 1) % every == 0 for i in range(self.layers)) if self.experts else 0
+        self.expert = 3 * self.hidden * (c.get("moe_intermediate_size") or c["intermediate_size"])
+        plain = (self.layers - self.mixed) * 3 * self.hidden * c["intermediate_size"]
+        routers = self.mixed * self.experts * self.hidden
+        self.weights = self.layers * attention + plain + routers + self.vocabulary * self.hidden
+
+    def active_experts(self, tokens):
+        """How many experts of a layer some token of a step goes to, if each takes any of them as likely."""
+        return self.experts * (1 - (1 - self.of_token / self.experts) ** tokens) if self.experts else 0
 
     def bytes_of_step(self, contexts):
-        """bf16: every matrix once, the embedding's few rows not counted, and the KV cache of each request."""
-        return 2 * self.weights + 4 * self.layers * self.kv_heads * self.head * sum(contexts)
+        """bf16: every matrix once, of experts the active ones, and the KV cache of each request.
+
+        The few rows of the embedding are not counted.
+        """
+        experts = self.mixed * self.expert * self.active_experts(len(contexts))
+        return 2 * (self.weights + experts) + 4 * self.layers * self.kv_heads * self.head * sum(contexts)
 
 
 # ---- running ----

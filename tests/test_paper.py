@@ -74,7 +74,8 @@ def test_wrong_use(tmp_path):
 def test_bytes_of_a_step():
     """The light column of known models, ms at 3.15 TB/s, context 576: weights and KV cache."""
     for name, batch, ms in (("qwen3-0.6b", 1, 0.400), ("qwen3-0.6b", 16, 0.714), ("llama-3.2-1b", 1, 0.791),
-                            ("qwen3-1.7b", 16, 1.425), ("qwen3-8b", 1, 4.832), ("qwen3-8b", 16, 5.237)):
+                            ("qwen3-1.7b", 16, 1.425), ("qwen3-8b", 1, 4.832), ("qwen3-8b", 16, 5.237),
+                            ("qwen3-30b-a3b", 1, 1.949), ("qwen3-30b-a3b", 16, 12.92)):
         got = paper.Model(name).bytes_of_step([576] * batch) / 3.15e12 * 1e3
         assert math.isclose(got, ms, rel_tol=0.01), (name, batch, got)
 

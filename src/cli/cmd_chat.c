@@ -7,12 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "cli/cli.h"
 #include "cli/lines.h"
-
-enum { MAX_TEMPLATE_BYTES = 1 << 24 };
 
 typedef struct chat_arguments {
     const char *model, *prompt, *system, *chat_template;
@@ -233,14 +230,9 @@ static int read_variables(chat *c, arena *a, const cli_list *list, const char **
 
 static int read_how(chat *c, arena *a, const chat_arguments *args)
 {
-    str source = {0};
     c->how = (mpk_chat_options){.size = sizeof c->how};
-    if (args->chat_template && file_read(c->cx, a, args->chat_template, MAX_TEMPLATE_BYTES, &source) != MPK_OK)
-        return cli_report(c->command, c->cx);
-    if (source.n && memchr(source.at, 0, source.n))
-        return cli_fail(c->command, "%s: a template holds no NUL", args->chat_template);
-    c->how.chat_template = args->chat_template ? source.at : NULL;
-    return read_variables(c, a, &args->variables, &c->how.variables);
+    int code = cli_read_template(c->command, c->cx, a, args->chat_template, &c->how.chat_template);
+    return code == CLI_DONE ? read_variables(c, a, &args->variables, &c->how.variables) : code;
 }
 
 static void fill_wanted(chat *c, const chat_arguments *args)

@@ -3,7 +3,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/file.h"
 #include "cli/cli.h"
 #include "net/net_server.h"
 
@@ -14,7 +13,6 @@ enum {
     DEFAULT_CONNECTIONS = 2048,
     DEFAULT_TIMEOUT_S = 60,
     DEFAULT_BODY_MIB = 32,
-    MAX_TEMPLATE_BYTES = 1 << 20,
 };
 
 typedef struct serve_arguments {
@@ -76,18 +74,6 @@ static const char *last_part(arena *a, const char *path)
     return arena_copy(a, path + from, n - from);
 }
 
-static int read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file, const char **to)
-{
-    str words;
-    *to = NULL;
-    if (!file)
-        return CLI_DONE;
-    if (file_read(cx, a, file, MAX_TEMPLATE_BYTES, &words) != MPK_OK)
-        return cli_report(command, cx);
-    *to = words.at; /* file_read ends it with NUL */
-    return CLI_DONE;
-}
-
 static void print_line(void *user, const char *line)
 {
     (void)user;
@@ -112,7 +98,7 @@ static int read_options(const cli_command *command, mpk_context *cx, arena *a, c
     };
     if (!to->model_name)
         return cli_fail(command, "out of memory");
-    return read_template(command, cx, a, args->template_file, &to->chat_template);
+    return cli_read_template(command, cx, a, args->template_file, &to->chat_template);
 }
 
 /* ---- the server ---- */

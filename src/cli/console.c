@@ -243,7 +243,7 @@ void cli_request_options(const cli_sampling *from, mpk_request_options *to)
 
 /* ---- input ---- */
 
-enum { MAX_TEXT_BYTES = 1 << 30 };
+enum { MAX_TEXT_BYTES = 1 << 30, MAX_TEMPLATE_BYTES = 16 << 20 };
 
 int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text, const char *file,
                   const char *dash, str *out)
@@ -257,6 +257,20 @@ int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const c
         return CLI_DONE;
     }
     return file_read(cx, a, file ? file : "-", MAX_TEXT_BYTES, out) == MPK_OK ? CLI_DONE : cli_report(command, cx);
+}
+
+int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file, const char **source)
+{
+    str found;
+    *source = NULL;
+    if (!file)
+        return CLI_DONE;
+    if (file_read(cx, a, file, MAX_TEMPLATE_BYTES, &found) != MPK_OK)
+        return cli_report(command, cx);
+    if (memchr(found.at, 0, found.n))
+        return cli_fail(command, "%s: a chat template holds no NUL", file);
+    *source = found.at;
+    return CLI_DONE;
 }
 
 int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n)

@@ -179,6 +179,14 @@ static bool remove_range(kind k, uint64_t at)
     return is_there;
 }
 
+static uint64_t used_bytes(void)
+{
+    pthread_mutex_lock(&fake.lock);
+    uint64_t n = fake.used_bytes;
+    pthread_mutex_unlock(&fake.lock);
+    return n;
+}
+
 /* All of [at, at + n) is memory of the GPU or pinned. */
 static bool is_known(uint64_t at, uint64_t n)
 {
@@ -414,7 +422,7 @@ ENTRY cuMemGetInfo_v2(size_t *available, size_t *total)
 {
     ENTER_CURRENT("cuMemGetInfo");
     *total = setting("memory", 1 << 30);
-    *available = *total - fake.used_bytes;
+    *available = *total - used_bytes();
     return 0;
 }
 
@@ -424,7 +432,7 @@ ENTRY cuMemAlloc_v2(uint64_t *at, size_t n)
     ENTER_CURRENT("cuMemAlloc");
     if (!n)
         return INVALID;
-    if (n > setting("memory", 1 << 30) - fake.used_bytes)
+    if (n > setting("memory", 1 << 30) - used_bytes())
         return NO_MEMORY;
     void *p = aligned_alloc(256, (n + 255) / 256 * 256);
     if (!p)

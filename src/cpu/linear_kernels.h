@@ -145,29 +145,64 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
         v_sum8(acc + i, out + i);
 }
 
-/* The same for blocks of 256, rows k0 / 256 to k1 / 256 of them. */
+/* Add 64 weights of a Q4_K block, its p-th quarter, in four vectors: two permutations of a table of levels each, which
+ * saves taking bytes apart first. */
+V_INLINE void add_quarter(const uint8_t *block, const block_parts *scales, int p, int nt, int stride,
+                          const float *const *x, int64_t k, vf *acc)
+{
+    vf w[4];
+    for (int i = 0; i < 2; i++) {
+        vi bytes = vi_load_u8(block + 16 + 32 * p + 16 * i);
+        w[i] = v_level(v_make_levels(v_set(scales->scale[4 * p]), v_set(scales->offset[4 * p])), bytes);
+        w[2 + i] =
+            v_level(v_make_levels(v_set(scales->scale[4 * p + 2]), v_set(scales->offset[4 * p + 2])), vi_shr(bytes, 4));
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++)
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            acc[t * stride] = v_fma(w[i], v_load(x[t] + k + 64 * p + 16 * i), acc[t * stride]);
+}
+
+/* Add a block of each row. */
+V_INLINE void add_blocks(ir_dtype dtype, int nt, int nr, const float *const *x, const uint8_t *const *row, int64_t b,
+                         vf *acc)
+{
+    block_parts parts[8];
+    const int64_t at = b * ir_dtype_table[dtype].block_bytes, k = b * BLOCK_WEIGHTS;
+    if (dtype == IR_Q4_K) {
+        for (int r = 0; r < nr; r++)
+            take_pairs(row[r] + at, &parts[r]);
+        for (int p = 0; p < 4; p++)
+#pragma GCC unroll 8
+            for (int r = 0; r < nr; r++)
+                add_quarter(row[r] + at, &parts[r], p, nt, nr, x, k, acc + r);
+        return;
+    }
+    for (int r = 0; r < nr; r++)
+        take_block(dtype, row[r] + at, &parts[r]);
+    for (int i = 0; i < 16; i++)
+#pragma GCC unroll 8
+        for (int r = 0; r < nr; r++) {
+            vf w = block_weights(dtype, &parts[r], i);
+#pragma GCC unroll 4
+            for (int t = 0; t < nt; t++)
+                acc[t * nr + r] = v_fma(w, v_load(x[t] + k + 16 * i), acc[t * nr + r]);
+        }
+}
+
+/* The same for blocks of 256: blocks [b0, b1) of each row. */
 V_INLINE void direct_parts(ir_dtype dtype, int nt, int nr, const float *const *x, const uint8_t *const *row, int64_t b0,
                            int64_t b1, float *out)
 {
     vf acc[16];
-    block_parts parts[8];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         acc[i] = v_zero();
-    const uint8_t *ahead = row[0];
-    int64_t block_bytes = ir_dtype_table[dtype].block_bytes;
+    int64_t ahead_bytes = ir_dtype_table[dtype].block_bytes * nr;
     for (int64_t b = b0; b < b1; b++) {
-        ask_ahead(ahead + b * block_bytes * nr, block_bytes * nr);
-        for (int r = 0; r < nr; r++)
-            take_block(dtype, row[r] + b * block_bytes, &parts[r]);
-        for (int i = 0; i < 16; i++)
-#pragma GCC unroll 8
-            for (int r = 0; r < nr; r++) {
-                vf w = block_weights(dtype, &parts[r], i);
-#pragma GCC unroll 4
-                for (int t = 0; t < nt; t++)
-                    acc[t * nr + r] = v_fma(w, v_load(x[t] + BLOCK_WEIGHTS * b + 16 * i), acc[t * nr + r]);
-            }
+        ask_ahead(row[0] + b * ahead_bytes, ahead_bytes);
+        add_blocks(dtype, nt, nr, x, row, b, acc);
     }
 #pragma GCC unroll 2
     for (int i = 0; i < nt * nr; i += 8)

@@ -23,7 +23,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED = int(os.environ.get("MPK_SEED", time.time_ns() % 10**9))
-N_RANDOM = int(os.environ.get("MPK_JINJA_RANDOM", 3000))
+N_RANDOM = int(os.environ.get("MPK_JINJA_RANDOM", 1000))
 OK, EUNSUPPORTED = 0, 5
 
 

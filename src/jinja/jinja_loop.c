@@ -5,16 +5,19 @@
  */
 #include "jinja/jinja_parts.h"
 
-/* The condition of a for, of one item. */
-static mpk_status test_item(jrun *r, const jloop *l, jval item, bool *out)
+/* The condition of a for, of one item.  What passes is what was assigned: of several targets a tuple, whatever the item
+ * was. */
+static mpk_status test_item(jrun *r, const jloop *l, jval *item, bool *out)
 {
     jscope *present = r->scope;
     jval test;
     TRY(jinja_open_scope(r, l->scope, &(jnames){0}, &r->scope));
-    TRY(jinja_assign(r, l->node->a, item));
+    TRY(jinja_assign(r, l->node->a, *item));
     TRY(jinja_eval(r, l->node->c, &test));
-    r->scope = present;
     *out = jinja_true(test);
+    if (*out && l->node->a->kind == N_TUPLE)
+        TRY(jinja_eval(r, l->node->a, item));
+    r->scope = present;
     return MPK_OK;
 }
 
@@ -24,7 +27,7 @@ static mpk_status pull(jrun *r, jloop *l, jval *out)
         TRY(jinja_next(r, l->iterator, out));
         taken = out->kind == J_ABSENT || !l->node->c;
         if (!taken)
-            TRY(test_item(r, l, *out, &taken));
+            TRY(test_item(r, l, out, &taken));
     }
     return MPK_OK;
 }
@@ -150,8 +153,9 @@ static mpk_status run_turn(jrun *r, jloop *l, jscope **scope, jflow *flow)
     return MPK_OK;
 }
 
-/* A turn that is left early does not count: else runs if no turn came to its end, as in what Jinja2 compiles to. */
-static mpk_status run_over(jrun *r, const jnode *n, jval over, int64_t depth0)
+/* A turn that is left early does not count: else runs if no turn came to its end, as in what Jinja2 compiles to.  What
+ * leaves the else, leaves the loop around this one. */
+static mpk_status run_over(jrun *r, const jnode *n, jval over, int64_t depth0, jflow *outer)
 {
     jloop *l;
     jscope *scope = NULL;
@@ -171,32 +175,32 @@ static mpk_status run_over(jrun *r, const jnode *n, jval over, int64_t depth0)
     }
     if (completed || !n->items.n)
         return MPK_OK;
-    flow = J_GO_ON;
     TRY(jinja_open_scope(r, l->scope, &n->hidden_else, &r->scope));
-    TRY(jinja_run_nodes(r, &n->items, &flow));
+    TRY(jinja_run_nodes(r, &n->items, outer));
     r->scope = l->scope;
     return MPK_OK;
 }
 
-mpk_status jinja_run_for(jrun *r, const jnode *n)
+mpk_status jinja_run_for(jrun *r, const jnode *n, jflow *flow)
 {
     jval over;
     TRY(jinja_eval(r, n->b, &over));
     r->line = n->line;
-    return run_over(r, n, over, 0);
+    return run_over(r, n, over, 0, flow);
 }
 
 mpk_status jinja_loop_recurse(jrun *r, jloop *l, const jargs *args, jval *out)
 {
     jscope *present = r->scope;
     text *outer = r->out, mine = {0};
+    jflow flow = J_GO_ON;
     if (!l->node->flag)
         return jinja_fail(r, "only a loop that is marked recursive can be called");
     if (args->n != 1 || args->n_keywords)
         return jinja_fail(r, "a loop is called with what it shall run over");
     r->out = &mine;
     r->scope = l->scope;
-    mpk_status status = run_over(r, l->node, args->at[0], l->depth0 + 1);
+    mpk_status status = run_over(r, l->node, args->at[0], l->depth0 + 1, &flow);
     r->out = outer;
     r->scope = present;
     return jinja_take_text(r, status, &mine, out);

@@ -43,7 +43,10 @@ static mpk_status parse_for(jparser *p, jnode *n)
     bool has_else = jinja_next_is_name(p, "else");
     p->at++;
     if (has_else) {
+        const unsigned loops = p->loops;
+        p->loops = n->flag ? 0 : loops; /* a recursive loop is a function of its own */
         TRY(parse_body(p, n, &n->items, (const char *const[]){"endfor", NULL}));
+        p->loops = loops;
         p->at++;
     }
     TRY(jinja_grow(p, n, n->a));

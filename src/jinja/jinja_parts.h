@@ -441,7 +441,7 @@ mpk_status jinja_bind_name(jrun *r, jscope *s, str name, jval v);
 mpk_status jinja_assign(jrun *r, const jnode *target, jval v);
 
 /* jinja_loop.c */
-mpk_status jinja_run_for(jrun *r, const jnode *n);
+mpk_status jinja_run_for(jrun *r, const jnode *n, jflow *flow);
 mpk_status jinja_loop_recurse(jrun *r, jloop *l, const jargs *args, jval *out);
 
 /* jinja_macro.c */

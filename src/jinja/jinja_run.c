@@ -233,7 +233,7 @@ static mpk_status run_node(jrun *r, const jnode *n, jflow *flow)
     case N_PRINT:
         return run_print(r, n);
     case N_FOR:
-        return jinja_run_for(r, n);
+        return jinja_run_for(r, n, flow);
     case N_IF:
         return run_if(r, n, flow);
     case N_SET:

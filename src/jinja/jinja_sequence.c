@@ -310,7 +310,7 @@ static mpk_status push_list(jrun *r, jlist *to, jlist **now)
 
 static mpk_status fill(jrun *r, jlist *l, size_t n, jval with)
 {
-    while (with.kind > J_NONE && l->n < n)
+    while (with.kind != J_ABSENT && with.kind != J_NONE && l->n < n) /* what is undefined fills, too */
         TRY(jinja_push(r, l, with));
     return MPK_OK;
 }

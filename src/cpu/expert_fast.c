@@ -38,19 +38,14 @@ static bool is_float_row(const op_view *v)
     return !v->data || (is_float && v->stride[v->rank - 1] == 1);
 }
 
-static const op_view *present(const op_call *call, uint32_t input)
-{
-    return input < call->n_in && call->in[input].data ? &call->in[input] : 0;
-}
-
 /* Any dtype that ref takes, as long as rows are dense. */
 bool expert_accepts(const op_call *call)
 {
     for (uint32_t i = W0; i <= W1; i++)
-        if (present(call, i) && call->in[i].stride[2] != 1)
+        if (linear_present(call, i) && call->in[i].stride[2] != 1)
             return false;
     return is_float_row(&call->in[X]) && is_float_row(&call->out[0]) &&
-           (!present(call, RESIDUAL) || is_float_row(&call->in[RESIDUAL]));
+           (!linear_present(call, RESIDUAL) || is_float_row(&call->in[RESIDUAL]));
 }
 
 static char *element(const op_view *v, int64_t offset)
@@ -64,11 +59,6 @@ static bool x_in_place(const op_call *call)
     const op_view *x = &call->in[X];
     return x->dtype == IR_F32 && x->dims[x->rank - 1] % 16 == 0 &&
            (x->rank == 2 || x->stride[0] == x->dims[1] * x->stride[1]);
-}
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
 }
 
 /* The next part of scratch, in whole cache lines; NULL where there is none yet, and only the size is asked for. */
@@ -105,7 +95,7 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     task->n_pairs = (box->hi[0] - box->lo[0]) * call->in[IDS].dims[1];
     p->kernels = k;
     p->k = call->in[W0].dims[2];
-    p->padded = round_up(p->k, 16);
+    p->padded = linear_round_up(p->k, 16);
     task->block = linear_block_tokens(p->padded, task->n_pairs);
     task->kept_columns = kept_columns(task->n_pairs, columns);
     task->pairs = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->pairs);
@@ -115,7 +105,7 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     p->panel = take(scratch, &used, (size_t)linear_panel_floats(k, p->padded) * sizeof(float));
     for (int i = 0; i < 2; i++)
         task->sums[i] = take(scratch, &used, (size_t)task->block * LINEAR_COLUMNS * sizeof(float));
-    task->kept = take(scratch, &used, present(call, SCALE) ? kept_bytes(task->n_pairs, columns) : 0);
+    task->kept = take(scratch, &used, linear_present(call, SCALE) ? kept_bytes(task->n_pairs, columns) : 0);
     return used;
 }
 
@@ -191,7 +181,7 @@ static void finish_rows(const expert_task *task, int64_t first, int64_t column, 
 {
     const op_call *call = task->call;
     const op_view *out = &call->out[0];
-    bool keeps = present(call, SCALE);
+    bool keeps = linear_present(call, SCALE);
     int64_t of_token = call->in[IDS].dims[1];
     linear_finish f = {.activation = task->activation, .n = n, .out_dtype = keeps ? IR_F32 : out->dtype};
     for (int64_t i = 0; i < task->product.x.n; i++) {
@@ -233,7 +223,7 @@ static void run_expert(expert_task *task, int64_t expert, int64_t first, int64_t
 static void add_token(const expert_task *task, int64_t t)
 {
     const op_call *call = task->call;
-    const op_view *scale = &call->in[SCALE], *residual = present(call, RESIDUAL), *out = &call->out[0];
+    const op_view *scale = &call->in[SCALE], *residual = linear_present(call, RESIDUAL), *out = &call->out[0];
     int64_t of_token = call->in[IDS].dims[1], n = task->hi - task->lo, token = task->t0 + t;
     float *sum = task->kept + t * of_token * task->kept_columns;
     for (int64_t j = 0; j < of_token; j++) {
@@ -270,7 +260,7 @@ static void run_columns(expert_task *task)
     int32_t first = 0;
     for (int64_t e = 0; e < task->call->in[W0].dims[0]; first = task->ends[e++])
         run_expert(task, e, first, task->ends[e]);
-    if (!present(task->call, SCALE)) {
+    if (!linear_present(task->call, SCALE)) {
         clear_pairs(task);
         return;
     }
@@ -284,7 +274,7 @@ void expert_run(const op_call *call, const ir_box *box, void *scratch, const lin
     int64_t lo = box->lo[call->out[0].rank - 1], hi = box->hi[call->out[0].rank - 1];
     lay_out(call, box, k, scratch, &task);
     sort_pairs(&task);
-    int64_t step = present(call, SCALE) ? task.kept_columns : hi - lo;
+    int64_t step = linear_present(call, SCALE) ? task.kept_columns : hi - lo;
     for (int64_t c = lo; c < hi; c += step) {
         task.lo = c;
         task.hi = hi - c < step ? hi : c + step;

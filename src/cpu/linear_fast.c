@@ -25,11 +25,6 @@ typedef struct linear_task {
     float *x_scratch, *sums[2];
 } linear_task;
 
-static const op_view *present(const op_call *call, uint32_t input)
-{
-    return input < call->n_in && call->in[input].data ? &call->in[input] : 0;
-}
-
 static bool is_float(ir_dtype dtype)
 {
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
@@ -44,7 +39,7 @@ static bool takes_dtype(const op_view *v)
 bool linear_accepts(const op_call *call)
 {
     for (uint32_t i = 0; i < call->n_in; i++) {
-        const op_view *v = present(call, i);
+        const op_view *v = linear_present(call, i);
         bool weight = i == W0 || i == W1 || i == W2;
         if (weight && v && v->stride[1] != 1)
             return false;
@@ -52,11 +47,6 @@ bool linear_accepts(const op_call *call)
             return false;
     }
     return takes_dtype(&call->out[0]);
-}
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
 }
 
 int64_t linear_block_tokens(int64_t padded, int64_t n)
@@ -69,14 +59,14 @@ int64_t linear_block_tokens(int64_t padded, int64_t n)
 /* Is x used where it lies? */
 static bool x_in_place(const op_call *call)
 {
-    return call->in[X].dtype == IR_F32 && call->in[X].dims[1] % 16 == 0 && !present(call, NORM);
+    return call->in[X].dtype == IR_F32 && call->in[X].dims[1] % 16 == 0 && !linear_present(call, NORM);
 }
 
 static bool is_direct(const op_call *call, const linear_kernels *k, int64_t tokens)
 {
     bool all = tokens <= LINEAR_DIRECT_TOKENS && call->in[X].dims[1] % 32 == 0;
     for (uint32_t i = W0; i <= W2; i++)
-        all = all && (!present(call, i) || k->direct[call->in[i].dtype]);
+        all = all && (!linear_present(call, i) || k->direct[call->in[i].dtype]);
     return all;
 }
 
@@ -92,7 +82,7 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     linear_product *p = &task->product;
     p->kernels = k;
     p->k = call->in[X].dims[1];
-    p->padded = round_up(p->k, 16);
+    p->padded = linear_round_up(p->k, 16);
     p->direct = is_direct(call, k, n);
     p->x.n = linear_block_tokens(p->padded, n);
     size_t x_bytes = x_in_place(call) ? 0 : (size_t)(p->x.n * p->padded) * 4;
@@ -124,7 +114,7 @@ static char *element(const op_view *v, int64_t row, int64_t column)
 static void prepare_x(linear_task *task, int64_t t0, int64_t n)
 {
     const op_call *call = task->call;
-    const op_view *x = &call->in[X], *norm = present(call, NORM);
+    const op_view *x = &call->in[X], *norm = linear_present(call, NORM);
     linear_product *p = &task->product;
     task->t0 = t0;
     if (x_in_place(call)) {
@@ -197,8 +187,8 @@ void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t 
 static void finish_rows(const linear_task *task, uint32_t weight, int64_t row, int64_t column, int64_t n, bool glu)
 {
     const op_call *call = task->call;
-    const op_view *a = present(call, weight - W0 + B0), *b = glu ? present(call, B1) : 0;
-    const op_view *residual = present(call, RESIDUAL), *out = &call->out[0];
+    const op_view *a = linear_present(call, weight - W0 + B0), *b = glu ? linear_present(call, B1) : 0;
+    const op_view *residual = linear_present(call, RESIDUAL), *out = &call->out[0];
     linear_finish f = {.activation = task->activation, .n = n, .out_dtype = out->dtype};
     if (a)
         f.bias_a = element(a, 0, row), f.bias_a_dtype = a->dtype;
@@ -232,7 +222,7 @@ static void run_block(const linear_task *task, const ir_box *box)
 {
     int64_t first = 0;
     uint32_t last = task->activation != LINEAR_PLAIN ? W0 : W2;
-    for (uint32_t i = W0; i <= last && present(task->call, i); i++) {
+    for (uint32_t i = W0; i <= last && linear_present(task->call, i); i++) {
         int64_t end = first + task->call->in[i].dims[0];
         int64_t lo = box->lo[1] > first ? box->lo[1] : first, hi = box->hi[1] < end ? box->hi[1] : end;
         run_columns(task, i, first, lo, hi);

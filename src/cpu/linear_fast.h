@@ -78,6 +78,16 @@ int64_t linear_panel_floats(const linear_kernels *k, int64_t padded);
 int64_t linear_block_tokens(int64_t padded, int64_t n);
 linear_activation linear_activation_of(str glu);
 
+/* An input that is there, or NULL. */
+static inline const op_view *linear_present(const op_call *call, uint32_t input)
+{
+    return input < call->n_in && call->in[input].data ? &call->in[input] : 0;
+}
+static inline int64_t linear_round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
 bool linear_accepts(const op_call *call);
 size_t linear_scratch_bytes(const op_call *call, const ir_box *box, const linear_kernels *k);
 void linear_run(const op_call *call, const ir_box *box, void *scratch, const linear_kernels *k);

@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "base/str.h"
+
 static inline float activate_silu(float x)
 {
     return x / (1.0f + expf(-x));
@@ -19,6 +21,14 @@ static inline float activate_gelu(float x)
 static inline float activate_gelu_tanh(float x)
 {
     return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+}
+
+/* By the name that attributes give: "silu", "gelu" or "gelu_tanh". */
+static inline float activate_named(str name, float x)
+{
+    if (str_is(name, "silu"))
+        return activate_silu(x);
+    return str_is(name, "gelu") ? activate_gelu(x) : activate_gelu_tanh(x);
 }
 
 #endif

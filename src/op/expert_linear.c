@@ -93,13 +93,6 @@ static float multiply_row(const op_view *w, int64_t expert, int64_t row, const f
     return dot_rows(x, unpacked, w->dims[2]);
 }
 
-static float activate(str glu, float x)
-{
-    if (str_is(glu, "silu"))
-        return activate_silu(x);
-    return str_is(glu, "gelu") ? activate_gelu(x) : activate_gelu_tanh(x);
-}
-
 /* One column of a pair. */
 static float compute_pair(const op_call *call, int64_t expert, int64_t column, const float *x, float *unpacked)
 {
@@ -107,7 +100,7 @@ static float compute_pair(const op_call *call, int64_t expert, int64_t column, c
     if (expert < 0)
         return 0;
     float y = multiply_row(&call->in[W0], expert, column, x, unpacked);
-    return glu.n ? activate(glu, y) * multiply_row(&call->in[W1], expert, column, x, unpacked) : y;
+    return glu.n ? activate_named(glu, y) * multiply_row(&call->in[W1], expert, column, x, unpacked) : y;
 }
 
 /* Pair (t, j): its columns lo .. hi - 1 into the result, or times its scale added to sums. */

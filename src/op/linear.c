@@ -110,13 +110,6 @@ static void multiply_row(const op_call *call, uint32_t i, int64_t row, const flo
         y[t] = dot_rows(x + t * width, unpacked, width) + bias;
 }
 
-static float activate(str glu, float x)
-{
-    if (str_is(glu, "silu"))
-        return activate_silu(x);
-    return str_is(glu, "gelu") ? activate_gelu(x) : activate_gelu_tanh(x);
-}
-
 /* One column of y for n tokens from t0 on. */
 static void compute_column(const op_call *call, int64_t column, int64_t t0, const float *x, int64_t n, float *unpacked)
 {
@@ -127,7 +120,7 @@ static void compute_column(const op_call *call, int64_t column, int64_t t0, cons
         multiply_row(call, 0, column, x, n, unpacked, y);
         multiply_row(call, 1, column, x, n, unpacked, up);
         for (int64_t t = 0; t < n; t++)
-            y[t] = activate(glu, y[t]) * up[t];
+            y[t] = activate_named(glu, y[t]) * up[t];
     } else {
         uint32_t i = 0;
         int64_t row = column;

@@ -4,9 +4,9 @@
  *
  * expert_linear: the pairs of some tokens (a token and one of its experts) are sorted by expert in shared memory, so
  * that a row of a weight is read once for up to TOKENS pairs.  A team takes ROWS rows of an expert; x comes through
- * shared memory, a tile of columns at a time; lane l of the team adds columns l, l + team, ... in rising order, then
- * the lanes are added in rising order: the bits of a pair depend on its rows alone.  Pairs that are summed by scale are
- * kept in shared memory and added in the order of a token's experts.
+ * shared memory, a tile of columns at a time, normalised on the way; lane l of the team adds columns l, l + team, ...
+ * in rising order, then the lanes are added in rising order: the bits of a pair depend on its rows alone.  Pairs that
+ * are summed by scale are kept in shared memory and added in the order of a token's experts.
  */
 #ifndef TASK_EXPERTS_CUH
 #define TASK_EXPERTS_CUH
@@ -17,7 +17,7 @@
 /* Pairs that are sorted together (no token has more), columns of x in a tile, tokens and rows of a team at most. */
 enum { EXPERT_PAIRS = 256, EXPERT_TILE = 256, EXPERT_TOKENS = 8, EXPERT_ROWS = 4 };
 /* Scratch: the expert of each pair, or EXPERT_NONE; pairs by expert; two results of a group; a tile, or partial sums;
- * kept pairs. */
+ * kept pairs; factors of the norm.  The reductions that give the factors use the first part before the rest does. */
 enum {
     EXPERT_IDS = 0,
     EXPERT_ORDER = EXPERT_IDS + EXPERT_PAIRS * 4,
@@ -25,6 +25,7 @@ enum {
     EXPERT_SECOND = EXPERT_RESULTS + EXPERT_ROWS * 8 * EXPERT_TOKENS * 4,
     EXPERT_BUFFER = EXPERT_SECOND + EXPERT_ROWS * 8 * EXPERT_TOKENS * 4,
     EXPERT_KEPT = EXPERT_BUFFER + EXPERT_TOKENS * EXPERT_TILE * 4,
+    EXPERT_FACTORS = EXPERT_KEPT + EXPERT_PAIRS * 8 * 4,
     EXPERT_NONE = 0x7fffffff
 };
 
@@ -102,9 +103,46 @@ MPK_FN void route_run(const mpk_task &t, const mpk_view &logits, const mpk_view 
 
 /* Its operands. */
 struct expert_use {
-    mpk_view x, ids, w0, w1, scale, residual, y;
+    mpk_view x, ids, w0, w1, scale, residual, norm, y;
+    double eps;
     int activation; /* ACTIVATE_NONE: no gate */
 };
+
+/* The row of x of a pair, counted from those of the first token on. */
+MPK_FN int expert_row(const expert_use &u, int pair)
+{
+    return u.x.rank == 3 ? pair : pair / (int)u.ids.dims[1];
+}
+
+/* Where row `row` of x begins, of those of token t0 on. */
+MPK_FN rt_i64 expert_row_at(const expert_use &u, rt_i64 t0, int row)
+{
+    int of_token = (int)u.ids.dims[1];
+    return u.x.rank == 3 ? (t0 + row / of_token) * u.x.stride[0] + row % of_token * u.x.stride[1]
+                         : (t0 + row) * u.x.stride[0];
+}
+
+/* 1 / root mean square of n rows of x from token t0 on, one team a row, into scratch. */
+MPK_FN void expert_factors(const mpk_task &t, const expert_use &u, rt_i64 t0, int n)
+{
+    float *s_factor = (float *)(t.s_scratch + EXPERT_FACTORS);
+    const char *g_x = mpk_data(t, u.x);
+    int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
+    rt_i64 width = u.w0.dims[2];
+    mpk_sync();
+    for (int first = 0; first < n; first += MPK_TEAMS) {
+        bool mine = team < MPK_TEAMS && first + team < n;
+        rt_i64 at = expert_row_at(u, t0, first + team);
+        double sum = 0;
+        for (rt_i64 k = lane; mine && k < width; k += MPK_TEAM) {
+            double value = (double)mpk_get(u.x, g_x, at + k * u.x.stride[u.x.rank - 1]);
+            sum += value * value;
+        }
+        sum = mpk_sum(t, MPK_TEAM, sum);
+        if (mine && lane == 0)
+            s_factor[first + team] = (float)(1.0 / sqrt(sum / (double)width + u.eps));
+    }
+}
 
 /* n pairs from token t0 on: their experts, and their order by expert.  A pair's place is the number of those before it.
  */
@@ -129,19 +167,23 @@ MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n
     mpk_sync();
 }
 
-/* Columns k0 .. of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE]. */
+/* Columns k0 .. of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE]; zeros behind the last column. */
 MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int first, int n, rt_i64 k0)
 {
     float *s_x = (float *)(t.s_scratch + EXPERT_BUFFER);
     const rt_u16 *s_order = (const rt_u16 *)(t.s_scratch + EXPERT_ORDER);
-    const char *g_x = mpk_data(t, u.x);
-    int of_token = (int)u.ids.dims[1];
+    const float *s_factor = (const float *)(t.s_scratch + EXPERT_FACTORS);
+    const char *g_x = mpk_data(t, u.x), *g_norm = mpk_data(t, u.norm);
     for (int i = mpk_thread(); i < n * EXPERT_TILE; i += MPK_THREADS) {
-        int pair = s_order[first + i / EXPERT_TILE];
-        rt_i64 k = k0 + i % EXPERT_TILE, at = (t0 + pair / of_token) * u.x.stride[0];
-        if (u.x.rank == 3)
-            at += pair % of_token * u.x.stride[1];
-        s_x[i] = k < u.w0.dims[2] ? mpk_get(u.x, g_x, at + k * u.x.stride[u.x.rank - 1]) : 0;
+        int row = expert_row(u, s_order[first + i / EXPERT_TILE]);
+        rt_i64 k = k0 + i % EXPERT_TILE;
+        float value = 0;
+        if (k < u.w0.dims[2]) {
+            value = mpk_get(u.x, g_x, expert_row_at(u, t0, row) + k * u.x.stride[u.x.rank - 1]);
+            if (mpk_is_there(u.norm))
+                value = value * s_factor[row] * mpk_get(u.norm, g_norm, k * u.norm.stride[0]);
+        }
+        s_x[i] = value;
     }
 }
 
@@ -262,6 +304,8 @@ template <int TOKENS, int ROWS> MPK_FN void expert_linear_run(const mpk_task &t,
     rt_i64 lo = mpk_lo(t, axis), hi = mpk_hi(t, axis), step = EXPERT_PAIRS / of_token;
     for (rt_i64 t0 = mpk_lo(t, 0); t0 < (rt_i64)mpk_hi(t, 0); t0 += step) {
         rt_i64 tokens = (rt_i64)mpk_hi(t, 0) - t0 < step ? (rt_i64)mpk_hi(t, 0) - t0 : step;
+        if (mpk_is_there(u.norm))
+            expert_factors(t, u, t0, (int)tokens * (u.x.rank == 3 ? of_token : 1));
         expert_sort(t, u, t0, (int)tokens * of_token);
         for (rt_i64 row = lo; row < hi; row += ROWS * MPK_TEAMS)
             expert_columns<TOKENS, ROWS>(t, u, row, hi, t0, (int)tokens * of_token);

@@ -97,6 +97,10 @@ static const char *const more_graphs[] = {
     "f32[70, 8] live=tokens\ninput %r : bf16[70, 70] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n",
     "input %x : f32[3, 8] live=tokens\ninput %i : i32[3, 64] live=tokens\nconst %w : f32[90, 9, 8]\ninput %s : "
     "f32[3, 64] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s)\n",
+    "input %x : bf16[70, 300] live=tokens\ninput %i : i32[70, 8] live=tokens\nconst %g : bf16[6, 20, 300]\nconst %u : "
+    "bf16[6, 20, 300]\nconst %n : bf16[300]\n%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = \"silu\"}\n",
+    "input %x : f32[70, 8, 40] live=tokens\ninput %i : i32[70, 8] live=tokens\nconst %w : bf16[6, 9, 40]\ninput %s : "
+    "f32[70, 8] live=tokens\nconst %n : f32[40]\n%y = expert_linear(%x, %i, %w, _, %s, _, %n)\n",
     "input %x : f32[9, 70, 3]\ninput %v : f32[5000, 3]\ninput %i : i64[5000]\ninput %k : i64[5000]\n%y = "
     "index_put(%x, %v, %i, %k)\n",
 };

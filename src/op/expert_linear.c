@@ -1,9 +1,10 @@
 /* expert_linear.c - products of activations with the weights of the experts that each token goes to.
  *
- * x [T, D] or [T, N, D], ids i32[T, N], w0 [E, F, D], w1 as w0, scale f32[T, N], residual [T, F].  Pair (t, j) is
- * activation(w0[e] x) * (w1[e] x) with e = ids[t, j], or without glu w0[e] x; x is row t, or with three axes row (t,
- * j). Without scale the result is the pairs, [T, N, F]; with it [T, F]: the pairs of a token times their scales, added
- * in rising j, and the residual.  A pair whose id names no expert is zeros.
+ * x [T, D] or [T, N, D], ids i32[T, N], w0 [E, F, D], w1 as w0, scale f32[T, N], residual [T, F], norm [D].  Pair (t,
+ * j) is activation(w0[e] x) * (w1[e] x) with e = ids[t, j], or without glu w0[e] x; x is row t, or with three axes row
+ * (t, j).  norm: each row of x is first normalised as rms_norm does.  Without scale the result is the pairs, [T, N, F];
+ * with it [T, F]: the pairs of a token times their scales, added in rising j, and the residual.  A pair whose id names
+ * no expert is zeros.
  *
  * Which expert a pair needs is known only when ids are there.  Tasks are static all the same: a task is some columns of
  * the result for all pairs of its tokens, so that it has the same share of every expert, whichever are active.
@@ -13,9 +14,10 @@
 #include "op/dot.h"
 #include "op/experts.h"
 #include "op/fill.h"
+#include "op/norm.h"
 
-enum { X, IDS, W0, W1, SCALE, RESIDUAL };
-enum { GLU };
+enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
+enum { GLU, EPS };
 
 static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
@@ -42,6 +44,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 3, w->dims));
     TRY(shape_expect(cx, g, op, SCALE, 1 << IR_F32, 2, ids->dims));
     TRY(shape_expect_live(cx, g, op, SCALE, x->live));
+    TRY(shape_expect(cx, g, op, NORM, SHAPE_FLOAT, 1, &x->dims[x->rank - 1]));
     TRY(check_glu(cx, g, op));
     bool sums = shape_input(g, op, SCALE);
     out->dtype = x->dtype;
@@ -66,6 +69,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 {
     uint32_t columns = g->tensors.at[op->out[0]].rank - 1;
     *read = ir_box_whole(shape_input(g, op, input));
+    if (input == NORM)
+        return;
     if (input == W0 || input == W1) {
         read->lo[1] = box->lo[columns];
         read->hi[1] = box->hi[columns];
@@ -103,14 +108,24 @@ static float compute_pair(const op_call *call, int64_t expert, int64_t column, c
     return glu.n ? activate_named(glu, y) * multiply_row(&call->in[W1], expert, column, x, unpacked) : y;
 }
 
+/* The row of x of pair (t, j) as f32, normalised. */
+static void load_x(const op_call *call, int64_t t, int64_t j, float *row)
+{
+    const op_view *x = &call->in[X];
+    int64_t width = call->in[W0].dims[2];
+    walk_load_row(x, t * x->stride[0] + (x->rank == 3 ? j * x->stride[1] : 0), 0, width, row);
+    if (call->in[NORM].data)
+        norm_row(row, width, &call->in[NORM], call->attributes[EPS].f, row);
+}
+
 /* Pair (t, j): its columns lo .. hi - 1 into the result, or times its scale added to sums. */
 static void run_pair(const op_call *call, int64_t t, int64_t j, int64_t lo, int64_t hi, float *scratch, float *sums)
 {
-    const op_view *x = &call->in[X], *w = &call->in[W0], *scale = &call->in[SCALE], *out = &call->out[0];
-    int64_t width = w->dims[2], expert = experts_of_pair(&call->in[IDS], t, j, w->dims[0]);
-    walk_load_row(x, t * x->stride[0] + (x->rank == 3 ? j * x->stride[1] : 0), 0, width, scratch);
+    const op_view *w = &call->in[W0], *scale = &call->in[SCALE], *out = &call->out[0];
+    int64_t expert = experts_of_pair(&call->in[IDS], t, j, w->dims[0]);
+    load_x(call, t, j, scratch);
     for (int64_t column = lo; column < hi; column++) {
-        float y = compute_pair(call, expert, column, scratch, scratch + width);
+        float y = compute_pair(call, expert, column, scratch, scratch + w->dims[2]);
         if (!scale->data)
             op_store(out, t * out->stride[0] + j * out->stride[1] + column * out->stride[2], y);
         else if (expert >= 0)
@@ -141,10 +156,15 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
         fill_indices(shape_input(g, op, IDS), shape_input(g, op, W0)->dims[0], seed, data);
 }
 
-static const op_operand in[] = {
-    {"x", 0}, {"ids", 0}, {"w0", 0}, {"w1", OP_OPTIONAL}, {"scale", OP_OPTIONAL}, {"residual", OP_OPTIONAL}};
+static const op_operand in[] = {{"x", 0},
+                                {"ids", 0},
+                                {"w0", 0},
+                                {"w1", OP_OPTIONAL},
+                                {"scale", OP_OPTIONAL},
+                                {"residual", OP_OPTIONAL},
+                                {"norm", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_WORD("glu", "")};
+static const op_attribute attributes[] = {SHAPE_WORD("glu", ""), SHAPE_REAL("eps", 1e-6)};
 
 #define X_AND_IDS(tokens, dtype, n, width) \
     "input %x : " dtype "[" tokens ", " width "] live=tokens\ninput %i : i32[" tokens ", " n "] live=tokens\n"
@@ -160,6 +180,13 @@ static const op_attribute attributes[] = {SHAPE_WORD("glu", "")};
         "] live=tokens\nconst %w : " weights "[" experts ", " rows ", " width "]\ninput %s : f32[" tokens ", " n \
         "] live=tokens\ninput %r : " dtype "[" tokens ", " rows                                                  \
         "] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n"                                             \
+    }
+#define NORMED(tokens, dtype, n, experts, rows, width, weights, norm)                                         \
+    {                                                                                                         \
+        X_AND_IDS(tokens, dtype, n, width)                                                                    \
+        "const %g : " weights "[" experts ", " rows ", " width "]\nconst %u : " weights "[" experts ", " rows \
+        ", " width "]\nconst %n : " norm "[" width                                                            \
+        "]\n%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = \"silu\", eps = 1e-05}\n"                     \
     }
 static const op_case cases[] = {
     GATED("1", "f32", "8", "13", "24", "64", "bf16"),
@@ -180,11 +207,19 @@ static const op_case cases[] = {
                                         "live=tokens\n%y = expert_linear(%x, %i, %g, %u, %s) {glu = \"gelu_tanh\"}\n"},
     {X_AND_IDS("5", "f32", "3", "32") "const %g : q8_0[4, 21, 32]\nconst %u : bf16[4, 21, 32]\n%y = expert_linear(%x, "
                                       "%i, %g, %u) {glu = \"gelu\"}\n"},
+    NORMED("1", "bf16", "8", "13", "24", "64", "bf16", "bf16"),
+    NORMED("7", "f32", "2", "5", "33", "65", "f32", "f32"),
+    NORMED("7", "bf16", "8", "9", "16", "320", "bf16", "f32"),
+    NORMED("33", "f32", "8", "9", "17", "96", "bf16", "bf16"),
+    NORMED("33", "bf16", "2", "5", "16", "256", "q8_0", "bf16"),
+    {"input %x : f32[5, 3, 48] live=tokens\ninput %i : i32[5, 3] live=tokens\nconst %w : f16[4, 21, 48]\ninput %s : "
+     "f32[5, 3] live=tokens\ninput %r : f32[5, 21] live=tokens\nconst %n : f32[48]\n"
+     "%y = expert_linear(%x, %i, %w, _, %s, %r, %n)\n"},
 };
 
 const op_def op_expert_linear = {
     .name = "expert_linear",
-    .summary = "x W^T for the experts that each token goes to, with optional gating, or summed by weight",
+    .summary = "x W^T for the experts that each token goes to, with optional rms_norm before, gating or weighted sum",
     .in = in,
     .out = out,
     .n_in = SHAPE_COUNT(in),

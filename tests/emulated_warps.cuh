@@ -219,6 +219,15 @@ static inline int __all_sync(rt_u32 lanes, bool says)
     return __ballot_sync(lanes, says) == 0xffffffffu;
 }
 
+static inline rt_u32 __match_any_sync(rt_u32, rt_u32 v)
+{
+    const rt_u64 *shown = emulated_show(v);
+    rt_u32 set = 0;
+    for (int i = 0; i < 32; i++)
+        set |= (rt_u32)(shown[i] == v) << i;
+    return set;
+}
+
 /* ---- words of CUDA ---- */
 
 struct uint2 {
@@ -266,6 +275,10 @@ static inline float __uint_as_float(rt_u32 u)
 static inline float __int_as_float(int i)
 {
     return __uint_as_float((rt_u32)i);
+}
+static inline int __popc(rt_u32 x)
+{
+    return __builtin_popcount(x);
 }
 static inline int __clz(int x)
 {

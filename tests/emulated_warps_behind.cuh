@@ -38,6 +38,7 @@ struct emulated_list {
     mpk_ring loaded, taken[EMULATED_BODIES]; /* where the ring stood at the end, for each side */
 };
 static emulated_list emulated_tasks;
+static rt_word emulated_event; /* on which all tasks depend */
 
 /* The loader's warp: all tasks, as far ahead as there are pages. */
 static void emulated_load(void)
@@ -83,6 +84,7 @@ static void emulated_clerk(void)
     for (rt_u32 i = emulated_random(64); i; i--)
         emulated_yield();
     emulated_reveal();
+    emulated_event.value = 1;
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         ptx_store_flag(&mpk_w.ready, i + 1);
         mpk_await_written(i);
@@ -141,7 +143,9 @@ static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
     memset(mpk_s, 0xff, sizeof mpk_s);
     memcpy(mpk_w.live, live, sizeof mpk_w.live);
     mpk_w.mode = RT_SERVE;
-    mpk_w.begun = 1;
+    mpk_w.begun = mpk_w.epoch = 1;
+    mpk_w.counters = &emulated_event;
+    emulated_event.value = 0;
     for (int i = 0; i < MPK_PAGES; i++) {
         ptx_barrier_init(&mpk_w.full[i], 1);
         ptx_barrier_init(&mpk_w.empty[i], EMULATED_BODIES / 32);

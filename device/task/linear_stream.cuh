@@ -162,11 +162,10 @@ MPK_FN bool stream_is_part(const stream_shape &s)
     return ptx_again((rt_u32)s.columns) % 1024;
 }
 
-template <int WIDE>
-MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, int thread, stream_from<WIDE> *from)
+/* Where the last page of this lane's pieces lies, and what of it there is. */
+template <int WIDE> MPK_FN void stream_find_last(const stream_shape &s, int thread, stream_from<WIDE> *from)
 {
-    const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4, columns = s.columns;
-    from->x = mpk_at<const char>(t, s.x);
+    const int warp = thread / 32, c = thread % 4, columns = s.columns;
     from->last_at = (s.pages - 1) * 2048;
     from->last_n = 4;
     if (stream_is_part(s)) {
@@ -175,6 +174,14 @@ MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, in
         from->last_at = (first - warp * 128) * 2;
         from->last_n = end < 0 ? 0 : end < last ? end : last;
     }
+}
+
+template <int WIDE>
+MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, int thread, stream_from<WIDE> *from)
+{
+    const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4, columns = s.columns;
+    from->x = mpk_at<const char>(t, s.x);
+    stream_find_last<WIDE>(s, thread, from);
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const int token = stream_row(t, s, g + 8 * m, rows);

@@ -46,11 +46,13 @@ static mpk_status find_part(mpk_context *cx, const cuda_machine *m, uint32_t gra
           STR_ARG(t->name));
     int64_t stride[IR_MAX_RANK], offset, columns = (int64_t)m->weights.weights[weight].columns;
     ir_strides(g, tensor, stride, &offset);
-    CHECK(cx,
-          t->rank == 2 && t->dims[1] == columns && stride[1] == 1 && (t->dims[0] == 1 || stride[0] == columns) &&
-              offset % columns == 0,
-          MPK_EUNSUPPORTED, "tensor %%%.*s is packed for a body but is not whole rows of a weight", STR_ARG(t->name));
-    *out = (cuda_part){.weight = weight, .first_row = (uint64_t)(offset / columns), .n_rows = (uint64_t)t->dims[0]};
+    int64_t rows = 1;
+    bool whole = t->rank > 0 && t->dims[t->rank - 1] == columns && stride[t->rank - 1] == 1 && offset % columns == 0;
+    for (uint32_t i = t->rank - 1; whole && i-- > 0; rows *= t->dims[i])
+        whole = t->dims[i] == 1 || stride[i] == rows * columns;
+    CHECK(cx, whole, MPK_EUNSUPPORTED, "tensor %%%.*s is packed for a body but is not whole rows of a weight",
+          STR_ARG(t->name));
+    *out = (cuda_part){.weight = weight, .first_row = (uint64_t)(offset / columns), .n_rows = (uint64_t)rows};
     return MPK_OK;
 }
 

@@ -62,6 +62,17 @@ static uint64_t base_seed;
     "input %x : " qkv "\nstate %kc : " cache "\nstate %vc : " cache "\ninput %i : " index "\ninput %m : " mask      \
     "\ninput %c : " table "\ninput %s : " table "\nconst %qn : bf16[128]\nconst %kn : bf16[128]\n%y, %l, %k, %v = " \
     "attention_cache(%x, %kc, %vc, %i, %m, " with ") {" attributes "}\n"
+#define EXPERTS(tokens, columns, n, experts, rows, norm, with, attributes)                                   \
+    X(tokens, columns)                                                                                       \
+    "input %i : i32[" tokens ", " n "] live=tokens\nconst %g : bf16[" experts ", " rows ", " columns         \
+    "]\nconst %u : bf16[" experts ", " rows ", " columns "]\n" norm "%y = expert_linear(%x, %i, %g, %u" with \
+    ") {glu = "                                                                                              \
+    "\"silu\"" attributes "}\n"
+#define EXPERT_SUMS(tokens, columns, n, experts, rows)                                                  \
+    "input %x : bf16[" tokens ", " n ", " columns "] live=tokens\ninput %i : i32[" tokens ", " n        \
+    "] live=tokens\nconst %w : bf16[" experts ", " rows ", " columns "]\ninput %s : f32[" tokens ", " n \
+    "] live=tokens\ninput %r : bf16[" tokens ", " rows "] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n"
+#define EXPERT_NORM(columns) "const %n : bf16[" columns "]\n"
 #define NORMS "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
 
 static const char *const decode_graphs[] = {
@@ -97,6 +108,14 @@ static const char *const decode_graphs[] = {
           "heads = 16, splits = 5, unit = 64, own = 2"),
     SPLIT("3", "768", "32", "64", "3", "12", "36", "2", "", "",
           "heads = 8, splits = 16, unit = 64, own = 1, window = 300"),
+    EXPERTS("1", "2048", "8", "20", "48", EXPERT_NORM("2048"), ", _, _, %n", ", eps = 1e-5"),
+    EXPERTS("3", "1000", "2", "3", "24", "", "", ""),
+    EXPERTS("8", "320", "4", "33", "40", EXPERT_NORM("320"), ", _, _, %n", ""),
+    EXPERTS("16", "1288", "8", "256", "16", "", "", ""),
+    EXPERT_SUMS("1", "768", "8", "20", "96"),
+    EXPERT_SUMS("3", "24", "3", "4", "8"),
+    EXPERT_SUMS("7", "1032", "1", "2", "80"),
+    EXPERT_SUMS("16", "256", "8", "70", "24"),
 };
 
 /* The same for each of these numbers of tokens, the last of which is the largest. */
@@ -121,9 +140,13 @@ enum { COMPANY = 400, COMPANY_SIZES = 4 };
     "input %p : bf16[" tokens ", 16, 512] live=tokens\ninput %l : f32[" tokens ", 16, 4] live=tokens\n%y = " \
     "attention_fold(%p, %l)\n"
 
+#define COMPANY_EXPERTS(tokens) EXPERTS(tokens, "1096", "4", "9", "16", EXPERT_NORM("1096"), ", _, _, %n", "")
+#define COMPANY_EXPERT_SUMS(tokens) EXPERT_SUMS(tokens, "264", "4", "9", "24")
+
 static const char *const company_graphs[] = {
-    COMPANY_OF(COMPANY_PLAIN),  COMPANY_OF(COMPANY_RAGGED), COMPANY_OF(COMPANY_GATED), COMPANY_OF(COMPANY_QKV),
-    COMPANY_OF(COMPANY_LOGITS), COMPANY_OF(COMPANY_SPLIT),  COMPANY_OF(COMPANY_FOLD)};
+    COMPANY_OF(COMPANY_PLAIN), COMPANY_OF(COMPANY_RAGGED),  COMPANY_OF(COMPANY_GATED),
+    COMPANY_OF(COMPANY_QKV),   COMPANY_OF(COMPANY_LOGITS),  COMPANY_OF(COMPANY_SPLIT),
+    COMPANY_OF(COMPANY_FOLD),  COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS)};
 
 static const char *const prefill_graphs[] = {
     PLAIN("33", "1024", "1024"),
@@ -135,6 +158,10 @@ static const char *const prefill_graphs[] = {
     X("33", "1024") W("w", "1003", "1024") "const %n : bf16[1024]\ninput %r : i32[3] live=rows\n%l, %p = logits(%x, "
                                            "%w, %n, %r)\n",
     X("100", "64") W("w", "700", "64") "%l, %p = logits(%x, %w)\n",
+    EXPERTS("33", "1288", "2", "5", "24", EXPERT_NORM("1288"), ", _, _, %n", ""),
+    EXPERTS("300", "64", "8", "40", "16", "", "", ""),
+    EXPERT_SUMS("33", "1288", "2", "5", "40"),
+    EXPERT_SUMS("300", "64", "8", "40", "24"),
 };
 
 /* These need nothing of the architecture. */
@@ -253,6 +280,19 @@ static void round_scale(bed *b)
     op_view v = {.data = b->values.data[id], .dtype = tensor(b, id)->dtype};
     for (int64_t i = 0; i < ir_elements(tensor(b, id)); i++)
         op_store(&v, i, (float[]){0.5f, 1, -1, 2}[next_random(b, 4)]);
+}
+
+/* What is carried is never RT_EMPTY: numbers that name nothing are others than -1 there. */
+static void avoid_empty(bed *b)
+{
+    for (uint32_t i = 0; i < b->op->n_in; i++) {
+        const ir_tensor *t = b->op->in[i] == IR_NONE ? NULL : tensor(b, b->op->in[i]);
+        if (!t || !(b->s->use->body->carries >> i & 1) || t->dtype != IR_I32)
+            continue;
+        int32_t *at = b->values.data[b->op->in[i]];
+        for (int64_t k = 0; k < ir_elements(t); k++)
+            at[k] = at[k] == -1 ? -2 : at[k];
+    }
 }
 
 /* Entries of axis 0 that are alive. */
@@ -403,10 +443,11 @@ static void *pack_weights(const bed *b, const gen_pack *p)
     char *to = fenced(p->n_bytes);
     for (int64_t i = 0, base = 0; i < p->n_weights; i++) {
         const ir_tensor *w = tensor(b, p->w[i]);
-        for (int64_t r = 0; r < w->dims[0]; r++)
+        const int64_t rows = ir_elements(w) / p->columns;
+        for (int64_t r = 0; r < rows; r++)
             pack_row(b, p, w, b->values.data[p->w[i]], r, p->order == GEN_PAIRED ? r / 4 * 8 + r % 4 * 2 + i : base + r,
                      to);
-        base += w->dims[0];
+        base += rows;
     }
     return to;
 }
@@ -416,7 +457,7 @@ static void *pack_weights(const bed *b, const gen_pack *p)
 static void make_entry(const bed *b, const ir_box *box, void *packed, rt_entry *e)
 {
     const ir_tensor *y = tensor(b, b->op->out[0]);
-    *e = (rt_entry){.body = b->s->instance, .live = y->live, .rank = y->rank};
+    *e = (rt_entry){.body = b->s->instance, .live = y->live, .rank = y->rank, .needed = 1};
     for (uint32_t i = 0; i < y->rank; i++) {
         e->lo[i] = (uint32_t)box->lo[i];
         e->hi[i] = (uint32_t)box->hi[i];
@@ -429,10 +470,10 @@ static void make_entry(const bed *b, const ir_box *box, void *packed, rt_entry *
     e->at[RT_PACKED] = (rt_u64)(uintptr_t)packed;
 }
 
-/* The inputs that this body may poll; of any other operator the first input.  How many. */
+/* The inputs that this body may poll, and if it waits for their event the first input too.  How many. */
 static unsigned find_late(const bed *b, bool carried, late_bytes *late)
 {
-    uint32_t which = carried ? b->s->use->body->carries : 1;
+    uint32_t which = b->s->use->body->carries | !carried;
     unsigned n = 0;
     for (uint32_t i = 0; i < b->op->n_in; i++)
         if (which >> i & 1 && b->op->in[i] != IR_NONE)
@@ -565,6 +606,7 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     set_up(&b, s, seed, all_alive, 0, (uint32_t)y->dims[0]);
     b.kv_at = d->kv_at;
     round_scale(&b);
+    avoid_empty(&b);
     empty_parts(&b);
     poison_dead(&b);
     poison_caches(&b);
@@ -626,6 +668,7 @@ static void *set_up_whole(const device *d, bed *b, const subject *s, uint64_t se
     set_up(b, s, seed, true, 0, 0);
     b->kv_at = d->kv_at;
     round_scale(b);
+    avoid_empty(b);
     empty_parts(b);
     return pack_weights(b, &s->use->pack);
 }

@@ -215,10 +215,11 @@ static void add_expert_linear(text *t, uint64_t *state)
         text_print(t, "const %%w%d : %s[%d, %d, %d]\n", i, pick_weight(state, at < 3, at >= 8), n, f, k);
     text_print(t, "input %%i : i32[%d, %d] live=tokens\ninput %%s : f32[%d, %d] live=tokens\n", tokens, of_token,
                tokens, of_token);
-    text_print(t, "input %%r : %s[%d, %d] live=tokens\n%%y = expert_linear(%%x, %%i, %%w0, %s", pick(state, floats, 3),
-               tokens, f, glu ? "%w1" : "_");
-    text_print(t, "%s%s)", sums ? ", %s" : "", sums && choose(state, 2) ? ", %r" : "");
-    text_print(t, glu ? " {glu = \"%s\"}\n" : "\n", pick(state, glus, 3));
+    text_print(t, "const %%n : %s[%d]\ninput %%r : %s[%d, %d] live=tokens\n", pick(state, floats, 3), k,
+               pick(state, floats, 3), tokens, f);
+    text_print(t, "%%y = expert_linear(%%x, %%i, %%w0, %s, %s, %s, %s)", glu ? "%w1" : "_", sums ? "%s" : "_",
+               sums && choose(state, 2) ? "%r" : "_", choose(state, 2) ? "%n" : "_");
+    text_print(t, glu ? " {eps = 1e-05, glu = \"%s\"}\n" : " {eps = 1e-05}\n", pick(state, glus, 3));
 }
 
 static void add_attention(text *t, uint64_t *state)

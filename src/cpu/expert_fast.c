@@ -7,15 +7,15 @@
  * Without scale a finished row goes into the result.  With it the rows of all pairs are kept for some columns, and then
  * added token by token in the order of its experts: so these columns are as many as fit into PAIRS_BYTES.
  *
- * Scratch: the sorted pairs; rows of x as f32 if they are narrow, ragged or apart; a panel; two blocks of sums; kept
- * rows.
+ * Scratch: the sorted pairs; rows of x as f32, with a norm all of the box, each normalised once for all its pairs, else
+ * those of a block if they are narrow, ragged or apart; a panel; two blocks of sums; kept rows.
  */
 #include "cpu/expert_fast.h"
 
 #include "op/experts.h"
 
-enum { X, IDS, W0, W1, SCALE, RESIDUAL }; /* inputs */
-enum { GLU };                             /* attributes */
+enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM }; /* inputs */
+enum { GLU, EPS };                              /* attributes */
 enum { PAIRS_BYTES = 2 << 20 };
 
 /* What one task works on. */
@@ -45,7 +45,8 @@ bool expert_accepts(const op_call *call)
         if (linear_present(call, i) && call->in[i].stride[2] != 1)
             return false;
     return is_float_row(&call->in[X]) && is_float_row(&call->out[0]) &&
-           (!linear_present(call, RESIDUAL) || is_float_row(&call->in[RESIDUAL]));
+           (!linear_present(call, RESIDUAL) || is_float_row(&call->in[RESIDUAL])) &&
+           (!linear_present(call, NORM) || is_float_row(&call->in[NORM]));
 }
 
 static char *element(const op_view *v, int64_t offset)
@@ -57,8 +58,16 @@ static char *element(const op_view *v, int64_t offset)
 static bool x_in_place(const op_call *call)
 {
     const op_view *x = &call->in[X];
-    return x->dtype == IR_F32 && x->dims[x->rank - 1] % 16 == 0 &&
+    return x->dtype == IR_F32 && x->dims[x->rank - 1] % 16 == 0 && !linear_present(call, NORM) &&
            (x->rank == 2 || x->stride[0] == x->dims[1] * x->stride[1]);
+}
+
+/* Rows of x that are kept in scratch. */
+static int64_t scratch_rows(const op_call *call, const expert_task *task)
+{
+    if (linear_present(call, NORM))
+        return call->in[X].rank == 3 ? task->n_pairs : task->n_pairs / call->in[IDS].dims[1];
+    return x_in_place(call) ? 0 : task->block;
 }
 
 /* The next part of scratch, in whole cache lines; NULL where there is none yet, and only the size is asked for. */
@@ -101,7 +110,7 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     task->pairs = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->pairs);
     task->rows = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->rows);
     task->ends = take(scratch, &used, (size_t)call->in[W0].dims[0] * sizeof *task->ends);
-    task->x_scratch = take(scratch, &used, x_in_place(call) ? 0 : (size_t)(task->block * p->padded) * sizeof(float));
+    task->x_scratch = take(scratch, &used, (size_t)(scratch_rows(call, task) * p->padded) * sizeof(float));
     p->panel = take(scratch, &used, (size_t)linear_panel_floats(k, p->padded) * sizeof(float));
     for (int i = 0; i < 2; i++)
         task->sums[i] = take(scratch, &used, (size_t)task->block * LINEAR_COLUMNS * sizeof(float));
@@ -145,6 +154,21 @@ static void sort_pairs(expert_task *task)
     }
 }
 
+/* Row `row` of x, counted from token t0 on, as padded f32, normalised. */
+static void load_row(const expert_task *task, int64_t row, float *to)
+{
+    const op_view *x = &task->call->in[X], *norm = linear_present(task->call, NORM);
+    const linear_product *p = &task->product;
+    int64_t of_token = x->rank == 3 ? x->dims[1] : 1;
+    const void *from =
+        element(x, (task->t0 + row / of_token) * x->stride[0] + row % of_token * (x->rank == 3 ? x->stride[1] : 0));
+    if (norm)
+        p->kernels->norm(from, x->dtype, p->k, norm->data, norm->dtype, (float)task->call->attributes[EPS].f, to);
+    else
+        p->kernels->widen(from, x->dtype, p->k, to);
+    memset(to + p->k, 0, (size_t)(p->padded - p->k) * sizeof *to);
+}
+
 /* The rows of x of n sorted pairs from `first` on, as padded f32. */
 static void prepare_x(expert_task *task, int64_t first, int64_t n)
 {
@@ -155,15 +179,10 @@ static void prepare_x(expert_task *task, int64_t first, int64_t n)
         p->x = (linear_rows){at, x->stride[x->rank - 2], n, task->rows + first};
         return;
     }
-    p->x = (linear_rows){task->x_scratch, p->padded, n, 0};
-    for (int64_t i = 0; i < n; i++) {
-        int64_t row = task->rows[first + i], of_token = x->rank == 3 ? x->dims[1] : 1;
-        int64_t offset =
-            (task->t0 + row / of_token) * x->stride[0] + row % of_token * (x->rank == 3 ? x->stride[1] : 0);
-        float *to = task->x_scratch + i * p->padded;
-        p->kernels->widen(element(x, offset), x->dtype, p->k, to);
-        memset(to + p->k, 0, (size_t)(p->padded - p->k) * sizeof *to);
-    }
+    bool ready = linear_present(task->call, NORM);
+    p->x = (linear_rows){task->x_scratch, p->padded, n, ready ? task->rows + first : 0};
+    for (int64_t i = 0; !ready && i < n; i++)
+        load_row(task, task->rows[first + i], task->x_scratch + i * p->padded);
 }
 
 /* An expert's weight as a matrix. */
@@ -274,6 +293,8 @@ void expert_run(const op_call *call, const ir_box *box, void *scratch, const lin
     int64_t lo = box->lo[call->out[0].rank - 1], hi = box->hi[call->out[0].rank - 1];
     lay_out(call, box, k, scratch, &task);
     sort_pairs(&task);
+    for (int64_t i = 0; linear_present(call, NORM) && i < scratch_rows(call, &task); i++)
+        load_row(&task, i, task.x_scratch + i * task.product.padded);
     int64_t step = linear_present(call, SCALE) ? task.kept_columns : hi - lo;
     for (int64_t c = lo; c < hi; c += step) {
         task.lo = c;

@@ -3,10 +3,13 @@
  *   glu        act(linear(x, g)) * linear(x, u)              -> linear(x, g, u) {glu = act}
  *   siblings   linear(x, a), linear(x, b), linear(x, c)      -> slices of linear(x, a, b, c)
  *   residual   linear(x, w) + r                              -> linear(x, w, residual = r)
- *   norm       linear(rms_norm(x, n), w)                     -> linear(x, w, norm = n)
+ *   norm       linear(h, v), expert_linear(h, i, w) with h = rms_norm(x, n), all that read h
+ *                                                            -> linear(x, v, norm = n), expert_linear(x, i, w, norm =
+ * n)
  *
  * A weight that is computed may not exist yet where a fused linear stands: rules that move a linear take constants
- * only. Cost: linear in the program.
+ * only.  What is written in place between an operator and the one that takes it in stops a rule.  Cost: linear in the
+ * program for each match.
  */
 #include "pass/fuse.h"
 
@@ -43,6 +46,16 @@ static bool same_x(const linear_parts *a, const linear_parts *b)
     return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] && (a->in[NORM] == IR_NONE || a->eps == b->eps);
 }
 
+/* Are the operands of an operator at `key` still what they were at its own? */
+static bool may_stand_at(const rewrite *w, const ir_op *op, uint32_t key)
+{
+    uint32_t own = w->keys.at[op - w->g->ops.at];
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (!is_const(w, rewrite_input(w, op, i)) && rewrite_is_written(w, rewrite_input(w, op, i), own, key))
+            return false;
+    return true;
+}
+
 /* ---- rule glu ---- */
 
 /* act and the linear behind it of the factor `t` of a product. */
@@ -69,7 +82,8 @@ static mpk_status apply_glu(rewrite *w, ir_op_id id)
         up = rewrite_producer(w, rewrite_input(w, op, 1), "linear");
     else if (product && (gate = find_gate(w, rewrite_input(w, op, 1), &act)))
         up = rewrite_producer(w, rewrite_input(w, op, 0), "linear");
-    if (!gate || !up || gate == up || !is_private(w, gate, 1) || !is_private(w, up, 1) || !may_skip_rounding(w, op))
+    if (!gate || !up || gate == up || !is_private(w, gate, 1) || !is_private(w, up, 1) || !may_skip_rounding(w, op) ||
+        !may_stand_at(w, gate, w->keys.at[id]) || !may_stand_at(w, up, w->keys.at[id]))
         return MPK_OK;
     linear_parts a, b;
     ir_tensor_id out;
@@ -166,7 +180,7 @@ static mpk_status apply_residual(rewrite *w, ir_op_id id)
         ir_tensor_id r = rewrite_input(w, op, !side), old = op->out[0], out;
         const ir_op *linear = rewrite_producer(w, rewrite_input(w, op, side), "linear");
         linear_parts p;
-        if (!linear || !is_private(w, linear, 1) || r == linear->out[0])
+        if (!linear || !is_private(w, linear, 1) || r == linear->out[0] || !may_stand_at(w, linear, w->keys.at[id]))
             continue;
         fuse_read_linear(w, linear, &p);
         if (p.in[RESIDUAL] != IR_NONE || !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
@@ -189,24 +203,62 @@ static int64_t most_norm_elements(const rewrite *w)
     return w->s->options->norm_elements ? w->s->options->norm_elements : MOST_NORM_ELEMENTS;
 }
 
-static mpk_status apply_norm(rewrite *w, ir_op_id id)
+/* The input `norm` of an operator that can normalise its x and does not yet; 0: there is none. */
+static uint32_t free_norm(const rewrite *w, const ir_op *op)
+{
+    enum { EXPERT_NORM = 6 };
+    uint32_t at = strcmp(op->def->name, "linear") == 0 ? NORM : 0;
+    if (strcmp(op->def->name, "expert_linear") == 0 && tensor_of(w, rewrite_input(w, op, X))->rank == 2)
+        at = EXPERT_NORM;
+    return at && w->uses.at[op->out[0]] && rewrite_input(w, op, at) == IR_NONE ? at : 0;
+}
+
+/* The rms_norm before an operator that may be folded into it, or NULL. */
+static const ir_op *find_norm(const rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
-    linear_parts p;
-    ir_tensor_id out, old = op->out[0];
-    if (strcmp(op->def->name, "linear") != 0 || !w->uses.at[old])
-        return MPK_OK;
-    fuse_read_linear(w, op, &p);
-    const ir_op *norm = rewrite_producer(w, p.in[X], "rms_norm");
-    if (p.in[NORM] != IR_NONE || !norm || !is_private(w, norm, 1) || !may_skip_rounding(w, norm) ||
-        rewrite_input(w, norm, 1) == IR_NONE || !is_const(w, rewrite_input(w, norm, 1)) ||
-        ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w))
-        return MPK_OK;
-    p.in[X] = rewrite_input(w, norm, 0);
-    p.in[NORM] = rewrite_input(w, norm, 1);
-    p.eps = rewrite_attribute(norm, "eps")->f;
-    TRY(fuse_add_linear(w, w->keys.at[id], &p, &out));
+    const ir_op *norm = free_norm(w, op) ? rewrite_producer(w, rewrite_input(w, op, X), "rms_norm") : NULL;
+    if (!norm || !may_skip_rounding(w, norm) || rewrite_input(w, norm, 1) == IR_NONE ||
+        !is_const(w, rewrite_input(w, norm, 1)) || ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w) ||
+        !may_stand_at(w, norm, w->keys.at[id]))
+        return NULL;
+    return norm;
+}
+
+static mpk_status fold_norm(rewrite *w, ir_op_id id, const ir_op *norm)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    ir_tensor_id in[IR_MAX_INPUTS], out, old = op->out[0];
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    for (uint32_t i = 0; i < op->def->n_in; i++)
+        in[i] = rewrite_input(w, op, i);
+    in[X] = rewrite_input(w, norm, 0);
+    in[free_norm(w, op)] = rewrite_input(w, norm, 1);
+    TRY(rewrite_copy_attributes(w, op, sets));
+    for (uint32_t i = 0; sets[i].name; i++)
+        if (strcmp(sets[i].name, "eps") == 0)
+            sets[i].f = rewrite_attribute(norm, "eps")->f;
+    TRY(rewrite_add(w, w->keys.at[id], op->def->name, op->def->n_in, in, sets, &out));
     rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+/* A norm goes into all that read it, or into none: else it would be computed for the others all the same. */
+static mpk_status fold_norms(rewrite *w)
+{
+    uint32_t n = (uint32_t)w->g->ops.n, *n_fit; /* [tensors] operators that a norm can be folded into and is not yet */
+    const ir_op *norm;
+    NEW(w->s->cx, w->s->scratch, n_fit, w->g->tensors.n);
+    for (ir_op_id o = 0; o < n; o++)
+        if ((norm = find_norm(w, o)))
+            n_fit[norm->out[0]]++;
+    for (ir_op_id o = 0; o < n; o++) {
+        norm = find_norm(w, o);
+        if (!norm || !is_private(w, norm, n_fit[norm->out[0]]))
+            continue;
+        n_fit[norm->out[0]]--;
+        TRY(fold_norm(w, o, norm));
+    }
     return MPK_OK;
 }
 
@@ -223,8 +275,5 @@ mpk_status fuse_linears(rewrite *w)
         TRY(apply_siblings(w, o, n));
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_residual(w, o));
-    n = (uint32_t)w->g->ops.n;
-    for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
-        TRY(apply_norm(w, o));
-    return MPK_OK;
+    return level == PASS_FUSE_FULL ? fold_norms(w) : MPK_OK;
 }

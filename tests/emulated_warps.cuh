@@ -218,6 +218,17 @@ static inline int __all_sync(rt_u32 lanes, bool says)
 {
     return __ballot_sync(lanes, says) == 0xffffffffu;
 }
+static inline rt_u32 __reduce_max_sync(rt_u32, rt_u32 v)
+{
+    const rt_u64 *shown = emulated_show(v);
+    for (int i = 0; i < 32; i++)
+        v = (rt_u32)shown[i] > v ? (rt_u32)shown[i] : v;
+    return v;
+}
+static inline rt_u32 __reduce_min_sync(rt_u32 lanes, rt_u32 v)
+{
+    return ~__reduce_max_sync(lanes, ~v);
+}
 
 static inline rt_u32 __match_any_sync(rt_u32, rt_u32 v)
 {

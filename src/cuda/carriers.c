@@ -138,11 +138,13 @@ static bool reads_root(const flow *f, ir_op_id op, ir_tensor_id root)
     return false;
 }
 
-/* Rows one behind the other, of whole words. */
+/* Rows one behind the other, of whole words.  That no i32 is RT_EMPTY, which is -1, is the promise of bodies that
+ * carry. */
 static bool has_whole_rows(const ir_tensor *t)
 {
     return t->rank && t->offset == 0 &&
-           (gen_is_dense(t, IR_F32) || (gen_is_dense(t, IR_BF16) && t->dims[t->rank - 1] % 2 == 0));
+           (gen_is_dense(t, IR_F32) || gen_is_dense(t, IR_I32) ||
+            (gen_is_dense(t, IR_BF16) && t->dims[t->rank - 1] % 2 == 0));
 }
 
 /* Where the operator puts this tensor, if it may be carried to readers before operator `end`; else -1. */
@@ -355,7 +357,7 @@ static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, co
 {
     ir_tensor_id id = f->ir->ops.at[task->op].out[output];
     const ir_tensor *t = &f->ir->tensors.at[id];
-    const uint32_t last = t->rank - 1, word = t->dtype == IR_F32 ? 1 : 2;
+    const uint32_t last = t->rank - 1, word = t->dtype == IR_BF16 ? 2 : 1;
     ir_box box;
     box_of_output(f, task, output, &box);
     int64_t middle = 1, live = t->live == IR_TOKENS ? RT_TOKENS : RT_ALL;

@@ -139,14 +139,15 @@ enum { COMPANY = 400, COMPANY_SIZES = 4 };
 #define COMPANY_FOLD(tokens)                                                                                 \
     "input %p : bf16[" tokens ", 16, 512] live=tokens\ninput %l : f32[" tokens ", 16, 4] live=tokens\n%y = " \
     "attention_fold(%p, %l)\n"
+#define COMPANY_ROUTE(tokens) "input %x : bf16[" tokens ", 128] live=tokens\n%i, %w = route(%x) {experts = 8}\n"
 
 #define COMPANY_EXPERTS(tokens) EXPERTS(tokens, "1096", "4", "9", "16", EXPERT_NORM("1096"), ", _, _, %n", "")
 #define COMPANY_EXPERT_SUMS(tokens) EXPERT_SUMS(tokens, "264", "4", "9", "24")
 
 static const char *const company_graphs[] = {
-    COMPANY_OF(COMPANY_PLAIN), COMPANY_OF(COMPANY_RAGGED),  COMPANY_OF(COMPANY_GATED),
-    COMPANY_OF(COMPANY_QKV),   COMPANY_OF(COMPANY_LOGITS),  COMPANY_OF(COMPANY_SPLIT),
-    COMPANY_OF(COMPANY_FOLD),  COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS)};
+    COMPANY_OF(COMPANY_PLAIN),   COMPANY_OF(COMPANY_RAGGED),     COMPANY_OF(COMPANY_GATED), COMPANY_OF(COMPANY_QKV),
+    COMPANY_OF(COMPANY_LOGITS),  COMPANY_OF(COMPANY_SPLIT),      COMPANY_OF(COMPANY_FOLD),  COMPANY_OF(COMPANY_ROUTE),
+    COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS)};
 
 static const char *const prefill_graphs[] = {
     PLAIN("33", "1024", "1024"),
@@ -485,14 +486,14 @@ static unsigned find_late(const bed *b, bool carried, late_bytes *late)
 static bool can_carry(const bed *b, const ir_box *boxes, size_t n)
 {
     const uint32_t which = b->s->use->body->carries, last = tensor(b, b->op->out[0])->rank - 1;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n && tensor(b, b->op->out[0])->dtype == IR_BF16; i++)
         if (boxes[i].lo[last] % 2 || boxes[i].hi[last] % 2)
             return false;
     for (uint32_t i = 0; i < b->op->n_in; i++) {
         if (!(which >> i & 1) || b->op->in[i] == IR_NONE)
             continue;
         const ir_tensor *t = tensor(b, b->op->in[i]);
-        if (t->dtype != IR_F32 && t->dims[t->rank - 1] % 2)
+        if (t->dtype == IR_BF16 && t->dims[t->rank - 1] % 2)
             return false;
     }
     return which != 0;

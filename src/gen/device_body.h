@@ -81,7 +81,8 @@ typedef struct gen_body {
     bool many;        /* for many tokens, in machine code of its own (device/units.cuh): it does not wait, and calls no
                          function */
     uint32_t carries; /* bit i: input i may be carried (rt_lane.h): the body polls its words.  Not 0: its results may be
-                         carried too, it stores them by whole words with ptx_store_word(s) */
+                         carried too, it stores them by whole words with ptx_store_word(s), none of them RT_EMPTY:
+                         no integer -1 */
     bool (*accepts)(const gen_call *c);
     /* Print the definition of instance `n`: function body_N, and load_N if it loads.  Equal text but for the number
      * means the same instance. */

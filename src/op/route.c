@@ -106,6 +106,10 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"logits", 0}}, out[] = {{"ids", 0}, {"weights", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("experts", INT), SHAPE_INT("normalize", 1),
                                           SHAPE_INT("round", 0)};
+/* Of logits that random numbers become by what rounds nothing: they are the same on every target. */
+#define MAPPED(type, expression, attributes) \
+    "input %x : " type " live=tokens\n%y = map(%x) {expr = \"" expression "\"}\n%i, %w = route(%y) {" attributes "}\n"
+
 static const op_case cases[] = {
     {"input %x : f32[1, 8] live=tokens\n%i, %w = route(%x) {experts = 2}\n"},
     {"input %x : f32[33, 128] live=tokens\n%i, %w = route(%x) {experts = 8, normalize = 0}\n"},
@@ -113,6 +117,18 @@ static const op_case cases[] = {
     {"input %x : f16[7, 5] live=tokens\n%i, %w = route(%x) {experts = 5, normalize = 0, round = 1}\n"},
     {"input %x : bf16[130, 300] live=tokens\n%i, %w = route(%x) {experts = 10}\n"},
     {"input %x : f32[3, 1]\n%i, %w = route(%x) {experts = 1}\n"},
+    {"input %x : bf16[1, 128] live=tokens\n%i, %w = route(%x) {experts = 8}\n"},
+    {"input %x : bf16[16, 128] live=tokens\n%i, %w = route(%x) {experts = 8, round = 1}\n"},
+    {"input %x : bf16[11, 512] live=tokens\n%i, %w = route(%x) {experts = 64, normalize = 0}\n"},
+    {"input %x : f32[4, 61] live=tokens\n%i, %w = route(%x) {experts = 40}\n"},
+    {"input %x : f32[2, 512] live=tokens\n%i, %w = route(%x) {experts = 7, normalize = 0}\n"},
+    /* equal ones, zeros of both signs; few numbers among NaN; infinities */
+    {MAPPED("bf16[9, 130]", "trunc(x0 * 2)", "experts = 50, round = 1")},
+    {MAPPED("f32[9, 70]", "trunc(x0 * 2)", "experts = 10")},
+    {MAPPED("bf16[5, 48]", "sqrt(x0)", "experts = 40")},
+    {MAPPED("f32[5, 48]", "sqrt(x0 - 0.5)", "experts = 48")},
+    {MAPPED("bf16[3, 64]", "0 - 1 / where(x0 > 0.5, 1.0, 0.0)", "experts = 60")},
+    {MAPPED("f32[3, 64]", "x0 / where(x0 > 0.5, 0.0, 1.0)", "experts = 6")},
 };
 
 const op_def op_route = {

@@ -41,7 +41,8 @@ typedef struct rt_entry {
                                index n_in of the record on the outputs; RT_PACKED as above */
 } rt_entry;
 
-/* What no result is, neither two bf16 nor an f32: products, sums and conversions make other NaNs. */
+/* What no result is, neither two bf16 nor an f32: products, sums and conversions make other NaNs.  As an i32 it is -1,
+ * which bodies that carry never store. */
 #define RT_EMPTY 0xffffffffu
 
 /* Words of a carried tensor that a worker writes in one step: rows first_row ... of a tensor whose rows `live` counts,

@@ -1,7 +1,7 @@
 /* fold_rows.cuh - the parts of an attention of few tokens put together: attention_fold of bf16 parts.
  *
- * A warp does one head of one token.  Lane k knows the weight of split k; a lane adds 8 columns, splits in rising
- * order.  First it is known which splits hold anything, then their parts are asked for, FOLD_AT_ONCE at a time.  Where
+ * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...; a lane adds 8 columns, splits in
+ * rising order.  First it is known which splits hold anything, then their parts are asked for, FOLD_AT_ONCE at a time.  Where
  * many tokens share a step most have one split that does, which is the result.  Parts and lse may be carried
  * (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits for memory.
  */
@@ -12,14 +12,14 @@
 
 enum { FOLD_PART, FOLD_LSE, FOLD_Y, FOLD_AT_ONCE = 8 };
 
-/* What the splits of one head of one token say, once they do; lane k: split k.  -inf: it holds nothing. */
-MPK_FN float fold_lse(const char *from, int splits, int heads, bool carried)
+/* What splits `first` + lane of one head of one token say, once they do.  -inf: it holds nothing. */
+MPK_FN float fold_lse(const char *from, int first, int splits, int heads, bool carried)
 {
-    const int lane = mpk_thread() % 32;
+    const int split = first + mpk_thread() % 32;
     rt_u32 e = 0xff800000u;
     do {
-        if (lane < splits)
-            e = ptx_load_word(from + lane * heads * 4);
+        if (split < splits)
+            e = ptx_load_word(from + split * heads * 4);
     } while (carried && __any_sync(0xffffffffu, e == RT_EMPTY) && !ptx_load_flag(&mpk_w.abort));
     return __uint_as_float(e);
 }
@@ -66,25 +66,37 @@ MPK_FN float fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carrie
     return total;
 }
 
+template <int SETS>
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits, int heads, int size)
 {
     const int lane = mpk_thread() % 32;
     const rt_u32 row_bytes = (rt_u32)(heads * size) * 2;
     const bool carried = mpk_carries(t, FOLD_LSE), mine = lane * 8 < size;
-    const float none = -__int_as_float(0x7f800000), e = fold_lse(lse, splits, heads, carried);
-    const rt_u32 full = __ballot_sync(0xffffffffu, e != none);
-    if (full && !(full & (full - 1))) { /* its weight is 1 */
-        const char *from = part + (rt_u32)(__ffs((int)full) - 1) * row_bytes;
+    const float none = -__int_as_float(0x7f800000);
+    float e[SETS], most = none, sum[8] = {}, total = 0;
+    rt_u32 full[SETS], only = 0, n = 0; /* splits that hold anything; the last of them */
+#pragma unroll
+    for (int i = 0; i < SETS; i++) {
+        e[i] = fold_lse(lse, i * 32, splits, heads, carried);
+        full[i] = __ballot_sync(0xffffffffu, e[i] != none);
+        n += __popc(full[i]);
+        only = full[i] ? i * 32 + __ffs((int)full[i]) - 1 : only;
+        most = fmaxf(most, e[i]);
+    }
+    if (n == 1) { /* its weight is 1 */
+        const char *from = part + only * row_bytes;
         if (mine)
             ptx_store_words(y, fold_await(from, mine, carried, ptx_load_words(from)));
         return;
     }
-    float most = e, sum[8] = {};
 #pragma unroll
     for (int d = 16; d; d /= 2)
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
-    float total = fold_sum(part, row_bytes, mine, carried, full, ptx_exp2((e - most) * 1.44269504f), sum);
-    total = full ? __fdividef(1, total) : 0;
+#pragma unroll
+    for (int i = 0; i < SETS; i++)
+        total += fold_sum(part + i * 32 * row_bytes, row_bytes, mine, carried, full[i],
+                          ptx_exp2((e[i] - most) * 1.44269504f), sum);
+    total = n ? __fdividef(1, total) : 0;
 #pragma unroll
     for (int k = 0; k < 8; k++)
         sum[k] *= total;
@@ -93,9 +105,9 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
                             ptx_pack_bf16(sum[6], sum[7])});
 }
 
-/* part bf16[T, splits, heads * size], lse f32[T, splits, heads] -> y bf16[T, heads * size]; splits at most 32, size a
- * multiple of 8 and at most 256. */
-MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
+/* part bf16[T, splits, heads * size], lse f32[T, splits, heads] -> y bf16[T, heads * size]; splits at most 32 SETS,
+ * size a multiple of 8 and at most 256. */
+template <int SETS> MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
 {
     const int thread = mpk_thread(), lane = thread % 32, end = (int)mpk_end(t);
     const int first = (int)mpk_lo(t, 1) / size, n_heads = (int)mpk_hi(t, 1) / size - first;
@@ -110,7 +122,7 @@ MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
         if (token >= end)
             break;
         const int at = first + head, column = at * size + lane * 8;
-        fold_head(t, mpk_at<const char>(t, FOLD_PART) + ((rt_u64)token * splits * heads * size + column) * 2,
+        fold_head<SETS>(t, mpk_at<const char>(t, FOLD_PART) + ((rt_u64)token * splits * heads * size + column) * 2,
                   mpk_at<const char>(t, FOLD_LSE) + ((rt_u64)token * splits * heads + at) * 4,
                   mpk_at<char>(t, FOLD_Y) + ((rt_u64)token * heads * size + column) * 2, splits, heads, size);
     }

@@ -2,8 +2,8 @@
  * long its tokens took to the host.
  *
  * Input: the workers' notes of the last step of a graph, means over the tasks of each operator (cuda_read_times), and
- * the courier's of tokens (cuda_read_delays); output: JSON, one entry for each pair of operator and code, in the order
- * in which they first run.
+ * the courier's of tokens (cuda_read_delays); output: JSON, one entry for each operator, code, and columns of its first
+ * input and result (the products of a layer differ in these), in the order in which they first run.
  */
 #include <stdlib.h>
 
@@ -15,16 +15,28 @@
 typedef struct profile_kind {
     str kind;
     const char *body;
+    int64_t from, to; /* columns of the first input, and of the result; 0: it has none */
     uint32_t n_ops;
     double n_tasks, wait, body_time, trigger, longest; /* all but longest: summed over tasks */
 } profile_kind;
 
-static uint32_t find_kind(profile_kind *kinds, uint32_t n, str kind, const char *body)
+static int64_t columns_of(const ir_graph *ir, ir_tensor_id id)
 {
-    uint32_t k = 0;
-    while (k < n && !(str_equal(kinds[k].kind, kind) && strcmp(kinds[k].body, body) == 0))
-        k++;
-    return k;
+    const ir_tensor *t = id == IR_NONE ? NULL : &ir->tensors.at[id];
+    return t && t->rank ? t->dims[t->rank - 1] : 0;
+}
+
+static profile_kind kind_of(const ir_graph *ir, const ir_op *op, const char *body)
+{
+    return (profile_kind){.kind = str_from(op->def->name),
+                          .body = body,
+                          .from = op->n_in ? columns_of(ir, op->in[0]) : 0,
+                          .to = columns_of(ir, op->out[0])};
+}
+
+static bool same_kind(const profile_kind *a, const profile_kind *b)
+{
+    return str_equal(a->kind, b->kind) && strcmp(a->body, b->body) == 0 && a->from == b->from && a->to == b->to;
 }
 
 static uint32_t sum_kinds(const ir_graph *ir, const char *const *bodies, const cuda_times *times, profile_kind *kinds)
@@ -34,10 +46,12 @@ static uint32_t sum_kinds(const ir_graph *ir, const char *const *bodies, const c
         double tasks = times[i].n_tasks;
         if (!times[i].n_tasks)
             continue;
-        str kind = str_from(ir->ops.at[i].def->name);
-        uint32_t k = find_kind(kinds, n, kind, bodies[i]);
+        profile_kind kind = kind_of(ir, &ir->ops.at[i], bodies[i]);
+        uint32_t k = 0;
+        while (k < n && !same_kind(&kinds[k], &kind))
+            k++;
         if (k == n)
-            kinds[n++] = (profile_kind){.kind = kind, .body = bodies[i]};
+            kinds[n++] = kind;
         kinds[k].n_ops++;
         kinds[k].n_tasks += tasks;
         kinds[k].wait += times[i].wait * tasks;
@@ -55,9 +69,9 @@ static void write_kind(const profile_kind *k, uint32_t n_workers, double us, tex
     text_print(out, ", \"body\": ");
     json_write_str(out, str_from(k->body));
     text_print(out,
-               ", \"operators\": %u, \"tasks\": %.0f, \"sm_us\": %.3f, \"wait_us\": %.4f, \"body_us\": %.4f, "
-               "\"trigger_us\": %.4f, \"longest_us\": %.4f}",
-               k->n_ops, k->n_tasks, (k->wait + k->body_time + k->trigger) * us / n_workers, k->wait * us / k->n_tasks,
+               ", \"from\": %lld, \"to\": %lld, \"operators\": %u, \"tasks\": %.0f, \"sm_us\": %.3f, \"wait_us\": %.4f, "
+               "\"body_us\": %.4f, \"trigger_us\": %.4f, \"longest_us\": %.4f}",
+               (long long)k->from, (long long)k->to, k->n_ops, k->n_tasks, (k->wait + k->body_time + k->trigger) * us / n_workers, k->wait * us / k->n_tasks,
                k->body_time * us / k->n_tasks, k->trigger * us / k->n_tasks, k->longest * us / k->n_ops);
 }
 

@@ -95,6 +95,8 @@ static const char *const decode_graphs[] = {
     X("16", "1024") W("w", "1003", "1024") "const %n : bf16[1024]\ninput %r : i32[16] live=rows\n%l, %p = logits(%x, "
                                            "%w, %n, %r)\n",
     "input %p : bf16[1, 13, 2048] live=tokens\ninput %l : f32[1, 13, 16] live=tokens\n%y = attention_fold(%p, %l)\n",
+    "input %p : bf16[3, 33, 1024] live=tokens\ninput %l : f32[3, 33, 8] live=tokens\n%y = attention_fold(%p, %l)\n",
+    "input %p : bf16[1, 128, 512] live=tokens\ninput %l : f32[1, 128, 4] live=tokens\n%y = attention_fold(%p, %l)\n",
     "input %p : bf16[16, 32, 512] live=tokens\ninput %l : f32[16, 32, 8] live=tokens\n%y = attention_fold(%p, %l)\n",
     "input %p : bf16[7, 5, 512] live=tokens\ninput %l : f32[7, 5, 2] live=tokens\n%y = attention_fold(%p, %l)\n",
     SPLIT("1", "4096", "64", "128", "1", "9", "11", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 13, unit = 64"),

@@ -12,7 +12,7 @@
  */
 #include "pass/fuse.h"
 
-/* As many splits as are folded fast; positions of a block. */
+/* As many splits as are folded at once; positions of a block. */
 enum { MOST_SPLITS = 32, UNIT = 64 };
 
 enum { SDPA_Q, SDPA_K, SDPA_V, SDPA_MASK };

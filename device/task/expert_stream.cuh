@@ -5,9 +5,9 @@
  * result for all pairs of its tokens, so it has the same share of every active expert.
  *
  * Idea: the pairs are sorted by expert, and cut into chunks of one expert and at most 8 pairs (WIDE: 16), which are the
- * rows of an operand as in linear_stream.cuh.  A chunk is worked a page of 1024 columns at a time; the next piece of x
- * is on its way meanwhile.  Chunks of a tile end together.  The order of sums is that of columns, warps and experts,
- * so a token's bits do not depend on what else is in the step.
+ * rows of an operand as in linear_stream.cuh.  A chunk is worked a page of 1024 columns at a time; the next pieces of x
+ * are on their way meanwhile.  Chunks of a tile end together, while the products of the next tile begin.  The order of
+ * sums is that of columns, warps and experts, so a token's bits do not depend on what else is in the step.
  *
  * The loader needs to know how many pairs each expert has, and nothing else: it waits for the ids, not for x, so that
  * the weights of the last product arrive while the first one is made.
@@ -22,15 +22,33 @@
 enum {
     EXPERT_MOST = MPK_THREADS, /* experts: a thread each sorts the pairs */
     EXPERT_NOBODY = 0xffff,    /* a pair without an expert */
+    EXPERT_TOTALS = 512,       /* of a tile: all groups of all its pairs */
+};
+/* Groups of chunks that end together, and pieces of x under way: what registers and scratch have room for. */
+template <int WIDE> struct expert_sizes {
+    enum { SLOTS = WIDE ? 4 : 8, PARTS = SLOTS * 8 * 32 * (WIDE ? 16 : 8), DEPTH = WIDE ? 1 : 2, ROWS = WIDE ? 16 : 8 };
+};
+
+/* Scratch behind the parts, bytes from its beginning; P: pairs of a range. */
+struct expert_places {
+    int totals;     /* f32[2][EXPERT_TOTALS] of even and odd tiles that are summed: scaled, place by place */
+    int counts;     /* u32[8 warps] pairs and chunks << 16 */
+    int norms;      /* f32[tokens of a range] 1 / rms of x */
+    int weights;    /* f32[P] scales */
+    int chunks;     /* u32[chunks] first place, and pairs << 16 */
+    int sums;       /* f32[tokens of a range][8 block] */
+    int ids, order; /* u16[P] a pair's expert; the pairs by expert: places */
 };
 
 struct expert_shape {
     stream_shape of; /* columns, pages, norm, operands: as those of a product */
     int ids, scale;  /* operands; scale -1: a row for each pair */
     int experts, of_token;
-    int range; /* tokens whose pairs are sorted together, at most */
-    int block; /* groups of columns that are worked together, at most STREAM_TILE */
-    int split; /* 1: x has a row for each pair */
+    rt_u32 inverse; /* of of_token, times 2^20, rounded up */
+    int range;      /* tokens whose pairs are sorted together, at most; 2048 pairs */
+    int block;      /* groups of columns that are worked together, at most SLOTS */
+    int split;      /* 1: x has a row for each pair */
+    expert_places at;
 };
 
 /* ---- the loader's part ---- */
@@ -126,7 +144,7 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
     if (!expert_load_waits(l, s))
         return;
     const expert_groups g = expert_groups_of(l.e, s.of);
-    const rt_u32 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]), rows = WIDE ? 16 : 8;
+    const rt_u32 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]), rows = expert_sizes<WIDE>::ROWS;
 #pragma unroll 1
     for (rt_u32 first = l.e->lo[0]; first < end; first += s.range) {
         expert_counts counts;
@@ -152,29 +170,33 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
 
 /* ---- pairs, sorted by expert ---- */
 
-/* Scratch behind that of the products' sums; P: pairs of a range. */
-struct expert_scratch {
-    rt_u16 *ids, *order; /* [P] a pair's expert; the pairs by expert */
-    rt_u32 *chunks;      /* [P] first place in `order`, and pairs << 16 */
-    float *weights;      /* [P] scales */
-    float *norms;        /* [tokens of a range] 1 / rms of x */
-    rt_u32 *counts;      /* [8 warps] pairs and chunks << 16; n: chunks of all */
-    float *sums;         /* [tokens][8 block] */
-};
-
-template <int WIDE> MPK_FN expert_scratch expert_scratch_of(const mpk_task &t, const expert_shape &s)
+template <typename type> MPK_FN type *expert_at(const mpk_task &t, int place)
 {
-    const int pairs = s.range * s.of_token;
-    char *at = t.s_scratch + STREAM_TILE * 8 * 32 * (WIDE ? 16 : 8);
-    expert_scratch c;
-    c.counts = (rt_u32 *)at;
-    c.norms = (float *)(at + 64);
-    c.weights = c.norms + s.range;
-    c.chunks = (rt_u32 *)(c.weights + pairs);
-    c.sums = (float *)(c.chunks + pairs);
-    c.ids = (rt_u16 *)(c.sums + (s.scale < 0 ? 0 : s.range * s.block * 8));
-    c.order = c.ids + pairs;
-    return c;
+    return (type *)(t.s_scratch + place);
+}
+/* The warps' sums of a tile; its scaled sums. */
+template <int WIDE> MPK_FN char *expert_parts(const mpk_task &t, int tile)
+{
+    return t.s_scratch + tile % 2 * expert_sizes<WIDE>::PARTS;
+}
+MPK_FN float *expert_totals(const mpk_task &t, const expert_shape &s, int tile)
+{
+    return expert_at<float>(t, s.at.totals) + tile % 2 * EXPERT_TOTALS;
+}
+/* Place `i` of the pairs by expert; chunk i. */
+MPK_FN rt_u32 expert_pair(const mpk_task &t, const expert_shape &s, rt_u32 i)
+{
+    return expert_at<const rt_u16>(t, s.at.order)[i];
+}
+MPK_FN rt_u32 expert_chunk(const mpk_task &t, const expert_shape &s, int i)
+{
+    return expert_at<const rt_u32>(t, s.at.chunks)[i];
+}
+
+/* The token of a pair, from the range's first. */
+MPK_FN rt_u32 expert_token(const expert_shape &s, rt_u32 pair)
+{
+    return pair * s.inverse >> 20;
 }
 
 /* What is carried in a word, once it is there. */
@@ -194,24 +216,24 @@ MPK_FN void expert_put_zeros(const mpk_task &t, const expert_shape &s, rt_u64 pa
 }
 
 /* Their experts and scales. */
-MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, const expert_scratch &c, rt_u32 first,
-                              int pairs)
+MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 first, int pairs)
 {
 #pragma unroll 1
     for (int p = mpk_thread(); p < pairs; p += MPK_THREADS) {
         const rt_u64 at = (rt_u64)first * s.of_token + p;
         const rt_u32 id = expert_word(t, s.ids, at);
-        c.ids[p] = id < (rt_u32)s.experts ? (rt_u16)id : EXPERT_NOBODY;
+        expert_at<rt_u16>(t, s.at.ids)[p] = id < (rt_u32)s.experts ? (rt_u16)id : EXPERT_NOBODY;
         if (s.scale >= 0)
-            c.weights[p] = __uint_as_float(expert_word(t, s.scale, at));
+            expert_at<float>(t, s.at.weights)[p] = __uint_as_float(expert_word(t, s.scale, at));
         else if (id >= (rt_u32)s.experts)
             expert_put_zeros(t, s, at);
     }
 }
 
 /* Sum over the threads before this one, and over all, of two counts of 16 bits. */
-MPK_FN rt_u32 expert_add_up(const expert_scratch &c, rt_u32 mine, rt_u32 *all)
+MPK_FN rt_u32 expert_add_up(const mpk_task &t, const expert_shape &s, rt_u32 mine, rt_u32 *all)
 {
+    rt_u32 *s_counts = expert_at<rt_u32>(t, s.at.counts);
     const int thread = mpk_thread(), lane = thread % 32;
     rt_u32 sum = mine, before = 0;
 #pragma unroll
@@ -220,34 +242,35 @@ MPK_FN rt_u32 expert_add_up(const expert_scratch &c, rt_u32 mine, rt_u32 *all)
         sum += lane >= d ? other : 0;
     }
     if (lane == 31)
-        c.counts[thread / 32] = sum;
+        s_counts[thread / 32] = sum;
     mpk_sync();
     *all = 0;
 #pragma unroll
     for (int w = 0; w < MPK_WARPS; w++) {
-        before += w < thread / 32 ? c.counts[w] : 0;
-        *all += c.counts[w];
+        before += w < thread / 32 ? s_counts[w] : 0;
+        *all += s_counts[w];
     }
     return before + sum - mine;
 }
 
 /* Thread e takes expert e: its pairs in their order, and its chunks.  How many chunks there are. */
-template <int WIDE> MPK_FN int expert_sort(const expert_scratch &c, int pairs)
+template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape &s, int pairs)
 {
-    const rt_u32 rows = WIDE ? 16 : 8, e = (rt_u32)mpk_thread();
+    const rt_u16 *s_ids = expert_at<const rt_u16>(t, s.at.ids);
+    const rt_u32 rows = expert_sizes<WIDE>::ROWS, e = (rt_u32)mpk_thread();
     rt_u32 n = 0, all;
     mpk_sync();
 #pragma unroll 8
     for (int p = 0; p < pairs; p++)
-        n += c.ids[p] == e;
-    const rt_u32 before = expert_add_up(c, n | (n + rows - 1) / rows << 16, &all);
+        n += s_ids[p] == e;
+    const rt_u32 before = expert_add_up(t, s, n | (n + rows - 1) / rows << 16, &all);
     rt_u32 place = before & 0xffff, chunk = before >> 16;
     for (rt_u32 i = 0; i < n; i += rows)
-        c.chunks[chunk++] = (place + i) | mpk_smaller(n - i, rows) << 16;
+        expert_at<rt_u32>(t, s.at.chunks)[chunk++] = (place + i) | mpk_smaller(n - i, rows) << 16;
 #pragma unroll 8
     for (int p = 0; n && p < pairs; p++)
-        if (c.ids[p] == e)
-            c.order[place++] = (rt_u16)p;
+        if (s_ids[p] == e)
+            expert_at<rt_u16>(t, s.at.order)[place++] = (rt_u16)p;
     mpk_sync();
     return (int)(all >> 16);
 }
@@ -255,7 +278,7 @@ template <int WIDE> MPK_FN int expert_sort(const expert_scratch &c, int pairs)
 /* ---- norms ---- */
 
 /* 1 / rms of the rows of x of n tokens from `first` on: a warp each, its lanes' pieces of 8 columns in their order. */
-MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, const expert_scratch &c, rt_u32 first, int n)
+MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 first, int n)
 {
     const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, pieces = s.of.columns / 8;
     const bool carried = mpk_carries(t, s.of.x);
@@ -288,57 +311,48 @@ MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, const exp
         for (int d = 16; d; d /= 2)
             sum += __shfl_xor_sync(0xffffffffu, sum, d);
         if (lane == 0)
-            c.norms[token] = rsqrtf(sum * s.of.columns_inverse + s.of.eps);
+            expert_at<float>(t, s.at.norms)[token] = rsqrtf(sum * s.of.columns_inverse + s.of.eps);
     }
 }
 
 /* ---- products ---- */
 
 /* A range of tokens, being worked. */
-struct expert_work {
-    expert_scratch c;
+template <int WIDE> struct expert_work {
     rt_u32 first;       /* token */
     int tokens, chunks; /* of the range */
     int group, n;       /* first group of the block, of an expert; groups */
-};
-
-/* A piece of x that has been asked for: page `page` of chunk `chunk`; chunk -1: none. */
-template <int WIDE> struct expert_ahead {
     stream_from<WIDE> from;
-    stream_x<1, WIDE> x;
-    int chunk, page;
+    int chunk, page; /* the piece of x that is asked for next */
 };
 
+/* A piece of x that has been asked for. */
+template <int WIDE> struct expert_ahead {
+    stream_x<1, WIDE> x;
+    rt_u32 at[1 + WIDE];
+};
+
+/* Ask for the next piece of x; nothing, if there is none.  All of it is written in any case (stream_clear_x). */
 template <int WIDE>
-MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, const expert_work &w, expert_ahead<WIDE> *a)
+MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w, expert_ahead<WIDE> *a)
 {
     const int thread = mpk_thread(), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
-    const rt_u32 chunk = w.c.chunks[a->chunk], first = chunk & 0xffff, n = chunk >> 16;
-    stream_find_last<WIDE>(s.of, thread, &a->from);
-    a->from.x = mpk_at<const char>(t, s.of.x) + (rt_u64)w.first * (s.split ? s.of_token : 1) * s.of.columns * 2;
+    const rt_u32 chunk = w->chunk < w->chunks ? expert_chunk(t, s, w->chunk) : 0, first = chunk & 0xffff;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const rt_u32 row = g + 8 * m, pair = row < n ? w.c.order[first + row] : 0;
-        const rt_u32 at = (s.split ? pair : pair / s.of_token) * s.of.columns + warp * 128 + c * 8;
-        a->from.at[m] = row < n ? at * 2 : STREAM_NONE;
+        const rt_u32 row = g + 8 * m, pair = row < chunk >> 16 ? expert_pair(t, s, first + row) : 0;
+        const rt_u32 at = (s.split ? pair : expert_token(s, pair)) * s.of.columns + warp * 128 + c * 8;
+        w->from.at[m] = a->at[m] = row < chunk >> 16 ? at * 2 : STREAM_NONE;
     }
     stream_clear_x<1, WIDE>(a->x);
-    stream_ask_page<WIDE, false, false>(a->from, a->page, a->page + 1 == s.of.pages, a->x.at[0]);
-}
-
-/* The one that comes after it, if there is one. */
-template <int WIDE>
-MPK_FN void expert_ask_next(const mpk_task &t, const expert_shape &s, const expert_work &w, expert_ahead<WIDE> *a)
-{
-    if (++a->page == s.of.pages) {
-        a->page = 0;
-        a->chunk++;
+    stream_ask_page<WIDE, false, false>(w->from, w->page, w->page + 1 == s.of.pages, a->x.at[0]);
+    if (++w->page == s.of.pages) {
+        w->page = 0;
+        w->chunk++;
     }
-    if (a->chunk < w.chunks)
-        expert_ask<WIDE>(t, s, w, a);
 }
 
-/* Sums of one piece and groups i .. i + N - 1 of the block, added to those of the pieces before. */
+/* Sums of one piece and N groups, added to those of the pieces before; group by group from `slot` on. */
 template <int N, int WIDE>
 MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_parts, int slot, int page, int blocks,
                             int thread)
@@ -359,23 +373,27 @@ MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_
     }
 }
 
-/* The piece that has been asked for: all groups of the block, sums from `slot` on. */
+/* A piece that has been asked for: all groups of the block, sums from `slot` on. */
 template <int WIDE>
-MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, const expert_work &w, mpk_ring *ring, int slot,
-                         expert_ahead<WIDE> *a)
+MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w, mpk_ring *ring, char *s_parts,
+                         int slot, int page, expert_ahead<WIDE> *a)
 {
-    const int thread = mpk_thread(), page = a->page, blocks = page + 1 == s.of.pages ? s.of.last : 4;
-    if (mpk_carries(t, s.of.x))
-        stream_await_x<1, WIDE>(a->from, page, 1, s.of.pages, false, a->x);
+    const int thread = mpk_thread(), blocks = page + 1 == s.of.pages ? s.of.last : 4;
+    if (mpk_carries(t, s.of.x)) {
+#pragma unroll
+        for (int m = 0; m <= WIDE; m++)
+            w->from.at[m] = a->at[m];
+        stream_await_x<1, WIDE>(w->from, page, 1, s.of.pages, false, a->x);
+    }
     stream_x<1, WIDE> x = a->x;
     stream_order_x<1, WIDE>(1, x);
-    expert_ask_next<WIDE>(t, s, w, a);
+    expert_ask<WIDE>(t, s, w, a);
     int i = 0;
 #pragma unroll 1
-    for (; i + 1 < w.n; i += 2)
-        expert_multiply<2, WIDE>(ring, x, t.s_scratch, slot + i, page, blocks, thread);
-    if (i < w.n)
-        expert_multiply<1, WIDE>(ring, x, t.s_scratch, slot + i, page, blocks, thread);
+    for (; i + 1 < w->n; i += 2)
+        expert_multiply<2, WIDE>(ring, x, s_parts, slot + i, page, blocks, thread);
+    if (i < w->n)
+        expert_multiply<1, WIDE>(ring, x, s_parts, slot + i, page, blocks, thread);
 }
 
 /* ---- ends ---- */
@@ -397,18 +415,16 @@ MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, i
         y[1] = (rt_u16)(v >> 16);
 }
 
-/* A group of a chunk whose pairs are rows of y. */
+/* Group i of a chunk whose pairs are rows of y. */
 template <int WIDE>
-MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const expert_work &w, int chunk, int i, int slot)
+MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w, rt_u32 chunk, int i,
+                             const float *total)
 {
     const int thread = mpk_thread(), g = thread % 32 / 4, c = thread % 4;
-    const rt_u32 first = w.c.chunks[chunk] & 0xffff, n = w.c.chunks[chunk] >> 16;
-    float total[4];
-    stream_total<WIDE>(t.s_scratch, slot, thread % 32, total);
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const rt_u32 row = g + 8 * m, pair = row < n ? w.c.order[first + row] : 0;
-        const float scale = s.of.norm ? w.c.norms[pair / s.of_token] : 1;
+        const rt_u32 row = g + 8 * m, n = chunk >> 16, pair = row < n ? expert_pair(t, s, (chunk & 0xffff) + row) : 0;
+        const float scale = s.of.norm ? expert_at<const float>(t, s.at.norms)[expert_token(s, pair)] : 1;
         const float a = stream_activate(s.of.glu, total[2 * m] * scale) * (total[2 * m + 1] * scale);
         const float b = __shfl_down_sync(0xffffffffu, a, 1);
         if (row < n && c % 2 == 0)
@@ -416,56 +432,59 @@ MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const exp
     }
 }
 
-/* Add a group of a chunk to its tokens' sums.  A token that names an expert twice has two rows, one after the other. */
+/* Group i of a chunk whose pairs are summed: scaled, for expert_add_totals.  base: the tile's first place. */
 template <int WIDE>
-MPK_FN void expert_end_sums(const mpk_task &t, const expert_shape &s, const expert_work &w, int chunk, int i, int slot)
+MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w, rt_u32 chunk, int i,
+                              rt_u32 base, float *s_totals, const float *total)
 {
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
-    const rt_u32 first = w.c.chunks[chunk] & 0xffff, n = w.c.chunks[chunk] >> 16;
-    float total[4];
-    stream_total<WIDE>(t.s_scratch, slot, lane, total);
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const rt_u32 row = g + 8 * m, pair = row < n ? w.c.order[first + row] : 0, token = pair / s.of_token;
-        const rt_u32 same = __match_any_sync(0xffffffffu, row < n ? token : ~row);
-        const int turn = __popc(same & 0x11111111u << c & ((1u << lane) - 1));
-        float *to = w.c.sums + (token * w.n + i) * 8 + 2 * c;
+        const rt_u32 row = g + 8 * m, place = (chunk & 0xffff) + row;
+        if (row >= chunk >> 16)
+            continue;
+        const float weight = expert_at<const float>(t, s.at.weights)[expert_pair(t, s, place)];
+        float *to = s_totals + ((place - base) * w.n + i) * 8 + 2 * c;
+        to[0] = weight * total[2 * m];
+        to[1] = weight * total[2 * m + 1];
+    }
+}
+
+/* Places first .. end - 1, which a tile has put down, to their tokens' sums.  A warp takes a group, four places at a
+ * time; places of one token take turns. */
+template <int WIDE>
+MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w, rt_u32 first,
+                              rt_u32 end, const float *s_totals)
+{
+    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, column = lane % 8;
+#pragma unroll 1
+    for (rt_u32 base = first; base < end && warp < w.n; base += 4) {
+        const rt_u32 place = base + lane / 8;
+        const bool there = place < end;
+        const rt_u32 token = there ? expert_token(s, expert_pair(t, s, place)) : 0;
+        const float v = there ? s_totals[((place - first) * w.n + warp) * 8 + column] : 0;
+        const rt_u32 same = __match_any_sync(0xffffffffu, there ? token : ~place);
+        const int turn = __popc(same & 0x01010101u << column & ((1u << lane) - 1));
+        float *to = expert_at<float>(t, s.at.sums) + (token * w.n + warp) * 8 + column;
 #pragma unroll 1
         for (int k = 0; __any_sync(0xffffffffu, turn >= k); k++) {
-            if (turn == k && row < n) {
-                const float weight = w.c.weights[pair];
-                to[0] = fmaf(weight, total[2 * m], to[0]);
-                to[1] = fmaf(weight, total[2 * m + 1], to[1]);
-            }
+            if (turn == k && there)
+                *to += v;
             __syncwarp();
         }
     }
 }
 
-/* The tile of n chunks from `chunk` on.  Sums of one group are added by one warp, chunk after chunk. */
-template <int WIDE>
-MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work &w, int chunk, int n)
-{
-    const int warp = mpk_thread() / 32;
-    if (s.scale < 0) {
-        if (warp < n * w.n)
-            expert_end_pairs<WIDE>(t, s, w, chunk + warp / w.n, warp % w.n, warp);
-        return;
-    }
-#pragma unroll 1
-    for (int k = 0; k < n && warp < w.n; k++)
-        expert_end_sums<WIDE>(t, s, w, chunk + k, warp, k * w.n + warp);
-}
-
 /* The finished sums of a block of columns, with the residual, into y. */
-MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work &w)
+template <int WIDE> MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w)
 {
+    const float *s_sums = expert_at<const float>(t, s.at.sums);
     const int words = w.n * 4;
 #pragma unroll 1
     for (int i = mpk_thread(); i < w.tokens * words; i += MPK_THREADS) {
         const rt_u32 token = w.first + i / words;
         const int column = w.group * 8 + i % words * 2;
-        float a = w.c.sums[i * 2], b = w.c.sums[i * 2 + 1];
+        float a = s_sums[i * 2], b = s_sums[i * 2 + 1];
         if (s.of.residual >= 0) {
             const rt_u32 r = expert_word(t, s.of.residual, ((rt_u64)token * s.of.rows + column) / 2);
             a += ptx_low_bf16(r);
@@ -477,60 +496,99 @@ MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expe
 
 /* ---- the body ---- */
 
-/* One block of columns of a range: all chunks, a tile of them at a time. */
+/* The ends of a tile of n chunks from `chunk` on, whose parts are complete: a warp takes a group of a chunk. */
 template <int WIDE>
-MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, const expert_work &w, mpk_ring *ring,
-                         expert_ahead<WIDE> *a)
+MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w, int chunk, int n,
+                            int tile)
 {
-    const int at_once = STREAM_TILE / w.n;
-    if (s.scale >= 0) /* the products' barrier stands between this and the sums */
+    const int warp = mpk_thread() / 32;
+    if (warp >= n * w.n)
+        return;
+    const rt_u32 mine = expert_chunk(t, s, chunk + warp / w.n);
+    float total[4];
+    stream_total<WIDE>(expert_parts<WIDE>(t, tile), warp, mpk_thread() % 32, total);
+    if (s.scale < 0)
+        expert_end_pairs<WIDE>(t, s, w, mine, warp % w.n, total);
+    else
+        expert_put_totals<WIDE>(t, s, w, mine, warp % w.n, expert_chunk(t, s, chunk) & 0xffff,
+                                expert_totals(t, s, tile), total);
+}
+
+/* First place of a chunk; of the one behind the last, the end. */
+template <int WIDE>
+MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w, int chunk)
+{
+    const rt_u32 last = expert_chunk(t, s, chunk < w.chunks ? chunk : w.chunks - 1);
+    return (last & 0xffff) + (chunk < w.chunks ? 0 : last >> 16);
+}
+
+/* One block of columns of a range: all chunks, a tile of them at a time.  What tile i has put down is added when the
+ * products of tile i + 1 are done, behind the barrier that they need anyway. */
+template <int WIDE>
+MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w, mpk_ring *ring)
+{
+    const int at_once = expert_sizes<WIDE>::SLOTS / w->n, pages = s.of.pages;
+    const bool sums = s.scale >= 0;
+    expert_ahead<WIDE> even, odd;
+    int turn = 0, before = 0; /* first chunk of the tile before */
+    if (sums)
 #pragma unroll 1
-        for (int i = mpk_thread(); i < w.tokens * w.n * 8; i += MPK_THREADS)
-            w.c.sums[i] = 0;
-    a->chunk = a->page = 0;
-    if (w.chunks)
-        expert_ask<WIDE>(t, s, w, a);
+        for (int i = mpk_thread(); i < w->tokens * w->n * 8; i += MPK_THREADS)
+            expert_at<float>(t, s.at.sums)[i] = 0;
+    w->chunk = w->page = 0;
+    expert_ask<WIDE>(t, s, w, &even);
+    if (expert_sizes<WIDE>::DEPTH > 1)
+        expert_ask<WIDE>(t, s, w, &odd);
 #pragma unroll 1
-    for (int chunk = 0; chunk < w.chunks; chunk += at_once) {
-        const int n = w.chunks - chunk < at_once ? w.chunks - chunk : at_once;
+    for (int chunk = 0, tile = 0; chunk < w->chunks; chunk += at_once, tile++) {
+        const int n = w->chunks - chunk < at_once ? w->chunks - chunk : at_once;
 #pragma unroll 1
-        for (int k = 0; k < n; k++)
+        for (int slot = 0; slot < n * w->n; slot += w->n)
 #pragma unroll 1
-            for (int p = 0; p < s.of.pages; p++)
-                expert_piece<WIDE>(t, s, w, ring, k * w.n, a);
+            for (int p = 0; p < pages; p++, turn ^= 1)
+                if (expert_sizes<WIDE>::DEPTH == 1 || !turn)
+                    expert_piece<WIDE>(t, s, w, ring, expert_parts<WIDE>(t, tile), slot, p, &even);
+                else
+                    expert_piece<WIDE>(t, s, w, ring, expert_parts<WIDE>(t, tile), slot, p, &odd);
         mpk_sync();
-        expert_end_tile<WIDE>(t, s, w, chunk, n);
-        mpk_sync();
+        if (sums && tile)
+            expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before), expert_place(t, s, *w, chunk),
+                                    expert_totals(t, s, tile - 1));
+        expert_end_tile<WIDE>(t, s, *w, chunk, n, tile);
+        before = chunk;
     }
-    if (s.scale >= 0) {
-        if (!w.chunks)
-            mpk_sync();
-        expert_put_sums(t, s, w);
-        mpk_sync();
-    }
+    mpk_sync();
+    if (!sums)
+        return;
+    if (w->chunks)
+        expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before), expert_place(t, s, *w, w->chunks),
+                                expert_totals(t, s, before / at_once));
+    mpk_sync();
+    expert_put_sums<WIDE>(t, s, *w);
+    mpk_sync();
 }
 
 template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &s)
 {
     mpk_ring ring = *t.ring;
-    expert_ahead<WIDE> a;
-    expert_work w;
+    expert_work<WIDE> w;
     const expert_groups g = expert_groups_of(t.e, s.of);
     mpk_wait(t);
-    w.c = expert_scratch_of<WIDE>(t, s);
+    stream_find_last<WIDE>(s.of, mpk_thread(), &w.from);
     const rt_u32 end = mpk_end(t);
 #pragma unroll 1
     for (w.first = t.e->lo[0]; w.first < end; w.first += s.range) {
         w.tokens = (int)mpk_smaller(end - w.first, s.range);
+        w.from.x = mpk_at<const char>(t, s.of.x) + (rt_u64)w.first * (s.split ? s.of_token : 1) * s.of.columns * 2;
         if (s.of.norm)
-            expert_put_norms(t, s, w.c, w.first, w.tokens);
-        expert_take_pairs(t, s, w.c, w.first, w.tokens * s.of_token);
-        w.chunks = expert_sort<WIDE>(w.c, w.tokens * s.of_token);
+            expert_put_norms(t, s, w.first, w.tokens);
+        expert_take_pairs(t, s, w.first, w.tokens * s.of_token);
+        w.chunks = expert_sort<WIDE>(t, s, w.tokens * s.of_token);
 #pragma unroll 1
         for (rt_u32 q = 0; q < g.n; q += s.block) {
             w.group = (int)(g.first + q);
             w.n = (int)mpk_smaller(g.n - q, s.block);
-            expert_block<WIDE>(t, s, w, &ring, &a);
+            expert_block<WIDE>(t, s, &w, &ring);
         }
         mpk_sync(); /* the next range sorts anew */
     }

@@ -1,9 +1,9 @@
 /* fold_rows.cuh - the parts of an attention of few tokens put together: attention_fold of bf16 parts.
  *
- * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...; a lane adds 8 columns, splits in
- * rising order.  First it is known which splits hold anything, then their parts are asked for, FOLD_AT_ONCE at a time.  Where
- * many tokens share a step most have one split that does, which is the result.  Parts and lse may be carried
- * (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits for memory.
+ * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...; a lane adds 8 columns, splits
+ * in rising order.  First it is known which splits hold anything, then their parts are asked for, FOLD_AT_ONCE at a
+ * time.  Where many tokens share a step most have one split that does, which is the result.  Parts and lse may be
+ * carried (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits for memory.
  */
 #ifndef TASK_FOLD_ROWS_CUH
 #define TASK_FOLD_ROWS_CUH
@@ -123,8 +123,8 @@ template <int SETS> MPK_FN void fold_rows(const mpk_task &t, int splits, int hea
             break;
         const int at = first + head, column = at * size + lane * 8;
         fold_head<SETS>(t, mpk_at<const char>(t, FOLD_PART) + ((rt_u64)token * splits * heads * size + column) * 2,
-                  mpk_at<const char>(t, FOLD_LSE) + ((rt_u64)token * splits * heads + at) * 4,
-                  mpk_at<char>(t, FOLD_Y) + ((rt_u64)token * heads * size + column) * 2, splits, heads, size);
+                        mpk_at<const char>(t, FOLD_LSE) + ((rt_u64)token * splits * heads + at) * 4,
+                        mpk_at<char>(t, FOLD_Y) + ((rt_u64)token * heads * size + column) * 2, splits, heads, size);
     }
     mpk_trigger(t);
 }

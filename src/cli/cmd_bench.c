@@ -236,15 +236,16 @@ static int print_profile(const bench *b)
             number(to_host, "bursts"));
     printf("\nlast step of the graph for %.0f tokens; scheduling %.2f %% of the workers' time\n"
            "%-18s %-22s %7s %7s %5s %7s %10s %9s %9s %11s %10s\n",
-           number(root, "tokens"), 100 * number(root, "scheduling"), "operators", "code", "columns", "to", "count", "tasks", "us a step",
-           "wait, us", "body, us", "trigger, us", "slowest");
+           number(root, "tokens"), 100 * number(root, "scheduling"), "operators", "code", "columns", "to", "count",
+           "tasks", "us a step", "wait, us", "body, us", "trigger, us", "slowest");
     const json_value *kinds = json_get(root, "kinds");
     for (size_t i = 0; kinds && i < kinds->n; i++) {
         const json_value *k = &kinds->items[i];
         const json_value *kind = json_get(k, "kind"), *body = json_get(k, "body");
         printf("%-18.*s %-22.*s %7.0f %7.0f %5.0f %7.0f %10.2f %9.3f %9.3f %11.3f %10.3f\n", STR_ARG(kind->text),
-               STR_ARG(body->text), number(k, "from"), number(k, "to"), number(k, "operators"), number(k, "tasks"), number(k, "sm_us"),
-               number(k, "wait_us"), number(k, "body_us"), number(k, "trigger_us"), number(k, "longest_us"));
+               STR_ARG(body->text), number(k, "from"), number(k, "to"), number(k, "operators"), number(k, "tasks"),
+               number(k, "sm_us"), number(k, "wait_us"), number(k, "body_us"), number(k, "trigger_us"),
+               number(k, "longest_us"));
     }
     arena_free(&a);
     return CLI_DONE;

@@ -68,11 +68,13 @@ static void write_kind(const profile_kind *k, uint32_t n_workers, double us, tex
     json_write_str(out, k->kind);
     text_print(out, ", \"body\": ");
     json_write_str(out, str_from(k->body));
-    text_print(out,
-               ", \"from\": %lld, \"to\": %lld, \"operators\": %u, \"tasks\": %.0f, \"sm_us\": %.3f, \"wait_us\": %.4f, "
-               "\"body_us\": %.4f, \"trigger_us\": %.4f, \"longest_us\": %.4f}",
-               (long long)k->from, (long long)k->to, k->n_ops, k->n_tasks, (k->wait + k->body_time + k->trigger) * us / n_workers, k->wait * us / k->n_tasks,
-               k->body_time * us / k->n_tasks, k->trigger * us / k->n_tasks, k->longest * us / k->n_ops);
+    text_print(
+        out,
+        ", \"from\": %lld, \"to\": %lld, \"operators\": %u, \"tasks\": %.0f, \"sm_us\": %.3f, \"wait_us\": %.4f, "
+        "\"body_us\": %.4f, \"trigger_us\": %.4f, \"longest_us\": %.4f}",
+        (long long)k->from, (long long)k->to, k->n_ops, k->n_tasks,
+        (k->wait + k->body_time + k->trigger) * us / n_workers, k->wait * us / k->n_tasks,
+        k->body_time * us / k->n_tasks, k->trigger * us / k->n_tasks, k->longest * us / k->n_ops);
 }
 
 static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens, uint32_t n_workers,

@@ -10,9 +10,11 @@ enum {
     FEW_TOKENS = 16,    /* chunks of 8 pairs up to here, of 16 above */
     PAGE_COLUMNS = 1024,
     UNIT_COLUMNS = 256,
-    TILE = 8, /* STREAM_TILE */
-    MOST_RANGE = 256,
-    MOST_PAIRS = 2048 /* that are sorted together: tokens, pairs */
+    FEW_SLOTS = 8,
+    MANY_SLOTS = 4,    /* expert_sizes */
+    MOST_RANGE = 256,  /* tokens that are sorted together, */
+    MOST_PAIRS = 2048, /* and pairs */
+    SUMMED_BLOCK = 2,  /* groups at once of many tokens that are summed: their sums take room */
 };
 
 static bool is_few(const gen_call *c)
@@ -65,34 +67,67 @@ static int64_t range_of(const gen_call *c)
     return is_few(c) ? FEW_TOKENS : most;
 }
 
-/* Groups of columns at once: of many tokens that are summed few, since their sums take room. */
+/* Groups of columns at once. */
 static int64_t block_of(const gen_call *c)
 {
-    return is_few(c) || !gen_input(c, SCALE) ? TILE : 2;
+    return is_few(c) ? FEW_SLOTS : gen_input(c, SCALE) ? SUMMED_BLOCK : MANY_SLOTS;
+}
+
+/* Places in scratch, bytes: expert_places. */
+enum { TOTALS, COUNTS, NORMS, WEIGHTS, CHUNKS, SUMS, IDS_AT, ORDER, PLACES };
+
+/* Returns the end. */
+static int64_t place_scratch(const gen_call *c, int64_t at[PLACES])
+{
+    enum { PARTS_BYTES = 2 * FEW_SLOTS * 8 * 32 * 8, TOTALS_BYTES = 2 * 512 * 4, COUNTS_BYTES = 8 * 4 };
+    int64_t range = range_of(c), pairs = range * gen_input(c, IDS)->dims[1];
+    int64_t chunks = pairs / (is_few(c) ? 8 : 16) + gen_input(c, W0)->dims[0];
+    at[TOTALS] = PARTS_BYTES;
+    at[COUNTS] = at[TOTALS] + TOTALS_BYTES;
+    at[NORMS] = at[COUNTS] + COUNTS_BYTES;
+    at[WEIGHTS] = at[NORMS] + range * 4;
+    at[CHUNKS] = at[WEIGHTS] + pairs * 4;
+    at[SUMS] = at[CHUNKS] + (chunks < pairs ? chunks : pairs) * 4;
+    at[IDS_AT] = at[SUMS] + (gen_input(c, SCALE) ? range * block_of(c) * 8 * 4 : 0);
+    at[ORDER] = at[IDS_AT] + pairs * 2;
+    return at[ORDER] + pairs * 2;
+}
+
+/* What it has in common with a product: stream_shape. */
+static void print_product(const gen_call *c, text *out)
+{
+    gen_pack p;
+    pack(c, &p);
+    str glu = c->op->attributes[GLU].s;
+    int64_t units = p.padded_columns / UNIT_COLUMNS, pages = (units + 3) / 4;
+    text_print(out, "{%lld, ", (long long)p.columns);
+    gen_print_float(1 / (float)p.columns, out);
+    text_print(out, ", %lld, %lld, 1, %lld, %d, ", (long long)pages, (long long)(units - 4 * (pages - 1)),
+               (long long)gen_input(c, W0)->dims[1], gen_input(c, NORM) != NULL);
+    gen_print_float((float)c->op->attributes[EPS].f, out);
+    text_print(out, ", GLU_%s, %d, %u, %d, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, -1, 0, TO_BF16, -1}",
+               str_is(glu, "silu")   ? "SILU"
+               : str_is(glu, "gelu") ? "GELU"
+               : glu.n               ? "GELU_TANH"
+                                     : "NONE",
+               X, gen_operand_of_output(c->op, 0), gen_input(c, RESIDUAL) ? RESIDUAL : -1);
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
     (void)n;
-    gen_pack p;
-    pack(c, &p);
-    str glu = c->op->attributes[GLU].s;
-    int64_t units = p.padded_columns / UNIT_COLUMNS, pages = (units + 3) / 4;
-    text_print(out, "{{%lld, ", (long long)p.columns);
-    gen_print_float(1 / (float)p.columns, out);
-    text_print(out, ", %lld, %lld, 1, %lld, %d, ", (long long)pages, (long long)(units - 4 * (pages - 1)),
-               (long long)gen_input(c, W0)->dims[1], gen_input(c, NORM) != NULL);
-    gen_print_float((float)c->op->attributes[EPS].f, out);
-    text_print(out, ", GLU_%s, %d, %u, %d, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, -1, 0, TO_BF16, -1}, ",
-               str_is(glu, "silu")   ? "SILU"
-               : str_is(glu, "gelu") ? "GELU"
-               : glu.n               ? "GELU_TANH"
-                                     : "NONE",
-               X, gen_operand_of_output(c->op, 0), gen_input(c, RESIDUAL) ? RESIDUAL : -1);
-    text_print(out, "%d, %d, %lld, %lld, %lld, %lld, %d}", IDS, gen_input(c, SCALE) ? SCALE : -1,
-               (long long)gen_input(c, W0)->dims[0], (long long)gen_input(c, IDS)->dims[1], (long long)range_of(c),
-               (long long)block_of(c), gen_input(c, X)->rank == 3);
+    int64_t of_token = gen_input(c, IDS)->dims[1], at[PLACES];
+    place_scratch(c, at);
+    text_print(out, "{");
+    print_product(c, out);
+    text_print(out, ", %d, %d, %lld, %lld, %lldu, %lld, %lld, %d, {", IDS, gen_input(c, SCALE) ? SCALE : -1,
+               (long long)gen_input(c, W0)->dims[0], (long long)of_token,
+               (long long)(((1 << 20) + of_token - 1) / of_token), (long long)range_of(c), (long long)block_of(c),
+               gen_input(c, X)->rank == 3);
+    for (uint32_t i = 0; i < PLACES; i++)
+        text_print(out, "%s%lld", i ? ", " : "", (long long)at[i]);
+    text_print(out, "}}");
     return MPK_OK;
 }
 
@@ -103,12 +138,10 @@ static const gen_routine *routine(const gen_call *c)
     return is_few(c) ? &few : &many;
 }
 
-/* The warps' sums; as expert_scratch of expert_stream.cuh. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    int64_t range = range_of(c), pairs = range * gen_input(c, IDS)->dims[1];
-    int64_t sums = gen_input(c, SCALE) ? range * block_of(c) * 8 * 4 : 0;
-    return (uint32_t)(TILE * 8 * 32 * (is_few(c) ? 8 : 16) + 64 + range * 4 + pairs * 8 + sums + pairs * 4);
+    int64_t at[PLACES];
+    return (uint32_t)place_scratch(c, at);
 }
 
 const gen_body gen_body_expert_stream = {.op = "expert_linear",

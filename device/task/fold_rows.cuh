@@ -1,9 +1,10 @@
 /* fold_rows.cuh - the parts of an attention of few tokens put together: attention_fold of bf16 parts.
  *
- * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...; a lane adds 8 columns, splits
- * in rising order.  First it is known which splits hold anything, then their parts are asked for, FOLD_AT_ONCE at a
- * time.  Where many tokens share a step most have one split that does, which is the result.  Parts and lse may be
- * carried (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits for memory.
+ * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...: there are LOTS lots of 32; a
+ * lane adds 8 columns, splits in rising order.  First it is known which splits hold anything, then their parts are
+ * asked for, FOLD_AT_ONCE at a time.  Where many tokens share a step most have one split that does, which is the
+ * result.  Parts and lse may be carried (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits
+ * for memory.
  */
 #ifndef TASK_FOLD_ROWS_CUH
 #define TASK_FOLD_ROWS_CUH
@@ -12,16 +13,27 @@
 
 enum { FOLD_PART, FOLD_LSE, FOLD_Y, FOLD_AT_ONCE = 8 };
 
-/* What splits `first` + lane of one head of one token say, once they do.  -inf: it holds nothing. */
-MPK_FN float fold_lse(const char *from, int first, int splits, int heads, bool carried)
+/* What the splits of one head of one token say, once they do; lane k: splits k, k + 32 ...  -inf: it holds nothing. */
+template <int LOTS> MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, float *e)
 {
-    const int split = first + mpk_thread() % 32;
-    rt_u32 e = 0xff800000u;
+    const int lane = mpk_thread() % 32;
+    rt_u32 word[LOTS], most;
+#pragma unroll
+    for (int i = 0; i < LOTS; i++)
+        word[i] = 0xff800000u;
     do {
-        if (split < splits)
-            e = ptx_load_word(from + split * heads * 4);
-    } while (carried && __any_sync(0xffffffffu, e == RT_EMPTY) && !ptx_load_flag(&mpk_w.abort));
-    return __uint_as_float(e);
+        most = 0;
+#pragma unroll
+        for (int i = 0; i < LOTS; i++)
+            if (i * 32 + lane < splits)
+                word[i] = ptx_load_word(from + (i * 32 + lane) * heads * 4);
+#pragma unroll
+        for (int i = 0; i < LOTS; i++)
+            most = mpk_larger(most, word[i]);
+    } while (carried && __any_sync(0xffffffffu, most == RT_EMPTY) && !ptx_load_flag(&mpk_w.abort));
+#pragma unroll
+    for (int i = 0; i < LOTS; i++)
+        e[i] = __uint_as_float(word[i]);
 }
 
 /* What lies at `from`, if it is this lane's: once it is there. */
@@ -32,12 +44,12 @@ MPK_FN mpk_words fold_await(const char *from, bool mine, bool carried, mpk_words
     return v;
 }
 
-/* The parts of the splits of `full`: their weighted sum into sum[8], and the sum of weights. */
-MPK_FN float fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried, rt_u32 full, float weight,
-                      float *sum)
+/* The parts of the splits of `full`, of one lot, times their weights are added to sum[8], the weights to *total: one
+ * after the other, so it does not matter which lots they are of. */
+MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried, rt_u32 full, float weight,
+                     float *total, float *sum)
 {
     const mpk_words none = {0, 0, 0, 0};
-    float total = 0;
     while (full) {
         mpk_words v[FOLD_AT_ONCE];
         rt_u32 left = full;
@@ -54,7 +66,7 @@ MPK_FN float fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carrie
             const mpk_words part = fold_await(from + (rt_u32)split * row_bytes, mine, carried, v[i]);
             const float w = __shfl_sync(0xffffffffu, weight, split);
             const rt_u32 words[4] = {part.x, part.y, part.z, part.w};
-            total += w;
+            *total += w;
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 sum[2 * k] = fmaf(w, ptx_low_bf16(words[k]), sum[2 * k]);
@@ -63,28 +75,37 @@ MPK_FN float fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carrie
             full &= full - 1;
         }
     }
-    return total;
 }
 
-template <int SETS>
+/* Number i of what is in registers. */
+template <int LOTS, typename type> MPK_FN type fold_lot(const type *of, int i)
+{
+    type v = of[0];
+#pragma unroll
+    for (int k = 1; k < LOTS; k++)
+        v = i == k ? of[k] : v;
+    return v;
+}
+
+template <int LOTS>
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits, int heads, int size)
 {
     const int lane = mpk_thread() % 32;
     const rt_u32 row_bytes = (rt_u32)(heads * size) * 2;
     const bool carried = mpk_carries(t, FOLD_LSE), mine = lane * 8 < size;
     const float none = -__int_as_float(0x7f800000);
-    float e[SETS], most = none, sum[8] = {}, total = 0;
-    rt_u32 full[SETS], only = 0, n = 0; /* splits that hold anything; the last of them */
+    float e[LOTS], most = none, sum[8] = {}, total = 0;
+    rt_u32 full[LOTS], n_full = 0, any = 0;
+    fold_lse<LOTS>(lse, splits, heads, carried, e);
 #pragma unroll
-    for (int i = 0; i < SETS; i++) {
-        e[i] = fold_lse(lse, i * 32, splits, heads, carried);
+    for (int i = 0; i < LOTS; i++) {
         full[i] = __ballot_sync(0xffffffffu, e[i] != none);
-        n += __popc(full[i]);
-        only = full[i] ? i * 32 + __ffs((int)full[i]) - 1 : only;
+        n_full += (rt_u32)__popc(full[i]);
+        any = full[i] ? (rt_u32)(i * 32 + __ffs((int)full[i]) - 1) : any;
         most = fmaxf(most, e[i]);
     }
-    if (n == 1) { /* its weight is 1 */
-        const char *from = part + only * row_bytes;
+    if (n_full == 1) { /* its weight is 1 */
+        const char *from = part + any * row_bytes;
         if (mine)
             ptx_store_words(y, fold_await(from, mine, carried, ptx_load_words(from)));
         return;
@@ -92,11 +113,11 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
 #pragma unroll
     for (int d = 16; d; d /= 2)
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
-#pragma unroll
-    for (int i = 0; i < SETS; i++)
-        total += fold_sum(part + i * 32 * row_bytes, row_bytes, mine, carried, full[i],
-                          ptx_exp2((e[i] - most) * 1.44269504f), sum);
-    total = n ? __fdividef(1, total) : 0;
+#pragma unroll 1
+    for (int i = 0; i < LOTS; i++)
+        fold_sum(part + (rt_u32)(i * 32) * row_bytes, row_bytes, mine, carried, fold_lot<LOTS>(full, i),
+                 ptx_exp2((fold_lot<LOTS>(e, i) - most) * 1.44269504f), &total, sum);
+    total = n_full ? __fdividef(1, total) : 0;
 #pragma unroll
     for (int k = 0; k < 8; k++)
         sum[k] *= total;
@@ -105,9 +126,9 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
                             ptx_pack_bf16(sum[6], sum[7])});
 }
 
-/* part bf16[T, splits, heads * size], lse f32[T, splits, heads] -> y bf16[T, heads * size]; splits at most 32 SETS,
+/* part bf16[T, splits, heads * size], lse f32[T, splits, heads] -> y bf16[T, heads * size]; splits at most LOTS * 32,
  * size a multiple of 8 and at most 256. */
-template <int SETS> MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
+template <int LOTS> MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
 {
     const int thread = mpk_thread(), lane = thread % 32, end = (int)mpk_end(t);
     const int first = (int)mpk_lo(t, 1) / size, n_heads = (int)mpk_hi(t, 1) / size - first;
@@ -122,7 +143,7 @@ template <int SETS> MPK_FN void fold_rows(const mpk_task &t, int splits, int hea
         if (token >= end)
             break;
         const int at = first + head, column = at * size + lane * 8;
-        fold_head<SETS>(t, mpk_at<const char>(t, FOLD_PART) + ((rt_u64)token * splits * heads * size + column) * 2,
+        fold_head<LOTS>(t, mpk_at<const char>(t, FOLD_PART) + ((rt_u64)token * splits * heads * size + column) * 2,
                         mpk_at<const char>(t, FOLD_LSE) + ((rt_u64)token * splits * heads + at) * 4,
                         mpk_at<char>(t, FOLD_Y) + ((rt_u64)token * heads * size + column) * 2, splits, heads, size);
     }

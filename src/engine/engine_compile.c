@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
-enum { GPU_SPLIT_TOKENS = 16, GPU_MOST_SPLITS = 128 /* that are folded fast */, GPU_NORM_ELEMENTS = 1 << 24 };
+enum { GPU_SPLIT_TOKENS = 16, GPU_NORM_ELEMENTS = 1 << 24 };
 /* Units of 128 positions in a part of a context that is cut by itself: fewer parts are fewer pieces for each worker
  * when many tokens share a step, more parts share a short context among more workers when one is alone. */
 enum { GPU_OWN_UNITS = 2 };
@@ -24,7 +24,6 @@ enum { GPU_OWN_UNITS = 2 };
 static void set_gpu_options(const engine_device *device, uint32_t kv_heads, bool batch_invariant, pass_options *to)
 {
     to->splits = kv_heads && kv_heads < device->n_workers ? device->n_workers / kv_heads : kv_heads ? 1 : 0;
-    to->splits = to->splits < GPU_MOST_SPLITS ? to->splits : GPU_MOST_SPLITS;
     to->split_tokens = GPU_SPLIT_TOKENS;
     to->own_units = batch_invariant ? GPU_OWN_UNITS : 0;
     to->norm_elements = GPU_NORM_ELEMENTS;

@@ -1,7 +1,7 @@
 /* body_fold_rows.c - parts of a split attention of bf16 put together (device/task/fold_rows.cuh). */
 #include "gen/body_print.h"
 
-enum { PART, PART_LSE, MOST_SPLITS = 128, MOST_SIZE = 256 };
+enum { PART, PART_LSE, LANES = 32, MOST_SPLITS = 8 * LANES, MOST_SIZE = 256 };
 
 static bool accepts(const gen_call *c)
 {
@@ -16,7 +16,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     (void)cx;
     const ir_tensor *part = gen_input(c, PART), *lse = gen_input(c, PART_LSE);
     text_print(out, "MPK_FN void body_%u(const mpk_task &t)\n{\n    fold_rows<%lld>(t, %lld, %lld, %lld);\n}\n", n,
-               (long long)(part->dims[1] + 31) / 32, (long long)part->dims[1], (long long)lse->dims[2],
+               (long long)(part->dims[1] + LANES - 1) / LANES, (long long)part->dims[1], (long long)lse->dims[2],
                (long long)(part->dims[2] / lse->dims[2]));
     return MPK_OK;
 }

@@ -95,10 +95,10 @@ static const char *const decode_graphs[] = {
     X("16", "1024") W("w", "1003", "1024") "const %n : bf16[1024]\ninput %r : i32[16] live=rows\n%l, %p = logits(%x, "
                                            "%w, %n, %r)\n",
     "input %p : bf16[1, 13, 2048] live=tokens\ninput %l : f32[1, 13, 16] live=tokens\n%y = attention_fold(%p, %l)\n",
-    "input %p : bf16[3, 33, 1024] live=tokens\ninput %l : f32[3, 33, 8] live=tokens\n%y = attention_fold(%p, %l)\n",
     "input %p : bf16[1, 128, 512] live=tokens\ninput %l : f32[1, 128, 4] live=tokens\n%y = attention_fold(%p, %l)\n",
     "input %p : bf16[16, 32, 512] live=tokens\ninput %l : f32[16, 32, 8] live=tokens\n%y = attention_fold(%p, %l)\n",
     "input %p : bf16[7, 5, 512] live=tokens\ninput %l : f32[7, 5, 2] live=tokens\n%y = attention_fold(%p, %l)\n",
+    "input %p : bf16[5, 66, 256] live=tokens\ninput %l : f32[5, 66, 4] live=tokens\n%y = attention_fold(%p, %l)\n",
     SPLIT("1", "4096", "64", "128", "1", "9", "11", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 13, unit = 64"),
     SPLIT("3", "4096", "64", "128", "1", "5", "6", "8", NORMS, ", %qn, %kn", "heads = 16, splits = 4, unit = 128"),
     SPLIT("8", "4096", "64", "128", "2", "4", "9", "8", NORMS, ", %qn, %kn",
@@ -142,13 +142,17 @@ enum { COMPANY = 400, COMPANY_SIZES = 4 };
     "input %p : bf16[" tokens ", 16, 512] live=tokens\ninput %l : f32[" tokens ", 16, 4] live=tokens\n%y = " \
     "attention_fold(%p, %l)\n"
 #define COMPANY_ROUTE(tokens) "input %x : bf16[" tokens ", 128] live=tokens\n%i, %w = route(%x) {experts = 8}\n"
+#define COMPANY_FOLD_MANY(tokens)                                                                            \
+    "input %p : bf16[" tokens ", 66, 256] live=tokens\ninput %l : f32[" tokens ", 66, 2] live=tokens\n%y = " \
+    "attention_fold(%p, %l)\n"
 
 #define COMPANY_EXPERTS(tokens) EXPERTS(tokens, "1096", "4", "9", "16", EXPERT_NORM("1096"), ", _, _, %n", "")
 #define COMPANY_EXPERT_SUMS(tokens) EXPERT_SUMS(tokens, "264", "4", "9", "24")
 
 static const char *const company_graphs[] = {
-    COMPANY_OF(COMPANY_PLAIN),   COMPANY_OF(COMPANY_RAGGED),     COMPANY_OF(COMPANY_GATED), COMPANY_OF(COMPANY_QKV),
-    COMPANY_OF(COMPANY_LOGITS),  COMPANY_OF(COMPANY_SPLIT),      COMPANY_OF(COMPANY_FOLD),  COMPANY_OF(COMPANY_ROUTE),
+    COMPANY_OF(COMPANY_PLAIN),   COMPANY_OF(COMPANY_RAGGED),     COMPANY_OF(COMPANY_GATED),
+    COMPANY_OF(COMPANY_QKV),     COMPANY_OF(COMPANY_LOGITS),     COMPANY_OF(COMPANY_SPLIT),
+    COMPANY_OF(COMPANY_FOLD),    COMPANY_OF(COMPANY_FOLD_MANY),  COMPANY_OF(COMPANY_ROUTE),
     COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS)};
 
 static const char *const prefill_graphs[] = {
@@ -564,8 +568,17 @@ static void expect_peaks(const bed *b, void **expected)
 
 /* ---- the test ---- */
 
-/* Run the boxes as tasks of one worker and compare everything with what is expected; scores are of queries and keys
- * that are rounded to bf16 after sums in another order. */
+/* What is rounded to bf16 after sums in another order may come out next to ref's: queries and keys, whose scores then
+ * differ; weights of experts, which stay f32. */
+static double slack_of(const bed *b)
+{
+    const char *name = b->op->def->name;
+    if (strcmp(name, "route") == 0)
+        return tensor(b, b->op->in[0])->dtype == IR_BF16 && b->op->attributes[2].i ? slack(IR_BF16) : 0; /* round */
+    return strcmp(name, "attention_split") == 0 || strcmp(name, "attention_cache") == 0 ? 0x1p-9 : 0;
+}
+
+/* Run the boxes as tasks of one worker and compare everything with what is expected. */
 static void run_and_compare(const device *d, bed *b, const ir_box *boxes, size_t n, void *packed, uint64_t seed,
                             bool carried, void **start, void **expected)
 {
@@ -575,8 +588,7 @@ static void run_and_compare(const device *d, bed *b, const ir_box *boxes, size_t
     turn_caches(b, false);
     forget_empty_parts(b, expected, start);
     expect_peaks(b, expected);
-    const char *name = b->op->def->name; /* of queries and keys: rounded as bf16, they may come out next to ref's */
-    b->slack = strcmp(name, "attention_split") == 0 || strcmp(name, "attention_cache") == 0 ? 0x1p-9 : 0;
+    b->slack = slack_of(b);
     for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
         if (expected[i])
             compare(b, i, expected[i], start[i]);

@@ -72,6 +72,8 @@ static const op_operand in[] = {{"part", 0}, {"lse", 0}}, out[] = {{"y", 0}};
 static const op_case cases[] = {
     {"input %p : f32[1, 1, 64] live=tokens\ninput %l : f32[1, 1, 2] live=tokens\n%y = attention_fold(%p, %l)\n"},
     {"input %p : bf16[7, 5, 96] live=tokens\ninput %l : f32[7, 5, 6] live=tokens\n%y = attention_fold(%p, %l)\n"},
+    {"input %p : bf16[3, 33, 512] live=tokens\ninput %l : f32[3, 33, 4] live=tokens\n%y = attention_fold(%p, %l)\n"},
+    {"input %p : bf16[2, 132, 128] live=tokens\ninput %l : f32[2, 132, 1] live=tokens\n%y = attention_fold(%p, %l)\n"},
     {"input %p : f32[3, 16, 80] live=tokens\ninput %l : f32[3, 16, 1] live=tokens\n%y = attention_fold(%p, %l)\n"},
 };
 

@@ -299,10 +299,6 @@ static inline int __ffs(int x)
 {
     return __builtin_ffs(x);
 }
-static inline int __popc(rt_u32 x)
-{
-    return __builtin_popcount(x);
-}
 static inline float rsqrtf(float x)
 {
     return 1 / sqrtf(x);

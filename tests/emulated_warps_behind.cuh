@@ -47,9 +47,8 @@ static void emulated_load(void)
     l.ring.n = l.tail.n = emulated_tasks.pages;
     l.in_flight = emulated_tasks.in_flight;
     l.aot = 1;
-    for (rt_u32 i = 0; i < emulated_tasks.first && mpk_thread() % 32 == 0; i++)
+    for (rt_u32 i = 0; i < emulated_tasks.first; i++)
         load_page(&l, 0, 0);
-    load_meet(&l);
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         l.e = &emulated_tasks.entries[i];
         if (mpk_body_loads(l.e->body))

@@ -115,7 +115,6 @@ MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot,
 
 /* ---- the loader's part: pairs of pages, keys before values ---- */
 
-/* Lane 0; the note of a page: is there anything in it? */
 template <int K> MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
 {
     constexpr int BYTES = ATTENTION_PAGE * K * 2;
@@ -166,16 +165,12 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
                     /* The lanes look 32 pages up at once. */
                     int mine = p + lane < k.last_page ? attention_page(l.e, s, k.slot, p + lane) : -1;
 #pragma unroll 1
-                    for (int i = 0; i < 32 && p + i < k.last_page; i++) {
-                        const int page = __shfl_sync(0xffffffffu, mine, i);
-                        if (lane == 0)
-                            attention_load_page<K>(l, s, page, head);
-                    }
+                    for (int i = 0; i < 32 && p + i < k.last_page; i++)
+                        attention_load_page<K>(l, s, __shfl_sync(0xffffffffu, mine, i), head);
                 }
             }
         }
     l.in_flight = in_flight;
-    load_meet(&l);
 }
 
 /* ---- heads of the step ---- */

@@ -129,7 +129,7 @@ MPK_FN expert_groups expert_groups_of(const rt_entry *e, const stream_shape &s)
     return g;
 }
 
-/* Lane 0: the pages of one chunk, page by page, in a page group by group. */
+/* The pages of one chunk: page by page, in a page group by group. */
 MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *from, int pages, rt_u32 n)
 {
 #pragma unroll 1
@@ -152,7 +152,7 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
 #pragma unroll 1
         for (rt_u32 q = 0; q < g.n; q += s.block)
 #pragma unroll 1
-            for (int slot = 0; slot * 32 < s.experts; slot++) {
+            for (int slot = 0; slot * 32 < s.experts && !l.cancelled; slot++) {
                 const rt_u32 mine = expert_count(counts, slot);
 #pragma unroll 1
                 for (rt_u32 left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {
@@ -160,13 +160,12 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
                     const rt_u32 n = __shfl_sync(0xffffffffu, mine, lane);
                     const rt_u64 group = (rt_u64)(slot * 32 + lane) * g.of_expert + g.first + q;
 #pragma unroll 1
-                    for (rt_u32 pair = 0; pair < n && mpk_thread() % 32 == 0; pair += rows)
+                    for (rt_u32 pair = 0; pair < n; pair += rows)
                         expert_load_chunk(l, g, (const char *)l.e->at[RT_PACKED] + group * g.bytes, s.of.pages,
                                           mpk_smaller(g.n - q, s.block));
                 }
             }
     }
-    load_meet(&l);
 }
 
 /* ---- pairs, sorted by expert ---- */

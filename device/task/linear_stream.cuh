@@ -73,24 +73,22 @@ MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
     const rt_u32 most = s.at_once, at_once = pages <= most ? pages : most;
     const rt_u32 tile = pages <= most ? n : STREAM_TILE; /* one pass: no need to go tile by tile */
     const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
-    if (mpk_thread() % 32 == 0)
 #pragma unroll 1
-        for (rt_u32 q = 0; q < n; q += tile)
+    for (rt_u32 q = 0; q < n; q += tile)
 #pragma unroll 1
-            for (rt_u32 pass = 0; pass < pages; pass += at_once) {
-                const rt_u32 end = pass + at_once < pages ? pass + at_once : pages, here = n - q < tile ? n - q : tile;
-                const char *group = base + (rt_u64)q * group_bytes;
-                rt_u32 p = pass;
+        for (rt_u32 pass = 0; pass < pages; pass += at_once) {
+            const rt_u32 end = pass + at_once < pages ? pass + at_once : pages, here = n - q < tile ? n - q : tile;
+            const char *group = base + (rt_u64)q * group_bytes;
+            rt_u32 p = pass;
 #pragma unroll 1
-                for (rt_u32 i = 0; i < here * (end - pass); i++) {
-                    load_from(&l, group + p * 16384, p + 1 == pages ? last_bytes : 16384);
-                    if (++p == end) {
-                        p = pass;
-                        group += group_bytes;
-                    }
+            for (rt_u32 i = 0; i < here * (end - pass); i++) {
+                load_from(&l, group + p * 16384, p + 1 == pages ? last_bytes : 16384);
+                if (++p == end) {
+                    p = pass;
+                    group += group_bytes;
                 }
             }
-    load_meet(&l);
+        }
 }
 
 /* ---- x into registers ---- */

@@ -105,21 +105,17 @@ MPK_FN int tile_gap(const mpk_ring &r, int n)
 /* The pages of one step, a piece of each group, a lane each; from: its first block of the pass's first group. */
 MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes, bool once)
 {
-    const int lane = mpk_thread() % 32, gap = tile_gap(l.ring, q.pages);
-    char *first = mpk_s + (l.ring.first + (gap ? 0 : l.ring.at)) * MPK_PAGE_BYTES;
+    const int lane = mpk_thread() % 32;
     int groups = 0; /* for which there is a page */
-    if (lane == 0) {
-        for (int i = 0; i < gap; i++)
-            load_page(&l, 0, 0);
-        while (groups < q.groups) {
-            const int n = q.groups - groups < TILE_GROUPS ? q.groups - groups : TILE_GROUPS;
-            if (!load_page(&l, (rt_u32)n * TILE_PIECE, 0))
-                break;
-            groups += n;
-        }
+    for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
+        load_page(&l, 0, 0);
+    char *first = mpk_s + (l.ring.first + l.ring.at) * MPK_PAGE_BYTES;
+    while (groups < q.groups) {
+        const int n = q.groups - groups < TILE_GROUPS ? q.groups - groups : TILE_GROUPS;
+        if (!load_page(&l, (rt_u32)n * TILE_PIECE, 0))
+            break;
+        groups += n;
     }
-    load_meet(&l);
-    groups = __shfl_sync(0xffffffffu, groups, 0);
     if (lane < groups) {
         char *to = first + lane * TILE_PIECE;
         rt_u64 *full = &mpk_w.full[(to - mpk_s) / MPK_PAGE_BYTES];
@@ -138,7 +134,6 @@ MPK_FN void tile_settle(mpk_load &l, rt_u32 n)
         mpk_barrier_wait(&mpk_w.full[l.tail.first + l.tail.at], l.tail.parity);
         ring_next(&l.tail);
     }
-    __syncwarp(); /* no lane looks at these barriers any more when lane 0 moves them on */
     l.in_flight = n;
 }
 

@@ -48,12 +48,7 @@ MPK_FN void ring_release(rt_u32 page)
         ptx_barrier_arrive(&mpk_w.empty[page]);
 }
 
-/* ---- the loader's side ----
- *
- * Lane 0 works the ring: a page costs it some 50 instructions, and a warp that does them together three times as many,
- * so that it could not refill the ring as fast as pages arrive (docs/performance.md).  load_meet brings the other lanes
- * to where it stands; until then only it may ask for pages.
- */
+/* ---- the loader's side; called by the whole warp, all lanes alike ---- */
 
 struct mpk_load {
     const rt_entry *e; /* the task, in shared memory */
@@ -84,11 +79,11 @@ MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
     return 1;
 }
 
-/* Lane 0: make room for one page and n_bytes of copies on their way to it; its first byte, or NULL when there is
- * nothing to load for any more.  note: a word for whoever takes the page. */
+/* Make room for one page and n_bytes of copies on their way to it; its first byte, or NULL when there is nothing to
+ * load for any more.  note: what ring_note tells of it. */
 MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
 {
-    const rt_u32 page = l->ring.first + l->ring.at;
+    rt_u32 page = l->ring.first + l->ring.at;
     if (l->cancelled)
         return 0;
     if (!load_wait(l, &mpk_w.empty[page], l->ring.parity ^ 1)) {
@@ -100,39 +95,32 @@ MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
         ring_next(&l->tail);
         l->flying--;
     }
-    mpk_w.note[page] = note;
-    ptx_barrier_expect(&mpk_w.full[page], n_bytes);
+    __syncwarp(); /* no lane looks at these barriers any more when they move on */
+    if (mpk_thread() % 32 == 0) {
+        mpk_w.note[page] = note;
+        ptx_barrier_expect(&mpk_w.full[page], n_bytes);
+    }
+    __syncwarp();
     l->flying++;
     l->pages++;
     ring_next(&l->ring);
     return mpk_s + page * MPK_PAGE_BYTES;
 }
 
-/* Lane 0: a copy into a page that load_page has returned. */
+/* A copy into a page that load_page has returned. */
 MPK_FN void load_copy(mpk_load *l, char *page, rt_u32 offset, const void *from, rt_u32 n_bytes)
 {
-    ptx_copy_bulk_once(page + offset, from, n_bytes, &mpk_w.full[(page - mpk_s) / MPK_PAGE_BYTES], l->policy);
+    rt_u64 *full = &mpk_w.full[(page - mpk_s) / MPK_PAGE_BYTES];
+    if (mpk_thread() % 32 == 0)
+        ptx_copy_bulk_once(page + offset, from, n_bytes, full, l->policy);
 }
 
-/* Lane 0: one page from one place, the usual case. */
+/* One page from one place: the usual case. */
 MPK_FN void load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
 {
     char *page = load_page(l, n_bytes, 0);
     if (page)
         load_copy(l, page, 0, from, n_bytes);
-}
-
-/* All lanes: how the ring stands, from lane 0. */
-MPK_FN void load_meet(mpk_load *l)
-{
-    __syncwarp();
-    l->ring.at = __shfl_sync(0xffffffffu, l->ring.at, 0);
-    l->ring.parity = __shfl_sync(0xffffffffu, l->ring.parity, 0);
-    l->tail.at = __shfl_sync(0xffffffffu, l->tail.at, 0);
-    l->tail.parity = __shfl_sync(0xffffffffu, l->tail.parity, 0);
-    l->flying = __shfl_sync(0xffffffffu, l->flying, 0);
-    l->pages = __shfl_sync(0xffffffffu, l->pages, 0);
-    l->cancelled = __shfl_sync(0xffffffffu, l->cancelled, 0);
 }
 
 /* What steps write may be read from here on: wait until the step that this task belongs to has begun, or, where an

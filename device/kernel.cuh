@@ -132,12 +132,11 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
 static __device__ void loader_loop(void)
 {
     const rt_kernel *k = mpk_w.k;
-    mpk_load l = {};
+    mpk_load l;
     mpk_descriptors d = {};
     rt_u32 slot = 0, parity = 0, graph = k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);
-    l.ring.n = l.tail.n = MPK_PAGES - MPK_JIT_PAGES;
-    l.in_flight = k->tuning.in_flight < l.ring.n ? k->tuning.in_flight : l.ring.n;
-    l.policy = ptx_policy_once();
+    load_begin(&l, 0, MPK_PAGES - MPK_JIT_PAGES);
+    l.in_flight = mpk_smaller(k->tuning.in_flight, l.ring.n);
     l.aot = 1;
     d.ahead = k->tuning.descriptor_ahead < MPK_AHEAD ? k->tuning.descriptor_ahead : MPK_AHEAD;
     for (;;) {
@@ -327,11 +326,8 @@ static __device__ void clerk_loop(void)
 {
     rt_u32 turn = 0;
 #if MPK_JIT_PAGES
-    mpk_load l = {};
-    l.ring.first = l.tail.first = MPK_PAGES - MPK_JIT_PAGES;
-    l.ring.n = l.tail.n = MPK_JIT_PAGES;
-    l.in_flight = MPK_JIT_PAGES;
-    l.policy = ptx_policy_once();
+    mpk_load l;
+    load_begin(&l, MPK_PAGES - MPK_JIT_PAGES, MPK_JIT_PAGES);
     l.e = &mpk_w.entries[MPK_JIT_ENTRY];
 #endif
     for (rt_u32 step = 0;; step++) {

@@ -500,9 +500,14 @@ static inline void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_
     else
         emulated_bulk[emulated_n_bulk++] = c;
 }
-static inline void ptx_copy_bulk_once(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b, rt_u64)
+static inline void ptx_copy_bulk_once(rt_u32 to, const void *from, rt_u32 n_bytes, rt_u64 *b, rt_u64)
 {
-    ptx_copy_bulk(to, from, n_bytes, b);
+    ptx_copy_bulk(mpk_s + to, from, n_bytes, b);
+}
+static inline bool ptx_elect(void)
+{
+    __syncwarp();
+    return emulated_lane() == 0;
 }
 /* One of the bulk copies that are under way arrives. */
 static inline void emulated_arrive(void)

@@ -43,12 +43,16 @@ static rt_word emulated_event; /* on which all tasks depend */
 /* The loader's warp: all tasks, as far ahead as there are pages. */
 static void emulated_load(void)
 {
-    mpk_load l = {};
-    l.ring.n = l.tail.n = emulated_tasks.pages;
+    mpk_load l;
+    load_begin(&l, 0, emulated_tasks.pages);
     l.in_flight = emulated_tasks.in_flight;
     l.aot = 1;
-    for (rt_u32 i = 0; i < emulated_tasks.first; i++)
-        load_page(&l, 0, 0);
+    for (rt_u32 i = 0; i < emulated_tasks.first; i++) {
+        const rt_u32 page = load_page(&l);
+        if (page != LOAD_OVER && ptx_elect())
+            load_expect(page, 0);
+        __syncwarp();
+    }
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         l.e = &emulated_tasks.entries[i];
         if (mpk_body_loads(l.e->body))

@@ -116,13 +116,24 @@ MPK_FN rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
                  : "memory");
     return done;
 }
-/* Global to shared memory, n_bytes a multiple of 16, both addresses too; completes on the barrier's transaction count.
- * The bytes are read once: L2 may drop them first. */
-MPK_FN void ptx_copy_bulk_once(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b, rt_u64 policy)
+/* One lane of the warp, which meets here: true.  The compiler then knows that bulk copies are one thread's, and need no
+ * loop over the lanes. */
+MPK_FN bool ptx_elect(void)
+{
+    rt_u32 chosen;
+    asm volatile("{\n.reg .pred p;\n.reg .b32 lane;\nelect.sync lane|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(chosen)
+                 :
+                 : "memory");
+    return chosen;
+}
+/* Global to shared memory, n_bytes a multiple of 16, both addresses too (to: ptx_shared); completes on the barrier's
+ * transaction count.  The bytes are read once: L2 may drop them first. */
+MPK_FN void ptx_copy_bulk_once(rt_u32 to, const void *from, rt_u32 n_bytes, rt_u64 *b, rt_u64 policy)
 {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(ptx_shared(to)),
+            "r"(to),
         "l"(from), "r"(n_bytes), "r"(ptx_shared(b)), "l"(policy)
         : "memory");
 }

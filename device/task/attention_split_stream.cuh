@@ -115,25 +115,33 @@ MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot,
 
 /* ---- the loader's part: pairs of pages, keys before values ---- */
 
+/* The next page of the ring for n_bytes of a KV page, if that is there; its note says so. */
+MPK_FN rt_u32 attention_make_room(mpk_load &l, int page, rt_u32 n_bytes, bool *leads)
+{
+    const rt_u32 to = load_page(&l);
+    *leads = to != LOAD_OVER && ptx_elect();
+    if (*leads) {
+        mpk_w.note[to] = page >= 0;
+        load_expect(to, page < 0 ? 0 : n_bytes);
+    }
+    *leads = *leads && page >= 0;
+    return to;
+}
+
 template <int K> MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
 {
     constexpr int BYTES = ATTENTION_PAGE * K * 2;
+    constexpr bool TOGETHER = 2 * BYTES <= MPK_PAGE_BYTES;
     const rt_u64 at = ((rt_u64)(page < 0 ? 0 : page) * s.kv_heads + head) * BYTES;
     const char *key = (const char *)l.e->at[AT_K_CACHE] + at, *value = (const char *)l.e->at[AT_V_CACHE] + at;
-    if (2 * BYTES <= MPK_PAGE_BYTES) {
-        char *to = load_page(&l, page < 0 ? 0 : 2 * BYTES, page >= 0);
-        if (to && page >= 0) {
-            load_copy(&l, to, 0, key, BYTES);
-            load_copy(&l, to, BYTES, value, BYTES);
-        }
-        return;
-    }
-    char *to = load_page(&l, page < 0 ? 0 : BYTES, page >= 0);
-    if (to && page >= 0)
+    bool leads;
+    rt_u32 to = attention_make_room(l, page, TOGETHER ? 2 * BYTES : BYTES, &leads);
+    if (leads)
         load_copy(&l, to, 0, key, BYTES);
-    to = load_page(&l, page < 0 ? 0 : BYTES, page >= 0);
-    if (to && page >= 0)
-        load_copy(&l, to, 0, value, BYTES);
+    if (!TOGETHER)
+        to = attention_make_room(l, page, BYTES, &leads);
+    if (leads)
+        load_copy(&l, to, TOGETHER ? BYTES : 0, value, BYTES);
 }
 
 /* Where a split has this many units and more, attention's bytes decide, and more pages than the tuned number may be

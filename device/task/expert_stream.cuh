@@ -72,13 +72,12 @@ MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
         return 1;
     const rt_word *counter = mpk_w.counters + l.e->depends;
     const rt_u32 wanted = l.e->needed * mpk_w.epoch;
-    while ((rt_i32)(rt_load_acquire_device(counter) - wanted) < 0)
-        if (load_is_over(&l)) {
-            l.cancelled = 1;
-            return 0;
-        }
-    __syncwarp();
-    return 1;
+    bool came = (rt_i32)(rt_load_acquire_device(counter) - wanted) >= 0;
+    while (!came && !load_is_over(&l))
+        came = (rt_i32)(rt_load_acquire_device(counter) - wanted) >= 0;
+    if (!__all_sync(0xffffffffu, came))
+        l.cancelled = 1;
+    return !l.cancelled;
 }
 
 /* The ids of 32 pairs, a lane each; of n.  RT_EMPTY in a lane that has none. */

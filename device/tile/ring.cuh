@@ -61,8 +61,10 @@ struct mpk_load {
     rt_u32 pages;     /* asked for since that step's first */
     rt_u32 cancelled; /* 1: the rest of the task need not be loaded */
     rt_u32 aot;       /* 1: the ring of AOT tasks: it may run into a step that does not come */
+    rt_u32 s_pages;   /* shared address of the worker's first page, which is slow to find */
     rt_u64 policy;
 };
+enum { LOAD_OVER = 0x7fffffff };
 
 /* Is there nothing to load for any more?  The machine aborts, or the step that is loaded ahead does not come. */
 MPK_FN bool load_is_over(const mpk_load *l)
@@ -70,57 +72,69 @@ MPK_FN bool load_is_over(const mpk_load *l)
     return ptx_load_flag(&mpk_w.abort) || (l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED);
 }
 
-/* Wait for a barrier of this worker.  0: there is nothing to load for any more. */
+/* Wait for a barrier of this worker.  0, in all lanes: there is nothing to load for any more. */
 MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
 {
-    while (!ptx_barrier_try(b, parity))
-        if (load_is_over(l))
-            return 0;
-    return 1;
+    bool is_there = ptx_barrier_try(b, parity);
+    while (!is_there && !load_is_over(l))
+        is_there = ptx_barrier_try(b, parity);
+    return __all_sync(0xffffffffu, is_there);
 }
 
-/* Make room for one page and n_bytes of copies on their way to it; its first byte, or NULL when there is nothing to
- * load for any more.  note: what ring_note tells of it. */
-MPK_FN char *load_page(mpk_load *l, rt_u32 n_bytes, rt_u32 note)
+/* Make room for one page: its number, or LOAD_OVER when there is nothing to load for any more.  One lane then says by
+ * load_expect what comes, and asks for it by load_copy: behind ptx_elect, where no lane looks at the page's barriers
+ * any more.
+ *
+ * A loader that is slower than the memory holds up everything: this is the most frequent code of the kernel, written
+ * for few instructions (docs/performance.md). */
+MPK_FN rt_u32 load_page(mpk_load *l)
 {
-    rt_u32 page = l->ring.first + l->ring.at;
+    const rt_u32 page = l->ring.first + l->ring.at;
     if (l->cancelled)
-        return 0;
+        return LOAD_OVER;
     if (!load_wait(l, &mpk_w.empty[page], l->ring.parity ^ 1)) {
         l->cancelled = 1;
-        return 0;
+        return LOAD_OVER;
     }
     while (l->flying >= l->in_flight) {
         mpk_barrier_wait(&mpk_w.full[l->tail.first + l->tail.at], l->tail.parity);
         ring_next(&l->tail);
         l->flying--;
     }
-    __syncwarp(); /* no lane looks at these barriers any more when they move on */
-    if (mpk_thread() % 32 == 0) {
-        mpk_w.note[page] = note;
-        ptx_barrier_expect(&mpk_w.full[page], n_bytes);
-    }
-    __syncwarp();
     l->flying++;
     l->pages++;
     ring_next(&l->ring);
-    return mpk_s + page * MPK_PAGE_BYTES;
+    return page;
 }
-
-/* A copy into a page that load_page has returned. */
-MPK_FN void load_copy(mpk_load *l, char *page, rt_u32 offset, const void *from, rt_u32 n_bytes)
+/* n_bytes are on their way to a page. */
+MPK_FN void load_expect(rt_u32 page, rt_u32 n_bytes)
 {
-    rt_u64 *full = &mpk_w.full[(page - mpk_s) / MPK_PAGE_BYTES];
-    if (mpk_thread() % 32 == 0)
-        ptx_copy_bulk_once(page + offset, from, n_bytes, full, l->policy);
+    ptx_barrier_expect(&mpk_w.full[page], n_bytes);
+}
+MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void *from, rt_u32 n_bytes)
+{
+    ptx_copy_bulk_once(l->s_pages + page * MPK_PAGE_BYTES + offset, from, n_bytes, &mpk_w.full[page], l->policy);
 }
 
 /* One page from one place: the usual case. */
 MPK_FN void load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
 {
-    char *page = load_page(l, n_bytes, 0);
-    if (page)
+    const rt_u32 page = load_page(l);
+    if (page != LOAD_OVER && ptx_elect()) {
+        load_expect(page, n_bytes);
         load_copy(l, page, 0, from, n_bytes);
+    }
+}
+
+/* Once, before anything is loaded. */
+MPK_FN void load_begin(mpk_load *l, rt_u32 first, rt_u32 n)
+{
+    *l = {};
+    l->ring.first = l->tail.first = first;
+    l->ring.n = l->tail.n = n;
+    l->in_flight = n;
+    l->policy = ptx_policy_once();
+    l->s_pages = ptx_own(ptx_shared(mpk_s));
 }
 
 /* What steps write may be read from here on: wait until the step that this task belongs to has begun, or, where an
@@ -132,11 +146,12 @@ MPK_FN int load_needs_step(mpk_load *l)
         ptx_fence_bulk();
         return 1;
     }
-    while (l->step >= ptx_load_flag(&mpk_w.begun)) {
-        if (load_is_over(l)) {
-            l->cancelled = 1;
-            return 0;
-        }
+    bool begins = l->step < ptx_load_flag(&mpk_w.begun);
+    while (!begins && !load_is_over(l))
+        begins = l->step < ptx_load_flag(&mpk_w.begun);
+    if (!__all_sync(0xffffffffu, begins)) {
+        l->cancelled = 1;
+        return 0;
     }
     if (l->known != l->step + 1) { /* once a step: partner of the release in body_loop */
         ptx_acquire_flag(&mpk_w.begun);

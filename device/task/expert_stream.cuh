@@ -23,6 +23,8 @@ enum {
     EXPERT_MOST = MPK_THREADS, /* experts: a thread each sorts the pairs */
     EXPERT_NOBODY = 0xffff,    /* a pair without an expert */
     EXPERT_TOTALS = 512,       /* of a tile: all groups of all its pairs */
+    EXPERT_SHAPE = 32 << 10,   /* scratch: expert_shape, behind the parts */
+    EXPERT_SHAPE_BYTES = 256,
 };
 /* Groups of chunks that end together, and pieces of x under way: what registers and scratch have room for. */
 template <int WIDE> struct expert_sizes {
@@ -567,12 +569,25 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
     mpk_sync();
 }
 
-template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &s)
+/* The shape into shared memory: each word of constant memory that is asked for by itself is far, and the loop over
+ * pieces asks for ten. */
+MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const expert_shape &s)
+{
+    static_assert(sizeof(expert_shape) <= EXPERT_SHAPE_BYTES, "there is room for the shape");
+    rt_u32 *s_shape = expert_at<rt_u32>(t, EXPERT_SHAPE);
+    for (rt_u32 i = (rt_u32)mpk_thread(); i < sizeof s / 4; i += MPK_THREADS)
+        s_shape[i] = ((const rt_u32 *)&s)[i];
+    mpk_sync();
+    return (const expert_shape *)s_shape;
+}
+
+template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &shape)
 {
     mpk_ring ring = *t.ring;
     expert_work<WIDE> w;
-    const expert_groups g = expert_groups_of(t.e, s.of);
     mpk_wait(t);
+    const expert_shape &s = *expert_copy_shape(t, shape);
+    const expert_groups g = expert_groups_of(t.e, s.of);
     stream_find_last<WIDE>(s.of, mpk_thread(), &w.from);
     const rt_u32 end = mpk_end(t);
 #pragma unroll 1

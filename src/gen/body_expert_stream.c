@@ -79,10 +79,15 @@ enum { TOTALS, COUNTS, NORMS, WEIGHTS, CHUNKS, SUMS, IDS_AT, ORDER, PLACES };
 /* Returns the end. */
 static int64_t place_scratch(const gen_call *c, int64_t at[PLACES])
 {
-    enum { PARTS_BYTES = 2 * FEW_SLOTS * 8 * 32 * 8, TOTALS_BYTES = 2 * 512 * 4, COUNTS_BYTES = 8 * 4 };
+    enum {
+        PARTS_BYTES = 2 * FEW_SLOTS * 8 * 32 * 8,
+        SHAPE_BYTES = 256,
+        TOTALS_BYTES = 2 * 512 * 4,
+        COUNTS_BYTES = 8 * 4
+    };
     int64_t range = range_of(c), pairs = range * gen_input(c, IDS)->dims[1];
     int64_t chunks = pairs / (is_few(c) ? 8 : 16) + gen_input(c, W0)->dims[0];
-    at[TOTALS] = PARTS_BYTES;
+    at[TOTALS] = PARTS_BYTES + SHAPE_BYTES;
     at[COUNTS] = at[TOTALS] + TOTALS_BYTES;
     at[NORMS] = at[COUNTS] + COUNTS_BYTES;
     at[WEIGHTS] = at[NORMS] + range * 4;

@@ -55,6 +55,29 @@ struct expert_shape {
 
 /* ---- the loader's part ---- */
 
+/* What 32 lanes show of the ids of 32 pairs, bit by bit, and which of them have id e.  All lanes, EXPERT_NOBODY where
+ * there is none. */
+enum { EXPERT_BITS = 8 };
+struct expert_shown {
+    rt_u32 bit[EXPERT_BITS + 1];
+};
+MPK_FN expert_shown expert_show(rt_u32 id)
+{
+    expert_shown shown;
+#pragma unroll
+    for (int b = 0; b <= EXPERT_BITS; b++)
+        shown.bit[b] = __ballot_sync(0xffffffffu, id >> b & 1);
+    return shown;
+}
+MPK_FN rt_u32 expert_with(const expert_shown &shown, rt_u32 e)
+{
+    rt_u32 lanes = ~shown.bit[EXPERT_BITS];
+#pragma unroll
+    for (int b = 0; b < EXPERT_BITS; b++)
+        lanes &= e >> b & 1 ? shown.bit[b] : ~shown.bit[b];
+    return lanes;
+}
+
 /* Pairs of each expert; lane l: of experts l, l + 32 ..., 16 bits each. */
 struct expert_counts {
     rt_u64 low, high;
@@ -82,16 +105,15 @@ MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
     return !l.cancelled;
 }
 
-/* The ids of 32 pairs, a lane each; of n.  RT_EMPTY in a lane that has none. */
+/* The ids of 32 pairs, a lane each; of n. */
 MPK_FN rt_u32 expert_load_ids(mpk_load &l, const expert_shape &s, const rt_u32 *from, int n)
 {
     const int lane = mpk_thread() % 32;
     const bool carried = l.e->carried >> s.ids & 1;
-    rt_u32 id = lane < n ? ptx_load_word(from + lane) : RT_EMPTY;
+    rt_u32 id = lane < n ? ptx_load_word(from + lane) : EXPERT_NOBODY;
     while (carried && lane < n && id == RT_EMPTY && !load_is_over(&l))
         id = ptx_load_word(from + lane);
-    __syncwarp();
-    return id;
+    return id < (rt_u32)s.experts ? id : EXPERT_NOBODY;
 }
 
 MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first, rt_u32 tokens, expert_counts *counts)
@@ -101,14 +123,12 @@ MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first,
     counts->low = counts->high = 0;
 #pragma unroll 1
     for (int p = 0; p < pairs; p += 32) {
-        const int n = pairs - p < 32 ? pairs - p : 32;
-        const rt_u32 mine = expert_load_ids(l, s, from + p, n);
-#pragma unroll 1
-        for (int i = 0; i < n; i++) {
-            const rt_u32 id = __shfl_sync(0xffffffffu, mine, i), slot = id / 32;
-            const rt_u64 one = id % 32 == lane && id < (rt_u32)s.experts ? (rt_u64)1 << slot % 4 * 16 : 0;
-            counts->low += slot < 4 ? one : 0;
-            counts->high += slot < 4 ? 0 : one;
+        const expert_shown shown = expert_show(expert_load_ids(l, s, from + p, pairs - p));
+#pragma unroll
+        for (int slot = 0; slot < 8; slot++) {
+            const rt_u64 n = __popc(expert_with(shown, (rt_u32)(slot * 32 + lane)));
+            counts->low += slot < 4 ? n << slot % 4 * 16 : 0;
+            counts->high += slot < 4 ? 0 : n << slot % 4 * 16;
         }
     }
 }
@@ -258,20 +278,23 @@ MPK_FN rt_u32 expert_add_up(const mpk_task &t, const expert_shape &s, rt_u32 min
 template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape &s, int pairs)
 {
     const rt_u16 *s_ids = expert_at<const rt_u16>(t, s.at.ids);
-    const rt_u32 rows = expert_sizes<WIDE>::ROWS, e = (rt_u32)mpk_thread();
+    const rt_u32 rows = expert_sizes<WIDE>::ROWS, e = (rt_u32)mpk_thread(), lane = e % 32;
     rt_u32 n = 0, all;
     mpk_sync();
-#pragma unroll 8
-    for (int p = 0; p < pairs; p++)
-        n += s_ids[p] == e;
+#pragma unroll 1
+    for (int p = 0; p < pairs; p += 32)
+        n += __popc(expert_with(expert_show(p + (int)lane < pairs ? s_ids[p + lane] : EXPERT_NOBODY), e));
     const rt_u32 before = expert_add_up(t, s, n | (n + rows - 1) / rows << 16, &all);
     rt_u32 place = before & 0xffff, chunk = before >> 16;
     for (rt_u32 i = 0; i < n; i += rows)
         expert_at<rt_u32>(t, s.at.chunks)[chunk++] = (place + i) | mpk_smaller(n - i, rows) << 16;
-#pragma unroll 8
-    for (int p = 0; n && p < pairs; p++)
-        if (s_ids[p] == e)
-            expert_at<rt_u16>(t, s.at.order)[place++] = (rt_u16)p;
+#pragma unroll 1
+    for (int p = 0; p < pairs; p += 32) {
+        rt_u32 mine = expert_with(expert_show(p + (int)lane < pairs ? s_ids[p + lane] : EXPERT_NOBODY), e);
+        for (; mine; mine &= mine - 1)
+            expert_at<rt_u16>(t, s.at.order)[place++] = (rt_u16)(p + __ffs((int)mine) - 1);
+        __syncwarp();
+    }
     mpk_sync();
     return (int)(all >> 16);
 }
@@ -324,7 +347,7 @@ template <int WIDE> struct expert_work {
     int tokens, chunks; /* of the range */
     int group, n;       /* first group of the block, of an expert; groups */
     stream_from<WIDE> from;
-    int chunk, page; /* the piece of x that is asked for next */
+    int chunk, page; /* the piece of x that is asked for next; from.at: where its rows lie */
 };
 
 /* A piece of x that has been asked for. */
@@ -333,9 +356,8 @@ template <int WIDE> struct expert_ahead {
     rt_u32 at[1 + WIDE];
 };
 
-/* Ask for the next piece of x; nothing, if there is none.  All of it is written in any case (stream_clear_x). */
-template <int WIDE>
-MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w, expert_ahead<WIDE> *a)
+/* Where this lane's rows of chunk w->chunk lie; STREAM_NONE: there are none. */
+template <int WIDE> MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w)
 {
     const int thread = mpk_thread(), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
     const rt_u32 chunk = w->chunk < w->chunks ? expert_chunk(t, s, w->chunk) : 0, first = chunk & 0xffff;
@@ -343,13 +365,24 @@ MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WID
     for (int m = 0; m <= WIDE; m++) {
         const rt_u32 row = g + 8 * m, pair = row < chunk >> 16 ? expert_pair(t, s, first + row) : 0;
         const rt_u32 at = (s.split ? pair : expert_token(s, pair)) * s.of.columns + warp * 128 + c * 8;
-        w->from.at[m] = a->at[m] = row < chunk >> 16 ? at * 2 : STREAM_NONE;
+        w->from.at[m] = row < chunk >> 16 ? at * 2 : STREAM_NONE;
     }
+}
+
+/* Ask for the next piece of x; nothing, if there is none.  All of it is written in any case (stream_clear_x).  Then
+ * find the one after it: it is asked for without waiting for shared memory. */
+template <int WIDE>
+MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w, expert_ahead<WIDE> *a)
+{
+#pragma unroll
+    for (int m = 0; m <= WIDE; m++)
+        a->at[m] = w->from.at[m];
     stream_clear_x<1, WIDE>(a->x);
     stream_ask_page<WIDE, false, false>(w->from, w->page, w->page + 1 == s.of.pages, a->x.at[0]);
     if (++w->page == s.of.pages) {
         w->page = 0;
         w->chunk++;
+        expert_find<WIDE>(t, s, w);
     }
 }
 
@@ -381,10 +414,11 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
 {
     const int thread = mpk_thread(), blocks = page + 1 == s.of.pages ? s.of.last : 4;
     if (mpk_carries(t, s.of.x)) {
+        stream_from<WIDE> from = w->from;
 #pragma unroll
         for (int m = 0; m <= WIDE; m++)
-            w->from.at[m] = a->at[m];
-        stream_await_x<1, WIDE>(w->from, page, 1, s.of.pages, false, a->x);
+            from.at[m] = a->at[m];
+        stream_await_x<1, WIDE>(from, page, 1, s.of.pages, false, a->x);
     }
     stream_x<1, WIDE> x = a->x;
     stream_order_x<1, WIDE>(1, x);
@@ -537,6 +571,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
         for (int i = mpk_thread(); i < w->tokens * w->n * 8; i += MPK_THREADS)
             expert_at<float>(t, s.at.sums)[i] = 0;
     w->chunk = w->page = 0;
+    expert_find<WIDE>(t, s, w);
     expert_ask<WIDE>(t, s, w, &even);
     if (expert_sizes<WIDE>::DEPTH > 1)
         expert_ask<WIDE>(t, s, w, &odd);

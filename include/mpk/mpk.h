@@ -187,15 +187,16 @@ typedef struct mpk_engine_facts {
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);
 /* Where the time of a step goes on a GPU: the last step that ran the graph for so many tokens (the smallest graph that
- * holds them), by kind of operator and code.  JSON, yours (mpk_free):
+ * holds them), by kind of operator, its code and its columns.  JSON, yours (mpk_free):
  *   tokens        of the graph               clock_mhz   that made microseconds of cycles: the GPU's highest
  *   scheduling    share of the workers' time between the end of a task's work and its event being counted
  *   to_host       bursts, median_us, p99_us, most_us: how long the tokens of a step took from its end to the thread
  *                 that takes them out of the ring, and the news of that back to the GPU; of all steps, at most 4,096
- *   kinds         for each: kind, body, operators, tasks, sm_us (all its tasks over the number of workers: what a step
- *                 spends on it), and means over its tasks: wait_us (from the worker's turning to the task until its
- *                 event), body_us, trigger_us; longest_us: the slowest task of an operator, mean over operators
- * MPK_EARG: the engine was opened without `profile`, a request is under way, or no graph is so large. */
+ *   kinds         for each: kind, body, from and to (columns of the first input and of the result), operators, tasks,
+ *                 sm_us (all its tasks over the number of workers: what a step spends on it), and means over its tasks:
+ * wait_us (from the worker's turning to the task until its event), body_us, trigger_us; longest_us: the slowest task of
+ * an operator, mean over operators MPK_EARG: the engine was opened without `profile`, a request is under way, or no
+ * graph is so large. */
 MPK_API mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *engine, uint32_t tokens, char **json);
 /* Borrowed from the engine; NULL if the model brings no vocabulary. */
 MPK_API const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine);

@@ -1,4 +1,4 @@
-/* The profile of a step: sums by operator and code, shares and microseconds, from cycles that are known. */
+/* The profile of a step: sums by operator, code and columns, shares and microseconds, from cycles that are known. */
 #include "check.h"
 
 #include "base/json.h"
@@ -6,10 +6,12 @@
 
 static const char source[] = "input %x : f32[4, 8]\n"
                              "const %w : f32[8, 8]\n"
+                             "const %v : f32[6, 8]\n"
                              "%a = linear(%x, %w)\n"
                              "%b = silu(%a)\n"
                              "%c = linear(%b, %w)\n"
-                             "%d = linear(%c, %w)\n"
+                             "%d = linear(%c, %v)\n"
+                             "%e = linear(%c, %w)\n"
                              "output %d\n";
 
 static double number(const json_value *object, const char *key)
@@ -19,10 +21,11 @@ static double number(const json_value *object, const char *key)
     return value->number;
 }
 
-static void check_kind(const json_value *k, const char *kind, const char *body, const double wanted[7])
+static void check_kind(const json_value *k, const char *kind, const char *body, double to, const double wanted[7])
 {
     static const char *const keys[] = {"operators", "tasks", "sm_us", "wait_us", "body_us", "trigger_us", "longest_us"};
     assert_true(str_is(json_get(k, "kind")->text, kind) && str_is(json_get(k, "body")->text, body));
+    assert_true(number(k, "from") == 8 && number(k, "to") == to);
     for (size_t i = 0; i < 7; i++)
         assert_float_equal(number(k, keys[i]), wanted[i], 1e-3);
 }
@@ -36,24 +39,26 @@ static void test_sums(void **state)
     ir_graph *ir;
     const json_value *root;
     /* 1 GHz: 1000 cycles are 1 us */
-    const cuda_times times[4] = {{.n_tasks = 2, .wait = 1000, .body = 5000, .trigger = 500, .longest = 7000},
+    const cuda_times times[5] = {{.n_tasks = 2, .wait = 1000, .body = 5000, .trigger = 500, .longest = 7000},
                                  {.n_tasks = 1, .wait = 2000, .body = 1000, .trigger = 0, .longest = 1000},
                                  {.n_tasks = 6, .wait = 3000, .body = 1000, .trigger = 500, .longest = 1000},
+                                 {.n_tasks = 1, .body = 2000, .longest = 2000},
                                  {.n_tasks = 0}};
-    const char *const bodies[4] = {"fast", "plain", "fast", "plain"};
+    const char *const bodies[5] = {"fast", "plain", "fast", "fast", "plain"};
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
-    assert_int_equal(ir->ops.n, 4);
+    assert_int_equal(ir->ops.n, 5);
     engine_write_profile(ir, bodies, times, 4, 10, 1000000, &(cuda_delays){9, 5500, 7250, 20000}, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
     assert_true(number(root, "tokens") == 4 && number(root, "clock_mhz") == 1000);
-    /* triggers 2 * 500 + 6 * 500; everything 2 * 6500 + 3000 + 6 * 4500 */
-    assert_float_equal(number(root, "scheduling"), 4000.0 / 43000.0, 1e-5);
+    /* triggers 2 * 500 + 6 * 500; everything 2 * 6500 + 3000 + 6 * 4500 + 2000 */
+    assert_float_equal(number(root, "scheduling"), 4000.0 / 45000.0, 1e-5);
     const json_value *to_host = json_get(root, "to_host"), *kinds = json_get(root, "kinds");
     assert_true(number(to_host, "bursts") == 9 && number(to_host, "median_us") == 5.5);
     assert_true(number(to_host, "p99_us") == 7.25 && number(to_host, "most_us") == 20);
-    assert_int_equal(kinds->n, 2); /* what has not run is not there */
-    check_kind(&kinds->items[0], "linear", "fast", (double[]){2, 8, 4.0, 2.5, 2.0, 0.5, 4.0});
-    check_kind(&kinds->items[1], "silu", "plain", (double[]){1, 1, 0.3, 2.0, 1.0, 0.0, 1.0});
+    assert_int_equal(kinds->n, 3); /* what has not run is not there */
+    check_kind(&kinds->items[0], "linear", "fast", 8, (double[]){2, 8, 4.0, 2.5, 2.0, 0.5, 4.0});
+    check_kind(&kinds->items[1], "silu", "plain", 8, (double[]){1, 1, 0.3, 2.0, 1.0, 0.0, 1.0});
+    check_kind(&kinds->items[2], "linear", "fast", 6, (double[]){1, 1, 0.2, 0.0, 2.0, 0.0, 2.0});
     text_free(&t);
     arena_free(&a);
 }
@@ -68,7 +73,7 @@ static void test_nothing(void **state)
     ir_graph *ir;
     const json_value *root;
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
-    engine_write_profile(ir, (const char *const[4]){"", "", "", ""}, (const cuda_times[4]){{0}}, 1, 1, 1000,
+    engine_write_profile(ir, (const char *const[5]){"", "", "", "", ""}, (const cuda_times[5]){{0}}, 1, 1, 1000,
                          &(cuda_delays){0}, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
     assert_true(number(root, "scheduling") == 0 && json_get(root, "kinds")->n == 0);

@@ -74,8 +74,8 @@ def print_schedule(rows):
         profile = row["result"].get("profile")
         if not profile:
             continue
-        heads = ["operators", "code", "columns", "to", "number", "tasks", "us a step", "wait us", "body us", "trigger us",
-                 "slowest us"]
+        heads = ["operators", "code", "columns", "to", "number", "tasks", "us a step", "wait us", "body us",
+                 "trigger us", "slowest us"]
         table(f"One step of {row['model']}, batch {row['batch']}: scheduling takes {100 * profile['scheduling']:.2f} % "
               "of the workers' time", heads,
               [[k["kind"], k["body"], k.get("from", "-"), k.get("to", "-"), k["operators"], k["tasks"],

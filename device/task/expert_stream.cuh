@@ -437,17 +437,8 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
 MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, int column, float a, float b)
 {
     const rt_u32 axis = t.e->rank - 1;
-    const int lo = (int)t.e->lo[axis], hi = (int)t.e->hi[axis];
-    rt_u16 *y = mpk_at<rt_u16>(t, s.of.y) + row * s.of.rows + column;
-    const rt_u32 v = ptx_pack_bf16(a, b);
-    if (column >= lo && column + 1 < hi) {
-        ptx_store_word(y, v);
-        return;
-    }
-    if (column >= lo && column < hi)
-        y[0] = (rt_u16)v;
-    if (column + 1 >= lo && column + 1 < hi)
-        y[1] = (rt_u16)(v >> 16);
+    stream_store_two(mpk_at<rt_u16>(t, s.of.y) + row * s.of.rows + column, column, (int)t.e->lo[axis],
+                     (int)t.e->hi[axis], true, a, b);
 }
 
 /* Group i of a chunk whose pairs are rows of y. */

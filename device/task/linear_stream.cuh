@@ -497,13 +497,11 @@ MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row,
     return v;
 }
 
-/* Two neighbouring values of a row of y: round and store what lies in the box. */
-MPK_FN void stream_store(const mpk_task &t, const stream_shape &s, int row, int column, float a, float b)
+/* Two neighbouring values from `column` on, at y: those of columns lo .. hi - 1.  whole: y lies at a whole word. */
+MPK_FN void stream_store_two(rt_u16 *y, int column, int lo, int hi, bool whole, float a, float b)
 {
-    rt_u16 *y = mpk_at<rt_u16>(t, s.y) + (rt_u64)(t.e->lo[0] + row) * s.rows + column;
-    int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];
-    rt_u32 v = ptx_pack_bf16(a, b);
-    if (column >= lo && column + 1 < hi && s.rows % 2 == 0) {
+    const rt_u32 v = ptx_pack_bf16(a, b);
+    if (column >= lo && column + 1 < hi && whole) {
         ptx_store_word(y, v);
         return;
     }
@@ -511,6 +509,13 @@ MPK_FN void stream_store(const mpk_task &t, const stream_shape &s, int row, int 
         y[0] = (rt_u16)v;
     if (column + 1 >= lo && column + 1 < hi)
         y[1] = (rt_u16)(v >> 16);
+}
+
+/* The same of a row of y. */
+MPK_FN void stream_store(const mpk_task &t, const stream_shape &s, int row, int column, float a, float b)
+{
+    rt_u16 *y = mpk_at<rt_u16>(t, s.y) + (rt_u64)(t.e->lo[0] + row) * s.rows + column;
+    stream_store_two(y, column, (int)t.e->lo[1], (int)t.e->hi[1], s.rows % 2 == 0, a, b);
 }
 
 /* Add the warps' sums of one group, in their order: this warp's group of the tile. */

@@ -3,9 +3,8 @@
  *   glu        act(linear(x, g)) * linear(x, u)              -> linear(x, g, u) {glu = act}
  *   siblings   linear(x, a), linear(x, b), linear(x, c)      -> slices of linear(x, a, b, c)
  *   residual   linear(x, w) + r                              -> linear(x, w, residual = r)
- *   norm       linear(h, v), expert_linear(h, i, w) with h = rms_norm(x, n), all that read h
- *                                                            -> linear(x, v, norm = n), expert_linear(x, i, w, norm =
- * n)
+ *   norm       linear(rms_norm(x, n), w)                     -> linear(x, w, norm = n)
+ *              and so of an expert_linear; all that read the norm, or none
  *
  * A weight that is computed may not exist yet where a fused linear stands: rules that move a linear take constants
  * only.  What is written in place between an operator and the one that takes it in stops a rule.  Cost: linear in the

@@ -47,12 +47,8 @@ static void emulated_load(void)
     load_begin(&l, 0, emulated_tasks.pages);
     l.in_flight = emulated_tasks.in_flight;
     l.aot = 1;
-    for (rt_u32 i = 0; i < emulated_tasks.first; i++) {
-        const rt_u32 page = load_page(&l);
-        if (page != LOAD_OVER && ptx_elect())
-            load_expect(page, 0);
-        __syncwarp();
-    }
+    for (rt_u32 i = 0; i < emulated_tasks.first; i++)
+        load_open(&l, 0);
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         l.e = &emulated_tasks.entries[i];
         if (mpk_body_loads(l.e->body))

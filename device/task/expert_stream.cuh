@@ -20,10 +20,9 @@
 #include "task/linear_stream.cuh"
 
 enum {
-    EXPERT_MOST = MPK_THREADS, /* experts: a thread each sorts the pairs */
-    EXPERT_NOBODY = 0xffff,    /* a pair without an expert */
-    EXPERT_TOTALS = 512,       /* of a tile: all groups of all its pairs */
-    EXPERT_SHAPE = 32 << 10,   /* scratch: expert_shape, behind the parts */
+    EXPERT_NOBODY = 0xffff,  /* a pair without an expert */
+    EXPERT_TOTALS = 512,     /* of a tile: all groups of all its pairs */
+    EXPERT_SHAPE = 32 << 10, /* scratch: expert_shape, behind the parts */
     EXPERT_SHAPE_BYTES = 256,
 };
 /* Groups of chunks that end together, and pieces of x under way: what registers and scratch have room for. */
@@ -58,6 +57,7 @@ struct expert_shape {
 /* What 32 lanes show of the ids of 32 pairs, bit by bit, and which of them have id e.  All lanes, EXPERT_NOBODY where
  * there is none. */
 enum { EXPERT_BITS = 8 };
+static_assert(1 << EXPERT_BITS == MPK_THREADS, "a thread takes an expert");
 struct expert_shown {
     rt_u32 bit[EXPERT_BITS + 1];
 };

@@ -102,27 +102,17 @@ MPK_FN int tile_gap(const mpk_ring &r, int n)
 
 /* ---- the loader's part ---- */
 
-/* The next page, for n_bytes; false: there is nothing to load for any more. */
-MPK_FN bool tile_load_page(mpk_load &l, rt_u32 n_bytes)
-{
-    const rt_u32 page = load_page(&l);
-    if (page != LOAD_OVER && ptx_elect())
-        load_expect(page, n_bytes);
-    __syncwarp();
-    return page != LOAD_OVER;
-}
-
 /* The pages of one step, a piece of each group, a lane each; from: its first block of the pass's first group. */
 MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes, bool once)
 {
     const int lane = mpk_thread() % 32;
     int groups = 0; /* for which there is a page */
     for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
-        tile_load_page(l, 0);
+        load_open(&l, 0);
     char *first = mpk_s + (l.ring.first + l.ring.at) * MPK_PAGE_BYTES;
     while (groups < q.groups) {
         const int n = q.groups - groups < TILE_GROUPS ? q.groups - groups : TILE_GROUPS;
-        if (!tile_load_page(l, (rt_u32)n * TILE_PIECE))
+        if (!load_open(&l, (rt_u32)n * TILE_PIECE))
             break;
         groups += n;
     }

@@ -116,6 +116,16 @@ MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void 
     ptx_copy_bulk_once(l->s_pages + page * MPK_PAGE_BYTES + offset, from, n_bytes, &mpk_w.full[page], l->policy);
 }
 
+/* A page for n_bytes that the caller's lanes ask for, or for nothing; false: there is nothing to load for any more. */
+MPK_FN bool load_open(mpk_load *l, rt_u32 n_bytes)
+{
+    const rt_u32 page = load_page(l);
+    if (page != LOAD_OVER && ptx_elect())
+        load_expect(page, n_bytes);
+    __syncwarp();
+    return page != LOAD_OVER;
+}
+
 /* One page from one place: the usual case. */
 MPK_FN void load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
 {

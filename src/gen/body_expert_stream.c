@@ -6,10 +6,8 @@
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
 enum { GLU, EPS };
 enum {
-    MOST_EXPERTS = 256, /* EXPERT_MOST */
+    MOST_EXPERTS = 256, /* a thread of the body each */
     FEW_TOKENS = 16,    /* chunks of 8 pairs up to here, of 16 above */
-    PAGE_COLUMNS = 1024,
-    UNIT_COLUMNS = 256,
     FEW_SLOTS = 8,
     MANY_SLOTS = 4,    /* expert_sizes */
     MOST_RANGE = 256,  /* tokens that are sorted together, */
@@ -22,26 +20,16 @@ static bool is_few(const gen_call *c)
     return gen_output(c, 0)->dims[0] <= FEW_TOKENS;
 }
 
-static bool is_weight(const ir_tensor *t)
-{
-    return !t || (t->kind == IR_CONST && gen_is_dense(t, IR_BF16));
-}
-
 /* A gated product with a row for each pair, or a sum of pairs. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
     bool gated = c->op->attributes[GLU].s.n, sums = gen_input(c, SCALE);
-    return gated != sums && is_weight(w) && is_weight(gen_input(c, W1)) && gen_is_dense(x, IR_BF16) &&
+    return gated != sums && gen_is_streamed(w) && gen_is_streamed(gen_input(c, W1)) && gen_is_dense(x, IR_BF16) &&
            gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(gen_input(c, SCALE), IR_F32) &&
            gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) && gen_is_dense(y, IR_BF16) &&
            gen_is_vector(gen_input(c, NORM)) && !(gen_input(c, NORM) && x->rank != 2) && w->dims[0] <= MOST_EXPERTS &&
            w->dims[1] % 8 == 0 && w->dims[2] % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED;
-}
-
-static int64_t round_up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
 }
 
 /* The experts' rows one behind the other: an expert is a whole number of groups. */
@@ -55,9 +43,7 @@ static void pack(const gen_call *c, gen_pack *out)
                       .order = gated ? GEN_PAIRED : GEN_ROWS,
                       .rows = w->dims[0] * w->dims[1] * (gated ? 2 : 1),
                       .columns = w->dims[2]};
-    out->padded_rows = out->rows;
-    out->padded_columns = round_up(out->columns, UNIT_COLUMNS);
-    out->n_bytes = (uint64_t)out->padded_rows * (uint64_t)out->padded_columns * 2;
+    gen_pad_pack(out, 8);
 }
 
 /* Tokens whose pairs are sorted together. */
@@ -103,19 +89,13 @@ static void print_product(const gen_call *c, text *out)
 {
     gen_pack p;
     pack(c, &p);
-    str glu = c->op->attributes[GLU].s;
-    int64_t units = p.padded_columns / UNIT_COLUMNS, pages = (units + 3) / 4;
-    text_print(out, "{%lld, ", (long long)p.columns);
-    gen_print_float(1 / (float)p.columns, out);
-    text_print(out, ", %lld, %lld, 1, %lld, %d, ", (long long)pages, (long long)(units - 4 * (pages - 1)),
-               (long long)gen_input(c, W0)->dims[1], gen_input(c, NORM) != NULL);
+    text_print(out, "{");
+    gen_print_columns(&p, out);
+    text_print(out, ", 1, %lld, %d, ", (long long)gen_input(c, W0)->dims[1], gen_input(c, NORM) != NULL);
     gen_print_float((float)c->op->attributes[EPS].f, out);
     text_print(out, ", GLU_%s, %d, %u, %d, {-1, -1, -1}, {0, 0, 0}, {0, 0, 0}, -1, 0, TO_BF16, -1}",
-               str_is(glu, "silu")   ? "SILU"
-               : str_is(glu, "gelu") ? "GELU"
-               : glu.n               ? "GELU_TANH"
-                                     : "NONE",
-               X, gen_operand_of_output(c->op, 0), gen_input(c, RESIDUAL) ? RESIDUAL : -1);
+               gen_glu_name(c->op->attributes[GLU].s), X, gen_operand_of_output(c->op, 0),
+               gen_input(c, RESIDUAL) ? RESIDUAL : -1);
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

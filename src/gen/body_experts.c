@@ -20,15 +20,13 @@ static int pairs_at_once(const gen_call *c)
 static mpk_status print_expert_linear(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
-    str glu = c->op->attributes[GLU].s;
-    const char *activation = str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
     gen_print_head(c, n, out);
     text_print(out,
                "    static constexpr expert_use use = {in_x, in_ids, in_w0, in_w1, in_scale, in_residual, in_norm, "
                "out_y, ");
     gen_print_double(c->op->attributes[EPS].f, out);
-    text_print(out, ", ACTIVATE_%s};\n    expert_linear_run<%d, %d>(t, use);\n}\n", activation, pairs_at_once(c),
-               gen_input(c, SCALE) ? 1 : 4);
+    text_print(out, ", ACTIVATE_%s};\n    expert_linear_run<%d, %d>(t, use);\n}\n",
+               gen_glu_name(c->op->attributes[GLU].s), pairs_at_once(c), gen_input(c, SCALE) ? 1 : 4);
     return MPK_OK;
 }
 

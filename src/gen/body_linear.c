@@ -23,7 +23,6 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
 {
     (void)cx;
     str glu = c->op->attributes[GLU].s;
-    const char *activation = str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
     int64_t column = 0;
     gen_print_head(c, n, out);
     text_print(out, "    static constexpr linear_source source = {in_x, in_norm, {-1}, ");
@@ -31,7 +30,7 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
     text_print(out, "};\n");
     for (uint32_t i = 0; i < 3 && gen_input(c, W0 + i) && (i == 0 || !glu.n); i++) {
         text_print(out, "    static constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, ACTIVATE_%s};\n", i,
-                   i, glu.n ? "in_b1" : "{-1}", activation);
+                   i, glu.n ? "in_b1" : "{-1}", gen_glu_name(glu));
         text_print(out, "    linear_weight<%d>(t, source, in_w%u, in_w1, end%u, %lld);\n", tokens_at_once(c), i, i,
                    (long long)column);
         column += gen_input(c, W0 + i)->dims[0];

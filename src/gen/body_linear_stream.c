@@ -5,8 +5,6 @@
 
 enum {
     MOST_TOKENS = 16,
-    PAGE_COLUMNS = 1024,
-    UNIT_COLUMNS = 256,
     NARROW_PAGES = 4, /* of x in registers, for up to 8 tokens, and for up to 16: what is in the routines' names */
     WIDE_PAGES = 2,
     SCRATCH_BYTES = 8 * 8 * 32 * 16 + 512 + 2 * 8 * 16 * 8 + 32, /* STREAM_SCRATCH */
@@ -31,11 +29,6 @@ static bool accepts(const gen_call *c)
            columns_of(c) % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
 }
 
-static int64_t round_up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
-
 static void pack(const gen_call *c, gen_pack *out)
 {
     bool logits = is_logits(c), glu = is_gated(c);
@@ -47,9 +40,7 @@ static void pack(const gen_call *c, gen_pack *out)
         out->w[out->n_weights++] = c->op->in[W0 + i];
         out->rows += gen_input(c, W0 + i)->dims[0];
     }
-    out->padded_rows = round_up(out->rows, glu ? 16 : 8);
-    out->padded_columns = round_up(out->columns, UNIT_COLUMNS);
-    out->n_bytes = (uint64_t)out->padded_rows * (uint64_t)out->padded_columns * 2;
+    gen_pad_pack(out, glu ? 16 : 8);
 }
 
 /* What the sums become. */
@@ -67,11 +58,10 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     (void)n;
     gen_pack p;
     pack(c, &p);
-    int64_t units = p.padded_columns / UNIT_COLUMNS, pages = (units + 3) / 4, last = units - 4 * (pages - 1);
-    text_print(out, "{%lld, ", (long long)p.columns);
-    gen_print_float(1 / (float)p.columns, out);
-    text_print(out, ", %lld, %lld, %d, %lld, ", (long long)pages, (long long)last,
-               rows_of_step(c) <= 8 ? NARROW_PAGES : WIDE_PAGES, (long long)gen_output(c, 0)->dims[1]);
+    text_print(out, "{");
+    gen_print_columns(&p, out);
+    text_print(out, ", %d, %lld, ", rows_of_step(c) <= 8 ? NARROW_PAGES : WIDE_PAGES,
+               (long long)gen_output(c, 0)->dims[1]);
     print_ends(c, "GLU", out);
     print_output(c, out);
     text_print(out, "}");

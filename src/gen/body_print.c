@@ -19,6 +19,39 @@ bool gen_is_vector(const ir_tensor *t)
     return !t || ((t->dtype == IR_BF16 || t->dtype == IR_F32) && t->stride[0] == 1);
 }
 
+bool gen_is_streamed(const ir_tensor *t)
+{
+    return !t || (t->kind == IR_CONST && gen_is_dense(t, IR_BF16));
+}
+
+const char *gen_glu_name(str glu)
+{
+    return str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
+}
+
+/* Columns that one block of each warp holds; blocks of a page. */
+enum { UNIT_COLUMNS = 256, PAGE_UNITS = 4 };
+
+static int64_t round_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+void gen_pad_pack(gen_pack *p, int64_t row_unit)
+{
+    p->padded_rows = round_up(p->rows, row_unit);
+    p->padded_columns = round_up(p->columns, UNIT_COLUMNS);
+    p->n_bytes = (uint64_t)p->padded_rows * (uint64_t)p->padded_columns * 2;
+}
+
+void gen_print_columns(const gen_pack *p, text *out)
+{
+    int64_t units = p->padded_columns / UNIT_COLUMNS, pages = (units + PAGE_UNITS - 1) / PAGE_UNITS;
+    text_print(out, "%lld, ", (long long)p->columns);
+    gen_print_float(1 / (float)p->columns, out);
+    text_print(out, ", %lld, %lld", (long long)pages, (long long)(units - PAGE_UNITS * (pages - 1)));
+}
+
 const ir_tensor *gen_input(const gen_call *c, uint32_t i)
 {
     return i < c->op->n_in && c->op->in[i] != IR_NONE ? &c->ir->tensors.at[c->op->in[i]] : NULL;

@@ -56,6 +56,15 @@ const char *gen_dtype_name(ir_dtype dtype);
 bool gen_is_dense(const ir_tensor *t, ir_dtype dtype);
 /* Absent, or neighbours of bf16 or f32: a bias, the weight of a norm. */
 bool gen_is_vector(const ir_tensor *t);
+/* Absent, or a weight that can be packed into a stream (gen_pack): a constant of bf16, rows one behind the other. */
+bool gen_is_streamed(const ir_tensor *t);
+/* "SILU" ... "NONE" of an attribute `glu`: what stands behind the prefix of a shape's enumeration. */
+const char *gen_glu_name(str glu);
+/* What follows of rows and columns: both padded, rows to multiples of `row_unit`, and the bytes. */
+void gen_pad_pack(gen_pack *p, int64_t row_unit);
+/* "1024, 1/1024f, 1, 4": columns, what divides by them, pages of a group, blocks a warp in the last one
+ * (device/task/linear_stream.cuh). */
+void gen_print_columns(const gen_pack *p, text *out);
 /* The tensor of an input, or NULL if it is absent; of an output. */
 const ir_tensor *gen_input(const gen_call *c, uint32_t i);
 const ir_tensor *gen_output(const gen_call *c, uint32_t i);

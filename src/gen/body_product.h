@@ -19,29 +19,17 @@ static inline bool is_gated(const gen_call *c)
     return !is_logits(c) && c->op->attributes[LINEAR_GLU].s.n;
 }
 
-static inline bool is_weight(const ir_tensor *t)
-{
-    return !t || (t->kind == IR_CONST && gen_is_dense(t, IR_BF16));
-}
-
 /* Do all operands but x have dtypes and strides that the streamed products take? */
 static inline bool takes_operands(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);
     if (is_logits(c))
-        return is_weight(gen_input(c, L_W)) && gen_is_vector(gen_input(c, L_NORM)) && gen_is_dense(y, IR_F32);
+        return gen_is_streamed(gen_input(c, L_W)) && gen_is_vector(gen_input(c, L_NORM)) && gen_is_dense(y, IR_F32);
     for (uint32_t i = 0; i < 3; i++)
-        if (!is_weight(gen_input(c, W0 + i)) || !gen_is_vector(gen_input(c, B0 + i)))
+        if (!gen_is_streamed(gen_input(c, W0 + i)) || !gen_is_vector(gen_input(c, B0 + i)))
             return false;
     return gen_is_vector(gen_input(c, NORM)) && gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) &&
            gen_is_dense(y, IR_BF16) && !(is_gated(c) && gen_input(c, RESIDUAL));
-}
-
-/* "SILU" ... "NONE": what stands behind the prefix of the shape's enumeration. */
-static inline const char *activation_of(const gen_call *c)
-{
-    str glu = is_gated(c) ? c->op->attributes[LINEAR_GLU].s : (str){0};
-    return str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
 }
 
 /* "1, 1e-6f, GLU_SILU, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered, tokens": the part that the
@@ -51,8 +39,9 @@ static inline void print_ends(const gen_call *c, const char *prefix, text *out)
     bool logits = is_logits(c);
     text_print(out, "%d, ", gen_input(c, logits ? L_NORM : NORM) != NULL);
     gen_print_float((float)c->op->attributes[logits ? LOGITS_EPS : LINEAR_EPS].f, out);
-    text_print(out, ", %s_%s, %d, %u, %d, {", prefix, activation_of(c), X, gen_operand_of_output(c->op, 0),
-               !logits && gen_input(c, RESIDUAL) ? RESIDUAL : -1);
+    text_print(out, ", %s_%s, %d, %u, %d, {", prefix,
+               gen_glu_name(is_gated(c) ? c->op->attributes[LINEAR_GLU].s : (str){0}), X,
+               gen_operand_of_output(c->op, 0), !logits && gen_input(c, RESIDUAL) ? RESIDUAL : -1);
     for (uint32_t i = 0; i < 3; i++)
         text_print(out, "%s%d", i ? ", " : "", !logits && gen_input(c, B0 + i) ? (int)(B0 + i) : -1);
     text_print(out, "}, {");

@@ -66,6 +66,11 @@ typedef struct cli_command {
 extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_score, cmd_tokenize, cmd_compile, cmd_inspect,
     cmd_opt, cmd_bench, cmd_doctor;
 
+/* One row: its value is `member` of the struct `t`; then what else is not zero, as .field = value. */
+#define CLI_OPTION(t, member, option_name, kind, ...)                                 \
+    {                                                                                 \
+        .name = option_name, .type = kind, .offset = offsetof(t, member), __VA_ARGS__ \
+    }
 #define CLI_TABLE(table) .options = (table), .n_options = sizeof(table) / sizeof *(table)
 
 /* The options of every verb that opens a model. */
@@ -80,105 +85,45 @@ typedef struct cli_engine {
 } cli_engine;
 
 /* Rows for a cli_engine that is member `m` of struct type `t`: what it is compiled for, and how. */
-#define CLI_MODEL_ROWS(t, m)                                                                                             \
-    {"context",                                                                                                          \
-     0,                                                                                                                  \
-     CLI_COUNT,                                                                                                          \
-     false,                                                                                                              \
-     "N",                                                                                                                \
-     "tokens of prompt and answer (the model's own, at most 4096)",                                                      \
-     offsetof(t, m.context),                                                                                             \
-     1,                                                                                                                  \
-     1 << 24},                                                                                                           \
-        {"step-tokens",                                                                                                  \
-         0,                                                                                                              \
-         CLI_COUNT,                                                                                                      \
-         false,                                                                                                          \
-         "N",                                                                                                            \
-         "tokens of a step at most, a power of two (512)",                                                               \
-         offsetof(t, m.step_tokens),                                                                                     \
-         1,                                                                                                              \
-         8192},                                                                                                          \
-        {"kv",                                                                                                           \
-         0,                                                                                                              \
-         CLI_CHOICE,                                                                                                     \
-         false,                                                                                                          \
-         "f32|f16|bf16",                                                                                                 \
-         "dtype of the KV cache (f32; on a GPU that of the activations)",                                                \
-         offsetof(t, m.kv),                                                                                              \
-         0,                                                                                                              \
-         0},                                                                                                             \
-        {"kv-tokens",                                                                                                    \
-         0,                                                                                                              \
-         CLI_COUNT,                                                                                                      \
-         false,                                                                                                          \
-         "N",                                                                                                            \
-         "tokens that all requests together may hold (as memory allows)",                                                \
-         offsetof(t, m.kv_tokens),                                                                                       \
-         1,                                                                                                              \
-         4294967295.0},                                                                                                  \
-        {"random-weights",      0, CLI_WHOLE, false, "SEED", "make the weights up; a config.json alone is then a model", \
-         offsetof(t, m.random), 0, 0},                                                                                   \
-        {"ops", 0, CLI_CHOICE, false, "full|paper|none", "which operators are fused (full)", offsetof(t, m.ops), 0, 0},  \
-        {"launch", 0, CLI_CHOICE, false, "auto|paper|aot|jit", "how tasks reach workers (auto)", offsetof(t, m.launch),  \
-         0,        0},                                                                                                   \
-        {"degree",                                                                                                       \
-         0,                                                                                                              \
-         CLI_LIST,                                                                                                       \
-         false,                                                                                                          \
-         "OP:AXIS=N",                                                                                                    \
-         "cut this axis of an operator, or of a kind of them, in N parts",                                               \
-         offsetof(t, m.degrees),                                                                                         \
-         0,                                                                                                              \
-         0},                                                                                                             \
-        {"batch-invariant",                                                                                              \
-         0,                                                                                                              \
-         CLI_FLAG,                                                                                                       \
-         false,                                                                                                          \
-         NULL,                                                                                                           \
-         "on a GPU: the same bits alone and in any company",                                                             \
-         offsetof(t, m.batch_invariant),                                                                                 \
-         0,                                                                                                              \
-         0},                                                                                                             \
-        {"coarse-events",                                                                                                \
-         0,                                                                                                              \
-         CLI_FLAG,                                                                                                       \
-         false,                                                                                                          \
-         NULL,                                                                                                           \
-         "one event between operators instead of one between tiles",                                                     \
-         offsetof(t, m.coarse_events),                                                                                   \
-         0,                                                                                                              \
-         0},                                                                                                             \
-    {                                                                                                                    \
-        "verify", 0, CLI_FLAG, false, NULL, "prove the task graph before it runs", offsetof(t, m.verify), 0, 0           \
-    }
-#define CLI_DEVICE_ROW(t, m)                                                                                 \
-    {                                                                                                        \
-        "device", 0, CLI_TEXT, false, "auto|cpu|cuda|cuda:1", "where it runs (auto: a GPU if there is one)", \
-            offsetof(t, m.device), 0, 0                                                                      \
-    }
-#define CLI_TARGET_ROW(t, m)                                                                      \
-    {                                                                                             \
-        "target", 0, CLI_TEXT, false, "sm_80|sm_90a|sm_100a",                                     \
-            "for a GPU of this architecture, which need not be here", offsetof(t, m.target), 0, 0 \
-    }
-#define CLI_KEEP_ROW(t, m)                                                                                            \
-    {                                                                                                                 \
-        "keep", 0, CLI_TEXT, false, "FOLDER", "leave the source of the GPU's kernel there", offsetof(t, m.keep), 0, 0 \
-    }
-#define CLI_THREADS_ROW(t, m)                                                                      \
-    {                                                                                              \
-        "threads", 't', CLI_COUNT, false, "N", "workers (one for each processor, or SM of a GPU)", \
-            offsetof(t, m.threads), 1, 4096                                                        \
-    }
-#define CLI_BATCH_ROW(t, m)                                                                                            \
-    {                                                                                                                  \
-        "max-batch", 0, CLI_COUNT, false, "N", "requests that run at the same time", offsetof(t, m.max_batch), 1, 1024 \
-    }
-#define CLI_QUIET_ROW(t, m)                                                                                \
-    {                                                                                                      \
-        "quiet", 'q', CLI_FLAG, false, NULL, "no progress and no closing line", offsetof(t, m.quiet), 0, 0 \
-    }
+#define CLI_MODEL_ROWS(t, m)                                                                                        \
+    CLI_OPTION(t, m.context, "context", CLI_COUNT, .value = "N",                                                    \
+               .help = "tokens of prompt and answer (the model's own, at most 4096)", .least = 1, .most = 1 << 24), \
+        CLI_OPTION(t, m.step_tokens, "step-tokens", CLI_COUNT, .value = "N",                                        \
+                   .help = "tokens of a step at most, a power of two (512)", .least = 1, .most = 8192),             \
+        CLI_OPTION(t, m.kv, "kv", CLI_CHOICE, .value = "f32|f16|bf16",                                              \
+                   .help = "dtype of the KV cache (f32; on a GPU that of the activations)"),                        \
+        CLI_OPTION(t, m.kv_tokens, "kv-tokens", CLI_COUNT, .value = "N",                                            \
+                   .help = "tokens that all requests together may hold (as memory allows)", .least = 1,             \
+                   .most = 4294967295.0),                                                                           \
+        CLI_OPTION(t, m.random, "random-weights", CLI_WHOLE, .value = "SEED",                                       \
+                   .help = "make the weights up; a config.json alone is then a model"),                             \
+        CLI_OPTION(t, m.ops, "ops", CLI_CHOICE, .value = "full|paper|none",                                         \
+                   .help = "which operators are fused (full)"),                                                     \
+        CLI_OPTION(t, m.launch, "launch", CLI_CHOICE, .value = "auto|paper|aot|jit",                                \
+                   .help = "how tasks reach workers (auto)"),                                                       \
+        CLI_OPTION(t, m.degrees, "degree", CLI_LIST, .value = "OP:AXIS=N",                                          \
+                   .help = "cut this axis of an operator, or of a kind of them, in N parts"),                       \
+        CLI_OPTION(t, m.batch_invariant, "batch-invariant", CLI_FLAG,                                               \
+                   .help = "on a GPU: the same bits alone and in any company"),                                     \
+        CLI_OPTION(t, m.coarse_events, "coarse-events", CLI_FLAG,                                                   \
+                   .help = "one event between operators instead of one between tiles"),                             \
+        CLI_OPTION(t, m.verify, "verify", CLI_FLAG, .help = "prove the task graph before it runs")
+#define CLI_DEVICE_ROW(t, m)                                                     \
+    CLI_OPTION(t, m.device, "device", CLI_TEXT, .value = "auto|cpu|cuda|cuda:1", \
+               .help = "where it runs (auto: a GPU if there is one)")
+#define CLI_TARGET_ROW(t, m)                                                     \
+    CLI_OPTION(t, m.target, "target", CLI_TEXT, .value = "sm_80|sm_90a|sm_100a", \
+               .help = "for a GPU of this architecture, which need not be here")
+#define CLI_KEEP_ROW(t, m) \
+    CLI_OPTION(t, m.keep, "keep", CLI_TEXT, .value = "FOLDER", .help = "leave the source of the GPU's kernel there")
+#define CLI_THREADS_ROW(t, m)                                                   \
+    CLI_OPTION(t, m.threads, "threads", CLI_COUNT, .letter = 't', .value = "N", \
+               .help = "workers (one for each processor, or SM of a GPU)", .least = 1, .most = 4096)
+#define CLI_BATCH_ROW(t, m)                                                                                        \
+    CLI_OPTION(t, m.max_batch, "max-batch", CLI_COUNT, .value = "N", .help = "requests that run at the same time", \
+               .least = 1, .most = 1024)
+#define CLI_QUIET_ROW(t, m) \
+    CLI_OPTION(t, m.quiet, "quiet", CLI_FLAG, .letter = 'q', .help = "no progress and no closing line")
 
 /* How tokens are drawn, as far as it was said. */
 typedef struct cli_sampling {
@@ -186,39 +131,16 @@ typedef struct cli_sampling {
     cli_whole top_k, seed;
 } cli_sampling;
 
-#define CLI_SAMPLING_ROWS(t, m)                                                                                       \
-    {"temp",                                                                                                          \
-     0,                                                                                                               \
-     CLI_NUMBER,                                                                                                      \
-     false,                                                                                                           \
-     "X",                                                                                                             \
-     "temperature; 0: always the most probable token (0)",                                                            \
-     offsetof(t, m.temperature),                                                                                      \
-     0,                                                                                                               \
-     100},                                                                                                            \
-        {"top-k", 0,      CLI_WHOLE, false, "N", "only the N most probable tokens; 0: off (0)", offsetof(t, m.top_k), \
-         0,       1 << 30},                                                                                           \
-        {"top-p",                                                                                                     \
-         0,                                                                                                           \
-         CLI_NUMBER,                                                                                                  \
-         false,                                                                                                       \
-         "X",                                                                                                         \
-         "only the fewest tokens that add up to X; 1: off (1)",                                                       \
-         offsetof(t, m.top_p),                                                                                        \
-         0,                                                                                                           \
-         1},                                                                                                          \
-        {"min-p",                                                                                                     \
-         0,                                                                                                           \
-         CLI_NUMBER,                                                                                                  \
-         false,                                                                                                       \
-         "X",                                                                                                         \
-         "only tokens with X times the best one's probability; 0: off (0)",                                           \
-         offsetof(t, m.min_p),                                                                                        \
-         0,                                                                                                           \
-         1},                                                                                                          \
-    {                                                                                                                 \
-        "seed", 0, CLI_WHOLE, false, "N", "of the random draws (0)", offsetof(t, m.seed), 0, 0                        \
-    }
+#define CLI_SAMPLING_ROWS(t, m)                                                                           \
+    CLI_OPTION(t, m.temperature, "temp", CLI_NUMBER, .value = "X",                                        \
+               .help = "temperature; 0: always the most probable token (0)", .most = 100),                \
+        CLI_OPTION(t, m.top_k, "top-k", CLI_WHOLE, .value = "N",                                          \
+                   .help = "only the N most probable tokens; 0: off (0)", .most = 1 << 30),               \
+        CLI_OPTION(t, m.top_p, "top-p", CLI_NUMBER, .value = "X",                                         \
+                   .help = "only the fewest tokens that add up to X; 1: off (1)", .most = 1),             \
+        CLI_OPTION(t, m.min_p, "min-p", CLI_NUMBER, .value = "X",                                         \
+                   .help = "only tokens with X times the best one's probability; 0: off (0)", .most = 1), \
+        CLI_OPTION(t, m.seed, "seed", CLI_WHOLE, .value = "N", .help = "of the random draws (0)")
 
 /* ---- options.c ---- */
 

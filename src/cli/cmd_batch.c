@@ -53,14 +53,14 @@ typedef struct batch {
 } batch;
 
 static const cli_option options[] = {
-    {"MODEL", 0, CLI_OPERAND, true, NULL, "a Hugging Face folder, a GGUF file, or an image of mpk compile",
-     offsetof(batch_arguments, model), 0, 0},
-    {"REQUESTS", 0, CLI_OPERAND, true, NULL, "a file with one JSON object a line; - for standard input",
-     offsetof(batch_arguments, requests), 0, 0},
-    {"out", 'o', CLI_TEXT, false, "FILE", "where the answers go (standard output)", offsetof(batch_arguments, out), 0,
-     0},
-    {"max-tokens", 'n', CLI_COUNT, false, "N", "for requests that do not say (until the model ends the text)",
-     offsetof(batch_arguments, max_tokens), 1, 1 << 24},
+    CLI_OPTION(batch_arguments, model, "MODEL", CLI_OPERAND, .required = true,
+               .help = "a Hugging Face folder, a GGUF file, or an image of mpk compile"),
+    CLI_OPTION(batch_arguments, requests, "REQUESTS", CLI_OPERAND, .required = true,
+               .help = "a file with one JSON object a line; - for standard input"),
+    CLI_OPTION(batch_arguments, out, "out", CLI_TEXT, .letter = 'o', .value = "FILE",
+               .help = "where the answers go (standard output)"),
+    CLI_OPTION(batch_arguments, max_tokens, "max-tokens", CLI_COUNT, .letter = 'n', .value = "N",
+               .help = "for requests that do not say (until the model ends the text)", .least = 1, .most = 1 << 24),
     CLI_BATCH_ROW(batch_arguments, engine),
     CLI_DEVICE_ROW(batch_arguments, engine),
     CLI_THREADS_ROW(batch_arguments, engine),

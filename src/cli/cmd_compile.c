@@ -7,9 +7,9 @@ typedef struct compile_arguments {
 } compile_arguments;
 
 static const cli_option options[] = {
-    {"MODEL", 0, CLI_OPERAND, true, NULL, "a Hugging Face folder or a GGUF file", offsetof(compile_arguments, model), 0,
-     0},
-    {"out", 'o', CLI_TEXT, false, "FILE", "where the image goes", offsetof(compile_arguments, out), 0, 0},
+    CLI_OPTION(compile_arguments, model, "MODEL", CLI_OPERAND, .required = true,
+               .help = "a Hugging Face folder or a GGUF file"),
+    CLI_OPTION(compile_arguments, out, "out", CLI_TEXT, .letter = 'o', .value = "FILE", .help = "where the image goes"),
     CLI_DEVICE_ROW(compile_arguments, engine),
     CLI_TARGET_ROW(compile_arguments, engine),
     CLI_THREADS_ROW(compile_arguments, engine),

@@ -13,9 +13,9 @@ typedef struct doctor_arguments {
 } doctor_arguments;
 
 static const cli_option options[] = {
-    {"json", 0, CLI_FLAG, false, NULL, "print JSON", offsetof(doctor_arguments, json), 0, 0},
-    {"clear-kernels", 0, CLI_FLAG, false, NULL, "first empty the cache of compiled kernels and programs",
-     offsetof(doctor_arguments, clear_kernels), 0, 0},
+    CLI_OPTION(doctor_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
+    CLI_OPTION(doctor_arguments, clear_kernels, "clear-kernels", CLI_FLAG,
+               .help = "first empty the cache of compiled kernels and programs"),
 };
 
 /* What was found of one subject, and what to do about it: NULL if all is well. */

@@ -10,15 +10,16 @@ typedef struct tokenize_arguments {
 } tokenize_arguments;
 
 static const cli_option options[] = {
-    {"MODEL", 0, CLI_OPERAND, true, NULL, "a folder, a GGUF file or an image; a vocabulary alone is enough",
-     offsetof(tokenize_arguments, model), 0, 0},
-    {"-", 0, CLI_OPERAND, false, NULL, "read standard input", offsetof(tokenize_arguments, dash), 0, 0},
-    {"prompt", 'p', CLI_TEXT, false, "TEXT", "the text, or with --decode the ids", offsetof(tokenize_arguments, prompt),
-     0, 0},
-    {"file", 'f', CLI_TEXT, false, "FILE", "read it from a file", offsetof(tokenize_arguments, file), 0, 0},
-    {"decode", 0, CLI_FLAG, false, NULL, "from ids to text", offsetof(tokenize_arguments, decode), 0, 0},
-    {"add-special", 0, CLI_FLAG, false, NULL, "with the tokens before and after the text that the model asks for",
-     offsetof(tokenize_arguments, add_special), 0, 0},
+    CLI_OPTION(tokenize_arguments, model, "MODEL", CLI_OPERAND, .required = true,
+               .help = "a folder, a GGUF file or an image; a vocabulary alone is enough"),
+    CLI_OPTION(tokenize_arguments, dash, "-", CLI_OPERAND, .help = "read standard input"),
+    CLI_OPTION(tokenize_arguments, prompt, "prompt", CLI_TEXT, .letter = 'p', .value = "TEXT",
+               .help = "the text, or with --decode the ids"),
+    CLI_OPTION(tokenize_arguments, file, "file", CLI_TEXT, .letter = 'f', .value = "FILE",
+               .help = "read it from a file"),
+    CLI_OPTION(tokenize_arguments, decode, "decode", CLI_FLAG, .help = "from ids to text"),
+    CLI_OPTION(tokenize_arguments, add_special, "add-special", CLI_FLAG,
+               .help = "with the tokens before and after the text that the model asks for"),
 };
 
 static int encode(const cli_command *command, mpk_context *cx, const mpk_tokenizer *t, str source, bool add_special)

@@ -106,6 +106,13 @@ typedef struct op_def {
     void (*fill)(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data);
 } op_def;
 
+/* Entries of a record that are an array and its length. */
+#define OP_COUNT(array) (sizeof(array) / sizeof *(array))
+#define OP_INPUTS(array) .in = (array), .n_in = OP_COUNT(array)
+#define OP_OUTPUTS(array) .out = (array), .n_out = OP_COUNT(array)
+#define OP_ATTRIBUTES(array) .attributes = (array), .n_attributes = OP_COUNT(array)
+#define OP_CASES(array) .cases = (array), .n_cases = OP_COUNT(array)
+
 /* Every record, sorted by file name, NULL at the end (generated). */
 extern const op_def *const op_table[];
 

@@ -40,14 +40,11 @@ static const op_case cases[] = {
 const op_def op_argmax = {
     .name = "argmax",
     .summary = "index of the largest entry of each row, the lowest of equal ones",
-    .in = in,
-    .out = out,
-    .n_in = SHAPE_COUNT(in),
-    .n_out = SHAPE_COUNT(out),
+    OP_INPUTS(in),
+    OP_OUTPUTS(out),
     .infer = infer,
     .axes = shape_axes_first,
     .reads = shape_reads_rows,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
 };

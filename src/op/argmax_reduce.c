@@ -55,15 +55,12 @@ static const op_case cases[] = {
 const op_def op_argmax_reduce = {
     .name = "argmax_reduce",
     .summary = "index of the largest entry from the parts of argmax_partial",
-    .in = in,
-    .out = out,
-    .n_in = SHAPE_COUNT(in),
-    .n_out = SHAPE_COUNT(out),
+    OP_INPUTS(in),
+    OP_OUTPUTS(out),
     .infer = infer,
     .axes = shape_axes_first,
     .reads = reads,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
     .fill = fill,
 };

@@ -41,10 +41,8 @@ const op_def op_full = {
     .name = "full",
     .summary = "one number everywhere",
     MADE_RECORD,
-    .attributes = attributes,
-    .n_attributes = SHAPE_COUNT(attributes),
+    OP_ATTRIBUTES(attributes),
     .infer = infer,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
 };

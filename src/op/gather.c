@@ -86,15 +86,12 @@ static const op_case cases[] = {
 const op_def op_gather = {
     .name = "gather",
     .summary = "entries of axis 0 by index; zeros for an index that does not exist",
-    .in = in,
-    .out = out,
-    .n_in = SHAPE_COUNT(in),
-    .n_out = SHAPE_COUNT(out),
+    OP_INPUTS(in),
+    OP_OUTPUTS(out),
     .infer = infer,
     .axes = axes,
     .reads = reads,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
     .fill = fill,
 };

@@ -81,15 +81,12 @@ static const op_case cases[] = {
 const op_def op_index = {
     .name = "index",
     .summary = "entries by index tensors on the leading axes; zeros for what does not exist",
-    .in = in,
-    .out = out,
-    .n_in = SHAPE_COUNT(in),
-    .n_out = SHAPE_COUNT(out),
+    OP_INPUTS(in),
+    OP_OUTPUTS(out),
     .infer = infer,
     .axes = shape_axes_all,
     .reads = reads,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
     .fill = fill,
 };

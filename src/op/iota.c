@@ -34,10 +34,8 @@ const op_def op_iota = {
     .name = "iota",
     .summary = "numbers with equal steps",
     MADE_RECORD,
-    .attributes = attributes,
-    .n_attributes = SHAPE_COUNT(attributes),
+    OP_ATTRIBUTES(attributes),
     .infer = infer,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
 };

@@ -17,6 +17,5 @@ const op_def op_log_softmax = {
     .summary = "x - max - log(sum) along an axis",
     SOFTMAX_RECORD,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
 };

@@ -24,6 +24,6 @@ static inline void made_reads(const ir_graph *g, const ir_op *op, uint32_t input
 static const op_operand made_out[] = {{"y", 0}};
 
 /* What the records have in common. */
-#define MADE_RECORD .out = made_out, .n_out = SHAPE_COUNT(made_out), .axes = shape_axes_all, .reads = made_reads
+#define MADE_RECORD OP_OUTPUTS(made_out), .axes = shape_axes_all, .reads = made_reads
 
 #endif

@@ -93,15 +93,12 @@ static const op_case cases[] = {
 const op_def op_rotate = {
     .name = "rotate",
     .summary = "rotate the halves of each row by tables of cosines and sines",
-    .in = in,
-    .out = out,
-    .n_in = SHAPE_COUNT(in),
-    .n_out = SHAPE_COUNT(out),
+    OP_INPUTS(in),
+    OP_OUTPUTS(out),
     .infer = infer,
     .axes = shape_axes_rows,
     .reads = reads,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
 };

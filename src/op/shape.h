@@ -42,7 +42,6 @@ enum { SHAPE_FREE = -1 };
     {                                                     \
         .name = attribute_name, .type = IR_ATTRIBUTE_INTS \
     }
-#define SHAPE_COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* The tensor of an input, or NULL if it is absent. */
 const ir_tensor *shape_input(const ir_graph *g, const ir_op *op, uint32_t input);

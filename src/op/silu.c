@@ -22,15 +22,12 @@ static const op_case cases[] = {
 const op_def op_silu = {
     .name = "silu",
     .summary = "x / (1 + exp(-x))",
-    .in = in,
-    .out = out,
-    .n_in = SHAPE_COUNT(in),
-    .n_out = SHAPE_COUNT(out),
+    OP_INPUTS(in),
+    OP_OUTPUTS(out),
     .flags = OP_ELEMENTWISE,
     .infer = elementwise_infer_unary,
     .axes = shape_axes_all,
     .reads = shape_reads_broadcast,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
 };

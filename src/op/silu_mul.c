@@ -34,15 +34,12 @@ static const op_case cases[] = {
 const op_def op_silu_mul = {
     .name = "silu_mul",
     .summary = "silu(gate) * up",
-    .in = in,
-    .out = out,
-    .n_in = SHAPE_COUNT(in),
-    .n_out = SHAPE_COUNT(out),
+    OP_INPUTS(in),
+    OP_OUTPUTS(out),
     .flags = OP_ELEMENTWISE,
     .infer = infer,
     .axes = shape_axes_all,
     .reads = shape_reads_broadcast,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
 };

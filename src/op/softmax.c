@@ -18,6 +18,5 @@ const op_def op_softmax = {
     .summary = "exp(x - max) / sum along an axis",
     SOFTMAX_RECORD,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
 };

@@ -116,9 +116,8 @@ static const op_attribute softmax_attributes[] = {SHAPE_INT("axis", -1)};
     }
 
 /* What the records have in common. */
-#define SOFTMAX_RECORD                                                                                         \
-    .in = softmax_in, .out = softmax_out, .n_in = SHAPE_COUNT(softmax_in), .n_out = SHAPE_COUNT(softmax_out),  \
-    .attributes = softmax_attributes, .n_attributes = SHAPE_COUNT(softmax_attributes), .infer = softmax_infer, \
-    .axes = softmax_axes, .reads = softmax_reads, .scratch_bytes = softmax_scratch_bytes
+#define SOFTMAX_RECORD                                                                 \
+    OP_INPUTS(softmax_in), OP_OUTPUTS(softmax_out), OP_ATTRIBUTES(softmax_attributes), \
+        .infer = softmax_infer, .axes = softmax_axes, .reads = softmax_reads, .scratch_bytes = softmax_scratch_bytes
 
 #endif

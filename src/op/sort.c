@@ -69,11 +69,9 @@ const op_def op_sort = {
     .name = "sort",
     .summary = "entries in order along an axis, and where each was; stable",
     SORT_RECORD,
-    .attributes = attributes,
-    .n_attributes = SHAPE_COUNT(attributes),
+    OP_ATTRIBUTES(attributes),
     .infer = infer,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
 };

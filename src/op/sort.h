@@ -65,8 +65,7 @@ static inline void sort_box(const op_call *call, const ir_box *box, bool falling
 static const op_operand sort_in[] = {{"x", 0}}, sort_out[] = {{"values", 0}, {"indices", 0}};
 
 /* What the records have in common. */
-#define SORT_RECORD                                                                                                  \
-    .in = sort_in, .out = sort_out, .n_in = SHAPE_COUNT(sort_in), .n_out = SHAPE_COUNT(sort_out), .axes = line_axes, \
-    .reads = line_reads, .fill = fill_wide_integers
+#define SORT_RECORD \
+    OP_INPUTS(sort_in), OP_OUTPUTS(sort_out), .axes = line_axes, .reads = line_reads, .fill = fill_wide_integers
 
 #endif

@@ -89,11 +89,9 @@ const op_def op_topk = {
     .name = "topk",
     .summary = "the k largest or smallest entries along an axis in order, and where each was",
     SORT_RECORD,
-    .attributes = attributes,
-    .n_attributes = SHAPE_COUNT(attributes),
+    OP_ATTRIBUTES(attributes),
     .infer = infer,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
-    .cases = cases,
-    .n_cases = SHAPE_COUNT(cases),
+    OP_CASES(cases),
 };

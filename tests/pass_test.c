@@ -185,7 +185,6 @@ static ir_graph *random_decoder(world *w)
                       .expert_ffn_size = 8 + pick(w, 20),
                       .expert_every = 1 + pick(w, 2),
                       .normalize_experts = pick(w, 2),
-                      .rope_interleaved = pick(w, 2),
                       .rope_size = head,
                       .rope_theta = 10000};
     model_shape shape = {.n_tokens = tokens,

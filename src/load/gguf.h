@@ -1,4 +1,4 @@
-/* gguf.h - a GGUF file's key-value pairs, checked and indexed; shared by gguf.c and gguf_config.c. */
+/* gguf.h - a GGUF file's key-value pairs, checked and indexed; shared by gguf*.c. */
 #ifndef LOAD_GGUF_H
 #define LOAD_GGUF_H
 
@@ -61,9 +61,15 @@ mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, con
 
 /* ---- gguf_config.c ---- */
 
-/* Fill config from <architecture>.* and the tensors that are there. */
+/* Fill config from <architecture>.* and the tensors that are there; put their rows into order (gguf_rope.c). */
 mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m);
 /* Make the tokenizer from tokenizer.ggml.*, if there is one; end-of-text tokens and chat template. */
 mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m);
+
+/* ---- gguf_rope.c ---- */
+
+/* Of a file of the Llama architecture whose configuration is filled: put the rows of q and k into the order of Hugging
+ * Face checkpoints.  MPK_EUNSUPPORTED: a bias that is stored in blocks. */
+mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m);
 
 #endif

@@ -210,7 +210,6 @@ static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_confi
 /* Theta, rotated size, scaling by name or by divisors. */
 static mpk_status fill_rope(scope *s, const load_model *m, model_config *c)
 {
-    c->rope_interleaved = str_is(s->architecture, "llama"); /* its q and k rows are stored for neighbours as pairs */
     c->rope_size = c->head_size;
     c->rope_theta = 10000;
     TRY(get_u32(s, "rope.dimension_count", &c->rope_size));
@@ -265,7 +264,7 @@ mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m)
     CHECK(cx, s.architecture.n, MPK_EFORMAT, "general.architecture is missing");
     TRY(fill_config(&s, m, &c));
     m->config = c;
-    return MPK_OK;
+    return str_is(s.architecture, "llama") ? gguf_order_rope_rows(cx, m) : MPK_OK;
 }
 
 /* ---- vocabulary ---- */

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/rng.h"
 #include "check.h"
 #include "load/gguf.h"
 
@@ -135,7 +136,7 @@ static void test_reads_model(void **state)
     assert_int_equal(m.config.head_size, 16);
     assert_int_equal(m.config.n_kv_heads, 2);
     assert_int_equal(m.config.n_eos_tokens, 2);
-    assert_true(m.config.tied_embeddings && m.config.attention_bias && !m.config.mlp_bias && m.config.rope_interleaved);
+    assert_true(m.config.tied_embeddings && m.config.attention_bias && !m.config.mlp_bias);
     load_close(&m);
     free(copy);
     text_free(&t);
@@ -397,7 +398,7 @@ static void check_mixture(const char *architecture, const char *family, bool has
     assert_true(str_is(c->family, family));
     assert_true(c->n_experts == 3 && c->experts_per_token == 2 && c->expert_every == 1 && c->normalize_experts);
     assert_int_equal(c->expert_ffn_size, has_own_size ? 32 : 96);
-    assert_true(c->dense_layers[0] == 2 && c->rope_interleaved == !strcmp(architecture, "llama"));
+    assert_true(c->dense_layers[0] == 2);
     const load_tensor *gate = load_find(&m, "model.layers.0.mlp.experts.gate_proj.weight");
     assert_true(gate && gate->rank == 3 && gate->dims[0] == 3 && gate->dims[1] == 32 && gate->dims[2] == 64);
     assert_non_null(load_find(&m, "model.layers.0.mlp.gate.weight"));
@@ -411,6 +412,136 @@ static void test_mixtures(void **state)
     (void)state;
     check_mixture("qwen3moe", "qwen3_moe", true);
     check_mixture("llama", "mixtral", false);
+}
+
+/* ---- rows of q and k ---- */
+
+enum { HEADS = 4, KV_HEADS = 2, HEAD_SIZE = 16, WIDTH = 64 };
+
+static const float *float_row(const load_tensor *t, int64_t row)
+{
+    return t->parts ? t->parts[row] : (const float *)t->data + row * t->dims[t->rank - 1];
+}
+
+/* Entry `row` of W x + b: of the tensors as loaded, or (file) in the order of the file. */
+static double project(const load_tensor *w, const load_tensor *b, const float *x, int64_t row)
+{
+    double sum = ((const float *)b->data)[row];
+    for (int i = 0; i < WIDTH; i++)
+        sum += (double)float_row(w, row)[i] * x[i];
+    return sum;
+}
+
+/* Turn the first `turned` entries of a head as position `at` has it; neighbours: the file's pairs. */
+static void turn_head(double *head, uint32_t turned, double at, bool neighbours)
+{
+    for (uint32_t i = 0; i < turned / 2; i++) {
+        double angle = at * pow(10000, -2.0 * i / turned), a, b;
+        double *first = head + (neighbours ? 2 * i : i), *second = first + (neighbours ? 1 : turned / 2);
+        a = *first * cos(angle) - *second * sin(angle);
+        b = *second * cos(angle) + *first * sin(angle);
+        *first = a, *second = b;
+    }
+}
+
+/* The score of a head's query at position 5 and its key at position 2. */
+static double score(const load_tensor *const t[4], const float *x, uint32_t turned, int head, bool neighbours)
+{
+    double q[HEAD_SIZE], k[HEAD_SIZE], sum = 0;
+    for (int i = 0; i < HEAD_SIZE; i++) {
+        q[i] = project(t[0], t[1], x, head * HEAD_SIZE + i);
+        k[i] = project(t[2], t[3], x, head / (HEADS / KV_HEADS) * HEAD_SIZE + i);
+    }
+    turn_head(q, turned, 5, neighbours);
+    turn_head(k, turned, 2, neighbours);
+    for (int i = 0; i < HEAD_SIZE; i++)
+        sum += q[i] * k[i];
+    return sum;
+}
+
+static void check_rows(uint64_t seed, uint32_t turned)
+{
+    static const char *const names[][2] = {{"blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight"},
+                                           {"blk.0.attn_q.bias", "model.layers.0.self_attn.q_proj.bias"},
+                                           {"blk.0.attn_k.weight", "model.layers.0.self_attn.k_proj.weight"},
+                                           {"blk.0.attn_k.bias", "model.layers.0.self_attn.k_proj.bias"}};
+    const uint64_t rows[] = {HEADS * HEAD_SIZE, HEADS * HEAD_SIZE, KV_HEADS * HEAD_SIZE, KV_HEADS * HEAD_SIZE};
+    mpk_context cx = {0};
+    load_model m;
+    unsigned char *copy;
+    text t = {0};
+    uint64_t n = 0;
+    float x[WIDTH];
+    load_tensor file[4] = {{.rank = 2, .dims = {0, WIDTH}}, {.rank = 1}, {.rank = 2, .dims = {0, WIDTH}}, {.rank = 1}};
+    const load_tensor *loaded[4], *stored[4];
+    put_header(&t, 4, N_LLAMA_VALUES + 1);
+    put_llama(&t);
+    put_u32_value(&t, "llama.rope.dimension_count", turned);
+    for (int i = 0; i < 4; i++) {
+        put_tensor(&t, names[i][0], i % 2 ? 1 : 2, i % 2 ? &rows[i] : (uint64_t[]){WIDTH, rows[i]}, 0, 4 * n);
+        n += rows[i] * (i % 2 ? 1 : WIDTH);
+    }
+    put_data(&t, 0);
+    size_t start = t.n;
+    for (uint64_t i = 0; i < n; i++)
+        put_f32(&t, rng_normal(seed, i));
+    for (int i = 0; i < WIDTH; i++)
+        x[i] = rng_normal(seed + 1, (uint64_t)i);
+    check_ok(&cx, load_text(&cx, &t, &m, &copy));
+    for (int i = 0; i < 4; i++) {
+        file[i].data = t.at + start;
+        start += 4 * rows[i] * (i % 2 ? 1 : WIDTH);
+        stored[i] = &file[i];
+        loaded[i] = load_find(&m, names[i][1]);
+        assert_non_null(loaded[i]);
+    }
+    for (int head = 0; head < HEADS; head++) {
+        double expected = score(stored, x, turned, head, true), found = score(loaded, x, turned, head, false);
+        assert_true(fabs(found - expected) < 1e-9 * (1 + fabs(expected)));
+    }
+    load_close(&m);
+    free(copy);
+    text_free(&t);
+}
+
+/* What the file's pairs of neighbours give and what pairs of halves give from the rows as loaded is the same. */
+static void test_orders_rope_rows(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    check_rows(seed, HEAD_SIZE);
+    check_rows(seed + 2, HEAD_SIZE / 2);
+}
+
+/* Rows of blocks move as a whole; a bias in blocks cannot. */
+static void test_orders_rows_of_blocks(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    load_model m;
+    unsigned char *copy;
+    text t = {0};
+    put_header(&t, 2, N_LLAMA_VALUES);
+    put_llama(&t);
+    put_tensor(&t, "blk.0.attn_k.weight", 2, (uint64_t[]){WIDTH, KV_HEADS * HEAD_SIZE}, 2, 0); /* 36 bytes a row */
+    put_tensor(&t, "blk.0.attn_v.weight", 2, (uint64_t[]){WIDTH, KV_HEADS * HEAD_SIZE}, 2, 1152);
+    put_data(&t, 2304);
+    check_ok(&cx, load_text(&cx, &t, &m, &copy));
+    const load_tensor *k = load_find(&m, "model.layers.0.self_attn.k_proj.weight");
+    const load_tensor *v = load_find(&m, "model.layers.0.self_attn.v_proj.weight");
+    assert_true(k && k->parts && !k->data && v && v->data && !v->parts);
+    const char *start = (const char *)v->data - 1152;
+    assert_ptr_equal(k->parts[1], start + 2 * 36);
+    assert_ptr_equal(k->parts[8], start + 36);
+    assert_ptr_equal(k->parts[16 + 15], start + (16 + 15) * 36);
+    load_close(&m);
+    free(copy);
+    text_free(&t);
+    put_header(&t, 1, N_LLAMA_VALUES);
+    put_llama(&t);
+    put_tensor(&t, "blk.0.attn_k.bias", 1, (uint64_t[]){KV_HEADS * HEAD_SIZE}, 2, 0);
+    put_data(&t, 32);
+    expect_fault(&t, MPK_EUNSUPPORTED, "self_attn.k_proj.bias is a bias of q4_0");
 }
 
 /* The same count for each layer may be an array; different ones are refused. */
@@ -476,6 +607,8 @@ int main(void)
         cmocka_unit_test(test_tensor_faults),
         cmocka_unit_test(test_config_faults),
         cmocka_unit_test(test_mixtures),
+        cmocka_unit_test(test_orders_rope_rows),
+        cmocka_unit_test(test_orders_rows_of_blocks),
         cmocka_unit_test(test_values_for_each_layer),
         cmocka_unit_test(test_cut_short),
     };

@@ -40,7 +40,7 @@ static void test_old_spelling(void **state)
     assert_int_equal(c.rope_scaling, MODEL_ROPE_LINEAR);
     assert_int_equal(c.weight_dtype, IR_BF16);
     assert_true(str_is(c.activation, "gelu_tanh"));
-    assert_true(c.attention_bias && c.attention_out_bias && c.mlp_bias && c.tied_embeddings && !c.rope_interleaved);
+    assert_true(c.attention_bias && c.attention_out_bias && c.mlp_bias && c.tied_embeddings);
     assert_int_equal(c.n_eos_tokens, 2);
     assert_int_equal(c.eos_tokens[1], 8);
     assert_int_equal(c.bos_token, 1);

@@ -46,8 +46,7 @@ typedef struct model_config {
     uint64_t dense_layers[MODEL_MAX_LAYERS / 64]; /* a bit for each layer that has one feed-forward all the same */
     bool normalize_experts;                       /* what a token's experts count adds up to 1 */
 
-    bool rope_interleaved; /* pairs are neighbours (GGUF of the Llama family) instead of halves */
-    uint32_t rope_size;    /* rotated part of a head, normally head_size */
+    uint32_t rope_size; /* rotated part of a head, normally head_size */
     double rope_theta;
     model_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* linear, llama3, yarn */

@@ -97,8 +97,7 @@ ir_tensor_id decoder_heads(decoder *d, ir_tensor_id x, int64_t n, const char *na
 ir_tensor_id decoder_rope(decoder *d, ir_tensor_id x, const char *name)
 {
     char full[NAME_BYTES];
-    return add_op(d, "rope", layer_name(d, full, name), 2, (ir_tensor_id[]){x, d->rope},
-                  (ir_set[]){{.name = "interleaved", .i = d->c->rope_interleaved}, {0}});
+    return add_op(d, "rope", layer_name(d, full, name), 2, (ir_tensor_id[]){x, d->rope}, NULL);
 }
 
 ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char *name)

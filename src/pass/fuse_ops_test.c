@@ -197,7 +197,6 @@ static model_config small_model(uint64_t i)
                           .window = i % 4 == 3 ? 3 : 0,
                           .rope_size = 16,
                           .rope_theta = 10000,
-                          .rope_interleaved = i % 3 == 1,
                           .bos_token = -1};
 }
 

@@ -1,0 +1,72 @@
+/* gguf_rope.c - the rows of q and k of a GGUF file of the Llama architecture, in the order of Hugging Face checkpoints.
+ *
+ * Rope turns pairs of a head's entries.  Checkpoints, and every body here, pair entry i with entry i + R/2 of the R
+ * entries that turn.  Files of the Llama architecture hold the rows of q_proj and k_proj, and their biases, in another
+ * order, in which entry 2i and entry 2i + 1 are a pair.  The scores are sums over a head, so that the order of its
+ * entries does not matter as long as q and k agree: the rows are put back when the file is opened, and nothing after
+ * that knows of the other order.
+ *
+ * Input: tensors inside the mapping.  Output: for a weight, the address of each row (load_tensor.parts): a row is whole
+ * blocks of any format, and nothing is copied here.  For a bias, a copy in the model's arena.
+ * Called by gguf.c when the hyper-parameters are known.
+ */
+#include "load/gguf.h"
+
+/* Where row `row` of the result lies in the file: `size` rows a head, of which `turned` are in pairs. */
+static int64_t find_row(int64_t row, int64_t size, int64_t turned)
+{
+    int64_t head = row / size * size, i = row % size, half = turned / 2;
+    if (i >= turned)
+        return row;
+    return head + (i < half ? 2 * i : 2 * (i - half) + 1);
+}
+
+static mpk_status order_weight(mpk_context *cx, arena *a, const model_config *c, load_tensor *t)
+{
+    const char *bytes = t->data;
+    uint64_t row_bytes = t->n_bytes / (uint64_t)t->dims[0];
+    NEW(cx, a, t->parts, (size_t)t->dims[0]);
+    for (int64_t i = 0; i < t->dims[0]; i++)
+        t->parts[i] = bytes + (uint64_t)find_row(i, c->head_size, c->rope_size) * row_bytes;
+    t->data = NULL;
+    return MPK_OK;
+}
+
+static mpk_status order_bias(mpk_context *cx, arena *a, const model_config *c, load_tensor *t)
+{
+    const ir_dtype_info *info = &ir_dtype_table[t->dtype];
+    const char *from = t->data;
+    char *to;
+    CHECK(cx, info->block_elements == 1, MPK_EUNSUPPORTED, "tensor %.*s is a bias of %s: it must be F32, F16 or BF16",
+          LOAD_NAME(t->name), info->name);
+    NEW(cx, a, to, t->n_bytes);
+    for (int64_t i = 0; i < t->dims[0]; i++)
+        memcpy(to + (size_t)i * info->block_bytes,
+               from + (size_t)find_row(i, c->head_size, c->rope_size) * info->block_bytes, info->block_bytes);
+    t->data = to;
+    return MPK_OK;
+}
+
+static bool ends_with(str name, const char *end)
+{
+    size_t n = strlen(end);
+    return name.n >= n && memcmp(name.at + name.n - n, end, n) == 0;
+}
+
+/* Tensors of another shape stay as they are: the program refuses them by their name. */
+mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m)
+{
+    const model_config *c = &m->config;
+    for (size_t i = 0; i < m->tensors.n; i++) {
+        load_tensor *t = &m->tensors.at[i];
+        bool q = ends_with(t->name, ".self_attn.q_proj.weight") || ends_with(t->name, ".self_attn.q_proj.bias");
+        bool k = ends_with(t->name, ".self_attn.k_proj.weight") || ends_with(t->name, ".self_attn.k_proj.bias");
+        if ((!q && !k) || t->dims[0] != (int64_t)c->head_size * (q ? c->n_heads : c->n_kv_heads))
+            continue;
+        if (t->rank == 1)
+            TRY(order_bias(cx, &m->arena, c, t));
+        else
+            TRY(order_weight(cx, &m->arena, c, t));
+    }
+    return MPK_OK;
+}

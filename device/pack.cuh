@@ -8,26 +8,15 @@
 #ifndef PACK_CUH
 #define PACK_CUH
 
+#include "ptx/half.cuh"
 #include "rt/rt_pack.h"
 
-static __device__ __forceinline__ float pack_from_f16(rt_u16 bits)
-{
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
-    return x;
-}
-static __device__ __forceinline__ rt_u16 pack_to_f16(float x)
-{
-    rt_u16 bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-    return bits;
-}
-static __device__ __forceinline__ float pack_from_bf16(rt_u16 bits)
+RT_FN float pack_from_bf16(rt_u16 bits)
 {
     return __uint_as_float((rt_u32)bits << 16);
 }
 /* Nearest, ties to even, as on the host. */
-static __device__ __forceinline__ rt_u16 pack_to_bf16(float x)
+RT_FN rt_u16 pack_to_bf16(float x)
 {
     rt_u32 u = __float_as_uint(x);
     if ((u & 0x7fffffff) > 0x7f800000)
@@ -35,16 +24,16 @@ static __device__ __forceinline__ rt_u16 pack_to_bf16(float x)
     return (rt_u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-static __device__ __forceinline__ float pack_load(rt_u64 from, rt_u32 dtype, rt_u64 i)
+RT_FN float pack_load(rt_u64 from, rt_u32 dtype, rt_u64 i)
 {
     if (dtype == RT_PACK_F32)
         return ((const float *)from)[i];
     rt_u16 bits = ((const rt_u16 *)from)[i];
-    return dtype == RT_PACK_BF16 ? pack_from_bf16(bits) : pack_from_f16(bits);
+    return dtype == RT_PACK_BF16 ? pack_from_bf16(bits) : ptx_from_f16(bits);
 }
 
 /* Row of the packed weight that holds this row of this matrix. */
-static __device__ __forceinline__ rt_u64 pack_row(const rt_pack &p, rt_u64 row)
+RT_FN rt_u64 pack_row(const rt_pack &p, rt_u64 row)
 {
     return p.paired ? row / 4 * 8 + row % 4 * 2 + p.which : p.base_row + row;
 }
@@ -73,7 +62,7 @@ extern "C" __global__ void mpk_pack(const rt_pack p)
     }
 }
 
-static __device__ __forceinline__ rt_u64 pack_random(rt_u64 stream, rt_u64 index)
+RT_FN rt_u64 pack_random(rt_u64 stream, rt_u64 index)
 {
     rt_u64 z = stream * 0x9e3779b97f4a7c15ull + index;
     for (int round = 0; round < 2; round++) {
@@ -95,7 +84,7 @@ extern "C" __global__ void mpk_fill(const rt_fill f)
         if (f.dtype == RT_PACK_F32)
             ((float *)f.to)[i] = x;
         else
-            ((rt_u16 *)f.to)[i] = f.dtype == RT_PACK_BF16 ? pack_to_bf16(x) : pack_to_f16(x);
+            ((rt_u16 *)f.to)[i] = f.dtype == RT_PACK_BF16 ? pack_to_bf16(x) : ptx_to_f16(x);
     }
 }
 

@@ -13,13 +13,13 @@
 #ifndef UNITS_CUH
 #define UNITS_CUH
 
-#include "list.cuh"
+#include "role/list.cuh"
 
 #if MPK_UNIT
 
 extern "C" __device__ void mpk_run_body(rt_u32 body, const mpk_task &t);
 /* one: a task whose time has come.  NULL: the tasks of this warp's list, from the next one on, up to the first that is
- * not for many tokens, as kernel.cuh's run_task does; the next one is, and its entry is there. */
+ * not for many tokens, as run_task in role/bodies.cuh does; the next one is, and its entry is there. */
 extern "C" __device__ void mpk_run_many(const mpk_task *one);
 
 #if MPK_UNIT == 1

@@ -1,5 +1,5 @@
 /* emulated_warps_behind.cuh - what stands behind all generated bodies on the host: a worker with its loader and clerk,
- * which runs a list of tasks as device/kernel.cuh does, and the entry by which a test asks how a KV page lies. */
+ * which runs a list of tasks as device/role does, and the entry by which a test asks how a KV page lies. */
 #ifndef EMULATED_WARPS_BEHIND_CUH
 #define EMULATED_WARPS_BEHIND_CUH
 

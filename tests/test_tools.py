@@ -87,6 +87,13 @@ ROOM_FAULTS = {
     "low-sees-rt": ("src/ir/low.c", '#include "rt/rt_queue.h"\n', "ir may not see rt"),
     "no-room": ("src/base/bare.c", '#include "text.h"\n', "write the room"),
     "unknown-room": ("src/attic/old.c", "", "room attic"),
+    "ptx-tile": ("device/ptx/low.cuh", '#include "tile/ring.cuh"\n', "low.cuh:2: \"tile/ring.cuh\": ptx may not"),
+    "task-role": ("device/task/body.cuh", '#include "role/clerk.cuh"\n', "task may not see role"),
+    "role-kernel": ("device/role/clerk.cuh", '#include "kernel.cuh"\n', "role may not see device/"),
+    "device-host": ("device/task/body.cuh", '#include "gen/source.h"\n', "task may not see gen"),
+    "device-room": ("device/attic/old.cuh", "", "room attic"),
+    "assembly": ("device/tile/fast.cuh", 'void f(void)\n{\n    asm volatile("trap;");\n}\n', "fast.cuh:4: inline"),
+    "rt-assembly": ("src/rt/rt_bad.h", 'void f(void)\n{\n    asm("trap;");\n}\n', "inline assembly"),
     "same-name": ("src/ir/text.c", "", "same file name"),
 }
 

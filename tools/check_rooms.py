@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Check that the rooms of src/ include only what lies below them.
+"""Check that the rooms of src/ and device/ include only what lies below them.
 
 Input: the #include lines of src/ and device/; output: one line for each that breaks the order, exit code 1 if any.
 The order is that of docs/design.md: a room may include itself, rooms above its own line in ORDER, and nothing beside it
 on the same line.  The runtime (rt) stands alone; the server (net) and the command line see the public headers and
-base, the command line the server too.  File names are unique in the repository, so that a name in a message says which
+base, the command line the server too.  DEVICE_SEES does the same for the code of GPUs, where inline assembly stands in
+ptx alone, and in the runtime's ports.  File names are unique in the repository, so that a name in a message says which
 file is meant.
 """
 import argparse
@@ -15,7 +16,7 @@ import sys
 import tree
 
 # Lowest first; rooms on one line do not see each other.
-ORDER = [["base"], ["ir", "jinja"], ["op"], ["model"], ["load", "tgraph", "super"], ["gen"], ["pass"], ["host"],
+ORDER = [["base"], ["ir", "jinja"], ["op"], ["model"], ["load", "tgraph"], ["gen"], ["pass"], ["host"],
          ["cpu", "cuda"], ["engine"]]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 # rt is seen by what builds its descriptors and by what runs them, and sees nothing itself.
@@ -25,6 +26,12 @@ TEST_HEADERS = {"check.h", "emulated_bed.h", "fake_cuda.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 # Only these two may name a system header: they hide the compiler from the rest of rt.
 RT_PORTS = {"src/rt/rt_port.h", "src/rt/rt_atomic.h"}
+# What each folder of device/ sees besides itself; the last row is device/ itself.
+DEVICE_SEES = {"ptx": {"rt"}, "tile": {"ptx", "rt", "op"}, "task": {"tile", "ptx", "rt", "op"},
+               "role": {"tile", "ptx", "rt"}, "": {"role", "tile", "ptx", "rt"}}
+ASSEMBLY = re.compile(r"\basm\b(?=\s*(?:volatile\s*)?\()")
+# The runtime's own: both compilers read rt, so it cannot ask device/ptx.
+ASSEMBLY_PORTS = {"src/rt/rt_port.h", "src/rt/rt_atomic_cuda.h"}
 
 
 def allowed(room, other):
@@ -77,6 +84,43 @@ def check_order(root):
     return findings
 
 
+def check_device_include(room, target):
+    """A sentence if a file of this folder of device/ may not include the target, else None."""
+    head, _, rest = target.partition("/")
+    if not rest:  # a file of device/ itself
+        return None if not room else f'"{target}": {room} may not see device/'
+    return None if head == room or head in DEVICE_SEES[room] else f'"{target}": {room or "device/"} may not see {head}'
+
+
+def check_device_file(name, text):
+    """Findings of one file of device/, as (where in the text, sentence)."""
+    parts = pathlib.PurePosixPath(name).parts
+    room = parts[1] if len(parts) > 2 else ""
+    if room not in DEVICE_SEES:
+        return [(0, f"the room {room} is not in DEVICE_SEES of tools/check_rooms.py")]
+    faults = [(match.start(), check_device_include(room, match[2])) for match in INCLUDE.finditer(text)]
+    return [fault for fault in faults if fault[1]]
+
+
+def check_assembly(name, text):
+    """Findings of inline assembly where there should be none, likewise."""
+    if name.startswith("device/ptx/") or name in ASSEMBLY_PORTS:
+        return []
+    return [(match.start(), "inline assembly stands in device/ptx") for match in ASSEMBLY.finditer(text)]
+
+
+def check_device(root):
+    findings = []
+    for name in tree.files(root, ".cuh", ".h"):
+        is_device = name.startswith("device/")
+        if not is_device and not name.startswith("src/rt/"):
+            continue
+        text = tree.read(root, name)
+        faults = (check_device_file(name, text) if is_device else []) + check_assembly(name, text)
+        findings += [f"{name}:{text.count(chr(10), 0, at) + 1}: {fault}" for at, fault in faults]
+    return findings
+
+
 def check_unique(root):
     """Names of sources, tests and tools; public headers are always written mpk/NAME.h and may repeat one."""
     seen, findings = {}, []
@@ -94,7 +138,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=pathlib.Path, default=tree.ROOT)
     root = parser.parse_args().root
-    return tree.report(check_order(root) + check_unique(root), "rooms and file names")
+    return tree.report(check_order(root) + check_device(root) + check_unique(root), "rooms and file names")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 #ifndef PTX_PTX_CUH
 #define PTX_PTX_CUH
 
-#include "tile/task.cuh"
+#include "ptx/thread.cuh"
 
 /* Four 32-bit words as they are loaded and stored. */
 struct __align__(16) mpk_words

@@ -1,15 +1,13 @@
 /* task.cuh - what a body is given, and the few things it may ask of the worker that runs it.
  *
  * A body is called by all MPK_THREADS threads of a worker (warps 0 ... MPK_WARPS - 1).  Generic bodies use nothing but
- * this file: they work for any number of threads, one included, and are tested so on the CPU.
+ * this file and ptx/thread.cuh: they work for any number of threads, one included, and are tested so on the CPU.
  */
 #ifndef TILE_TASK_CUH
 #define TILE_TASK_CUH
 
+#include "ptx/thread.cuh"
 #include "rt/rt_lane.h"
-
-#define MPK_FN static __device__ __forceinline__
-#define MPK_WARPS (MPK_THREADS / 32)
 
 struct mpk_ring;
 
@@ -56,23 +54,5 @@ MPK_FN mpk_task mpk_apart(const mpk_task &t)
     copy.ring = 0;
     return copy;
 }
-
-#ifndef MPK_EMULATED
-/* threadIdx.x, asked for anew each time.  The compiler would work out what follows from it (lanes, rows, addresses) for
- * all bodies ahead of the loop over tasks, and keep that in registers which it has not: it would go to memory and come
- * back from there in every task. */
-MPK_FN int mpk_thread(void)
-{
-    int x;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-    __builtin_assume(x >= 0);
-    return x;
-}
-/* All threads of the body meet; what they wrote to shared and global memory before is seen by all after. */
-MPK_FN void mpk_sync(void)
-{
-    asm volatile("bar.sync 1, %0;" ::"n"(MPK_THREADS) : "memory");
-}
-#endif
 
 #endif

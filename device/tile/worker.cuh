@@ -1,8 +1,9 @@
-/* worker.cuh - a worker's shared memory, and waiting in it: every wait ends (abort word, clock).
+/* worker.cuh - the shared memory of a worker: all that its roles tell each other, and how they wait for it.
  *
- * A worker is one block on one SM (paper §5.1): warps 0 ... MPK_WARPS - 1 run bodies, the next one is the loader of AOT
- * tasks, then the clerk, which polls and triggers events for the bodies' warps, then a scheduler or (worker 0) the step
- * task, then the watcher or (worker 0) the courier.
+ * A worker is one block on one SM (paper §5.1); kernel.cuh lists its warps and the file of each role.  Roles and bodies
+ * include this file.  Words marked `flag` are stored with release and polled without order; who then reads what was
+ * written before the store acquires it first (ptx_acquire_flag).  The file that is named beside a word states its
+ * protocol at its top.  Every wait ends when `abort` is raised.
  */
 #ifndef TILE_WORKER_CUH
 #define TILE_WORKER_CUH
@@ -10,9 +11,9 @@
 #include "ptx/ptx.cuh"
 #include "rt/rt_event.h"
 
-enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a worker holds: ahead and in use */
+enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a worker holds, ahead and in use */
 enum {
-    MPK_OWN_BYTES = 8192, /* of shared memory that the host leaves to a worker itself (src/cuda/cuda.c) */
+    MPK_OWN_BYTES = 8192, /* of shared memory that the host leaves for mpk_worker (src/cuda/cuda.c) */
     MPK_STEP_TASK_BYTES = 2560
 };
 
@@ -30,31 +31,35 @@ struct mpk_jit_side {
     rt_u32 at, parity; /* of the page ring for JIT tasks */
 };
 
-/* A multiple of 1024 bytes, as linked units take no care of where mpk_s begins behind it. */
+/* A multiple of 1024 bytes: when units are linked, mpk_s begins right after it, whatever its alignment. */
 struct __align__(1024) mpk_worker
 {
-    rt_u64 full[MPK_PAGES], empty[MPK_PAGES]; /* of each page: filled; released by all warps that run bodies */
+    /* page ring (ring.cuh) */
+    rt_u64 full[MPK_PAGES], empty[MPK_PAGES]; /* barriers: the page is filled; all body warps have released it */
     rt_u32 note[MPK_PAGES];                   /* a word that the load phase sends along with a page */
+    /* descriptor ring (role/loader.cuh) */
     rt_u64 entry_full[MPK_ENTRIES], entry_empty[MPK_ENTRIES];
     __align__(128) rt_entry entries[MPK_ENTRIES + 1]; /* the last one: the JIT task that runs */
     mpk_side sides[MPK_WARPS];
     mpk_jit_side jit_sides[MPK_WARPS];
-    rt_u64 step; /* the word of the step that runs */
+    /* the step that runs (role/bodies.cuh); thread 0 writes it between barriers */
+    rt_u64 step; /* its word */
     rt_u32 live[RT_LIVES];
-    rt_u32 graph, epoch;         /* of the step that runs; written by thread 0 between barriers */
-    rt_u64 written[MPK_ENTRIES]; /* of task `turn`, at turn % MPK_ENTRIES: all warps have written, and are through with
-                                    its scratch; the clerk holds an entry until it has seen this */
-    rt_u32 ready;                /* flag from the clerk: tasks whose event is there */
-    rt_u32 direct;               /* 1: the bodies' side looks after events itself: steps with JIT tasks, RT_ONE_OP */
+    rt_u32 graph, epoch;
+    /* turns (role/clerk.cuh) */
+    rt_u64 written[MPK_ENTRIES]; /* barriers, of task `turn` at turn % MPK_ENTRIES: all body warps have written their
+                                    part and no longer use its scratch */
+    rt_u32 ready;                /* flag from the clerk: tasks whose event is activated */
+    rt_u32 direct;               /* 1: thread 0 looks after events instead: steps with JIT tasks, RT_ONE_OP */
     rt_u32 slot, parity;         /* of the step's first entry, for the clerk */
     rt_u32 hybrid;               /* 1: the step has JIT tasks */
-    rt_u32 choice, taken;        /* of a hybrid step: what runs next, which JIT task */
-    rt_u32 abort;                /* flag: 1 everyone leaves */
+    rt_u32 choice, taken;        /* in a hybrid step: what runs next, which JIT task (role/jit.cuh) */
+    rt_u32 abort;                /* flag: 1 everyone leaves (role/watcher.cuh) */
     rt_u32 begun;                /* flag: steps that have begun since the kernel started */
-    rt_u32 loaded, clerked;      /* flags: steps that the loader, the clerk are through with */
-    rt_u32 resync;               /* flag: RESYNC_* */
-    rt_u32 ahead_pages, ahead_entries; /* loaded for a step that will not come */
-    rt_u32 jit_mail;                   /* flag: 1 the JIT entry waits for its loader */
+    rt_u32 loaded, clerked;      /* flags: steps that the loader, the clerk have finished */
+    rt_u32 resync;               /* flag: RESYNC_* (role/loader.cuh) */
+    rt_u32 ahead_pages, ahead_entries; /* loaded for a step that does not come */
+    rt_u32 jit_mail;                   /* flag: 1 the JIT entry waits for its loader (role/clerk.cuh) */
     rt_u32 index;                      /* of the worker */
     rt_u32 mode;
     const rt_kernel *k; /* in device memory */
@@ -62,7 +67,7 @@ struct __align__(1024) mpk_worker
     rt_control *control;
     rt_u64 stall_ns;
     rt_times *all_times, *times;                      /* of all entries, of the one that runs; if mpk_timed */
-    __align__(8) char step_task[MPK_STEP_TASK_BYTES]; /* its own (kernel.cuh), of worker 0 */
+    __align__(8) char step_task[MPK_STEP_TASK_BYTES]; /* worker 0: mpk_stepper (role/step.cuh) */
 };
 
 enum { RESYNC_NONE, RESYNC_ASKED, RESYNC_ANSWERED };
@@ -78,8 +83,8 @@ extern __shared__ __align__(1024) char mpk_s[]; /* pages, then scratch */
 /* ---- bounded waiting ----
  *
  * A wait looks at the worker's abort flag, in shared memory, and at nothing else: it calls no function, so that a
- * body's registers stay where they are.  The flag is raised by the worker's watcher (kernel.cuh) once the machine's
- * abort word says so; a step that takes too long is noticed by the step task.
+ * body's registers stay where they are.  The flag is raised by the worker's watcher (role/watcher.cuh) once the
+ * machine's abort word says so; a step that takes too long is noticed by the step task.
  */
 
 /* Raise a fault and let this block leave; the others see the abort word. */

@@ -1,7 +1,8 @@
 /* rt_port.h - what the in-kernel runtime needs of the machine; the only #ifdef of this room.
  *
  * The room is the common subset of C17 and CUDA C: no libc, no C11 keywords that C++ lacks, no C++.  gcc, clang and
- * NVRTC compile the same bytes.  A target supplies, beside the atomics:
+ * NVRTC compile the same bytes.  The PTX here and in rt_atomic_cuda.h is the only inline assembly of GPU code
+ * outside device/ptx: this room includes no other, since hosts compile it too.  A target supplies, beside the atomics:
  *
  *     rt_clock_ns   monotonic time
  *     rt_pause      a hint inside a spin loop, tens of ns

@@ -1,13 +1,27 @@
-/* list.cuh - a worker's list of entries, as the warps that run bodies see it: what both units of a kernel need of it.
+/* list.cuh - a worker's list of entries: where it stands in memory, and how body warps go through it.
  *
- * Entries come into a ring of MPK_ENTRIES slots (the loader's, kernel.cuh); each warp goes through them by itself.
+ * The loader fills a ring of MPK_ENTRIES slots with entries (role/loader.cuh has the protocol); each body warp goes
+ * through them by itself.  Both units of a kernel include this file: role/bodies.cuh and units.cuh.
  */
-#ifndef LIST_CUH
-#define LIST_CUH
+#ifndef ROLE_LIST_CUH
+#define ROLE_LIST_CUH
 
 #include "tile/ring.cuh"
 
-/* This warp's place; every lane reads it, lane 0 writes it. */
+/* This worker's AOT list in a graph. */
+MPK_FN const rt_range mpk_list(rt_u32 graph)
+{
+    const rt_kernel *k = mpk_w.k;
+    rt_range r;
+    if (k->mode == RT_ONE_OP)
+        return k->one[mpk_w.index];
+    const rt_u32 *first = k->first_entry + (rt_u64)graph * k->machine.n_workers + mpk_w.index;
+    r.first = first[0];
+    r.last = first[1];
+    return r;
+}
+
+/* This warp's place in the list; every lane reads it, lane 0 writes it. */
 MPK_FN mpk_side *side_of_warp(void)
 {
     return &mpk_w.sides[mpk_thread() / 32];
@@ -20,7 +34,7 @@ MPK_FN void side_put(const mpk_side &s, int thread)
     __syncwarp();
 }
 
-/* The task of entry `slot`; hi0 is left to whoever wants to know. */
+/* The task of entry `slot`; the caller sets hi0 if it needs it. */
 MPK_FN mpk_task task_of_entry(rt_u32 slot, mpk_ring *ring)
 {
     mpk_task t;
@@ -32,7 +46,7 @@ MPK_FN mpk_task task_of_entry(rt_u32 slot, mpk_ring *ring)
     return t;
 }
 
-/* Is its body to be called?  One that loads is, though nothing of its box is alive: its pages must be released. */
+/* Must its body be called?  A body that loads must, even if nothing of its box is alive: it releases its pages. */
 MPK_FN bool task_has_work(const mpk_task &t)
 {
     return t.e->body != RT_NONE && (!t.e->rank || t.e->lo[0] < t.hi0 || mpk_body_loads(t.e->body));

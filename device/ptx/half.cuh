@@ -1,0 +1,21 @@
+/* half.cuh - f16 to f32 and back, as the loading kernels (pack.cuh) need it: a module without cuda_fp16.h. */
+#ifndef PTX_HALF_CUH
+#define PTX_HALF_CUH
+
+#include "rt/rt_port.h"
+
+RT_FN float ptx_from_f16(rt_u16 bits)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+/* Nearest, ties to even. */
+RT_FN rt_u16 ptx_to_f16(float x)
+{
+    rt_u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
+#endif

@@ -1,0 +1,31 @@
+/* thread.cuh - what every file of device/ begins with: the word for its functions, and a body's own thread and barrier.
+ *
+ * Generic bodies use no other PTX than this.  On the host (MPK_EMULATED) the tests define both functions.
+ */
+#ifndef PTX_THREAD_CUH
+#define PTX_THREAD_CUH
+
+#include "rt/rt_port.h"
+
+#define MPK_FN static __device__ __forceinline__
+#define MPK_WARPS (MPK_THREADS / 32)
+
+#ifndef MPK_EMULATED
+/* threadIdx.x, read again each time.  Otherwise the compiler would compute what follows from it (lanes, rows,
+ * addresses) for all bodies ahead of the loop over tasks.  There are no registers to hold that: it would go to memory
+ * and come back in every task. */
+MPK_FN int mpk_thread(void)
+{
+    int x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    __builtin_assume(x >= 0);
+    return x;
+}
+/* All threads of the body meet; each then sees what the others wrote to shared and global memory before. */
+MPK_FN void mpk_sync(void)
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(MPK_THREADS) : "memory");
+}
+#endif
+
+#endif

@@ -1,0 +1,220 @@
+/* bodies.cuh - the warps that run bodies: follow the step word, run the worker's AOT list in order, JIT tasks in
+ * between.
+ *
+ * kernel.cuh starts body_loop in warps 0 ... MPK_WARPS - 1 of every worker.  The generated source defines the
+ * mpk_dispatch_... and mpk_body_... functions that are called here.
+ *
+ *   - Each warp goes through the list by itself.  Where it stands (mpk_side) is the same in all warps at the same turn;
+ *     it lies in shared memory while a body runs and in registers otherwise.
+ *   - A step begins in begin_step: thread 0 reads the step word, writes down what the step is (graph, epoch, live),
+ *     and counts `begun` (release) after all warps have their lists.  Loader and clerk acquire `begun` before they read
+ *     any of it.  Thread 0 changes it for the next step only after the clerk has finished the last one (`clerked`);
+ *     the loader reads nothing of it but the graph, in a resync, when thread 0 waits for its answer.
+ *   - `direct` says who looks after events: 0 the clerk, 1 thread 0 of the bodies (steps with JIT tasks, RT_ONE_OP). It
+ *     changes between steps only.
+ *   - Every wait ends when `abort` is raised.  The warps then leave in any order, and nothing that they leave half done
+ *     is read again: the host reads the fault record, not the results.
+ */
+#ifndef ROLE_BODIES_CUH
+#define ROLE_BODIES_CUH
+
+#include "role/jit.cuh"
+
+enum { MPK_STOP = 1u << 31 };
+
+MPK_FN mpk_jit_side *jit_side_of_warp(void)
+{
+    return &mpk_w.jit_sides[mpk_thread() / 32];
+}
+/* Run the task of entry `slot`.  A body that waits or loads is called even if nothing of its box is alive.  Each body
+ * is called from one place, so that its code exists once.  of_list: the task is the next of the list and the clerk
+ * looks after its event.  Returns false if unit 2 has run it and then gone on with the tasks after it. */
+MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
+{
+    mpk_task t = task_of_entry(slot, ring);
+    const rt_u32 body = t.e->body;
+    if (mpk_body_waits(body)) {
+        mpk_dispatch_waiting(body, t);
+        return true;
+    }
+#if MPK_BULK && MPK_UNIT == 1
+    if (of_list && mpk_body_many(body)) {
+        mpk_run_many(0);
+        return false;
+    }
+#else
+    (void)of_list;
+#endif
+    t.hi0 = mpk_end(t);
+    mpk_wait(t);
+    if (task_has_work(t))
+        mpk_dispatch_body(body, t);
+    mpk_trigger(t);
+    return true;
+}
+
+/* The next task of the step.  0: there is none.  side: equal to what lies in shared memory, on entry and on return. */
+MPK_FN int run_task(bool hybrid, mpk_side *side)
+{
+    mpk_side s = *side;
+    const bool more = s.next < s.last;
+    if (!hybrid && !more)
+        return 0;
+    if (more)
+        take_entry(&s);
+    const rt_u32 choice = hybrid ? agree(&s, more) : CHOICE_AOT;
+    if (choice == CHOICE_END)
+        return 0;
+    const bool jit = choice == CHOICE_JIT;
+    const rt_u32 at = jit ? take_jit() : s.next;
+    if (mpk_timed && mpk_thread() == 0) {
+        mpk_w.times = mpk_w.all_times + at;
+        mpk_w.times->begin = ptx_cycles();
+    }
+    mpk_jit_side *j = jit_side_of_warp();
+    mpk_ring ring = {jit ? (rt_u32)(MPK_PAGES - MPK_JIT_PAGES) : 0u,
+                     (rt_u32)(jit ? MPK_JIT_PAGES : MPK_PAGES - MPK_JIT_PAGES), jit ? j->at : s.at,
+                     jit ? j->parity : s.parity};
+    if (!run_entry(jit ? MPK_JIT_ENTRY : s.slot, &ring, !hybrid && !mpk_w.direct)) {
+        *side = *side_of_warp();
+        return 1;
+    }
+    const int thread = mpk_thread();
+    s = mpk_w.sides[thread / 32];
+    s.turn += !hybrid; /* as the clerk counts, which rests in a hybrid step */
+    if (jit) {
+        __syncwarp();
+        if (mpk_thread() % 32 == 0)
+            *j = {ring.at, ring.parity};
+        end_jit();
+    } else {
+        s.at = ring.at;
+        s.parity = ring.parity;
+        end_entry(&s, thread, mpk_w.direct);
+    }
+    side_put(s, thread);
+    *side = s;
+    return 1;
+}
+
+#if MPK_BULK
+/* All threads: the loader has gone ahead into a step that does not come: take what it has loaded and drop it. */
+MPK_FN void drop_ahead(mpk_side *s)
+{
+    if (mpk_thread() == 0) {
+        ptx_store_flag(&mpk_w.resync, RESYNC_ASKED);
+        while (ptx_load_flag(&mpk_w.resync) != RESYNC_ANSWERED && !ptx_load_flag(&mpk_w.abort))
+            ;
+        ptx_acquire_flag(&mpk_w.resync); /* partner: loader_answer */
+    }
+    mpk_sync();
+    rt_u32 pages = mpk_w.ahead_pages, entries = mpk_w.ahead_entries;
+    mpk_ring ring = {0, MPK_PAGES - MPK_JIT_PAGES, s->at, s->parity};
+    for (rt_u32 i = 0; i < pages && !ptx_load_flag(&mpk_w.abort); i++) {
+        rt_u32 page;
+        ring_take(&ring, &page);
+        ring_release(page);
+    }
+    s->at = ring.at;
+    s->parity = ring.parity;
+    for (rt_u32 i = 0; i < entries && !ptx_load_flag(&mpk_w.abort); i++) {
+        mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->slot_parity);
+        end_entry(s, mpk_thread(), true);
+    }
+    mpk_sync();
+    if (mpk_thread() == 0)
+        ptx_store_flag(&mpk_w.resync, RESYNC_NONE);
+}
+#endif
+
+/* Thread 0 waits for a step after the last and writes down what it is; MPK_STOP: none comes. */
+static __device__ __noinline__ void await_step(void)
+{
+    rt_control *c = mpk_w.control;
+    rt_u64 step, last = mpk_w.step;
+    rt_u32 n = 0;
+    rt_call *call = (rt_call *)&mpk_w.k->call;
+    if (call->is_one && mpk_w.begun) {
+        mpk_w.choice = MPK_STOP;
+        return;
+    }
+    while ((step = rt_load_wide_acquire_device(&c->step)) == last)
+        if (++n % 64 == 0 && ptx_load_flag(&mpk_w.abort))
+            break;
+    if (ptx_load_flag(&mpk_w.abort)) {
+        mpk_w.choice = MPK_STOP;
+        return;
+    }
+#if MPK_BULK
+    /* A clerk that has nothing to do in a step may still be in it: nobody has waited for it. */
+    while (ptx_load_flag(&mpk_w.clerked) != mpk_w.begun && !ptx_load_flag(&mpk_w.abort))
+        ;
+    ptx_acquire_flag(&mpk_w.clerked);
+#endif
+    mpk_w.step = step;
+    mpk_w.choice = rt_word_graph(step) != mpk_w.graph;
+    mpk_w.graph = rt_word_graph(step);
+    mpk_w.epoch = rt_word_epoch(step);
+    if (mpk_w.choice)
+        mpk_w.hybrid = mpk_w.k->machine.graphs[mpk_w.graph].n_jit != 0;
+    for (rt_u32 i = 0; i < RT_LIVES; i++)
+        mpk_w.live[i] = rt_word_live(step, i);
+    if (call->is_one)
+        rt_add_acq_rel_device(&call->arrived, 1); /* partner: call_loop */
+}
+
+/* All threads: begin the next step, or (not serving) the one operator that this kernel runs.  0: none comes. */
+static __device__ __noinline__ int begin_step(bool serve)
+{
+    mpk_side s = *side_of_warp();
+    if (serve) {
+        if (mpk_thread() == 0)
+            await_step();
+        mpk_sync();
+        if (mpk_w.choice & MPK_STOP)
+            return 0;
+#if MPK_BULK
+        if (mpk_w.choice)
+            drop_ahead(&s);
+#endif
+        mpk_sync();
+    }
+    const rt_range list = mpk_list(mpk_w.graph);
+    s.next = list.first;
+    s.last = list.last;
+    side_put(s, mpk_thread());
+    if (serve && mpk_thread() == 0) {
+        mpk_w.direct = mpk_w.hybrid;
+        mpk_w.slot = s.slot;
+        mpk_w.parity = s.slot_parity;
+        ptx_store_flag(&mpk_w.begun, mpk_w.begun + 1); /* partners: the loader, the clerk */
+    }
+    mpk_sync();
+    return 1;
+}
+
+/* Read again each time: kept, it would hold a register for the life of the kernel. */
+MPK_FN bool mpk_serves(void)
+{
+    return *(volatile rt_u32 *)&mpk_w.mode == RT_SERVE;
+}
+
+MPK_FN void body_loop(void)
+{
+    if (!mpk_serves())
+        ptx_grid_wait();
+    while (begin_step(mpk_serves())) {
+        /* no code for JIT tasks where there are none */
+        const bool hybrid = MPK_HYBRID && mpk_serves() && mpk_w.hybrid;
+        mpk_side side = *side_of_warp();
+        while (!ptx_load_flag(&mpk_w.abort) && run_task(hybrid, &side))
+            ;
+        mpk_sync();
+        if (!mpk_serves())
+            return;
+    }
+    if (mpk_thread() == 0 && (!MPK_BULK || mpk_w.direct))
+        ptx_store_flag(&mpk_w.abort, 1); /* of a call; where there is a clerk, it raises the flag */
+}
+
+#endif

@@ -1,0 +1,211 @@
+/* clerk.cuh - the warp that polls and counts events, so that no body warp waits for global memory on their account.
+ *
+ * It goes through the worker's list beside the bodies.  In a step with JIT tasks the body warps look after events
+ * themselves and the clerk loads for JIT tasks instead.  kernel.cuh starts clerk_loop in warp MPK_WARPS + 1 of every
+ * worker that has bulk copies.
+ *
+ * A task's turn is its number since the kernel began, modulo 2^32; the clerk and every body warp count it alike.
+ *   - Before: the clerk polls the task's event (acquire at device scope), then sets `ready` to turn + 1 (release in the
+ *     block).  A body warp reads what other workers have written only after it has seen ready > turn (mpk_wait).
+ *   - After: each body warp arrives at written[turn % MPK_ENTRIES] once it has written its part and no longer uses the
+ *     scratch.  The clerk waits for all of them and then adds to the event's counter with release at device scope: by
+ *     cumulativity the stores of all body warps are published by that one addition.
+ *   - The clerk gives the entry's slot back (entry_empty) only after it has seen `written`.  The loader cannot refill
+ *     the slot before that, so no body warp is more than MPK_ENTRIES turns ahead of the clerk, and a barrier of
+ *     `written` is never two phases ahead of its reader.
+ *   - The last task of a list is counted only after the loader has finished the list (`loaded`): otherwise the step
+ *     could end, and the next one overwrite data by which the loader decides what else to load for this one.
+ *   - `clerked` counts steps that the clerk has finished.  The bodies' thread 0 waits for it before it changes what the
+ *     clerk reads of a step (await_step).
+ *
+ * Carried words (rt_entry.carried) are set back to RT_EMPTY by the worker that wrote them, at its first task that
+ * depends on the end of every reader.  The worker's count of that task publishes the stores, before the step ends; the
+ * step word then orders them before every poll of the next step.
+ *
+ * JIT mail: one entry at a time.  take_jit (jit.cuh) fills the JIT entry and sets jit_mail; the clerk loads for it and
+ * clears jit_mail; end_jit waits for that.  So the entry never changes while it is read.
+ */
+#ifndef ROLE_CLERK_CUH
+#define ROLE_CLERK_CUH
+
+#include "role/list.cuh"
+
+#if MPK_BULK
+
+MPK_FN void clerk_empty(char *to, rt_u32 bytes)
+{
+    if (bytes == 16)
+        ptx_store_words(to, {RT_EMPTY, RT_EMPTY, RT_EMPTY, RT_EMPTY});
+    else
+        ptx_store_word(to, RT_EMPTY);
+}
+
+/* Make `alive` rows of `units` empty, `stride` bytes from one to the next.  Lanes take different rows; if there are
+ * fewer than 32 rows, several lanes share the units of one. */
+MPK_FN void clerk_empty_rows(char *at, rt_u32 alive, rt_u32 stride, rt_u32 units, rt_u32 bytes)
+{
+    const rt_u32 lane = threadIdx.x % 32;
+    const rt_u32 shift = alive > 16 ? 0 : alive > 8 ? 1 : alive > 4 ? 2 : alive > 2 ? 3 : alive == 2 ? 4 : 5;
+    const rt_u32 first = lane & ((1u << shift) - 1), rows = 32 >> shift, lanes = 1u << shift;
+#pragma unroll 1
+    for (rt_u32 row = lane >> shift; row < alive; row += rows)
+#pragma unroll 1
+        for (rt_u32 u = first; u < units; u += lanes)
+            clerk_empty(at + (rt_u64)row * stride + u * bytes, bytes);
+}
+
+/* A box of carried words to be emptied; the same in all lanes, except `word`. */
+struct clerk_box {
+    char *at;
+    rt_u32 alive, stride, units, bytes;
+    bool looks;  /* rows are long and few of them were written (parts of attention): look first */
+    rt_u32 word; /* if it looks: the first word of row `lane`; its load is in flight */
+};
+
+/* The box that lane i has read. */
+MPK_FN clerk_box clerk_box_of(const rt_clear &own, rt_u32 i)
+{
+    const rt_u32 lane = threadIdx.x % 32, live = mpk_w.live[__shfl_sync(0xffffffffu, own.live, i)];
+    const rt_u32 first_row = __shfl_sync(0xffffffffu, own.first_row, i);
+    const rt_u32 n_rows = __shfl_sync(0xffffffffu, own.n_rows, i);
+    clerk_box b;
+    b.at = (char *)__shfl_sync(0xffffffffu, own.at, i);
+    b.alive = first_row >= live ? 0 : n_rows < live - first_row ? n_rows : live - first_row;
+    b.stride = __shfl_sync(0xffffffffu, own.stride_bytes, i);
+    b.units = __shfl_sync(0xffffffffu, own.n_units, i);
+    b.bytes = __shfl_sync(0xffffffffu, own.unit_bytes, i);
+    b.looks = b.units >= 16 && b.alive <= 32;
+    b.word = b.looks && lane < b.alive ? ptx_load_word(b.at + lane * (rt_u64)b.stride) : RT_EMPTY;
+    return b;
+}
+
+MPK_FN void clerk_empty_box(const clerk_box &b)
+{
+    if (!b.looks)
+        clerk_empty_rows(b.at, b.alive, b.stride, b.units, b.bytes);
+    rt_u32 left = __ballot_sync(0xffffffffu, b.word != RT_EMPTY); /* 0 if it does not look */
+#pragma unroll 1
+    for (; left; left &= left - 1)
+        clerk_empty_rows(b.at + (rt_u64)(__ffs((int)left) - 1) * b.stride, 1, 0, b.units, b.bytes);
+}
+
+/* Set the carried words that this worker wrote in this step back to RT_EMPTY, for the next step: their readers are
+ * done.  The worker's next count releases the stores.  All lanes.  The load for the next box is issued before a box is
+ * emptied. */
+MPK_FN void clerk_clear(void)
+{
+    const rt_kernel *k = mpk_w.k;
+    const rt_u32 *first = k->first_clear + (rt_u64)mpk_w.graph * k->machine.n_workers + mpk_w.index;
+    const rt_u32 lane = threadIdx.x % 32, last = first[1];
+#pragma unroll 1
+    for (rt_u32 from = first[0]; from < last; from += 32) {
+        const rt_u32 n = mpk_smaller(last - from, 32);
+        rt_clear own = {};
+        if (lane < n)
+            own = k->clears[from + lane]; /* 32 at a time: one round trip */
+        clerk_box box = clerk_box_of(own, 0);
+#pragma unroll 1
+        for (rt_u32 i = 1; i < n; i++) {
+            const clerk_box next = clerk_box_of(own, i);
+            clerk_empty_box(box);
+            box = next;
+        }
+        clerk_empty_box(box);
+    }
+    __syncwarp();
+}
+
+/* A step whose tasks are all AOT, number `step` since the kernel began: task after task, in the order of the list.  All
+ * lanes; lane 0 polls and counts.  turn: tasks so far.  The list's last task is counted once the loader has finished
+ * the list: a task that needs no pages does not wait for it, and the loader must not read the next step's data. */
+MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
+{
+    const rt_u32 lane = threadIdx.x % 32;
+    rt_u32 slot = mpk_w.slot, parity = mpk_w.parity;
+#pragma unroll 1
+    for (rt_u32 i = list.first; i < list.last && !ptx_load_flag(&mpk_w.abort); i++) {
+        mpk_barrier_wait(&mpk_w.entry_full[slot], parity);
+        const rt_entry *e = &mpk_w.entries[slot];
+        const rt_u32 triggers = e->triggers, kind = e->trigger_kind, clears = e->clears;
+        if (lane == 0) {
+            if (!e->quiet)
+                mpk_poll(e->depends, e->needed);
+            ptx_store_flag(&mpk_w.ready, *turn + 1); /* releases to the body warps what the poll has acquired */
+        }
+        __syncwarp();
+        if (clears)
+            clerk_clear();
+        if (lane == 0) {
+            mpk_await_written(*turn);
+            ptx_barrier_arrive(&mpk_w.entry_empty[slot]); /* not before: `written` counts no further than the entries */
+            while (i + 1 == list.last && (rt_i32)(ptx_load_flag(&mpk_w.loaded) - step) <= 0 &&
+                   !ptx_load_flag(&mpk_w.abort))
+                ;
+            mpk_count(triggers, kind); /* releases what the bodies' warps have written */
+            if (mpk_timed)
+                mpk_w.all_times[i].end = ptx_cycles();
+        }
+        ++*turn;
+        __syncwarp();
+        if (++slot == MPK_ENTRIES) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+}
+
+#if MPK_JIT_PAGES
+/* A step with JIT tasks: load for the JIT entry whenever it is filled. */
+MPK_FN void clerk_load(mpk_load *l, rt_u32 step)
+{
+    while (!ptx_load_flag(&mpk_w.abort) && ptx_load_flag(&mpk_w.begun) == step + 1) {
+        if (!ptx_load_flag(&mpk_w.jit_mail)) {
+            __nanosleep(50);
+            continue;
+        }
+        ptx_acquire_flag(&mpk_w.jit_mail); /* partner: take_jit */
+        l->step = step;
+        l->cancelled = 0;
+        ptx_fence_bulk();
+        mpk_dispatch_load(l->e->body, *l);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            ptx_store_flag(&mpk_w.jit_mail, 0);
+        __syncwarp();
+    }
+}
+#endif
+
+static __device__ void clerk_loop(void)
+{
+    rt_u32 turn = 0;
+#if MPK_JIT_PAGES
+    mpk_load l;
+    load_begin(&l, MPK_PAGES - MPK_JIT_PAGES, MPK_JIT_PAGES);
+    l.e = &mpk_w.entries[MPK_JIT_ENTRY];
+#endif
+    for (rt_u32 step = 0;; step++) {
+        while (ptx_load_flag(&mpk_w.begun) == step)
+            if (ptx_load_flag(&mpk_w.abort))
+                return;
+        ptx_acquire_flag(&mpk_w.begun);
+        const bool direct = mpk_w.direct;
+        if (!direct)
+            clerk_run_list(mpk_list(mpk_w.graph), step, &turn);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            ptx_store_flag(&mpk_w.clerked, step + 1); /* partner: await_step */
+        if (!direct && mpk_w.k->call.is_one) {
+            ptx_store_flag(&mpk_w.abort, 1); /* all is counted: the worker leaves */
+            return;
+        }
+#if MPK_JIT_PAGES
+        if (direct)
+            clerk_load(&l, step);
+#endif
+    }
+}
+
+#endif
+
+#endif

@@ -1,0 +1,154 @@
+/* step.cuh - the warp of worker 0 that ends and begins steps (paper §6.1): it calls rt_step_poll (rt/rt_step.h).
+ *
+ * kernel.cuh starts step_loop in warp MPK_WARPS + 2 of worker 0.  For a launch that is one step, calls.cuh takes its
+ * place and uses the same beginning and end.
+ *
+ *   - This warp alone writes the step word, and only after the end event of the step before: its acquire of that
+ * event's counter sees every result of the step, and its release of the step word hands them, with the new requests, to
+ * all workers.
+ *   - Its state (rt_serving, epochs, slots) is copied into shared memory for the life of the kernel (step_begin) and
+ *     back when the kernel ends (step_end).  Nobody else reads the originals meanwhile.
+ *   - A step that takes longer than limits.stall_ns becomes a fault record.  The clock is read at every 1,024th look.
+ */
+#ifndef ROLE_STEP_CUH
+#define ROLE_STEP_CUH
+
+#include "rt/rt_step.h"
+#include "tile/worker.cuh"
+
+/* What the step task reads in every step, in worker 0's shared memory for the life of the kernel.  Slots too, if all of
+ * them fit; otherwise they stay in device memory. */
+struct mpk_stepper {
+    rt_machine machine; /* the kernel's, with the addresses of the copies below */
+    rt_serving serving;
+    rt_u32 epochs[RT_MAX_GRAPHS];
+    rt_u64 ended_ns; /* with a profile: when the step task saw the end of the last step */
+};
+enum { MPK_SLOTS = (MPK_STEP_TASK_BYTES - sizeof(mpk_stepper)) / sizeof(rt_slot) };
+static_assert(sizeof(mpk_worker) <= MPK_OWN_BYTES, "a worker's own memory fits what the host leaves to it");
+/* In the worker's own memory. */
+#define mpk_step (*(mpk_stepper *)mpk_w.step_task)
+#define mpk_slots ((rt_slot *)(mpk_w.step_task + sizeof(mpk_stepper)))
+
+MPK_FN void step_copy(void *to, const void *from, rt_u32 n_bytes)
+{
+    for (rt_u32 i = rt_lane(); i < n_bytes / 4; i += RT_LANES)
+        ((rt_u32 *)to)[i] = ((const rt_u32 *)from)[i];
+}
+
+MPK_FN rt_machine *step_begin(rt_kernel *k)
+{
+    rt_machine *m = &mpk_step.machine;
+    rt_u32 n_slots = k->machine.serving->n_slots;
+    step_copy(m, &k->machine, sizeof *m);
+    step_copy(&mpk_step.serving, k->machine.serving, sizeof mpk_step.serving);
+    step_copy(mpk_step.epochs, k->machine.epochs, k->machine.n_graphs * sizeof(rt_u32));
+    if (n_slots <= MPK_SLOTS)
+        step_copy(mpk_slots, k->machine.slots, n_slots * sizeof(rt_slot));
+    rt_meet();
+    if (rt_lane() == 0) {
+        m->serving = &mpk_step.serving;
+        m->epochs = mpk_step.epochs;
+        if (n_slots <= MPK_SLOTS)
+            m->slots = mpk_slots;
+    }
+    rt_meet();
+    return m;
+}
+
+/* Write back what the next kernel goes on with. */
+MPK_FN void step_end(rt_kernel *k, rt_u64 step)
+{
+    rt_u32 n_slots = mpk_step.serving.n_slots;
+    rt_meet();
+    step_copy(k->machine.serving, &mpk_step.serving, sizeof mpk_step.serving);
+    step_copy(k->machine.epochs, mpk_step.epochs, k->machine.n_graphs * sizeof(rt_u32));
+    if (n_slots <= MPK_SLOTS)
+        step_copy(k->machine.slots, mpk_slots, n_slots * sizeof(rt_slot));
+    if (rt_lane() == 0)
+        k->start_step = step;
+}
+
+/* The end event of the step that runs. */
+struct mpk_ending {
+    const rt_word *counter;
+    rt_u32 graph, needed, wanted;
+};
+
+MPK_FN void ending_follow(mpk_ending *e, const rt_machine *m, rt_u64 step)
+{
+    if (e->graph != rt_word_graph(step)) {
+        e->graph = rt_word_graph(step);
+        rt_u32 at = m->graphs[e->graph].first_event + RT_END;
+        e->counter = m->counters + at;
+        e->needed = m->events[at].needed;
+    }
+    e->wanted = e->needed * rt_word_epoch(step);
+}
+
+/* Every lane acquires by itself, since each reads results of the step. */
+MPK_FN int step_has_ended(const mpk_ending *e)
+{
+    return rt_every((rt_i32)(rt_load_acquire_device(e->counter) - e->wanted) >= 0);
+}
+
+/* Has the step lasted too long?  The time counts from the first look at the clock in this step. */
+MPK_FN int step_is_stuck(const rt_machine *m, rt_u64 *since, rt_u32 *n)
+{
+    if (++*n % 1024)
+        return 0;
+    rt_u64 now = rt_clock_ns();
+    if (!*since)
+        *since = now;
+    return rt_every(now - *since > m->limits.stall_ns);
+}
+
+/* No request runs: should the kernel end? */
+MPK_FN int step_rests(const rt_kernel *k, rt_machine *m, rt_u64 *idle_since)
+{
+    rt_u64 now = rt_clock_ns();
+    int ends = 0;
+    if (!*idle_since)
+        *idle_since = now;
+    if (rt_lane() == 0) {
+        rt_store_relaxed_device(&m->control->idle, 1);
+        ends = k->idle_ns && now - *idle_since > k->idle_ns &&
+               rt_replace_acq_rel_device(&m->control->abort, RT_RUNNING, RT_STOPPING);
+    }
+    return !rt_every(!ends);
+}
+
+/* One warp of worker 0. */
+static __device__ __noinline__ void step_loop(rt_kernel *k)
+{
+    rt_machine *m = step_begin(k);
+    rt_u64 step = k->start_step, since = 0, idle_since = 0;
+    rt_u32 n = 0;
+    int runs = 0;
+    mpk_ending ending = {0, RT_NONE, 0, 0};
+    while (rt_every(!ptx_load_flag(&mpk_w.abort))) {
+        if (runs && !step_has_ended(&ending)) {
+            if (!step_is_stuck(m, &since, &n))
+                continue;
+            if (rt_lane() == 0)
+                rt_raise_stall(m, 0);
+            break;
+        }
+        if (mpk_timed && runs && rt_lane() == 0)
+            *(volatile rt_u64 *)&mpk_step.ended_ns = rt_clock_ns();
+        runs = rt_step_poll(m, &m->workers[0]);
+        if (runs) {
+            step = m->serving->step;
+            ending_follow(&ending, m, step);
+            since = idle_since = 0;
+        } else if (step_rests(k, m, &idle_since)) {
+            break;
+        } else {
+            __nanosleep(200);
+        }
+    }
+    step_end(k, step); /* ended, if the kernel ends by itself */
+    ptx_store_flag(&mpk_w.abort, 1);
+}
+
+#endif

@@ -24,7 +24,7 @@ from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import mpk  # noqa: E402
-from mpk import backend, gpu, statics  # noqa: E402
+from mpk import backend, gpu, results, statics  # noqa: E402
 
 STAND_IN = support.BUILD / "tests" / "libfake_cuda.so"
 
@@ -57,9 +57,9 @@ def test_what_lies_on_the_cpu_stays_with_pytorch():
     assert [node.target for node in unsupported] == [torch.ops.aten._to_copy.default]
     e, values, unsupported, gm = lowered(lambda x: (x + 1, torch.zeros(2)), (3,))
     assert not unsupported
-    places = [backend._place_output(e, values, node, i) for i, node in enumerate(gm.graph.output_node().args[0])]
+    places = [results.place_of(e, values, node, i) for i, node in enumerate(gm.graph.output_node().args[0])]
     assert [p[0] for p in places] == ["slot", "made"]
-    first, second = (backend._given(places[1], []) for _ in range(2))
+    first, second = (results.given(places[1], []) for _ in range(2))
     assert first.device.type == "cpu" and first.data_ptr() != second.data_ptr()
 
 

@@ -30,6 +30,7 @@ from mpk import lowering, lowering_index, lowering_math  # noqa: F401  (they fil
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
+from mpk.results import given, place_results, view_of
 from mpk.statics import Statics, address_of, pick
 
 CACHED_SHAPES = 32
@@ -72,8 +73,7 @@ class Runner:
     def __init__(self, gm: torch.fx.GraphModule, e: Emitter, values: dict, options: Options, report: Report) -> None:
         self.gm, self.options, self.report, self.device = gm, options, report, e.device
         (returned,) = gm.graph.find_nodes(op="output")[0].args
-        # ("slot", slot, shape, stride, dtype), ("argument", index, views of it), ("known", value), or ("made", tensor)
-        self.outputs = [_place_output(e, values, node, i) for i, node in enumerate(returned)]
+        self.places, self.outputs = place_results(e, values, returned)
         assign_mutations(gm, e, values)
         self.emitter, self.slots = e, e.slots
         self.lock, self.program, self.refused = threading.Lock(), None, False
@@ -82,16 +82,23 @@ class Runner:
         self.written = {s.index for s in self.slots if s.written}
         fakes = [n.meta["val"] for n in placeholders(gm)]
         self.expected = {i: (tuple(fakes[i].shape), tuple(fakes[i].stride()), fakes[i].dtype) for _, i in self.inputs}
-        # Arguments whose strides are not those of a dense tensor: they are copied in each call.
-        self.copied = {i for i, (shape, stride, _) in self.expected.items() if not is_permuted(shape, stride)}
+        # Arguments that are copied in each call: their strides are not those of a dense tensor, or what lies in memory
+        # is the negative of their values.  Such a bit is part of what Dynamo's guards compare.
+        self.copied = {
+            i
+            for i, (shape, stride, _) in self.expected.items()
+            if not is_permuted(shape, stride) or fakes[i].is_neg()
+        }
         self.seen: dict[int, int | None] = dict.fromkeys(self.expected)
         self.statics = Statics([s.index for s in self.slots if s.kind == "argument" and s.static])
         still = set(self.statics.numbers)
         self.still = [(at, i) for at, i in self.inputs if i in still]
         self.moving = [(at, i) for at, i in self.inputs if i not in still]
         self.pick_moving, self.last = pick([i for _, i in self.moving]), None
-        self.results = [(o[1], *o[2:]) for o in self.outputs if o[0] == "slot"]
-        self.plain = len(self.results) == len(self.outputs)
+        self.results = [place[1:] for place in self.places if place[0] == "slot"]
+        self.plain = len(self.results) == len(self.places) and self.outputs == [
+            (at, []) for at in range(len(self.places))
+        ]
         self.idle = not self.results and not self.written
         self.make = maker(self.device)
 
@@ -125,7 +132,7 @@ class Runner:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         if self.idle:
-            return [_given(o, arguments) for o in self.outputs]
+            return self.results_of([], (), arguments)
         if self.refused:
             return list(self.gm(*arguments))
         with self.lock:
@@ -178,8 +185,9 @@ class Runner:
         for tensor, copy in copies:
             if tensor is not None:
                 tensor.copy_(copy)
-        results = iter(made)
-        return [next(results) if o[0] == "slot" else _given(o, arguments) for o in self.outputs]
+        rest = iter(made)
+        placed = [next(rest) if place[0] == "slot" else given(place, arguments) for place in self.places]
+        return [view_of(placed[at], views) for at, views in self.outputs]
 
     def copy_in(self, at: int, i: int, tensor: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
         """A copy of an argument as the program wants it, and the argument if the copy is to be copied back."""
@@ -198,7 +206,7 @@ class Runner:
                 f"argument {i} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}; "
                 f"compiled for {dtype} {list(shape)} on {self.device}"
             )
-        if any(n > 1 and a != b for n, a, b in zip(shape, stride, tensor.stride())):
+        if tensor.is_neg() or any(n > 1 and a != b for n, a, b in zip(shape, stride, tensor.stride())):
             self.copied.add(i)
         if tensor.untyped_storage().nbytes() < tensor.storage_offset() * tensor.element_size() + _span(tensor):
             raise ArgumentError(f"argument {i}: the storage of this tensor has been freed")
@@ -238,7 +246,7 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    return [n for n in gm.graph.nodes if n.op == "placeholder"]
+    return gm.graph.find_nodes(op="placeholder")
 
 
 def mutations(gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node]]:
@@ -327,61 +335,6 @@ def _stand_in(e: Emitter, node: torch.fx.Node) -> Any:
             return Foreign()
 
     return torch.utils._pytree.tree_map(one, node.meta.get("val"))
-
-
-def _view_of_argument(node: torch.fx.Node) -> tuple | None:
-    """("argument", index, chain) if a result is an argument, or a view of one that the program does not change."""
-    chain: list[tuple] = []
-    while node.op == "call_function" and _is_view(node):
-        chain.insert(0, (node.target, node.args[1:], node.kwargs))
-        node = node.args[0]
-    if node.op != "placeholder" or chain and any(user.target is aten.copy_.default for user in node.users):
-        return None
-    return ("argument", [n for n in node.graph.nodes if n.op == "placeholder"].index(node), chain)
-
-
-def _is_view(node: torch.fx.Node) -> bool:
-    """Is it a view by numbers alone?"""
-    is_view = node.target is operator.getitem or isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
-    return is_view and len(node.all_input_nodes) == 1
-
-
-def _given(output: tuple, arguments: Sequence[Any]) -> Any:
-    """A result that no program makes; views share the memory of their argument, as in eager."""
-    if output[0] == "known":
-        return output[1]
-    if output[0] == "made":
-        return output[1].clone()
-    value = arguments[output[1]]
-    for target, rest, named in output[2]:
-        value = target(value, *rest, **named)
-    return value
-
-
-def _place_output(e: Emitter, values: dict, node: Any, index: int) -> tuple:
-    """Let a result be written where its tensor will lie, strided as PyTorch would stride it."""
-    if not isinstance(node, torch.fx.Node):
-        return ("known", node)
-    val = values[node]
-    given = _view_of_argument(node)
-    if given is not None:
-        return given
-    if not isinstance(val, Val):
-        return ("known", val)
-    fake = node.meta["val"]
-    shape = tuple(fake.shape)
-    stride = tuple(fake.stride()) if is_permuted(shape, fake.stride()) else tuple(lowering.contiguous_strides(shape))
-    if val.numel == 0:
-        return ("known", torch.empty_strided(shape, stride, dtype=val.dtype, device=fake.device))
-    if fake.device != e.device:
-        return ("made", torch.empty_strided(shape, stride, dtype=val.dtype, device=fake.device).copy_(val.data))
-    order = dense_order(shape, stride)
-    name = f"r{index}"
-    laid = e.permute(val, order)
-    tensor = e.graph.operator("copy", [e.tensor(laid)], name)[0]
-    e.graph.output(tensor)
-    e.slots.append(Slot(name, "result", index))
-    return ("slot", len(e.slots) - 1, shape, stride, val.dtype)
 
 
 def runner_of(device: torch.device) -> type[Runner]:

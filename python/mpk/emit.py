@@ -142,6 +142,7 @@ class Emitter:
             return self.folded(torch.empty(shape, dtype=fake.dtype))
         if len(shape) > mg.MAX_RANK:
             raise Unsupported(f"rank {len(shape)}")
+        static = static and not fake.is_neg()  # the program gets a copy of what has a negative bit, in each call
         name, order = f"a{index}", dense_order(shape, fake.stride())
         add = self.graph.state if written else self.graph.constant if static else self.graph.input
         tensor = add(name, DTYPES[fake.dtype][0], [shape[axis] for axis in order])
@@ -169,7 +170,7 @@ class Emitter:
         if val.numel > 1 and val.literal() is not None:
             one = self.tensor(self.folded(data.as_strided([1] * val.rank, [1] * val.rank).clone()))
             return self.graph.operator("expand", [one], shape=val.shape)[0]
-        data = data.contiguous()
+        data = data.contiguous().resolve_neg()
         name = f"c{len(self.slots)}"
         tensor = self.graph.constant(name, DTYPES[val.dtype][0], val.shape)
         self.slots.append(Slot(name, "constant", len(self.slots), data, constant=True))

@@ -58,7 +58,7 @@ UNARY = {name: f"{name}({{0}})" for name in """
     atanh sigmoid erf erfc erfinv lgamma digamma i0 sign ceil floor trunc square isnan isinf isfinite signbit
     reciprocal
 """.split()} | {
-    "neg": "-{0}", "special_i0e": "i0e({0})", "special_i1": "i1({0})", "special_i1e": "i1e({0})",
+    "neg": "-{0}", "_neg_view": "-{0}", "special_i0e": "i0e({0})", "special_i1": "i1({0})", "special_i1e": "i1e({0})",
     "special_bessel_j0": "j0({0})", "special_bessel_j1": "j1({0})", "special_bessel_y0": "y0({0})",
     "special_bessel_y1": "y1({0})", "special_ndtri": "ndtri({0})", "special_log_ndtr": "log_ndtr({0})",
     "special_erfcx": "erfcx({0})", "special_modified_bessel_i0": "i0({0})", "special_modified_bessel_i1": "i1({0})",

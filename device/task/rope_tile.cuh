@@ -156,12 +156,14 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
         weight[i / 4][i % 4] = type >= 0 ? turn_weight(t, norm, type, dim + i % 4 + i / 4 * (K / 2)) : 1;
     for (int base = 0; base < n; base += HEADS_AT_ONCE * TURN_AT_ONCE) {
         uint2 low[TURN_AT_ONCE], high[TURN_AT_ONCE];
+        int place[TURN_AT_ONCE];
         float4 cosine[TURN_AT_ONCE], sine[TURN_AT_ONCE];
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
             const int item = base + i * HEADS_AT_ONCE + first, nth = per_token == 1 ? item : item / per_token;
             low[i] = high[i] = make_uint2(0, 0);
             cosine[i] = sine[i] = make_float4(0, 0, 0, 0);
+            place[i] = -1;
             if (item >= n)
                 continue;
             const int token = k.first + nth;
@@ -170,6 +172,8 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
             high[i] = *(const uint2 *)(from + K / 2);
             cosine[i] = *(const float4 *)(table + (rt_u64)token * K);
             sine[i] = *(const float4 *)(table + (rt_u64)token * K + K / 2);
+            if (keys)
+                place[i] = turn_target(t, s, token, twice, k.all);
         }
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
@@ -190,12 +194,11 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
             rt_u16 *to = q + ((rt_u64)token * heads + head) * K;
             rt_u16 *to_high = to + K / 2;
             if (keys) {
-                const int place = turn_target(t, s, token, twice, k.all);
-                if (place < 0)
+                if (place[i] < 0)
                     continue;
-                to = cache + ((rt_u64)(place / TURN_PAGE) * kv_heads + lo + head) * TURN_PAGE * K;
-                to_high = to + kv_key_at(place % TURN_PAGE, dim + K / 2, TURN_PAGE, K, 2);
-                to += kv_key_at(place % TURN_PAGE, dim, TURN_PAGE, K, 2);
+                to = cache + ((rt_u64)(place[i] / TURN_PAGE) * kv_heads + lo + head) * TURN_PAGE * K;
+                to_high = to + kv_key_at(place[i] % TURN_PAGE, dim + K / 2, TURN_PAGE, K, 2);
+                to += kv_key_at(place[i] % TURN_PAGE, dim, TURN_PAGE, K, 2);
             }
             *(uint2 *)to = low[i];
             *(uint2 *)to_high = high[i];
@@ -259,16 +262,38 @@ template <int K> MPK_FN void turn_store_block(const mpk_task &t, const turn_shap
     }
 }
 
-template <int K> MPK_FN void turn_store_value(const mpk_task &t, const turn_shape &s, int token, int place, int head)
+/* Values of up to 16 tokens from t0 on that are written one by one: lane i holds where that of token t0 + i goes, or
+ * -1.  Four at a time, so that their loads overlap. */
+template <int K> MPK_FN void turn_store_values(const mpk_task &t, const turn_shape &s, int t0, int place, int head)
 {
-    const int columns = (s.heads + 2 * s.kv_heads) * K;
-    const rt_u16 *from =
-        mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)token * columns + (s.heads + s.kv_heads + head) * K;
-    rt_u16 *to = mpk_at<rt_u16>(t, TURN_V_CACHE) + ((rt_u64)(place / TURN_PAGE) * s.kv_heads + head) * TURN_PAGE * K;
-    for (int dim = mpk_thread() % 32 * 2; dim < K; dim += 64) {
-        const rt_u32 v = ptx_load_word(from + dim);
-        to[kv_value_at(place % TURN_PAGE, dim, TURN_PAGE, K, 2)] = (rt_u16)v;
-        to[kv_value_at(place % TURN_PAGE, dim + 1, TURN_PAGE, K, 2)] = (rt_u16)(v >> 16);
+    const int columns = (s.heads + 2 * s.kv_heads) * K, kv_heads = s.kv_heads;
+    const rt_u16 *from = mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)t0 * columns + (s.heads + kv_heads + head) * K;
+    rt_u16 *cache = mpk_at<rt_u16>(t, TURN_V_CACHE) + head * TURN_PAGE * K;
+    const int pair = 2 * (mpk_thread() % 32);
+    for (rt_u32 left = __ballot_sync(0xffffffffu, place >= 0); left;) {
+        int token[TURN_AT_ONCE];
+        rt_u32 v[TURN_AT_ONCE][K / 64];
+#pragma unroll
+        for (int i = 0; i < TURN_AT_ONCE; i++) {
+            token[i] = __ffs((int)left) - 1;
+            left &= left - 1;
+#pragma unroll
+            for (int d = 0; d < K / 64; d++)
+                v[i][d] = token[i] < 0 ? 0 : ptx_load_word(from + (rt_u64)token[i] * columns + 64 * d + pair);
+        }
+#pragma unroll
+        for (int i = 0; i < TURN_AT_ONCE; i++) {
+            const int at = __shfl_sync(0xffffffffu, place, token[i] & 31);
+            if (token[i] < 0)
+                break;
+            rt_u16 *to = cache + (rt_u64)(at / TURN_PAGE) * kv_heads * TURN_PAGE * K;
+#pragma unroll
+            for (int d = 0; d < K / 64; d++) {
+                const int dim = 64 * d + pair;
+                to[kv_value_at(at % TURN_PAGE, dim, TURN_PAGE, K, 2)] = (rt_u16)v[i][d];
+                to[kv_value_at(at % TURN_PAGE, dim + 1, TURN_PAGE, K, 2)] = (rt_u16)(v[i][d] >> 16);
+            }
+        }
     }
 }
 
@@ -276,26 +301,21 @@ template <int K> MPK_FN void turn_store_value(const mpk_task &t, const turn_shap
 template <int K>
 MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int kv_lo, int kv_hi, bool twice)
 {
-    const int heads = kv_hi - kv_lo, n = (k.last - k.first + 15) / 16 * heads;
+    const int heads = kv_hi - kv_lo, n = (k.last - k.first + 15) / 16 * heads, lane = mpk_thread() % 32;
     for (int item = mpk_thread() / 32; item < n; item += MPK_WARPS) {
         const int t0 = k.first + item / heads * 16, head = kv_lo + item % heads;
         const rt_u32 full = twice ? 0 : turn_full_blocks(t, s, k, t0);
+        const bool own = lane < 16 && t0 + lane < k.last;
+        const int place = own ? turn_target(t, s, t0 + lane, twice, k.all) : -1;
         rt_u32 covered = full;
         covered |= covered << 1;
         covered |= covered << 2;
         covered |= covered << 4;
         covered |= covered << 8;
-        for (int i = 0; i < 16 && t0 + i < k.last; i++) {
-            const bool begins = full >> (16 + i) & 1;
-            if (!begins && covered >> (16 + i) & 1)
-                continue;
-            const int place = turn_target(t, s, t0 + i, twice, k.all);
-            if (place < 0)
-                continue;
-            if (begins)
-                turn_store_block<K>(t, s, t0 + i, place, head);
-            else
-                turn_store_value<K>(t, s, t0 + i, place, head);
+        turn_store_values<K>(t, s, t0, covered >> 16 >> (lane & 15) & 1 ? -1 : place, head);
+        for (rt_u32 begins = full >> 16; begins; begins &= begins - 1) {
+            const int i = __ffs((int)begins) - 1;
+            turn_store_block<K>(t, s, t0 + i, __shfl_sync(0xffffffffu, place, i), head);
         }
     }
 }

@@ -4,12 +4,12 @@
  *
  * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the page
  * ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the warpgroups
- * bring it themselves, in stages of 64 columns of 64 tokens in the same swizzle: those of a step while the products of
- * the step before are under way.
- * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w.  One of at most 64
- * tokens gives each warpgroup half of the rows, or with at most 64 rows every other stage: there w streams at the speed
- * of memory.  But for that last case the warpgroups never wait for each other.  Squares for an rms_norm (whose weight
- * is folded into w) are summed from the stages of x; the scale is applied to the sums.
+ * bring it themselves, in stages of 64 columns of 64 tokens in the same swizzle, while products of the steps before are
+ * under way.
+ * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w; the warpgroups
+ * never wait for each other.  In one of at most 64 tokens each warpgroup multiplies half of the columns, every other
+ * stage, with all rows, and x of three steps is on its way; the sums of both are added at the end.  Squares for an
+ * rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is applied to the sums.
  *
  * Nothing of a shape is a template parameter: all operators of all graphs share this code.
  *
@@ -31,7 +31,7 @@
 
 enum {
     TILE_TOKENS = 64,    /* of a warpgroup */
-    TILE_STAGES = 4,     /* of a warpgroup: two of the step being read, two of the next on their way */
+    TILE_STAGES = 4,     /* of a warpgroup: being read and on their way */
     TILE_HALF = 64 * 64, /* bytes: 64 tokens x 32 columns */
     TILE_STAGE = 2 * TILE_HALF,
     TILE_X = TILE_STAGES * TILE_STAGE,
@@ -317,23 +317,24 @@ MPK_FN void tile_release(const tile_pass &q, rt_u32 first)
             ptx_barrier_arrive(&mpk_w.empty[first + i]);
 }
 
-/* Columns of a pass for this warpgroup's tokens: N rows of w, from page `part` of a step on; of each step STAGES
- * stages, two or that of number `turn`.  sum[N / 2] per lane, as ptx_group_multiply leaves it.
- *
- * While the products of a step are under way, x of the next step is asked for and squares are added; the other
- * warpgroup keeps the tensor cores busy while this one waits. */
-template <int N, int STAGES>
-MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int part,
-                         int turn, mpk_ring *ring, float *sum, float *square)
+/* Columns of a pass for this warpgroup's tokens, N rows of w: both stages of each step, or that of number `turn`.
+ * sum[N / 2] per lane, as ptx_group_multiply leaves it. */
+
+/* Both stages.  While the products of a step are under way, x of the next step is asked for and squares are added; the
+ * other warpgroup keeps the tensor cores busy while this one waits. */
+template <int N>
+MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x,
+                              mpk_ring *ring, float *sum, float *square)
 {
+    constexpr int STAGES = 2;
     const int columns = s.columns, norm = s.norm;
 #pragma unroll
     for (int i = 0; i < STAGES; i++)
-        tile_copy_stage(c, columns, turn + i, i);
+        tile_copy_stage(c, columns, i, i);
     for (int step = 0; step < q.steps; step++) {
         const int buffer = step % 2 * 2;
         const rt_u32 page = tile_take(q, ring);
-        const char *s_w = mpk_s + (page + part) * MPK_PAGE_BYTES + turn * 1024;
+        const char *s_w = mpk_s + page * MPK_PAGE_BYTES;
         ptx_copy_async_wait<0>();
         ptx_fence_shared(); /* products read through the other proxy */
         tile_meet();        /* the step is there, and nobody reads the one before any more */
@@ -345,12 +346,40 @@ MPK_FN void tile_columns(const tile_shape &s, const tile_pass &q, const tile_cop
         if (step + 1 < q.steps)
 #pragma unroll
             for (int i = 0; i < STAGES; i++)
-                tile_copy_stage(c, columns, 2 * step + 2 + turn + i, (buffer ^ 2) + i);
+                tile_copy_stage(c, columns, 2 * step + 2 + i, (buffer ^ 2) + i);
         for (int i = 0; i < STAGES && norm; i++)
             tile_add_squares(c, buffer + i, square);
         tile_wait_products();
         tile_release(q, page);
     }
+}
+
+/* One stage: with few tokens a step is short, so x of AHEAD steps is on its way. */
+template <int N>
+MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int turn,
+                                mpk_ring *ring, float *sum, float *square)
+{
+    constexpr int AHEAD = TILE_STAGES - 1;
+    const int columns = s.columns, norm = s.norm;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        tile_copy_stage(c, columns, 2 * i + turn, i);
+    for (int step = 0; step < q.steps; step++) {
+        const int buffer = step % TILE_STAGES;
+        const rt_u32 page = tile_take(q, ring);
+        ptx_copy_async_wait<AHEAD - 1>();
+        ptx_fence_shared(); /* products read through the other proxy */
+        tile_meet();        /* the stage is there, and nobody reads the one before any more */
+        tile_begin_products();
+        tile_multiply<N>(s_x + buffer * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES + turn * 1024, sum);
+        tile_end_products();
+        tile_copy_stage(c, columns, 2 * (step + AHEAD) + turn, (step + AHEAD) % TILE_STAGES);
+        if (norm)
+            tile_add_squares(c, buffer, square);
+        tile_wait_products();
+        tile_release(q, page);
+    }
+    ptx_copy_async_wait<0>(); /* stages behind the last one give way to sums */
 }
 
 /* Nothing to do for a pass and these tokens: let its pages go. */
@@ -551,23 +580,34 @@ MPK_FN void tile_put_squares(float *square, float *s_square)
 
 /* ---- the body ---- */
 
-/* The second warpgroup's sums and squares to those of the first. */
-MPK_FN void tile_join(const mpk_task &t, float *sum)
+/* Where warpgroup `half` leaves its sums of a unit. */
+MPK_FN float *tile_sums_of(const mpk_task &t, int half, int unit)
 {
-    float *s_sum = (float *)(t.s_scratch + TILE_X), *s_square = (float *)(t.s_scratch + TILE_SCALES);
+    return (float *)(t.s_scratch + half * TILE_X) + unit / 2 * (32 * 128);
+}
+
+/* Both warpgroups have sums of the same tokens, each over its columns: units of 64 rows go in turn to the first and to
+ * the second, which adds what the other one has.  The squares become those of all columns. */
+template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
+{
+    float *s_square = (float *)(t.s_scratch + TILE_SCALES);
     const int thread = mpk_thread(), i = thread % 128, half = thread / 128;
-    if (half)
+    mpk_sync(); /* stages of x give way to sums */
 #pragma unroll
-        for (int e = 0; e < 32; e++)
-            s_sum[e * 128 + i] = sum[e];
+    for (int u = 0; u < N / 64; u++)
+        if (u % 2 != half)
+#pragma unroll
+            for (int e = 0; e < 32; e++)
+                tile_sums_of(t, half, u)[e * 128 + i] = sum[32 * u + e];
     mpk_sync();
-    if (!half) {
 #pragma unroll
-        for (int e = 0; e < 32; e++)
-            sum[e] += s_sum[e * 128 + i];
-        if (i < TILE_TOKENS)
-            s_square[i] += s_square[TILE_TOKENS + i];
-    }
+    for (int u = 0; u < N / 64; u++)
+        if (u % 2 == half)
+#pragma unroll
+            for (int e = 0; e < 32; e++)
+                sum[32 * u + e] += tile_sums_of(t, half ^ 1, u)[e * 128 + i];
+    if (thread < TILE_TOKENS)
+        s_square[thread] += s_square[TILE_TOKENS + thread];
     mpk_sync();
 }
 
@@ -582,12 +622,11 @@ MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, in
         tile_finish(t, s, row, group, s_sum, s_square);
 }
 
-/* One pass for this warpgroup's tokens from `row` on, `own` pages of each step with N rows of w, of which the last may
- * be nobody's; STAGES 1: the warpgroups join.  Sums are this function's own for each shape: were they one array for
- * all, ptxas would wait after every product. */
-template <int N, int STAGES>
-MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int part,
-                        int own, mpk_ring *ring)
+/* One pass for this warpgroup's tokens from `row` on, N rows of w; WIDE 0: both warpgroups have the same tokens and
+ * join.  Sums are this function's own for each shape: were they one array for all, ptxas would wait after every
+ * product. */
+template <int N, int WIDE>
+MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, mpk_ring *ring)
 {
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
@@ -599,35 +638,42 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
-    tile_columns<N, STAGES>(s, q, c, s_x, part, STAGES == 1 ? half : 0, ring, sum, square);
+    if (WIDE)
+        tile_columns_wide<N>(s, q, c, s_x, ring, sum, square);
+    else
+        tile_columns_narrow<N>(s, q, c, s_x, half, ring, sum, square);
     tile_put_squares(square, s_square);
-    tile_meet(); /* stages of x give way to sums */
-    if (STAGES == 1)
-        tile_join(t, sum);
+    if (WIDE)
+        tile_meet(); /* stages of x give way to sums */
+    else
+        tile_join<N>(t, sum);
 #pragma unroll 1
-    for (int u = 0; u < N / 64; u++) {
-        const int in_pass = TILE_GROUPS * (part + u);
-        if (u >= own || in_pass >= q.groups || (STAGES == 1 && half))
-            break;
+    for (int u = WIDE ? 0 : half; u < N / 64 && TILE_GROUPS * u < q.groups; u += WIDE ? 1 : 2) {
         tile_put_unit<N>(sum, u, s_sum);
         __syncwarp();
-        tile_finish_unit(t, s, row + 16 * warp, first + in_pass, s_sum, s_square + 16 * warp);
+        tile_finish_unit(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum,
+                         (WIDE ? s_square : (float *)(t.s_scratch + TILE_SCALES)) + 16 * warp);
         __syncwarp();
     }
-    tile_meet(); /* and sums to stages */
+    if (WIDE)
+        tile_meet(); /* and sums to stages */
+    else
+        mpk_sync(); /* of both warpgroups: they share the squares */
 }
 
-/* The warpgroups of a task of few tokens share a pass: the stages of each step if that is one page, or the pages. */
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, bool wide,
                      mpk_ring *ring)
 {
-    const int half = mpk_thread() / 128, own = wide ? q.pages : (q.pages + 1) / 2;
-    if (!wide && q.pages == 1)
-        tile_run_as<64, 1>(t, s, q, first, row, 0, 1, ring);
-    else if (own <= 2)
-        tile_run_as<128, 2>(t, s, q, first, row, wide ? 0 : half * own, own, ring);
+    if (wide && q.pages <= 2)
+        tile_run_as<128, 1>(t, s, q, first, row, ring);
+    else if (wide)
+        tile_run_as<192, 1>(t, s, q, first, row, ring);
+    else if (q.pages == 1)
+        tile_run_as<64, 0>(t, s, q, first, row, ring);
+    else if (q.pages == 2)
+        tile_run_as<128, 0>(t, s, q, first, row, ring);
     else
-        tile_run_as<192, 2>(t, s, q, first, row, 0, own, ring);
+        tile_run_as<192, 0>(t, s, q, first, row, ring);
 }
 
 /* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every product. */

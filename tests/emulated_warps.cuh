@@ -345,6 +345,10 @@ static inline mpk_words ptx_load_words(const void *p)
 {
     return *(const mpk_words *)emulated_aligned<16>(p);
 }
+static inline uint2 ptx_load_two_words(const void *p)
+{
+    return *(const uint2 *)p;
+}
 static inline void ptx_load_words_if(const void *p, bool wanted, mpk_words *v)
 {
     if (wanted)

@@ -30,7 +30,13 @@ MPK_FN mpk_words ptx_load_words(const void *p)
                  : "memory");
     return v;
 }
-/* The same if `wanted`; else v stays as it is. */
+MPK_FN uint2 ptx_load_two_words(const void *p)
+{
+    uint2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+    return v;
+}
+/* Four words if `wanted`; else v stays as it is. */
 MPK_FN void ptx_load_words_if(const void *p, bool wanted, mpk_words *v)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n}"

@@ -5,7 +5,8 @@
  * tensor-core operand are their query heads that share a KV head, up to 128 rows, 16 for each warp.  All warps walk
  * along the pages that any of the rows sees, which come by cp.async while the page before is worked on, 32 positions at
  * a time. Up to 64 rows, pairs of warps share rows: one takes the first 32 positions of a page, the other the rest, and
- * they are put together at the end in that order.  So a token that stands alone (one of a decoding slot) works as well.
+ * they are put together at the end in that order.  Tokens that stand alone, each of another slot, take the way of
+ * attention_lone.cuh.
  *
  * Keys and values lie in fragment order (tile/kv.cuh): operands are single shared loads, and the scores of q k^T are
  * already the operand of p v.  Softmax is online in f32, in powers of 2.
@@ -15,21 +16,11 @@
 #define TASK_ATTENTION_TILE_CUH
 
 #include "ptx/matrix.cuh"
+#include "task/attend.cuh"
+#include "task/attention_lone.cuh"
 #include "tile/inverse.cuh"
-#include "tile/kv.cuh"
-#include "tile/worker.cuh"
 
-enum { ATTEND_PAGE = 64, ATTEND_UNIT = 32, ATTEND_ROWS = 128 };
-
-struct attend_shape {
-    int heads, kv_heads;
-    int cache; /* which of mpk_caches */
-    int window;
-    float scale; /* with log2(e) */
-};
-
-/* Operands in rt_entry.at. */
-enum { ATTEND_Q, ATTEND_K, ATTEND_V, ATTEND_POSITIONS, ATTEND_SLOTS, ATTEND_PAGES, ATTEND_Y };
+enum { ATTEND_UNIT = 32, ATTEND_ROWS = 128 };
 
 /* Tokens first .. last - 1 of one slot, query heads head .. head + n_heads - 1 of one KV head. */
 struct attend_chunk {
@@ -53,11 +44,6 @@ template <int K> struct attend_rows {
     float most[2], sum[2];
     float out[K / 8][4]; /* dims 8 n + 2c, + 1 of each */
 };
-
-MPK_FN int attend_from(const attend_shape &s, int position)
-{
-    return s.window > 0 && position >= s.window ? position - s.window + 1 : 0;
-}
 
 /* How many tokens from `first` on are of the same slot; the same in all threads. */
 MPK_FN int attend_run(const mpk_task &t, int first, int end)
@@ -398,8 +384,17 @@ template <int K> MPK_FN void attend_run_chunk(const mpk_task &t, const attend_sh
 template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shape &s)
 {
     const int group = s.heads / s.kv_heads, end = (int)t.hi0, heads_end = (int)t.e->hi[1] / K;
+    const int kv_head = (int)t.e->lo[1] / (group * K), kv_heads = (int)t.e->hi[1] / (group * K) - kv_head;
+    const bool whole = group <= LONE_ROWS && (int)t.e->lo[1] == kv_head * group * K &&
+                       (int)t.e->hi[1] == (kv_head + kv_heads) * group * K;
     attend_chunk c;
     for (int first = (int)t.e->lo[0]; first < end;) {
+        const int alone = whole ? lone_count(t, first, end) : 0;
+        if (alone) {
+            lone_run<K>(t, s, first, alone, kv_head, kv_heads);
+            first += alone;
+            continue;
+        }
         const int run_end = first + attend_run(t, first, end);
         c.slot = mpk_at<const int>(t, ATTEND_SLOTS)[first];
         for (c.head = (int)t.e->lo[1] / K; c.head < heads_end; c.head += c.n_heads) {

@@ -38,10 +38,13 @@ static const gen_routine *routine(const gen_call *c)
     return gen_input(c, Q)->dims[2] == 64 ? &small : &large;
 }
 
-/* Two pages of keys and values; in their place later half the warps' results, which are fewer bytes. */
+/* Two pages of keys and values; in their place later half the warps' results, which are fewer bytes. Of tokens that
+ * stand alone 15 parts of 8 rows (lone_part). */
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    return 2 * 2 * PAGE_TOKENS * (uint32_t)gen_input(c, Q)->dims[2] * 2;
+    uint32_t size = (uint32_t)gen_input(c, Q)->dims[2], pages = 2 * 2 * PAGE_TOKENS * size * 2;
+    uint32_t parts = 15 * (8 * (size + 4) + 16) * 4;
+    return pages > parts ? pages : parts;
 }
 
 const gen_body gen_body_attention_tile = {.op = "attention",

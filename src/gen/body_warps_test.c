@@ -185,6 +185,14 @@ static const char *const paged_graphs[] = {
                                                          "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
     "input %q : bf16[33, 16, 128] live=tokens\n" PLACES(
         "33", "3", "4", "13", "8", "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages) {window = 90}\n",
+    "input %q : bf16[40, 16, 128] live=tokens\n" PLACES("40", "40", "9", "360", "8",
+                                                        "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    "input %q : bf16[17, 24, 64] live=tokens\n" PLACES(
+        "17", "17", "40", "90", "3", "64") "%y = attention(%q, %kc, %vc, %p, %s, %pages) {window = 700}\n",
+    "input %q : bf16[24, 3, 128] live=tokens\n" PLACES("24", "20", "2", "40", "1",
+                                                       "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    X("40", "4096") "input %t : f32[40, 2, 64] live=tokens\n" PLACES("40", "40", "2", "80", "8", "128") NORMS
+    "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 16, kv_heads = 8, head_size = 128}\n",
     "input %t : i32[33] live=tokens\nconst %w : bf16[301, 1024]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n",
     PIECE("bf16[1, 4096]", "bf16[1, 8, 1096, 128]", "i64[1]", "f32[1, 1, 1, 1096]", "bf16[1, 1, 128]",
           "%c, %s, %qn, %kn", "heads = 16, kv_heads = 8, head_size = 128, splits = 16"),

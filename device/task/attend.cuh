@@ -1,0 +1,26 @@
+/* attend.cuh - the operator attention as its bodies for many tokens see it: operands, shape, what a token sees. */
+#ifndef TASK_ATTEND_CUH
+#define TASK_ATTEND_CUH
+
+#include "tile/kv.cuh"
+#include "tile/worker.cuh"
+
+enum { ATTEND_PAGE = 64 };
+
+struct attend_shape {
+    int heads, kv_heads;
+    int cache; /* which of mpk_caches */
+    int window;
+    float scale; /* with log2(e) */
+};
+
+/* Operands in rt_entry.at. */
+enum { ATTEND_Q, ATTEND_K, ATTEND_V, ATTEND_POSITIONS, ATTEND_SLOTS, ATTEND_PAGES, ATTEND_Y };
+
+/* The first position that a token at `position` sees. */
+MPK_FN int attend_from(const attend_shape &s, int position)
+{
+    return s.window > 0 && position >= s.window ? position - s.window + 1 : 0;
+}
+
+#endif

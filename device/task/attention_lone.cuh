@@ -1,0 +1,436 @@
+/* attention_lone.cuh - attention of tokens that stand alone, each of another slot: decode steps of many streams.
+ *
+ * Part of attention_tile.cuh.  The contexts of up to 32 such tokens, for all KV heads of the task, are one row of units
+ * of 16 positions; each warp takes an eighth of it, whatever the lengths are.  Keys and values go straight from L2 to
+ * registers, for they lie in fragment order (tile/kv.cuh) and no other warp needs them: while a warp multiplies the
+ * keys of a unit its values are on their way, and the other way round, so that about 64 KB are in flight on an SM.
+ * The query heads of a KV head, at most 8, are the rows of the products.
+ *
+ * A context that lies with one warp ends there.  Of one that is cut the warps put their parts in shared memory, where
+ * they are folded in the order of positions.
+ * Cost of a unit: 3 K / 16 products and 4 K / 32 + 2 K / 16 loads of a warp, 64 K bytes from L2.
+ */
+#ifndef TASK_ATTENTION_LONE_CUH
+#define TASK_ATTENTION_LONE_CUH
+
+#include "ptx/ptx.cuh"
+#include "task/attend.cuh"
+#include "tile/inverse.cuh"
+#include "tile/worker.cuh"
+
+enum { LONE_UNIT = 16, LONE_ROWS = 8, LONE_TOKENS = 32 };
+
+/* A part in shared memory: of each row K sums, its largest score and its sum of weights.  Each warp has one part for
+ * the context in which its share ends, or for one that is whole, and all but the first one for that in which it begins.
+ */
+template <int K> struct lone_part {
+    enum {
+        ROW = K + 4, /* floats: rows 2c of four lanes lie apart in banks */
+        MOST = LONE_ROWS * ROW,
+        SUM = MOST + LONE_ROWS,
+        FLOATS = SUM + LONE_ROWS,
+        BEGINNINGS = MPK_WARPS - 1, /* part of warp w: this and w */
+        PARTS = 2 * MPK_WARPS - 1,
+        BYTES = PARTS * FLOATS * 4,
+    };
+};
+
+/* Tokens first, first + 1 ... and KV heads from kv_head on.  Lane i holds what belongs to token first + i. */
+struct lone_tokens {
+    int first, kv_head;
+    int slot, from, end;    /* positions that it sees: from <= p < end */
+    int first_unit;         /* of its slot */
+    int units, before, all; /* of the token, of those before it, of all tokens; at least one each */
+    int total;              /* with all heads */
+};
+
+/* How many tokens from `first` on are each of another slot than their neighbours in the task: at most 32. */
+MPK_FN int lone_count(const mpk_task &t, int first, int end)
+{
+    const int *slots = mpk_at<const int>(t, ATTEND_SLOTS), token = first + mpk_thread() % 32;
+    bool alone = token < end;
+    if (alone) {
+        const int slot = slots[token];
+        alone =
+            (token == (int)t.e->lo[0] || slots[token - 1] != slot) && (token + 1 == end || slots[token + 1] != slot);
+    }
+    const rt_u32 others = ~__ballot_sync(0xffffffffu, alone);
+    return others ? __ffs((int)others) - 1 : LONE_TOKENS;
+}
+
+MPK_FN lone_tokens lone_plan(const mpk_task &t, const attend_shape &s, int first, int n, int kv_head, int kv_heads)
+{
+    const int lane = mpk_thread() % 32, room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE;
+    lone_tokens k;
+    k.first = first;
+    k.kv_head = kv_head;
+    const int position = lane < n ? mpk_at<const int>(t, ATTEND_POSITIONS)[first + lane] : -1;
+    k.slot = lane < n ? mpk_at<const int>(t, ATTEND_SLOTS)[first + lane] : -1;
+    k.from = attend_from(s, position);
+    k.end = position < room ? position + 1 : room;
+    k.first_unit = k.from / LONE_UNIT;
+    const int units = (k.end + LONE_UNIT - 1) / LONE_UNIT - k.first_unit;
+    k.units = lane >= n ? 0 : units > 1 ? units : 1;
+    int sum = k.units;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, sum, d);
+        if (lane >= d)
+            sum += other;
+    }
+    k.before = sum - k.units;
+    k.all = __shfl_sync(0xffffffffu, sum, 31);
+    k.total = k.all * kv_heads;
+    return k;
+}
+
+/* Where the share of warp w begins: none is empty that lies before one that is not. */
+MPK_FN int lone_bound(int w, int total)
+{
+    return total >= MPK_WARPS ? w * total / MPK_WARPS : w < total ? w : total;
+}
+
+/* A unit: that number `unit` of `units` of a token for a KV head, both counted from the task's. */
+struct lone_unit {
+    int token, head;
+    int unit, units;
+};
+
+MPK_FN lone_unit lone_find(const lone_tokens &k, int at)
+{
+    lone_unit u;
+    u.head = at / k.all;
+    at -= u.head * k.all;
+    u.token = 31 - __clz((int)__ballot_sync(0xffffffffu, k.units > 0 && k.before <= at));
+    u.unit = at - __shfl_sync(0xffffffffu, k.before, u.token);
+    u.units = __shfl_sync(0xffffffffu, k.units, u.token);
+    return u;
+}
+
+/* A unit with what it takes to load it: lane i holds page first_page + i of the slot. */
+struct lone_at {
+    lone_unit u;
+    int slot, from, end, base; /* of the token; the unit's first position */
+    int pages, first_page;
+    int page; /* the unit's, -1: there is none */
+};
+
+MPK_FN void lone_find_page(const mpk_task &t, const attend_shape &s, bool begins, lone_at *a)
+{
+    const mpk_cache &cache = mpk_caches[s.cache];
+    const int page = a->base / ATTEND_PAGE;
+    if (begins || page - a->first_page >= 32) {
+        const int mine = page + mpk_thread() % 32;
+        const bool there = (rt_u32)a->slot < (rt_u32)cache.slots && mine < cache.slot_pages;
+        a->first_page = page;
+        a->pages = there ? mpk_at<const int>(t, ATTEND_PAGES)[a->slot * cache.slot_pages + mine] : -1;
+    }
+    a->page = __shfl_sync(0xffffffffu, a->pages, page - a->first_page);
+    if ((rt_u32)a->page >= (rt_u32)cache.n_pages || a->end <= a->from || a->end <= a->base)
+        a->page = -1;
+}
+
+MPK_FN void lone_begin(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int at, lone_at *a)
+{
+    a->u = lone_find(k, at);
+    a->slot = __shfl_sync(0xffffffffu, k.slot, a->u.token);
+    a->from = __shfl_sync(0xffffffffu, k.from, a->u.token);
+    a->end = __shfl_sync(0xffffffffu, k.end, a->u.token);
+    a->base = (__shfl_sync(0xffffffffu, k.first_unit, a->u.token) + a->u.unit) * LONE_UNIT;
+    lone_find_page(t, s, true, a);
+}
+
+/* To unit number `at`, the next one. */
+MPK_FN void lone_next(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int at, lone_at *a)
+{
+    if (a->u.unit + 1 == a->u.units) {
+        lone_begin(t, s, k, at, a);
+        return;
+    }
+    a->u.unit++;
+    a->base += LONE_UNIT;
+    lone_find_page(t, s, false, a);
+}
+
+/* ---- keys, values and queries into registers ---- */
+
+/* Bytes from a cache's start to the unit's. */
+template <int K> MPK_FN rt_u64 lone_offset(const attend_shape &s, const lone_tokens &k, const lone_at &a)
+{
+    const int in_page = a.base % ATTEND_PAGE * K * 2;
+    return ((rt_u64)a.page * s.kv_heads + k.kv_head + a.u.head) * (ATTEND_PAGE * K * 2) + in_page;
+}
+
+template <int K>
+MPK_FN void lone_ask_keys(const mpk_task &t, const attend_shape &s, const lone_tokens &k, const lone_at &a,
+                          mpk_words *key)
+{
+    const int lane = mpk_thread() % 32, c = lane % 4, g = lane / 4;
+    if (a.page < 0)
+        return;
+    const char *from = mpk_at<const char>(t, ATTEND_K) + lone_offset<K>(s, k, a) + g * 64 + (c ^ g / 2) * 16;
+#pragma unroll
+    for (int i = 0; i < K / 16; i++)
+        key[i] = ptx_load_words(from + i * 512);
+}
+
+template <int K>
+MPK_FN void lone_ask_values(const mpk_task &t, const attend_shape &s, const lone_tokens &k, const lone_at &a,
+                            uint2 *value)
+{
+    if (a.page < 0)
+        return;
+    const char *from = mpk_at<const char>(t, ATTEND_V) + lone_offset<K>(s, k, a) + mpk_thread() % 32 * 8;
+#pragma unroll
+    for (int i = 0; i < K / 8; i++)
+        value[i] = ptx_load_two_words(from + i * 256);
+}
+
+/* Rows 8 to 15 of the operand hold the other half of each block's dims. */
+template <int K>
+MPK_FN void lone_load_query(const mpk_task &t, const attend_shape &s, const lone_tokens &k, const lone_at &a,
+                            rt_u32 (*query)[4])
+{
+    const int lane = mpk_thread() % 32, g = lane / 4, group = s.heads / s.kv_heads;
+    const rt_u64 head = (rt_u64)(k.first + a.u.token) * s.heads + (k.kv_head + a.u.head) * group + g;
+    const char *from = mpk_at<const char>(t, ATTEND_Q) + (head * K + lane % 4 * 8) * 2;
+#pragma unroll
+    for (int d = 0; d < K / 32; d++) {
+        mpk_words w = {0, 0, 0, 0};
+        if (g < group)
+            w = ptx_load_words(from + d * 64);
+        query[d][0] = w.x;
+        query[d][1] = w.z;
+        query[d][2] = w.y;
+        query[d][3] = w.w;
+    }
+}
+
+/* ---- a unit ---- */
+
+template <int K> struct lone_sums {
+    float most, sum;      /* of row g; this lane's positions; scores in powers of 2 */
+    float out[K / 16][4]; /* dims 16 n + g (0, 1) and + 8 (2, 3) of rows 2c (0, 2) and 2c + 1 (1, 3) */
+};
+
+template <int K> MPK_FN void lone_clear(lone_sums<K> *r)
+{
+    r->most = -__int_as_float(0x7f800000);
+    r->sum = 0;
+#pragma unroll
+    for (int n = 0; n < K / 16; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            r->out[n][e] = 0;
+}
+
+/* p[i][e]: score of row g and position 8 i + 2 c + e of the unit; where it sees nothing, -inf. */
+template <int K>
+MPK_FN void lone_score(const rt_u32 (*query)[4], const mpk_words *key, const lone_at &a, float scale, float (*p)[2])
+{
+    const int c = mpk_thread() % 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float first[4] = {0, 0, 0, 0}, second[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int d = 0; d < K / 32; d++) {
+            const mpk_words w = key[i * (K / 32) + d];
+            const rt_u32 *q = query[d];
+            ptx_multiply_bf16(first, q[0], q[1], q[2], q[3], w.x, w.y);
+            ptx_multiply_bf16(second, q[0], q[1], q[2], q[3], w.z, w.w);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int position = a.base + 8 * i + 2 * c + e;
+            const bool seen = position >= a.from && position < a.end;
+            p[i][e] = seen ? (first[e] + second[2 + e]) * scale : -__int_as_float(0x7f800000);
+        }
+    }
+}
+
+/* Scores become weights; what was summed before is brought to the new largest score. */
+template <int K> MPK_FN void lone_weigh(float (*p)[2], lone_sums<K> *r)
+{
+    const int c = mpk_thread() % 4;
+    const float none = -__int_as_float(0x7f800000);
+    float most = fmaxf(fmaxf(p[0][0], p[0][1]), fmaxf(p[1][0], p[1][1]));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    most = fmaxf(r->most, most);
+    const float zero = most == none ? 0 : most, kept = ptx_exp2(r->most - zero);
+    r->most = most;
+    r->sum *= kept;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            p[i][e] = ptx_exp2(p[i][e] - zero);
+            r->sum += p[i][e];
+        }
+    const float even = __shfl_sync(0xffffffffu, kept, 8 * c), odd = __shfl_sync(0xffffffffu, kept, 8 * c + 4);
+#pragma unroll
+    for (int n = 0; n < K / 16; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            r->out[n][e] *= e % 2 ? odd : even;
+}
+
+/* The scores of q k^T are the operand of v^T p^T as they are. */
+template <int K> MPK_FN void lone_add(const float (*p)[2], const uint2 *value, lone_sums<K> *r)
+{
+    const rt_u32 first = ptx_pack_bf16(p[0][0], p[0][1]), second = ptx_pack_bf16(p[1][0], p[1][1]);
+#pragma unroll
+    for (int n = 0; n < K / 16; n++) {
+        const uint2 v = value[2 * n], w = value[2 * n + 1];
+        ptx_multiply_bf16(r->out[n], v.x, w.x, v.y, w.y, first, second);
+    }
+}
+
+/* ---- parts ---- */
+
+template <int K> MPK_FN float *lone_part_at(const mpk_task &t, int part)
+{
+    return (float *)t.s_scratch + part * lone_part<K>::FLOATS;
+}
+
+template <int K> MPK_FN void lone_put(const lone_sums<K> &r, float *s_part)
+{
+    const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
+    float sum = r.sum;
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (c == 0) {
+        s_part[lone_part<K>::MOST + g] = r.most;
+        s_part[lone_part<K>::SUM + g] = sum;
+    }
+#pragma unroll
+    for (int n = 0; n < K / 16; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s_part[(2 * c + e % 2) * lone_part<K>::ROW + 16 * n + 8 * (e / 2) + g] = r.out[n][e];
+}
+
+/* One row of a context of which warp `warp` and those after it hold n parts, to y: a warp. */
+template <int K>
+MPK_FN void lone_fold(const mpk_task &t, const attend_shape &s, const lone_tokens &k, const lone_unit &u, int row,
+                      int warp, int n)
+{
+    typedef lone_part<K> part;
+    const int lane = mpk_thread() % 32, group = s.heads / s.kv_heads;
+    float most = -__int_as_float(0x7f800000), sum = 0, out[K / 32];
+    for (int i = 0; i < n; i++)
+        most = fmaxf(most, lone_part_at<K>(t, i ? part::BEGINNINGS + warp + i : warp)[part::MOST + row]);
+    const float zero = most == -__int_as_float(0x7f800000) ? 0 : most;
+#pragma unroll
+    for (int d = 0; d < K / 32; d++)
+        out[d] = 0;
+    for (int i = 0; i < n; i++) {
+        const float *s_part = lone_part_at<K>(t, i ? part::BEGINNINGS + warp + i : warp);
+        const float weight = ptx_exp2(s_part[part::MOST + row] - zero);
+        sum = fmaf(weight, s_part[part::SUM + row], sum);
+#pragma unroll
+        for (int d = 0; d < K / 64; d++) {
+            const float2 v = *(const float2 *)(s_part + row * part::ROW + 64 * d + 2 * lane);
+            out[2 * d] = fmaf(weight, v.x, out[2 * d]);
+            out[2 * d + 1] = fmaf(weight, v.y, out[2 * d + 1]);
+        }
+    }
+    const float scale = sum > 0 ? mpk_inverse(sum) : 0;
+    const rt_u64 head = (rt_u64)(k.first + u.token) * s.heads + (k.kv_head + u.head) * group + row;
+    char *y = mpk_at<char>(t, ATTEND_Y) + (head * K + 2 * lane) * 2;
+#pragma unroll
+    for (int d = 0; d < K / 64; d++)
+        ptx_store_word(y + d * 128, ptx_pack_bf16(out[2 * d] * scale, out[2 * d + 1] * scale));
+}
+
+/* The units lo .. hi - 1 of warp `warp`. */
+template <int K>
+MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int warp, int lo, int hi)
+{
+    const int group = s.heads / s.kv_heads;
+    const float scale = s.scale;
+    lone_at next;
+    lone_sums<K> r;
+    rt_u32 query[K / 32][4] = {};
+    mpk_words key[K / 16];
+    uint2 value[K / 8];
+#pragma unroll
+    for (int i = 0; i < K / 16; i++)
+        key[i] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < K / 8; i++)
+        value[i] = make_uint2(0, 0);
+    lone_clear<K>(&r);
+    lone_begin(t, s, k, lo, &next);
+    lone_ask_keys<K>(t, s, k, next, key);
+    lone_ask_values<K>(t, s, k, next, value);
+    lone_load_query<K>(t, s, k, next, query);
+#pragma unroll 1
+    for (int at = lo; at < hi; at++) {
+        const lone_unit u = next.u;
+        const bool there = next.page >= 0, ends = u.unit + 1 == u.units, more = at + 1 < hi;
+        float p[2][2] = {};
+        if (there)
+            lone_score<K>(query, key, next, scale, p);
+        if (more) {
+            lone_next(t, s, k, at + 1, &next);
+            lone_ask_keys<K>(t, s, k, next, key);
+            if (ends)
+                lone_load_query<K>(t, s, k, next, query);
+        }
+        if (there) {
+            lone_weigh<K>(p, &r);
+            lone_add<K>(p, value, &r);
+        }
+        if (more)
+            lone_ask_values<K>(t, s, k, next, value);
+        if (!ends && more)
+            continue;
+        const bool began = at - lo < u.unit; /* in the share of a warp before */
+        lone_put<K>(r, lone_part_at<K>(t, began ? lone_part<K>::BEGINNINGS + warp : warp));
+        __syncwarp();
+        if (!began && ends)
+            for (int row = 0; row < group; row++)
+                lone_fold<K>(t, s, k, u, row, warp, 1);
+        __syncwarp();
+        lone_clear<K>(&r);
+    }
+}
+
+/* Contexts that are cut: each begins in the share of some warp, where it is the last one.  Rows in turn by the warps.
+ */
+template <int K> MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_tokens &k)
+{
+    const int group = s.heads / s.kv_heads, mine = mpk_thread() / 32;
+    int turn = 0;
+    for (int w = 0; w + 1 < MPK_WARPS; w++) {
+        const int lo = lone_bound(w, k.total), hi = lone_bound(w + 1, k.total);
+        if (hi == k.total || lo == hi)
+            break;
+        const lone_unit u = lone_find(k, hi - 1);
+        const int end = hi - 1 - u.unit + u.units;
+        if (end == hi || hi - 1 - u.unit < lo)
+            continue;
+        int n = 1;
+        while (lone_bound(w + n, k.total) < end)
+            n++;
+        for (int row = 0; row < group; row++, turn++)
+            if (turn % MPK_WARPS == mine)
+                lone_fold<K>(t, s, k, u, row, w, n);
+    }
+}
+
+/* n tokens from `first` on. */
+template <int K>
+MPK_FN void lone_run(const mpk_task &t, const attend_shape &s, int first, int n, int kv_head, int kv_heads)
+{
+    const lone_tokens k = lone_plan(t, s, first, n, kv_head, kv_heads);
+    const int warp = mpk_thread() / 32, lo = lone_bound(warp, k.total), hi = lone_bound(warp + 1, k.total);
+    if (lo < hi)
+        lone_run_warp<K>(t, s, k, warp, lo, hi);
+    mpk_sync(); /* all parts are there */
+    lone_join<K>(t, s, k);
+    mpk_sync(); /* they give way to what comes next */
+}
+
+#endif

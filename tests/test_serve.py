@@ -224,6 +224,45 @@ def test_usage(server):
     assert "usage" not in server.stream("/v1/completions", {"prompt": "a"})[0]
 
 
+def test_usage_in_every_event(server):
+    body = {"prompt": "in the", "max_tokens": 4, "ignore_eos": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    counts = [e["usage"]["completion_tokens"] for e in server.stream("/v1/completions", body)]
+    assert counts == sorted(counts) and counts[-1] == 4 and counts[0] >= 1
+
+
+def test_prompts_are_cut_where_asked(server):
+    ids = server.post("/tokenize", {"prompt": "the in the in the"})["tokens"]
+    cut = server.complete("the in the in the", truncate_prompt_tokens=3)
+    assert cut["usage"]["prompt_tokens"] == 3
+    assert cut["choices"] == server.complete(ids[-3:])["choices"]
+    assert server.complete("the " * 300, truncate_prompt_tokens=-1)["usage"] == {
+        "prompt_tokens": 248, "completion_tokens": 8, "total_tokens": 256}
+    plain = server.complete("in the", add_special_tokens=False)
+    assert plain["usage"]["prompt_tokens"] == server.complete("in the")["usage"]["prompt_tokens"] - 1
+
+
+def test_streams_that_wait_say_so(endless):
+    with Server(endless, "--context", 1 << 20, "--max-batch", 1, "--kv-tokens", 1 << 20, "--grace", 0, "--sse-ping",
+                1) as s:
+        running = begin(s, True)
+        s.wait_metric("mpk_requests_running", 1)
+        waiting = begin(s, True)
+        got = b""
+        while b": still at work\n\n" not in got:
+            data = waiting.recv(65536)
+            assert data
+            got += data
+        for c in (running, waiting):
+            c.close()
+        s.wait_metric("mpk_requests_waiting", 0)
+
+
+def test_any_model_name(model):
+    with Server(model, "--any-model-name") as s:
+        assert s.complete(model="gpt-4")["model"] == "tiny"
+
+
 def test_seeds(server):
     def draw(**more):
         return [c["text"] for c in server.complete(temperature=1.5, max_tokens=20, **more)["choices"]]
@@ -324,6 +363,51 @@ def test_templates(server, model, tmp_path):
         assert chat(own, chat_template=None)["choices"] == chat(server)["choices"]
 
 
+CALLS = {"role": "assistant", "content": None, "tool_calls": [
+    {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}}]}
+RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "2"}
+
+
+def prompt_of(server, template=CHAT, **body):
+    """The prompt of a chat, as its echo in the answer of a template that refuses it with it."""
+    refusing = "{% set text %}" + template + "{% endset %}{{ raise_exception('<<<' ~ text ~ '>>>') }}"
+    error = server.post("/v1/chat/completions", {"chat_template": refusing, **body}, 400)
+    return re.search("<<<(.*)>>>", error["error"]["message"], re.S)[1]
+
+
+def test_null_content_is_an_empty_text(server):
+    """What the server itself sends comes back with the result of the call."""
+    template = "{% for m in messages %}{{ m.role + ': ' + m.content + ';' }}{% endfor %}"
+    messages = [*MESSAGES, CALLS, RESULT]
+    assert prompt_of(server, template, messages=messages) == "user: in the;assistant: ;tool: 2;"
+    chat(server, messages=messages, chat_template=template)
+
+
+def test_tools_that_a_template_does_not_know_are_told(busy):
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    told = chat(busy, tools=tools)["usage"]["prompt_tokens"]
+    assert told > chat(busy)["usage"]["prompt_tokens"] + 50
+    assert chat(busy, tools=tools, tool_choice="none")["usage"] == chat(busy)["usage"]
+    refusing = ("{% for m in messages %}{% if m.role not in ['system', 'user', 'assistant'] %}"
+                "{{ raise_exception(m.role) }}{% endif %}{{ m.content }}{% endfor %}")
+    long = chat(busy, tools=tools, messages=[*MESSAGES, {**CALLS, "content": "now"}], chat_template=refusing)
+    short = chat(busy, tools=tools, messages=[*MESSAGES, {"role": "assistant", "content": "now"}],
+                 chat_template=refusing)
+    assert long["usage"]["prompt_tokens"] > short["usage"]["prompt_tokens"] + 10  # the call is in the prompt
+
+
+def test_the_last_message_is_continued(server):
+    last = {"role": "assistant", "content": "the in"}
+    ids = server.post("/tokenize", {"content": "user: in the\nassistant: the in"})["tokens"]
+    reply = chat(server, messages=[*MESSAGES, last], continue_final_message=True)
+    assert reply["usage"]["prompt_tokens"] == len(ids)
+    text = server.complete(ids, max_tokens=12)["choices"][0]["text"]
+    assert reply["choices"][0]["message"]["content"] == text
+    reply = server.post("/v1/chat/completions", {"messages": MESSAGES, "chat_template": "x",
+                                                 "continue_final_message": True}, 400)
+    assert reply["error"]["param"] == "continue_final_message"
+
+
 def test_tools_reach_the_template(server):
     template = "{% if tools %}{{ tools | tojson }}{% endif %}" + CHAT
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
@@ -369,7 +453,8 @@ def test_openai_client(server):
     assert e.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as e:
         client.completions.create(model="tiny", prompt="the " * 400)
-    assert e.value.code == "context_length_exceeded" and re.search(r"\d+ tokens.*256", e.value.message)
+    assert e.value.code == "context_length_exceeded"
+    assert re.search(r"maximum context length is 256 tokens.* \d+ tokens", e.value.message)
     with pytest.raises(openai.BadRequestError) as e:
         client.completions.create(model="tiny", prompt="x", logprobs=3)
     assert e.value.param == "logprobs"
@@ -413,7 +498,7 @@ def test_too_many_prompts(server):
 
 
 def test_unknown_paths_and_methods(server):
-    for path in ("/", "/v1", "/v1/completions/", "/v1/embeddings", "/v1/models/", "//", "/%00", "/" + "x" * 5000):
+    for path in ("/", "/v1", "/v1/completions/", "/v1/embeddings", "/v1/models/", "//", "/" + "x" * 5000):
         status, _, reply = server.ask("POST", path, {"prompt": "x"})
         assert status == 404 and reply["error"]["message"], path
     for method, path, allowed in (("GET", "/v1/completions", "POST"), ("DELETE", "/v1/models", "GET"),
@@ -452,6 +537,41 @@ def test_huge_bodies(model):
             c.sendall((b"10000\r\n" + b" " * 65536 + b"\r\n") * 20 + b"0\r\n\r\n")
             assert c.recv(4096).startswith(b"HTTP/1.1 413 ")
         s.complete()
+
+
+FORBIDDEN = {
+    "two lengths": b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "length and chunks": b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+                         b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    "space before colon": b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n",
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+    "NUL": b"GET /health\0x HTTP/1.1\r\nHost: x\r\n\r\n",
+    "escaped NUL": b"GET /health%00x HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("case", FORBIDDEN)
+def test_what_http_forbids(server, case):
+    with server.connect() as c:
+        c.sendall(FORBIDDEN[case] + b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        got = b""
+        try:
+            while data := c.recv(65536):  # the connection is closed, and what follows is not read
+                got += data
+        except OSError:  # by a reset, as there was more to read
+            pass
+    assert got.startswith(b"HTTP/1.1 400 ") and got.count(b"HTTP/1.1 ") - got.count(b"HTTP/1.1 needs") == 1
+    assert json.loads(got.split(b"\r\n\r\n")[1])["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("line", [b"GET /health HTTP/1.1\r\nHost: x", b"GET /health HTTP/1.0",
+                                  b"GET /health?a=%00 HTTP/1.1\r\nHost: x", b"GET  /health HTTP/1.1\r\nHost: x",
+                                  b"GET /he%61lth?x=1&y HTTP/1.1\r\nHost:\r\nX_y!: 1"])
+def test_what_http_allows(server, line):
+    with server.connect() as c:
+        c.sendall(line + b"\r\n\r\n")
+        assert c.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
 def test_no_http(server):
@@ -639,6 +759,41 @@ def test_shutdown_cancels_what_takes_too_long(endless):
         s.connect()
 
 
+@pytest.mark.parametrize("half", [b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+                                  b"POST /v1/comp"])
+def test_half_a_request_does_not_delay_the_end(model, half):
+    s = Server(model, "--grace", WAIT)
+    with s.connect() as c:
+        c.sendall(half)
+        s.ask("GET", "/health")
+        begin = time.monotonic()
+        code, _ = s.finish(signal.SIGTERM)
+        assert code == 0 and time.monotonic() - begin < 5
+
+
+def test_stopped_while_loading(tmp_path):
+    """A model whose compilation takes a while."""
+    big = tiny.model(tmp_path / "big", num_hidden_layers=400)
+    process = subprocess.Popen([str(support.MPK), "serve", str(big), "--port=0", "--device=cpu"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    caught = 0
+    while not caught & 1 << signal.SIGTERM - 1:
+        caught = int(re.search(r"SigCgt:\s+(\w+)", open(f"/proc/{process.pid}/status").read())[1], 16)
+    process.send_signal(signal.SIGTERM)
+    out, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 0 and out == "" and "loading" in errors
+
+
+def test_a_port_in_use_is_found_before_the_model_is_read(server, tmp_path):
+    _, errors = support.mpk("serve", tmp_path / "no model", "--port", server.port, code=1)
+    assert "Address already in use" in errors
+
+
+def test_an_empty_key_is_a_mistake(model):
+    assert "--api-key" in support.mpk("serve", model, "--api-key=", "--port=0", code=2)[1]
+    assert "MPK_API_KEY" in support.mpk("serve", model, "--port=0", code=2, env={"MPK_API_KEY": ""})[1]
+
+
 def test_while_it_stops(endless):
     s = Server(endless, "--context", 1 << 20, "--max-batch", 1, "--kv-tokens", 1 << 20, "--grace", 1000)
     running = begin(s, True)
@@ -696,11 +851,35 @@ def test_log_lines(model):
         s.complete()
         s.ask("GET", "/no%0Athing%1b[31m")
         _, errors = s.finish(signal.SIGINT)
-    assert re.search(r"^POST /v1/completions 200 \d+\+8 tokens \d+ ms$", errors, re.M)
-    assert re.search(r"^GET /no\?thing\?\[31m 404 \d+ ms$", errors, re.M)
+    head = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z 127\.0\.0\.1 req-[0-9a-f]{24} "
+    assert re.search(head + r"POST /v1/completions 200 \d+\+8 tokens first \d+ ms \d+ ms$", errors, re.M)
+    assert re.search(head + r"GET /no\?thing\?\[31m 404 \d+ ms$", errors, re.M)
     with Server(model, "-q") as s:
         s.complete()
         assert s.finish(signal.SIGINT) == (0, "")
+
+
+def test_log_as_json(model):
+    with Server(model, "--log-format=json") as s:
+        s.ask("POST", "/v1/completions", {"prompt": "in the", "colour": 1}, {"X-Request-Id": "mine \x7f"})
+        s.ask("GET", "/health")
+        _, errors = s.finish(signal.SIGINT)
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert lines[0].keys() == {"time", "client", "request_id", "method", "path", "status", "prompt_tokens",
+                               "completion_tokens", "first_token_ms", "ms", "ignored"}
+    assert lines[0]["request_id"] == "mine??" and lines[0]["ignored"] == "colour" and lines[0]["status"] == 200
+    assert lines[1]["path"] == "/health" and lines[1]["request_id"].startswith("req-")
+    assert "stopping" in lines[2]["message"]
+
+
+def test_request_ids(server):
+    for given, echoed in (("abc-1", "abc-1"), (None, r"req-[0-9a-f]{24}"), ("x" * 500, r"req-[0-9a-f]{24}")):
+        for path in ("/health", "/nothing", "/v1/models/other"):
+            headers = {"X-Request-Id": given} if given else {}
+            assert re.fullmatch(echoed, server.ask("GET", path, headers=headers)[1]["X-Request-Id"])
+    headers = server.ask("POST", "/v1/completions", {"prompt": "a", "colour": 1, "size": 2})[1]
+    assert headers["X-Ignored-Parameters"] == "colour, size"
+    assert "X-Ignored-Parameters" not in server.ask("POST", "/v1/completions", {"prompt": "a", "user": "u"})[1]
 
 
 @pytest.mark.parametrize("limits", [(["--max-connections", 4], None), ([], 60)])

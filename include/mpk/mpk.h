@@ -183,6 +183,7 @@ typedef struct mpk_engine_facts {
     uint32_t kernel_cached;            /* 1: of a GPU: its kernel had been compiled before */
     uint64_t device_ns;                /* also spent in mpk_engine_open: finding the GPU and opening it */
     uint32_t program_cached, reserved; /* program_cached 1: of a GPU: the task graphs had been made before too */
+    uint64_t kv_tokens;                /* that all running requests together may hold */
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);

@@ -12,12 +12,15 @@ enum {
     DEFAULT_WAITING = 1024,
     DEFAULT_CONNECTIONS = 2048,
     DEFAULT_TIMEOUT_S = 60,
+    DEFAULT_PING_S = 10,
     DEFAULT_BODY_MIB = 32,
 };
 
 typedef struct serve_arguments {
     const char *model, *host, *api_key, *model_name, *template_file, *cors_origin;
-    cli_whole port, max_waiting, grace; /* for these 0 is a value */
+    cli_whole port, max_waiting, grace, ping; /* for these 0 is a value */
+    bool any_model_name;
+    int log_format;
     uint32_t max_connections, timeout, max_body;
     cli_engine engine;
 } serve_arguments;
@@ -47,6 +50,12 @@ static const cli_option options[] = {
                .help = "close a connection on which nothing moves for so long (60)", .least = 1, .most = 86400),
     CLI_OPTION(serve_arguments, grace, "grace", CLI_WHOLE, .value = "SECONDS",
                .help = "how long running requests may go on at the end (10)", .most = 1 << 20),
+    CLI_OPTION(serve_arguments, ping, "sse-ping", CLI_WHOLE, .value = "SECONDS",
+               .help = "a stream on which nothing comes for so long gets a comment (10); 0: never", .most = 86400),
+    CLI_OPTION(serve_arguments, any_model_name, "any-model-name", CLI_FLAG,
+               .help = "answer whatever model a request names"),
+    CLI_OPTION(serve_arguments, log_format, "log-format", CLI_CHOICE, .value = "text|json",
+               .help = "of the line for each request (text)"),
     CLI_BATCH_ROW(serve_arguments, engine),
     CLI_DEVICE_ROW(serve_arguments, engine),
     CLI_THREADS_ROW(serve_arguments, engine),
@@ -88,14 +97,20 @@ static int read_options(const cli_command *command, mpk_context *cx, arena *a, c
         .host = args->host ? args->host : "127.0.0.1",
         .port = (uint16_t)whole_or(args->port, DEFAULT_PORT),
         .model_name = args->model_name ? args->model_name : last_part(a, args->model),
-        .api_key = key && *key ? key : NULL,
+        .api_key = key,
         .cors_origin = args->cors_origin,
         .max_waiting = whole_or(args->max_waiting, DEFAULT_WAITING),
         .max_connections = args->max_connections ? args->max_connections : DEFAULT_CONNECTIONS,
+        .ping_s = whole_or(args->ping, DEFAULT_PING_S),
+        .any_model_name = args->any_model_name,
+        .log_json = args->log_format,
         .timeout_s = args->timeout ? args->timeout : DEFAULT_TIMEOUT_S,
         .body_bytes = (size_t)(args->max_body ? args->max_body : DEFAULT_BODY_MIB) << 20,
         .log = args->engine.quiet ? NULL : print_line,
     };
+    if (key && !*key)
+        return cli_misuse(command, "%s: the key is empty; leave it out to serve everyone",
+                          args->api_key ? "--api-key" : "MPK_API_KEY");
     if (!to->model_name)
         return cli_fail(command, "out of memory");
     return cli_read_template(command, cx, a, args->template_file, &to->chat_template);
@@ -123,18 +138,31 @@ static void wait_for_interrupt(void)
         nanosleep(&nap, NULL);
 }
 
-static int serve(const cli_command *command, mpk_context *cx, const net_options *o, mpk_engine *engine, uint32_t grace)
+/* The server is stopped before the engine, which it borrows, is closed. */
+static int serve(const cli_command *command, mpk_context *cx, const net_options *o, net_server *server,
+                 mpk_engine *engine, uint32_t grace)
 {
-    net_server *server;
-    if (net_server_start(cx, engine, o, &server) != MPK_OK)
-        return cli_report(command, cx);
-    const bool ready = say_ready(server, o, engine);
-    if (ready)
+    const mpk_status status = net_server_start(cx, server, engine);
+    const bool ready = status == MPK_OK && say_ready(server, o, engine);
+    if (ready) {
         wait_for_interrupt();
-    if (ready && o->log)
-        o->log(o->log_user, "mpk: stopping; once more ends at once");
+        net_log_note(o, "stopping; once more ends at once");
+    }
     net_server_stop(server, grace);
+    if (status != MPK_OK)
+        return cli_report(command, cx);
     return ready ? CLI_DONE : CLI_FAILED;
+}
+
+/* To be told to stop while the model is loading is no failure. */
+static int stop_early(const cli_command *command, mpk_context *cx, const net_options *o, net_server *server,
+                      mpk_status status)
+{
+    net_server_stop(server, 0);
+    if (status != MPK_ECANCELLED || !cli_interrupted())
+        return cli_report(command, cx);
+    net_log_note(o, "stopped while the model was loading");
+    return CLI_DONE;
 }
 
 static int open_and_serve(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
@@ -143,6 +171,7 @@ static int open_and_serve(const cli_command *command, mpk_context *cx, arena *a,
     mpk_degree degrees[CLI_MAX_LIST];
     mpk_engine_options wanted;
     mpk_engine *engine;
+    net_server *server;
     net_options o;
     int code = read_options(command, cx, a, args, &o);
     if (code == CLI_DONE)
@@ -150,10 +179,13 @@ static int open_and_serve(const cli_command *command, mpk_context *cx, arena *a,
     if (code != CLI_DONE)
         return code;
     cli_catch_interrupt();
-    if (mpk_engine_open(cx, args->model, &wanted, &engine) != MPK_OK)
+    if (net_server_open(cx, &o, &server) != MPK_OK)
         return cli_report(command, cx);
+    mpk_status status = mpk_engine_open(cx, args->model, &wanted, &engine);
     cli_progress("%s", "");
-    code = serve(command, cx, &o, engine, whole_or(args->grace, DEFAULT_GRACE_S));
+    if (status != MPK_OK)
+        return stop_early(command, cx, &o, server, status);
+    code = serve(command, cx, &o, server, engine, whole_or(args->grace, DEFAULT_GRACE_S));
     mpk_engine_close(engine);
     return code;
 }

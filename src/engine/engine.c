@@ -116,6 +116,7 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
         .kernel_cached = live.code_cached,
         .program_cached = e->build.is_cached,
         .device_ns = e->build.device_ns,
+        .kv_tokens = (uint64_t)p->n_pages * ENGINE_PAGE_TOKENS,
     };
     snprintf(all.device, sizeof all.device, "%.63s", live.device);
     memcpy(facts, &all, all.size);

@@ -1,21 +1,65 @@
 /* net_chat.c - /v1/chat/completions: messages -> a prompt by the model's chat template -> an answer in parts. */
 #include "net/net_exchange.h"
 
-static mpk_status render(net_exchange *x, const net_request *q, char **prompt, size_t *n)
+static mpk_status render(net_exchange *x, const net_request *q, str messages, const char *tools, text *to)
 {
     const char *own = x->server->options.chat_template;
     const mpk_chat_options options = {
         .size = sizeof options,
         .chat_template = q->chat_template ? q->chat_template : own,
-        .tools = q->tools,
+        .tools = tools,
         .variables = q->variables,
         .no_answer = q->no_answer,
     };
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
-    mpk_status status = mpk_chat_prompt(x->cx, tokenizer, q->messages.at, q->messages.n, &options, prompt, n);
+    char *prompt;
+    size_t n;
+    mpk_status status = mpk_chat_prompt(x->cx, tokenizer, messages.at, messages.n, &options, &prompt, &n);
     if (status != MPK_OK && status != MPK_ENOMEM)
         return net_refuse(x->cx, &x->refusal, 400, "messages", NULL, "%s", mpk_error_message(x->cx));
-    return status;
+    TRY(status);
+    to->n = 0;
+    text_add(to, prompt, n);
+    text_add(to, "", 0); /* an empty prompt is a text, too */
+    mpk_free(prompt);
+    CHECK(x->cx, !to->failed, MPK_ENOMEM, "out of memory for a prompt");
+    return MPK_OK;
+}
+
+/* A template that knows tools gives another text with them than without; one that does not gets them told. */
+static mpk_status tell_tools(net_exchange *x, const net_request *q, text *prompt)
+{
+    text without = {0};
+    str messages;
+    mpk_status status = render(x, q, q->messages, NULL, &without);
+    const bool same = status == MPK_OK && without.n == prompt->n && memcmp(without.at, prompt->at, prompt->n) == 0;
+    text_free(&without);
+    if (!same) /* one that refuses the conversation without its tools knows them */
+        return status == MPK_ENOMEM ? status : MPK_OK;
+    TRY(net_tools_tell(x->cx, &x->arena, q->messages, q->tool_list, &messages));
+    return render(x, q, messages, NULL, prompt);
+}
+
+/* The last message ends at a mark; what the template puts after it is cut off. */
+static mpk_status cut_at_mark(net_exchange *x, text *prompt)
+{
+    static const str mark = {NET_CONTINUED, sizeof NET_CONTINUED - 1};
+    for (size_t at = prompt->n < mark.n ? 0 : prompt->n - mark.n + 1; at > 0; at--)
+        if (memcmp(prompt->at + at - 1, mark.at, mark.n) == 0) {
+            prompt->n = at - 1;
+            prompt->at[prompt->n] = 0;
+            return MPK_OK;
+        }
+    return net_refuse(x->cx, &x->refusal, 400, "continue_final_message", NULL,
+                      "the chat template leaves out the last message, which the answer was to continue");
+}
+
+static mpk_status make_prompt(net_exchange *x, const net_request *q, text *prompt)
+{
+    TRY(render(x, q, q->messages, q->tools, prompt));
+    if (q->tools)
+        TRY(tell_tools(x, q, prompt));
+    return q->continues ? cut_at_mark(x, prompt) : MPK_OK;
 }
 
 /* The tools once more, where they outlive the body. */
@@ -31,15 +75,43 @@ static mpk_status keep_tools(net_exchange *x, const net_request *q, const json_v
     return json_parse(x->cx, a, (str){copy, n}, out);
 }
 
-static mpk_status submit(net_exchange *x, const net_request *q, str words)
+static mpk_status submit(net_exchange *x, const net_request *q, const net_dialect *dialect, str words)
 {
     const net_prompt prompt = {.text = words};
     const json_value *tools;
-    TRY(net_work_open(x, q, true, 1));
+    TRY(net_work_open(x, q, dialect, 1));
     TRY(keep_tools(x, q, &tools));
-    for (uint32_t i = 0; i < q->n_answers; i++)
-        net_parts_open(&x->work.answers[i].parts, tools, words);
-    return net_work_submit(x, q, 0, &prompt, false);
+    for (uint32_t i = 0; i < q->n_answers; i++) {
+        net_parts *p = &x->work.answers[i].parts;
+        net_parts_open(p, tools, words);
+        p->one_call = q->one_call;
+        p->hide_reasoning = q->hide_reasoning;
+    }
+    return net_work_submit(x, q, 0, &prompt);
+}
+
+mpk_status net_chat_answer(net_exchange *x, const net_request *q, const net_dialect *dialect)
+{
+    text prompt = {0};
+    mpk_status status = make_prompt(x, q, &prompt);
+    if (status == MPK_OK)
+        status = submit(x, q, dialect, (str){prompt.at ? prompt.at : "", prompt.n});
+    text_free(&prompt);
+    TRY(status);
+    return net_completion_answer(x, q);
+}
+
+mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_tokens)
+{
+    text prompt = {0};
+    int32_t *ids = NULL;
+    mpk_status status = make_prompt(x, q, &prompt);
+    if (status == MPK_OK)
+        status = mpk_tokenize(x->cx, mpk_engine_tokenizer(x->server->engine), prompt.at ? prompt.at : "", prompt.n,
+                              q->special, &ids, n_tokens);
+    mpk_free(ids);
+    text_free(&prompt);
+    return status;
 }
 
 mpk_status net_chat_run(net_exchange *x, const char *path)
@@ -47,14 +119,8 @@ mpk_status net_chat_run(net_exchange *x, const char *path)
     const mpk_request_options suggested = net_completion_suggested(x);
     const json_value *body;
     net_request q;
-    char *prompt;
-    size_t n;
     (void)path;
     TRY(net_completion_open(x, &body));
     TRY(net_request_read_chat(x->cx, &x->arena, body, &suggested, &q, &x->refusal));
-    TRY(render(x, &q, &prompt, &n));
-    mpk_status status = submit(x, &q, (str){prompt, n});
-    mpk_free(prompt);
-    TRY(status);
-    return net_completion_answer(x, &q);
+    return net_chat_answer(x, &q, &net_dialect_chat);
 }

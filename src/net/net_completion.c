@@ -26,7 +26,7 @@ mpk_status net_completion_open(net_exchange *x, const json_value **out)
         return MPK_OK;
     if (model->kind != JSON_KIND_STRING)
         return net_refuse(x->cx, &x->refusal, 400, "model", NULL, "'model' is not a text");
-    if (!str_is(model->text, name))
+    if (!x->server->options.any_model_name && !str_is(model->text, name))
         return net_refuse(x->cx, &x->refusal, 404, "model", "model_not_found",
                           "there is no model '%.*s', this server has '%.200s'",
                           (int)(model->text.n < 200 ? model->text.n : 200), model->text.at, name);
@@ -51,7 +51,10 @@ mpk_status net_completion_answer(net_exchange *x, const net_request *q)
     while (status == MPK_OK && x->work.n_running)
         status = net_work_wait(x);
     net_exchange_stop_clock(x, false);
-    return status == MPK_OK ? net_document_send(x) : status;
+    TRY(status);
+    text document = {0};
+    x->work.dialect->write_document(x, &document);
+    return net_reply_json(x, &document);
 }
 
 mpk_status net_completion_run(net_exchange *x, const char *path)
@@ -62,8 +65,8 @@ mpk_status net_completion_run(net_exchange *x, const char *path)
     (void)path;
     TRY(net_completion_open(x, &body));
     TRY(net_request_read_completion(x->cx, &x->arena, body, &suggested, &q, &x->refusal));
-    TRY(net_work_open(x, &q, false, q.n_prompts));
+    TRY(net_work_open(x, &q, &net_dialect_completion, q.n_prompts));
     for (size_t i = 0; i < q.n_prompts; i++)
-        TRY(net_work_submit(x, &q, i, &q.prompts[i], true));
+        TRY(net_work_submit(x, &q, i, &q.prompts[i]));
     return net_completion_answer(x, &q);
 }

@@ -1,4 +1,4 @@
-/* net_document.c - answers as one JSON document, and the parts that streams have in common with it. */
+/* net_document.c - answers as OpenAI's documents, and the parts that its streams have in common with them. */
 #include "net/net_exchange.h"
 
 void net_document_write_head(const net_exchange *x, const char *object, text *to)
@@ -63,7 +63,7 @@ static void write_message(const net_answer *a, text *to)
 static void write_answer(const net_exchange *x, const net_answer *a, uint32_t index, text *to)
 {
     text_print(to, "{\"index\":%u,", index);
-    if (x->work.is_chat)
+    if (x->work.dialect->is_chat)
         write_message(a, to);
     else {
         text_print(to, "\"text\":");
@@ -72,18 +72,36 @@ static void write_answer(const net_exchange *x, const net_answer *a, uint32_t in
     text_print(to, ",\"logprobs\":null,\"finish_reason\":\"%s\"}", net_document_reason(a));
 }
 
-mpk_status net_document_send(net_exchange *x)
+void net_document_write(const net_exchange *x, text *to)
 {
-    text body = {0};
-    text_print(&body, "{");
-    net_document_write_head(x, x->work.is_chat ? "chat.completion" : "text_completion", &body);
-    text_print(&body, ",\"choices\":[");
+    text_print(to, "{");
+    net_document_write_head(x, x->work.dialect->is_chat ? "chat.completion" : "text_completion", to);
+    text_print(to, ",\"choices\":[");
     for (uint32_t i = 0; i < x->work.n; i++) {
-        text_add(&body, ",", i > 0);
-        write_answer(x, &x->work.answers[i], i, &body);
+        text_add(to, ",", i > 0);
+        write_answer(x, &x->work.answers[i], i, to);
     }
-    text_print(&body, "],\"usage\":");
-    net_document_write_usage(x, &body);
-    text_print(&body, "}");
-    return net_reply_json(x, &body);
+    text_print(to, "],\"usage\":");
+    net_document_write_usage(x, to);
+    text_print(to, "}");
 }
+
+static const char comment[] = ": still at work\n\n";
+
+const net_dialect net_dialect_completion = {
+    .id_prefix = "cmpl-",
+    .write_document = net_document_write,
+    .write_news = net_chunk_write_news,
+    .write_end = net_chunk_write_end,
+    .write_failure = net_chunk_write_failure,
+    .ping = comment,
+};
+const net_dialect net_dialect_chat = {
+    .id_prefix = "chatcmpl-",
+    .is_chat = true,
+    .write_document = net_document_write,
+    .write_news = net_chunk_write_news,
+    .write_end = net_chunk_write_end,
+    .write_failure = net_chunk_write_failure,
+    .ping = comment,
+};

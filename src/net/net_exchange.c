@@ -1,9 +1,10 @@
 /* net_exchange.c - the life of one HTTP request: headers, body, handler, end.
  *
- * libmicrohttpd calls net_exchange_handle once after the headers, then for each part of the body, then once more for
- * the reply; and net_exchange_complete at the end, however it came.
+ * libmicrohttpd calls net_exchange_begin at the request line; net_exchange_handle once after the headers, then for each
+ * part of the body, then once more for the reply; and net_exchange_complete at the end, however it came.
  */
-#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 #include "base/thread.h"
 #include "net/net_exchange.h"
+#include "net/net_random.h"
 
 /* How much of a body that will not be read we let pass, so that its sender comes to read why. */
 enum { DRAINED_BODIES = 4, BODY_TIMEOUTS = 10 };
@@ -25,7 +27,17 @@ static void copy_printable(char *to, size_t n_bytes, const char *from)
     to[n] = 0;
 }
 
-static net_exchange *begin(net_server *s, struct MHD_Connection *connection, const char *url, const char *method)
+static void write_client(const struct MHD_Connection *c, char *to, size_t n_bytes)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info((struct MHD_Connection *)(uintptr_t)c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *at = info ? info->client_addr : NULL;
+    const socklen_t n = at && at->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    if (!at || getnameinfo(at, n, to, (socklen_t)n_bytes, NULL, 0, NI_NUMERICHOST) != 0)
+        snprintf(to, n_bytes, "-");
+}
+
+static net_exchange *begin(net_server *s, struct MHD_Connection *connection)
 {
     net_exchange *x = calloc(1, sizeof *x);
     mpk_context *cx = x ? mpk_context_create() : NULL;
@@ -37,23 +49,22 @@ static net_exchange *begin(net_server *s, struct MHD_Connection *connection, con
     x->connection = connection;
     x->cx = cx;
     x->begun_ns = clock_ns();
-    x->route = net_route_find(url);
-    copy_printable(x->path, sizeof x->path, url);
-    copy_printable(x->method, sizeof x->method, method);
-    s->exchanges++;
+    x->route = net_route_find("");
+    write_client(connection, x->client, sizeof x->client);
     return x;
 }
 
-static void log_line_of(const net_exchange *x, int status, uint64_t ns)
+/* What libmicrohttpd itself refuses has a path only. */
+void *net_exchange_begin(void *user, const char *uri, struct MHD_Connection *connection)
 {
-    char line[320], tokens[64] = "";
-    size_t n = 0;
-    for (uint32_t i = 0; i < x->work.n; i++)
-        n += x->work.answers[i].n_tokens;
-    if (x->work.n_prompt_tokens)
-        snprintf(tokens, sizeof tokens, " %zu+%zu tokens", x->work.n_prompt_tokens, n);
-    snprintf(line, sizeof line, "%s %s %d%s %.0f ms", x->method, x->path, status, tokens, (double)ns * 1e-6);
-    x->server->options.log(x->server->options.log_user, line);
+    net_exchange *x = begin(user, connection);
+    if (!x)
+        return NULL;
+    copy_printable(x->path, sizeof x->path, uri);
+    copy_printable(x->method, sizeof x->method, "-");
+    copy_printable(x->id, sizeof x->id, "-");
+    net_http_note_uri(x, uri);
+    return x;
 }
 
 static void end(net_exchange *x, bool sent)
@@ -65,14 +76,14 @@ static void end(net_exchange *x, bool sent)
     net_metrics_count_reply(&s->metrics, x->route, status);
     if (x->work.n)
         net_metrics_count_request(&s->metrics, ns);
-    if (s->options.log)
-        log_line_of(x, status, ns);
+    net_log_exchange(x, status, ns);
     net_exchange_drop_body(x);
     arena_free(&x->work.arena);
     text_free(&x->out);
     mpk_context_free(x->cx);
+    if (x->answering)
+        s->exchanges--;
     free(x);
-    s->exchanges--;
 }
 
 void net_exchange_complete(void *user, struct MHD_Connection *connection, void **exchange,
@@ -167,14 +178,11 @@ static const char *header(net_exchange *x, const char *name)
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
-static void check_headers(net_exchange *x)
+static mpk_status check_headers(net_exchange *x)
 {
     const char *length = header(x, "Content-Length");
-    mpk_status status = net_route_check(x);
-    if (status == MPK_OK && length && strtoull(length, NULL, 10) > x->server->options.body_bytes)
-        status = refuse_size(x);
-    if (status != MPK_OK)
-        net_refuse_status(&x->refusal, status);
+    TRY(net_route_check(x));
+    return length && strtoull(length, NULL, 10) > x->server->options.body_bytes ? refuse_size(x) : MPK_OK;
 }
 
 /* Who asks before he sends the body, or would send more than we let pass, is answered at once. */
@@ -182,12 +190,14 @@ static bool answers_at_headers(net_exchange *x)
 {
     const char *length = header(x, "Content-Length");
     return x->refusal.http &&
-           (header(x, "Expect") ||
+           (x->last || header(x, "Expect") ||
             (length && strtoull(length, NULL, 10) > (uint64_t)DRAINED_BODIES * x->server->options.body_bytes));
 }
 
 static enum MHD_Result reply(net_exchange *x, const char *url)
 {
+    x->answering = true;
+    x->server->exchanges++;
     mpk_status status = x->refusal.http ? MPK_EARG : net_route_run(x, url);
     if (status != MPK_OK && !x->gone) {
         net_refuse_status(&x->refusal, status);
@@ -196,16 +206,41 @@ static enum MHD_Result reply(net_exchange *x, const char *url)
     return status == MPK_OK ? MHD_YES : MHD_NO;
 }
 
+/* The id that a client gives its request, or one of ours. */
+static mpk_status take_id(net_exchange *x)
+{
+    const char *given = header(x, "X-Request-Id");
+    if (!given || !*given || strlen(given) >= sizeof x->id)
+        return net_random_id(x->cx, "req-", x->id, sizeof x->id);
+    copy_printable(x->id, sizeof x->id, given);
+    return MPK_OK;
+}
+
+static void take_headers(net_exchange *x, const char *url, const char *method, const char *version)
+{
+    x->checked = true;
+    x->route = net_route_find(url);
+    copy_printable(x->path, sizeof x->path, url);
+    copy_printable(x->method, sizeof x->method, method);
+    mpk_status status = take_id(x);
+    if (status == MPK_OK)
+        status = net_http_check(x, version);
+    if (status == MPK_OK)
+        status = check_headers(x);
+    if (status != MPK_OK)
+        net_refuse_status(&x->refusal, status);
+}
+
 enum MHD_Result net_exchange_handle(void *user, struct MHD_Connection *connection, const char *url, const char *method,
                                     const char *version, const char *data, size_t *n_data, void **exchange)
 {
-    (void)version;
     net_exchange *x = *exchange;
-    if (!x) {
-        x = *exchange = begin(user, connection, url, method);
-        if (!x)
-            return MHD_NO;
-        check_headers(x);
+    (void)user;
+    (void)connection;
+    if (!x)
+        return MHD_NO; /* there was no memory for it */
+    if (!x->checked) {
+        take_headers(x, url, method, version);
         return answers_at_headers(x) ? reply(x, url) : MHD_YES;
     }
     if (!*n_data)

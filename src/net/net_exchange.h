@@ -22,6 +22,7 @@ enum {
     NET_HELD_BODIES = 8,
     NET_HELD_BYTES = 1 << 30,
     NET_CLIENT_GONE = 499,
+    NET_ID_BYTES = 128,
 };
 
 struct net_server {
@@ -29,43 +30,62 @@ struct net_server {
     mpk_engine *engine;
     mpk_engine_facts facts;
     struct MHD_Daemon *daemon;
-    int socket; /* that listens */
+    int socket;   /* bound, and listening once the daemon runs */
+    bool started; /* the daemon runs, and has the socket */
     int64_t created;
     uint64_t most_text_bytes; /* of a prompt: longer ones cannot fit the context, whatever their tokens are */
     char url[320];
     char fingerprint[32];
     net_metrics metrics;
-    _Atomic uint32_t exchanges;  /* under way */
+    _Atomic uint32_t exchanges;  /* whose request is whole and whose reply is not */
     _Atomic uint32_t answers;    /* of the engine, submitted and not ended */
+    _Atomic uint32_t running;    /* of these, whose first token has come */
     _Atomic uint64_t held_bytes; /* of bodies and what was made of them */
     _Atomic bool stopping, cancelling, failed;
 };
 
 typedef struct net_exchange net_exchange;
+typedef struct net_answer net_answer;
+
+/* How an API writes answers: as one document, or as events of a stream. */
+typedef struct net_dialect {
+    const char *id_prefix;
+    bool is_chat; /* answers are in parts */
+    void (*write_document)(const net_exchange *x, text *to);
+    /* What has come of answer `index`, if anything has. */
+    void (*write_news)(net_exchange *x, net_answer *a, uint32_t index, text *to);
+    void (*write_end)(net_exchange *x, text *to);
+    /* What x->refusal and the context say, as the last of the events. */
+    void (*write_failure)(net_exchange *x, text *to);
+    const char *ping; /* an event that says nothing */
+} net_dialect;
 
 /* One answer that the engine computes. */
-typedef struct net_answer {
+struct net_answer {
     mpk_request *request; /* NULL: it has ended */
     text content;         /* of a completion */
     net_parts parts;      /* of a chat */
     mpk_finish finish;
-    bool begun; /* its role was sent */
-    bool told;  /* its end was sent */
+    bool is_running; /* counted so in the server */
+    bool begun;      /* its role was sent */
+    bool told;       /* its end was sent */
     uint32_t n_calls_sent;
     size_t n_tokens;
-} net_answer;
+};
 
 /* The answers of an exchange: n_answers for each prompt, in this order. */
 typedef struct net_work {
     char id[48];
     int64_t created;
-    bool is_chat, include_usage;
+    const net_dialect *dialect;
+    bool include_usage, usage_always;
     net_answer *answers;
     uint32_t n, n_running;
     uint32_t n_places; /* of the server's that are taken */
     uint32_t watched;  /* the one whose tokens the thread waits for */
     size_t n_prompt_tokens;
-    arena arena; /* of the array, and of what outlives the body */
+    uint64_t first_token_ns; /* when the first token of any answer came; 0: none has */
+    arena arena;             /* of the array, and of what outlives the body */
 } net_work;
 
 struct net_exchange {
@@ -75,6 +95,15 @@ struct net_exchange {
     unsigned route; /* index */
     char path[160]; /* for the log line */
     char method[16];
+    char client[64];                 /* its address */
+    char id[NET_ID_BYTES];           /* of the request: the client's X-Request-Id, or one of ours */
+    char ignored[NET_IGNORED_BYTES]; /* names of parameters that nobody documents */
+    const char *uri; /* the request's target in libmicrohttpd's memory; uri_bytes: before it was decoded */
+    size_t uri_bytes;
+    bool hides_nul; /* its path has %00 */
+    bool checked;   /* its headers were */
+    bool answering; /* the server waits for its reply at the end */
+    bool last;      /* the connection is closed after the reply */
     text body;
     uint64_t n_body_bytes; /* that came, kept or not */
     uint64_t held_bytes;   /* charged to the server */
@@ -85,13 +114,15 @@ struct net_exchange {
     net_work work;
     text out; /* of a stream: what waits to be sent, from out_at on */
     size_t out_at;
-    bool ended; /* nothing is added to out any more */
+    uint64_t sent_ns; /* when something was last written to it */
+    bool ended;       /* nothing is added to out any more */
     uint64_t begun_ns;
 };
 
 /* ---- net_exchange.c ---- */
 
-/* libmicrohttpd's callbacks; user is the server. */
+/* libmicrohttpd's callbacks; user is the server.  The first sees the address as it came, and begins the exchange. */
+void *net_exchange_begin(void *user, const char *uri, struct MHD_Connection *connection);
 enum MHD_Result net_exchange_handle(void *user, struct MHD_Connection *connection, const char *url, const char *method,
                                     const char *version, const char *data, size_t *n_data, void **exchange);
 void net_exchange_complete(void *user, struct MHD_Connection *connection, void **exchange,
@@ -104,6 +135,18 @@ void net_exchange_stop_clock(net_exchange *x, bool stop);
 mpk_status net_exchange_hold(net_exchange *x, uint64_t bytes);
 /* Give back the body and what was made of it. */
 void net_exchange_drop_body(net_exchange *x);
+
+/* ---- net_http.c ---- */
+
+/* Refuse what HTTP forbids and libmicrohttpd lets pass: 400, and the connection is closed. */
+mpk_status net_http_check(net_exchange *x, const char *version);
+/* Remember what that needs of the request's target, which libmicrohttpd is about to decode in its place. */
+void net_http_note_uri(net_exchange *x, const char *uri);
+
+/* ---- net_log.c ---- */
+
+/* The line of an exchange that has ended. */
+void net_log_exchange(const net_exchange *x, int status, uint64_t ns);
 
 /* ---- net_reply.c ---- */
 
@@ -126,6 +169,8 @@ mpk_status net_route_check(net_exchange *x);
 /* The method that a route takes. */
 const char *net_route_allows(unsigned route);
 mpk_status net_route_run(net_exchange *x, const char *path);
+/* The error of a reply, in the words of the API that the path belongs to. */
+void net_route_write_error(const net_exchange *x, text *to);
 
 /* ---- the handlers ---- */
 
@@ -148,20 +193,31 @@ mpk_status net_completion_open(net_exchange *x, const json_value **out);
 mpk_request_options net_completion_suggested(const net_exchange *x);
 /* Answer what was submitted: as one document or as a stream. */
 mpk_status net_completion_answer(net_exchange *x, const net_request *q);
+/* Answer a chat; or only count the tokens of its prompt. */
+mpk_status net_chat_answer(net_exchange *x, const net_request *q, const net_dialect *dialect);
+mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_tokens);
+/* The messages of a chat whose template knows no tools, with these told in them; *out is in the arena. */
+mpk_status net_tools_tell(mpk_context *cx, arena *a, str messages, const json_value *tools, str *out);
 
 /* ---- net_work.c ---- */
 
 /* Take room for n prompts' answers; 400, 429. */
-mpk_status net_work_open(net_exchange *x, const net_request *q, bool is_chat, size_t n_prompts);
-/* Submit the answers of prompt `at`.  special: with the tokens that the tokenizer puts around a text. */
-mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt, bool special);
+mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialect *dialect, size_t n_prompts);
+/* Submit the answers of prompt `at`. */
+mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt);
 /* Wait until something has come, and take it.  The status of what ends the exchange early. */
 mpk_status net_work_wait(net_exchange *x);
 void net_work_close(net_exchange *x);
+/* How many tokens a prompt and its answer may have together. */
+uint32_t net_work_context(const net_server *s);
 
-/* ---- net_document.c: an answer as one JSON document ---- */
+/* ---- net_document.c: answers as OpenAI's documents, net_chunk.c: as its events ---- */
 
-mpk_status net_document_send(net_exchange *x);
+extern const net_dialect net_dialect_completion, net_dialect_chat;
+void net_document_write(const net_exchange *x, text *to);
+void net_chunk_write_news(net_exchange *x, net_answer *a, uint32_t index, text *to);
+void net_chunk_write_end(net_exchange *x, text *to);
+void net_chunk_write_failure(net_exchange *x, text *to);
 /* "id":...,"object":OBJECT,"created":...,"model":... of a reply, without braces. */
 void net_document_write_head(const net_exchange *x, const char *object, text *to);
 /* {"prompt_tokens":...} */
@@ -171,7 +227,7 @@ void net_document_write_call(const net_call *call, uint32_t index, bool with_ind
 /* "stop", "length", "tool_calls" */
 const char *net_document_reason(const net_answer *a);
 
-/* ---- net_stream.c: an answer as server-sent events ---- */
+/* ---- net_stream.c: answers as server-sent events ---- */
 
 mpk_status net_stream_begin(net_exchange *x);
 

@@ -48,10 +48,10 @@ mpk_status net_facts_version(net_exchange *x, const char *path)
 mpk_status net_facts_metrics(net_exchange *x, const char *path)
 {
     const net_server *s = x->server;
-    const uint32_t answers = s->answers, places = s->facts.max_batch;
+    const uint32_t answers = s->answers, running = s->running;
     text body = {0};
     (void)path;
-    net_metrics_print(&s->metrics, net_route_names, net_route_count(), answers < places ? answers : places,
-                      answers < places ? 0 : answers - places, &body);
+    net_metrics_print(&s->metrics, net_route_names, net_route_count(), running,
+                      answers > running ? answers - running : 0, &body);
     return net_reply_text(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }

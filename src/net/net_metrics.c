@@ -90,8 +90,10 @@ void net_metrics_print(const net_metrics *m, const char *const *names, unsigned 
                        uint64_t waiting, text *to)
 {
     print_replies(to, m, names, n_names);
-    print_one(to, "mpk_requests_running", "gauge", "Answers that the engine is computing.", running);
-    print_one(to, "mpk_requests_waiting", "gauge", "Answers that wait for a place in the engine.", waiting);
+    print_one(to, "mpk_requests_running", "gauge", "Answers whose first token has come and whose last has not.",
+              running);
+    print_one(to, "mpk_requests_waiting", "gauge", "Answers that wait for a place, or for their prompt to be computed.",
+              waiting);
     print_one(to, "mpk_prompt_tokens_total", "counter", "Tokens of prompts.", m->prompt_tokens);
     print_one(to, "mpk_generated_tokens_total", "counter", "Tokens of answers.", m->generated_tokens);
     print_histogram(to, "mpk_time_to_first_token_seconds", "From submitting an answer to its first token.",

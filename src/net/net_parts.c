@@ -64,6 +64,8 @@ static void add_content(net_parts *p, str s)
 
 static void add_reasoning(net_parts *p, str s)
 {
+    if (p->hide_reasoning)
+        return;
     text_add(&p->reasoning, s.at, s.n);
     p->any_reasoning |= s.n > 0;
 }
@@ -84,7 +86,9 @@ static bool is_tool(const json_value *tools, str name)
 static mpk_status add_call(mpk_context *cx, net_parts *p, const json_value *v, bool *found)
 {
     const json_value *name = json_get(v, "name"), *arguments = json_get(v, "arguments");
-    *found = false;
+    *found = p->one_call && p->calls.n; /* then it is left out */
+    if (*found)
+        return MPK_OK;
     if (!arguments)
         arguments = json_get(v, "parameters");
     if (!json_is(name, JSON_KIND_STRING) || !name->text.n)

@@ -28,8 +28,9 @@ typedef enum net_parts_state {
 typedef struct net_parts {
     text reasoning, content; /* what has come; a reader that streams may empty them */
     VEC(net_call) calls;
-    arena arena;             /* of the calls */
-    const json_value *tools; /* NULL: none, and then no calls are looked for; must outlive this */
+    arena arena;                   /* of the calls */
+    const json_value *tools;       /* NULL: none, and then no calls are looked for; must outlive this */
+    bool one_call, hide_reasoning; /* set after net_parts_open: what comes after the first call, and reasoning, go */
     net_parts_state state;
     bool drop_space; /* before what comes next: after reasoning and calls */
     bool any_reasoning, any_content;

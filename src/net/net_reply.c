@@ -34,7 +34,11 @@ mpk_status net_reply_send(net_exchange *x, int status, const char *type, struct 
         add_header(response, "Allow", net_route_allows(x->route));
     if (status == 429 || status == 503)
         add_header(response, "Retry-After", "1");
-    if (x->server->stopping)
+    if (x->id[0])
+        add_header(response, "X-Request-Id", x->id);
+    if (x->ignored[0])
+        add_header(response, "X-Ignored-Parameters", x->ignored);
+    if (x->server->stopping || x->last)
         add_header(response, "Connection", "close");
     enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)status, response);
     MHD_destroy_response(response);
@@ -78,6 +82,6 @@ void net_reply_write_error(const net_exchange *x, text *to)
 mpk_status net_reply_refusal(net_exchange *x)
 {
     text body = {0};
-    net_reply_write_error(x, &body);
+    net_route_write_error(x, &body);
     return net_reply_text(x, x->refusal.http, "application/json", &body);
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "net/net_parameters.h"
 #include "net/net_request.h"
 
 typedef struct reader {
@@ -150,6 +151,7 @@ static mpk_status read_sampling(reader *r, const mpk_request_options *suggested)
     TRY(read_cuts(r));
     TRY(read_whole(r, "seed", INT64_MIN, INT64_MAX, &seed));
     TRY(read_flag(r, "ignore_eos", &s->ignore_eos));
+    TRY(read_whole(r, "n_cmpl", 1, NET_MAX_ANSWERS, &n));
     TRY(read_whole(r, "n", 1, NET_MAX_ANSWERS, &n));
     TRY(read_stops(r));
     s->seed = (uint64_t)seed;
@@ -170,51 +172,22 @@ static mpk_status read_stream(reader *r)
         REFUSE(r, "stream_options", "'stream_options' is for requests with \"stream\": true");
     reader inner = *r;
     inner.body = options;
-    return read_flag(&inner, "include_usage", &r->out->include_usage);
+    TRY(read_flag(&inner, "include_usage", &r->out->include_usage));
+    return read_flag(&inner, "continuous_usage_stats", &r->out->usage_always);
 }
 
-/* ---- what the sampler has not ---- */
+/* ---- what only some values of are supported ---- */
 
-static bool asks_for(const json_value *v)
+static mpk_status check_values(reader *r)
 {
-    if (!v)
-        return false;
-    switch (v->kind) {
-    case JSON_KIND_NULL:
-        return false;
-    case JSON_KIND_BOOL:
-        return v->boolean;
-    case JSON_KIND_NUMBER:
-        return v->number != 0;
-    case JSON_KIND_STRING:
-        return v->text.n > 0;
-    case JSON_KIND_LIST:
-    case JSON_KIND_OBJECT:
-        return v->n > 0;
-    }
-    return true;
-}
-
-static mpk_status refuse_unsupported(reader *r)
-{
-    static const char *const fields[] = {
-        "logit_bias",    "presence_penalty", "frequency_penalty",  "top_logprobs",          "suffix",
-        "audio",         "functions",        "prompt_logprobs",    "guided_json",           "guided_regex",
-        "guided_choice", "guided_grammar",   "structured_outputs", "stop_token_ids",        "allowed_token_ids",
-        "bad_words",     "grammar",          "json_schema",        "continue_final_message"};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (asks_for(json_get(r->body, fields[i])))
-            REFUSE(r, fields[i],
-                   "'%s' is not supported: tokens are drawn inside the kernel, by temperature, top_k, top_p and min_p",
-                   fields[i]);
-    const json_value *penalty = json_get(r->body, "repetition_penalty"), *best = json_get(r->body, "best_of");
+    const json_value *best = json_get(r->body, "best_of"), *special = json_get(r->body, "skip_special_tokens");
     const json_value *least = json_get(r->body, "min_tokens");
-    if (asks_for(least) && !r->out->sampling.ignore_eos)
+    if (least && !(least->kind == JSON_KIND_NUMBER && least->number == 0) && !r->out->sampling.ignore_eos)
         REFUSE(r, "min_tokens", "'min_tokens' is not supported: leave it out, or give \"ignore_eos\": true");
-    if (penalty && !(penalty->kind == JSON_KIND_NUMBER && penalty->number == 1))
-        REFUSE(r, "repetition_penalty", "'repetition_penalty' is not supported: leave it out or give 1");
     if (best && !(best->kind == JSON_KIND_NUMBER && best->number == r->out->n_answers))
         REFUSE(r, "best_of", "'best_of' is not supported: leave it out or give what 'n' is");
+    if (special && !(special->kind == JSON_KIND_BOOL && special->boolean))
+        REFUSE(r, "skip_special_tokens", "'skip_special_tokens' other than true is not supported: answers are text");
     return MPK_OK;
 }
 
@@ -235,16 +208,41 @@ static mpk_status check_format(reader *r)
     return MPK_OK;
 }
 
-static mpk_status read_shared(reader *r, const mpk_request_options *suggested)
+/* vLLM's: the last so many tokens of a prompt are kept; -1: as many as leave room for an answer. */
+static mpk_status read_truncation(reader *r)
+{
+    int64_t n = 0;
+    TRY(read_whole(r, "truncate_prompt_tokens", -1, INT32_MAX, &n));
+    if (n == 0 && json_get(r->body, "truncate_prompt_tokens"))
+        REFUSE(r, "truncate_prompt_tokens", "'truncate_prompt_tokens' is 0: a prompt has a token at least");
+    r->out->truncate = (int32_t)n;
+    return MPK_OK;
+}
+
+static mpk_status read_shared(reader *r, unsigned endpoint, const mpk_request_options *suggested)
 {
     if (r->body->kind != JSON_KIND_OBJECT)
         REFUSE(r, NULL, "the body is not a JSON object");
-    *r->out = (net_request){0};
+    *r->out = (net_request){.special = endpoint == NET_FOR_COMPLETION};
+    TRY(net_parameters_check(r->cx, r->body, endpoint, r->out->ignored, r->why));
     TRY(read_sampling(r, suggested));
     TRY(read_stream(r));
-    TRY(refuse_unsupported(r));
+    TRY(check_values(r));
     TRY(refuse_logprobs(r));
+    TRY(read_flag(r, "add_special_tokens", &r->out->special));
+    TRY(read_truncation(r));
     return check_format(r);
+}
+
+/* llama-server's name of max_tokens; -1: until the context is full. */
+static mpk_status read_n_predict(reader *r, int64_t *max_tokens)
+{
+    int64_t n = *max_tokens;
+    TRY(read_whole(r, "n_predict", -1, 1 << 30, &n));
+    *max_tokens = n < 0 ? 0 : n;
+    if (n == 0 && json_get(r->body, "n_predict"))
+        REFUSE(r, "n_predict", "'n_predict' is 0: an answer has a token at least");
+    return MPK_OK;
 }
 
 /* ---- completions ---- */
@@ -299,7 +297,8 @@ mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_val
 {
     reader r = {cx, a, body, out, why};
     int64_t max_tokens = 16; /* as OpenAI has it */
-    TRY(read_shared(&r, suggested));
+    TRY(read_shared(&r, NET_FOR_COMPLETION, suggested));
+    TRY(read_n_predict(&r, &max_tokens));
     TRY(read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
     TRY(read_flag(&r, "echo", &out->echo));
     out->sampling.max_tokens = (uint32_t)max_tokens;
@@ -392,18 +391,39 @@ static mpk_status write_calls(reader *r, const json_value *calls, text *to)
     return MPK_OK;
 }
 
-static mpk_status write_message(reader *r, const json_value *message, text *to)
+static mpk_status write_content(reader *r, const json_value *v, bool is_continued, text *to)
 {
+    if (!v || v->kind == JSON_KIND_NULL) /* of a message that only calls tools; templates add to it as to a text */
+        text_print(to, "\"\"");
+    else if (v->kind == JSON_KIND_LIST)
+        TRY(write_parts(r, v, to));
+    else
+        json_write(to, v, 0);
+    if (is_continued && !to->failed) {
+        to->n--; /* the quote */
+        text_print(to, "%s\"", NET_CONTINUED);
+    }
+    return MPK_OK;
+}
+
+static mpk_status write_message(reader *r, const json_value *message, bool is_continued, text *to)
+{
+    bool has_content = false;
     text_add(to, "{", 1);
     for (size_t i = 0; i < message->n; i++) {
         const json_value *v = &message->items[i];
         write_member_name(v, i, to);
-        if (str_is(v->key, "content") && v->kind == JSON_KIND_LIST)
-            TRY(write_parts(r, v, to));
-        else if (str_is(v->key, "tool_calls") && v->kind != JSON_KIND_NULL)
+        if (str_is(v->key, "content")) {
+            TRY(write_content(r, v, is_continued, to));
+            has_content = true;
+        } else if (str_is(v->key, "tool_calls") && v->kind != JSON_KIND_NULL)
             TRY(write_calls(r, v, to));
         else
             json_write(to, v, 0);
+    }
+    if (!has_content) {
+        text_print(to, ",\"content\":");
+        TRY(write_content(r, NULL, is_continued, to));
     }
     text_add(to, "}", 1);
     return MPK_OK;
@@ -425,7 +445,7 @@ static mpk_status write_messages(reader *r, const json_value *messages, text *to
     for (size_t i = 0; i < messages->n; i++) {
         TRY(check_message(r, &messages->items[i], i));
         text_add(to, ",", i > 0);
-        TRY(write_message(r, &messages->items[i], to));
+        TRY(write_message(r, &messages->items[i], r->out->continues && i + 1 == messages->n, to));
     }
     text_add(to, "]", 1);
     return MPK_OK;
@@ -478,14 +498,87 @@ static mpk_status read_tools(reader *r)
     return rewrite(r, tools, &r->out->tools);
 }
 
+/* A variable for the template, unless chat_template_kwargs has it. */
+static void add_variable(const json_value *given, const char *name, const json_value *v, text *to)
+{
+    if (!v || json_get(given, name))
+        return;
+    text_print(to, "%s\"%s\":", to->n > 1 ? "," : "", name);
+    json_write(to, v, 0);
+}
+
+static void write_variables(reader *r, const json_value *given, const json_value *effort, text *to)
+{
+    static const json_value no = {.kind = JSON_KIND_BOOL};
+    text_add(to, "{", 1);
+    for (size_t i = 0; given && i < given->n; i++) {
+        write_member_name(&given->items[i], i, to);
+        json_write(to, &given->items[i], 0);
+    }
+    add_variable(given, "documents", json_get(r->body, "documents"), to);
+    add_variable(given, "reasoning_effort", effort, to);
+    if (effort && str_is(effort->text, "none"))
+        add_variable(given, "enable_thinking", &no, to);
+    text_add(to, "}", 1);
+}
+
 static mpk_status read_variables(reader *r)
 {
-    const json_value *v = json_get(r->body, "chat_template_kwargs");
-    if (!v)
-        return MPK_OK;
-    if (v->kind != JSON_KIND_OBJECT)
+    const json_value *v = json_get(r->body, "chat_template_kwargs"), *effort = json_get(r->body, "reasoning_effort");
+    const json_value *documents = json_get(r->body, "documents");
+    if (v && v->kind != JSON_KIND_OBJECT)
         REFUSE(r, "chat_template_kwargs", "'chat_template_kwargs' is not an object");
-    return rewrite(r, v, &r->out->variables);
+    if (effort && effort->kind != JSON_KIND_STRING)
+        REFUSE(r, "reasoning_effort", "'reasoning_effort' is not a text");
+    if (documents && documents->kind != JSON_KIND_LIST)
+        REFUSE(r, "documents", "'documents' is not a list");
+    if (!v && !effort && !documents)
+        return MPK_OK;
+    text t = {0};
+    write_variables(r, v, effort, &t);
+    r->out->variables = t.failed ? NULL : arena_copy(r->a, t.at, t.n);
+    text_free(&t);
+    CHECK(r->cx, r->out->variables, MPK_ENOMEM, "out of memory for the template's variables");
+    return MPK_OK;
+}
+
+/* Where the prompt ends: where the answer begins, after the last message, or inside it. */
+static mpk_status read_end(reader *r)
+{
+    bool answer = true;
+    TRY(read_flag(r, "continue_final_message", &r->out->continues));
+    if (r->out->continues && json_get(r->body, "add_generation_prompt") == NULL)
+        answer = false;
+    TRY(read_flag(r, "add_generation_prompt", &answer));
+    if (r->out->continues && answer)
+        REFUSE(r, "continue_final_message",
+               "'continue_final_message' goes on with the last message, 'add_generation_prompt' begins another: "
+               "give one of them");
+    r->out->no_answer = !answer;
+    return MPK_OK;
+}
+
+/* What the reply shows of the answer's parts. */
+static mpk_status read_shown(reader *r)
+{
+    const json_value *format = json_get(r->body, "reasoning_format"), *kinds = json_get(r->body, "modalities");
+    bool apart = true, shown = true, many = true;
+    TRY(read_flag(r, "separate_reasoning", &apart));
+    TRY(read_flag(r, "include_reasoning", &shown));
+    TRY(read_flag(r, "parallel_tool_calls", &many));
+    if (!apart)
+        REFUSE(r, "separate_reasoning", "'separate_reasoning' false is not supported: reasoning stands apart");
+    if (format &&
+        !(format->kind == JSON_KIND_STRING && (str_is(format->text, "auto") || str_is(format->text, "deepseek"))))
+        REFUSE(r, "reasoning_format", "'reasoning_format' other than \"auto\" and \"deepseek\" is not supported");
+    if (kinds && kinds->kind != JSON_KIND_LIST)
+        REFUSE(r, "modalities", "'modalities' is not a list");
+    for (size_t i = 0; kinds && i < kinds->n; i++)
+        if (kinds->items[i].kind != JSON_KIND_STRING || !str_is(kinds->items[i].text, "text"))
+            REFUSE(r, "modalities", "'modalities' other than [\"text\"] is not supported: answers are text");
+    r->out->hide_reasoning = !shown;
+    r->out->one_call = !many;
+    return MPK_OK;
 }
 
 mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *body,
@@ -493,16 +586,16 @@ mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *bo
 {
     reader r = {cx, a, body, out, why};
     int64_t max_tokens = 0;
-    TRY(read_shared(&r, suggested));
+    TRY(read_shared(&r, NET_FOR_CHAT, suggested));
+    TRY(read_n_predict(&r, &max_tokens));
     TRY(read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
     TRY(read_whole(&r, "max_completion_tokens", 1, 1 << 30, &max_tokens));
+    TRY(read_end(&r));
+    TRY(read_shown(&r));
     TRY(read_messages(&r));
     TRY(read_tools(&r));
     TRY(read_variables(&r));
     TRY(read_words(&r, "chat_template", &out->chat_template));
-    bool answer = true;
-    TRY(read_flag(&r, "add_generation_prompt", &answer));
-    out->no_answer = !answer;
     out->sampling.max_tokens = (uint32_t)max_tokens;
     return MPK_OK;
 }

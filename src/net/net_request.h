@@ -1,17 +1,20 @@
 /* net_request.h - what the body of a completion asks for: JSON of a stranger -> a request whose every field is checked.
  *
- * The fields are those of OpenAI's API and a few more (top_k, min_p, ignore_eos, chat_template_kwargs); null counts as
- * absent and names that are not known are skipped, as other servers do.  What the sampler inside the kernel has not
- * (logprobs, penalties, biases) is refused by name rather than left out in silence.
+ * The fields are those of OpenAI's API and those that vLLM, SGLang and llama-server add; null counts as absent.
+ * net_parameters.h says what becomes of each.
  */
 #ifndef NET_REQUEST_H
 #define NET_REQUEST_H
 
 #include "base/json.h"
 #include "mpk/mpk.h"
+#include "net/net_parameters.h"
 #include "net/net_refusal.h"
 
 enum { NET_MAX_STOPS = 16, NET_MAX_ANSWERS = 128, NET_MAX_VALUES = 1 << 20 };
+
+/* Stands at the end of a last message that the answer shall continue, until the prompt is cut off there. */
+#define NET_CONTINUED "CONTINUE_FINAL_MESSAGE_TAG"
 
 /* A text, or token ids if text.at is NULL. */
 typedef struct net_prompt {
@@ -24,14 +27,21 @@ typedef struct net_request {
     mpk_request_options sampling; /* max_tokens 0: until the context is full */
     const char *stops[NET_MAX_STOPS];
     uint32_t n_answers; /* of each prompt */
-    bool has_seed, stream, include_usage, echo;
+    bool has_seed, stream, echo;
+    bool include_usage, usage_always; /* in a stream: at its end, in every event */
+    bool special;                     /* put the tokens around the prompt that the tokenizer asks for */
+    int32_t truncate;                 /* keep so many tokens of a prompt, its last; 0: all; -1: as many as fit */
+    char ignored[NET_IGNORED_BYTES];  /* parameters that nobody documents */
     /* of a completion */
     const net_prompt *prompts;
     size_t n_prompts;
     /* of a chat: JSON for mpk_chat_prompt, NUL-terminated; NULL: not given */
     str messages;
     const char *tools, *variables, *chat_template;
-    bool no_answer;              /* end the prompt after the last message */
+    bool no_answer; /* end the prompt after the last message */
+    bool continues; /* end it where the content of the last message ends, at NET_CONTINUED */
+    bool hide_reasoning;
+    bool one_call;               /* of a tool at most */
     const json_value *tool_list; /* of the tools that may be called; NULL: none */
 } net_request;
 

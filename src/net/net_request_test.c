@@ -64,7 +64,7 @@ static void test_chat(void **state)
                  "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"tool_choice\": \"auto\", "
                  "\"chat_template_kwargs\": {\"enable_thinking\": false}, \"chat_template\": \"{{ x }}\"}"));
     assert_string_equal(b.q.messages.at,
-                        "[{\"role\":\"user\",\"content\":\"a\\n\xc3\xa9\"},{\"role\":\"assistant\",\"content\":null,"
+                        "[{\"role\":\"user\",\"content\":\"a\\n\xc3\xa9\"},{\"role\":\"assistant\",\"content\":\"\","
                         "\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":{\"x\":[1,2.50]}}},"
                         "{\"function\":{\"arguments\":\"no\"}},{\"function\":{\"arguments\":{}}}]},{\"role\":\"tool\","
                         "\"tool_call_id\":\"1\",\"content\":\"3\"}]");
@@ -76,6 +76,31 @@ static void test_chat(void **state)
                               "{\"messages\": [{\"role\": \"user\"}], \"tools\": [{\"function\": {\"name\": "
                               "\"f\"}}], \"tool_choice\": \"none\", \"logprobs\": false}"));
     assert_true(!b.q.tools && !b.q.tool_list && b.q.sampling.max_tokens == 0);
+    arena_free(&b.a);
+}
+
+static void test_ends_and_variables(void **state)
+{
+    (void)state;
+    bed b = {0};
+    check_ok(&b.cx, read_body(&b, true,
+                              "{\"messages\": [{\"role\": \"user\", \"content\": null}, {\"role\": \"assistant\", "
+                              "\"content\": \"Yes, \"}], \"continue_final_message\": true, \"reasoning_effort\": "
+                              "\"none\", \"chat_template_kwargs\": {\"a\": 1}, \"documents\": [{\"text\": \"d\"}], "
+                              "\"parallel_tool_calls\": false, \"include_reasoning\": false, \"n_predict\": 7}"));
+    assert_string_equal(b.q.messages.at, "[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\","
+                                         "\"content\":\"Yes, " NET_CONTINUED "\"}]");
+    assert_string_equal(b.q.variables, "{\"a\":1,\"documents\":[{\"text\":\"d\"}],\"reasoning_effort\":\"none\","
+                                       "\"enable_thinking\":false}");
+    assert_true(b.q.no_answer && b.q.continues && b.q.one_call && b.q.hide_reasoning && !b.q.special);
+    assert_int_equal(b.q.sampling.max_tokens, 7);
+    check_ok(&b.cx, read_body(&b, false,
+                              "{\"prompt\": \"a\", \"add_special_tokens\": false, \"truncate_prompt_tokens\": -1, "
+                              "\"n_predict\": -1, \"colour,\\n\": 1, \"size\": 2, \"nothing\": null}"));
+    assert_true(!b.q.special && b.q.truncate == -1 && b.q.sampling.max_tokens == 0);
+    assert_string_equal(b.q.ignored, "colour??, size");
+    check_ok(&b.cx, read_body(&b, false, "{\"prompt\": \"a\"}"));
+    assert_true(b.q.special && !b.q.ignored[0]);
     arena_free(&b.a);
 }
 
@@ -130,6 +155,18 @@ static void test_refusals(void **state)
         {false, "{\"prompt\": \"a\", \"suffix\": \"b\"}", "suffix"},
         {false, "{\"prompt\": \"a\", \"min_tokens\": 2}", "min_tokens"},
         {false, "{\"prompt\": \"a\", \"stop_token_ids\": [2]}", "stop_token_ids"},
+        {false, "{\"prompt\": \"a\", \"truncate_prompt_tokens\": 0}", "truncate_prompt_tokens"},
+        {false, "{\"prompt\": \"a\", \"n_predict\": 0}", "n_predict"},
+        {false, "{\"prompt\": \"a\", \"add_special_tokens\": 1}", "add_special_tokens"},
+        {false, "{\"prompt\": \"a\", \"skip_special_tokens\": false}", "skip_special_tokens"},
+        {true,
+         "{\"messages\": [{\"role\": \"user\"}], \"continue_final_message\": true, "
+         "\"add_generation_prompt\": true}",
+         "continue_final_message"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"modalities\": [\"audio\"]}", "modalities"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"documents\": {}}", "documents"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"reasoning_effort\": 1}", "reasoning_effort"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"separate_reasoning\": false}", "separate_reasoning"},
         {true, "{\"messages\": [{\"role\": \"user\"}], \"add_generation_prompt\": 1}", "add_generation_prompt"},
         {true, "{}", "messages"},
         {true, "{\"messages\": []}", "messages"},
@@ -189,10 +226,8 @@ static void test_count(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_completion),
-        cmocka_unit_test(test_chat),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_count),
+        cmocka_unit_test(test_completion), cmocka_unit_test(test_chat),  cmocka_unit_test(test_ends_and_variables),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,3 +113,8 @@ mpk_status net_route_run(net_exchange *x, const char *path)
     text nothing = {0};
     return is_preflight(x) ? net_reply_text(x, 204, NULL, &nothing) : routes[x->route].run(x, path);
 }
+
+void net_route_write_error(const net_exchange *x, text *to)
+{
+    net_reply_write_error(x, to);
+}

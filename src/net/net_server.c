@@ -17,7 +17,7 @@ enum { CONNECTION_BYTES = 64 << 10, LAST_WORDS_MS = 2000, NAP_MS = 10, SPARE_DES
 
 /* ---- the socket ---- */
 
-static int listen_on(const struct addrinfo *a)
+static int bind_to(const struct addrinfo *a)
 {
     const int yes = 1;
     int s = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
@@ -26,12 +26,18 @@ static int listen_on(const struct addrinfo *a)
     setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* connections of an earlier run may still linger */
     if (a->ai_family == AF_INET6)
         setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int)); /* "::" then takes IPv4 too */
-    if (bind(s, a->ai_addr, a->ai_addrlen) == 0 && listen(s, SOMAXCONN) == 0)
+    if (bind(s, a->ai_addr, a->ai_addrlen) == 0)
         return s;
     int error = errno;
     close(s);
     errno = error;
     return -1;
+}
+
+static mpk_status refuse_address(mpk_context *cx, const char *host, uint16_t port, int error)
+{
+    FAIL(cx, MPK_EIO, "cannot listen on %s, port %u: %s%s", host, port, strerror(error),
+         error == EADDRINUSE ? "; stop what listens there, or choose another port (0: any that is free)" : "");
 }
 
 static mpk_status open_socket(mpk_context *cx, const char *host, uint16_t port, int *out)
@@ -45,11 +51,11 @@ static mpk_status open_socket(mpk_context *cx, const char *host, uint16_t port, 
           error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
     int s = -1;
     for (const struct addrinfo *a = found; a && s < 0; a = a->ai_next)
-        s = listen_on(a);
+        s = bind_to(a);
     error = errno;
     freeaddrinfo(found);
-    CHECK(cx, s >= 0, MPK_EIO, "cannot listen on %s, port %u: %s%s", host, port, strerror(error),
-          error == EADDRINUSE ? "; stop what listens there, or choose another port (0: any that is free)" : "");
+    if (s < 0)
+        return refuse_address(cx, host, port, error);
     *out = s;
     return MPK_OK;
 }
@@ -91,11 +97,11 @@ static mpk_status start_daemon(mpk_context *cx, net_server *s)
 {
     const net_options *o = &s->options;
     const unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
-    s->daemon =
-        MHD_start_daemon(flags, 0, NULL, NULL, net_exchange_handle, s, MHD_OPTION_LISTEN_SOCKET, s->socket,
-                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)fit_connections(s), MHD_OPTION_CONNECTION_TIMEOUT,
-                         (unsigned)o->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-                         MHD_OPTION_NOTIFY_COMPLETED, net_exchange_complete, s, MHD_OPTION_END);
+    s->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, net_exchange_handle, s, MHD_OPTION_LISTEN_SOCKET, s->socket, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)fit_connections(s), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->timeout_s,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
+        net_exchange_complete, s, MHD_OPTION_URI_LOG_CALLBACK, net_exchange_begin, s, MHD_OPTION_END);
     CHECK(cx, s->daemon, MPK_ELIMIT, "the HTTP server cannot start its threads: %s", strerror(errno));
     return MPK_OK;
 }
@@ -116,29 +122,34 @@ static void measure_tokens(mpk_context *cx, net_server *s)
     s->most_text_bytes = 4 * (uint64_t)longest * s->facts.context_tokens;
 }
 
-mpk_status net_server_start(mpk_context *cx, mpk_engine *engine, const net_options *options, net_server **out)
+mpk_status net_server_open(mpk_context *cx, const net_options *options, net_server **out)
 {
     net_server *s = calloc(1, sizeof *s);
     CHECK(cx, s, MPK_ENOMEM, "out of memory for the server");
     s->options = *options;
-    s->engine = engine;
     s->created = time(NULL);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "mpk-%s", mpk_version());
+    mpk_status status = open_socket(cx, options->host, options->port, &s->socket);
+    if (status != MPK_OK) {
+        free(s);
+        return status;
+    }
+    write_url(s);
+    *out = s;
+    return MPK_OK;
+}
+
+mpk_status net_server_start(mpk_context *cx, net_server *s, mpk_engine *engine)
+{
+    s->engine = engine;
     s->facts.size = sizeof s->facts;
     mpk_engine_describe(engine, &s->facts);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "mpk-%s", mpk_version());
     measure_tokens(cx, s);
-    mpk_status status = open_socket(cx, options->host, options->port, &s->socket);
-    if (status == MPK_OK) {
-        write_url(s);
-        status = start_daemon(cx, s);
-        if (status != MPK_OK)
-            close(s->socket);
-    }
-    if (status == MPK_OK)
-        *out = s;
-    else
-        free(s);
-    return status;
+    if (listen(s->socket, SOMAXCONN) != 0) /* another program was faster */
+        return refuse_address(cx, s->options.host, s->options.port, errno);
+    TRY(start_daemon(cx, s));
+    s->started = true;
+    return MPK_OK;
 }
 
 const char *net_server_url(const net_server *s)
@@ -157,7 +168,7 @@ static void wait_idle(net_server *s, uint64_t ms)
         nanosleep(&nap, NULL);
 }
 
-void net_server_stop(net_server *s, uint32_t grace_s)
+static void stop_daemon(net_server *s, uint32_t grace_s)
 {
     s->stopping = true;
     MHD_socket listening = MHD_quiesce_daemon(s->daemon);
@@ -168,5 +179,15 @@ void net_server_stop(net_server *s, uint32_t grace_s)
     MHD_stop_daemon(s->daemon);
     if (listening != MHD_INVALID_SOCKET)
         close(s->socket); /* else the daemon has closed it */
+}
+
+void net_server_stop(net_server *s, uint32_t grace_s)
+{
+    if (!s)
+        return;
+    if (s->started)
+        stop_daemon(s, grace_s);
+    else
+        close(s->socket);
     free(s);
 }

@@ -16,7 +16,8 @@
  *   engine, whose calls are made for that, and the server's atomic counters.
  *
  * Life of an exchange
- *   headers -> body, gathered as it comes -> the handler of its path (net_route.c) -> reply -> log line, freed.
+ *   request line -> headers -> body, gathered as it comes -> the handler of its path (net_route.c) -> reply -> log
+ *   line, freed.
  *   A fault is noted where it is found (net_refuse) and becomes the reply.  One that is known at the headers lets the
  *   body pass unread, so that a stranger without the key cannot make us hold it.
  *   A completion is submitted to the engine; its thread then waits in mpk_request_read, at most LOOK_MS at a time, and
@@ -56,16 +57,25 @@ typedef struct net_options {
     const char *chat_template; /* Jinja, instead of the model's own; NULL: that one */
     uint32_t max_waiting;      /* requests that wait for a place in the engine */
     uint32_t max_connections, timeout_s;
-    size_t body_bytes;                             /* of a request at most */
+    uint32_t ping_s;     /* a stream on which nothing comes for so long gets a ping; 0: never */
+    size_t body_bytes;   /* of a request at most */
+    bool any_model_name; /* answer whatever model a request names */
+    bool log_json;
     void (*log)(void *log_user, const char *line); /* NULL: none; called by any thread */
     void *log_user;
 } net_options;
 
-/* Listen and answer until net_server_stop.  Strings are borrowed.  MPK_EIO: the address cannot be listened on. */
-mpk_status net_server_start(mpk_context *cx, mpk_engine *engine, const net_options *options, net_server **out);
+/* Take the address, before the model is loaded: whoever comes is turned away until net_server_start.  Strings are
+ * borrowed.  MPK_EIO: the address cannot be listened on. */
+mpk_status net_server_open(mpk_context *cx, const net_options *options, net_server **out);
+/* Listen and answer until net_server_stop, which is due after a failure, too. */
+mpk_status net_server_start(mpk_context *cx, net_server *server, mpk_engine *engine);
 /* "http://127.0.0.1:8000" */
 const char *net_server_url(const net_server *server);
-/* Take no more connections, let what runs finish within the grace time, cancel the rest, free everything. */
+/* Take no more connections, let what runs finish within the grace time, cancel the rest, free everything.  A request
+ * whose body has not come is not waited for.  NULL is allowed. */
 void net_server_stop(net_server *server, uint32_t grace_s);
+/* A line of the log that no request causes. */
+void net_log_note(const net_options *options, const char *words);
 
 #endif

@@ -184,7 +184,8 @@ static void open_bed(bed *b)
                            .timeout_s = 60,
                            .body_bytes = 1 << 20};
     b->engine.prompt_end = "assistant:";
-    check_ok(&cx, net_server_start(&cx, &b->engine, &o, &b->server));
+    check_ok(&cx, net_server_open(&cx, &o, &b->server));
+    check_ok(&cx, net_server_start(&cx, b->server, &b->engine));
     b->port = (uint16_t)strtoul(strrchr(net_server_url(b->server), ':') + 1, NULL, 10);
 }
 

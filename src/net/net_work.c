@@ -5,6 +5,7 @@
  */
 #include <time.h>
 
+#include "base/thread.h"
 #include "net/net_exchange.h"
 #include "net/net_random.h"
 
@@ -30,22 +31,32 @@ static mpk_status take_places(net_exchange *x, size_t n)
     return MPK_OK;
 }
 
-mpk_status net_work_open(net_exchange *x, const net_request *q, bool is_chat, size_t n_prompts)
+mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialect *dialect, size_t n_prompts)
 {
     net_work *w = &x->work;
-    w->is_chat = is_chat;
+    w->dialect = dialect;
     w->include_usage = q->include_usage;
+    w->usage_always = q->include_usage && q->usage_always;
+    memcpy(x->ignored, q->ignored, sizeof x->ignored);
     w->created = time(NULL);
-    TRY(net_random_id(x->cx, is_chat ? "chatcmpl-" : "cmpl-", w->id, sizeof w->id));
+    TRY(net_random_id(x->cx, dialect->id_prefix, w->id, sizeof w->id));
     TRY(take_places(x, n_prompts * q->n_answers));
     NEW(x->cx, &w->arena, w->answers, w->n_places);
     return MPK_OK;
+}
+
+static void stop_running(net_exchange *x, net_answer *a)
+{
+    if (a->is_running)
+        x->server->running--;
+    a->is_running = false;
 }
 
 void net_work_close(net_exchange *x)
 {
     net_work *w = &x->work;
     for (uint32_t i = 0; i < w->n; i++) {
+        stop_running(x, &w->answers[i]);
         mpk_request_free(w->answers[i].request);
         w->answers[i].request = NULL;
         text_free(&w->answers[i].content);
@@ -67,9 +78,26 @@ static mpk_status note_fault(net_exchange *x, mpk_status status, int http)
     return status;
 }
 
-/* What the engine says about a request, in HTTP's terms. */
-static mpk_status judge(net_exchange *x, mpk_status status)
+/* Clients look for the first of these words. */
+static mpk_status refuse_length(net_exchange *x, size_t n)
 {
+    return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded",
+                      "This model's maximum context length is %u tokens. However, your prompt has %zu tokens, which "
+                      "leaves no room for an answer. Shorten it, or start the server with a larger --context.",
+                      net_work_context(x->server), n);
+}
+
+uint32_t net_work_context(const net_server *s)
+{
+    const mpk_engine_facts *f = &s->facts;
+    return f->kv_tokens && f->kv_tokens < f->context_tokens ? (uint32_t)f->kv_tokens : f->context_tokens;
+}
+
+/* What the engine says about a request of n tokens, in HTTP's terms. */
+static mpk_status judge(net_exchange *x, mpk_status status, size_t n)
+{
+    if (status == MPK_ELIMIT && n >= net_work_context(x->server))
+        return refuse_length(x, n);
     if (status == MPK_ELIMIT)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded", "%s", mpk_error_message(x->cx));
     if (status == MPK_EARG || status == MPK_EUNSUPPORTED)
@@ -87,7 +115,7 @@ static mpk_status submit_tokens(net_exchange *x, const int32_t *ids, size_t n, c
         o.max_tokens = 0;
         status = mpk_submit_tokens(x->cx, x->server->engine, ids, n, &o, out);
     }
-    return judge(x, status);
+    return judge(x, status, n);
 }
 
 /* An answer with `echo` begins with its prompt. */
@@ -108,9 +136,21 @@ static mpk_status add_echo(net_exchange *x, const net_prompt *prompt, text *to)
     return MPK_OK;
 }
 
+/* The last tokens of a prompt, as many as the request says. */
+static void truncate_prompt(const net_exchange *x, const net_request *q, const int32_t **ids, size_t *n)
+{
+    const uint32_t context = net_work_context(x->server), answer = q->sampling.max_tokens;
+    size_t most = q->truncate < 0 ? context - (answer && answer < context ? answer : 1) : (size_t)q->truncate;
+    if (!q->truncate || *n <= most)
+        return;
+    *ids += *n - most;
+    *n = most;
+}
+
 static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt,
                                  const int32_t *ids, size_t n_ids)
 {
+    truncate_prompt(x, q, &ids, &n_ids);
     net_work *w = &x->work;
     mpk_request_options o = q->sampling;
     for (uint32_t i = 0; i < q->n_answers; i++) {
@@ -130,7 +170,7 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
     return MPK_OK;
 }
 
-mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt, bool special)
+mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt)
 {
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
     int32_t *ids;
@@ -143,9 +183,10 @@ mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, con
             "the model brings no tokenizer: give token ids, or put its tokenizer.json beside the weights");
     if (prompt->text.n > x->server->most_text_bytes)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded",
-                          "the prompt has %zu bytes, more than the context of %u tokens can hold", prompt->text.n,
-                          x->server->facts.context_tokens);
-    TRY(mpk_tokenize(x->cx, tokenizer, prompt->text.at, prompt->text.n, special, &ids, &n));
+                          "This model's maximum context length is %u tokens. However, your prompt has %zu bytes, more "
+                          "than so many tokens can hold. Shorten it, or start the server with a larger --context.",
+                          net_work_context(x->server), prompt->text.n);
+    TRY(mpk_tokenize(x->cx, tokenizer, prompt->text.at, prompt->text.n, q->special, &ids, &n));
     mpk_status status = submit_answers(x, q, at, prompt, ids, n);
     mpk_free(ids);
     return status;
@@ -169,7 +210,7 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     mpk_status status = mpk_request_wait(x->cx, a->request, &whole); /* it has ended: this does not wait */
     if (status != MPK_OK)
         return status == MPK_ENOMEM ? status : note_fault(x, status, 500);
-    if (w->is_chat)
+    if (w->dialect->is_chat)
         TRY(net_parts_end(x->cx, &a->parts));
     if (whole.n_tokens)
         net_metrics_count_answer(&x->server->metrics, whole.n_tokens, whole.token_ns[0],
@@ -178,10 +219,21 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     a->n_tokens = whole.n_tokens;
     mpk_request_free(a->request);
     a->request = NULL;
+    stop_running(x, a);
     w->n_running--;
     w->n_places--;
     x->server->answers--;
     return MPK_OK;
+}
+
+static void note_tokens(net_exchange *x, net_answer *a, size_t n)
+{
+    if (!a->is_running)
+        x->server->running++;
+    a->is_running = true;
+    a->n_tokens += n;
+    if (!x->work.first_token_ns)
+        x->work.first_token_ns = clock_ns();
 }
 
 static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool *news)
@@ -189,9 +241,10 @@ static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool 
     mpk_piece piece;
     TRY(mpk_request_read(x->cx, a->request, timeout_ms, &piece));
     str words = {piece.text, piece.n_bytes};
-    a->n_tokens += piece.n_tokens;
+    if (piece.n_tokens)
+        note_tokens(x, a, piece.n_tokens);
     *news |= piece.n_tokens || piece.finish != MPK_RUNNING;
-    if (x->work.is_chat)
+    if (x->work.dialect->is_chat)
         TRY(net_parts_put(x->cx, &a->parts, words));
     else
         text_add(&a->content, words.at, words.n);

@@ -1,0 +1,106 @@
+/* net_chunk.c - answers as OpenAI's events: chunks of what has come since the last one, the usage, [DONE]. */
+#include "net/net_exchange.h"
+
+static void begin_event(const net_exchange *x, text *to)
+{
+    text_print(to, "data: {");
+    net_document_write_head(x, x->work.dialect->is_chat ? "chat.completion.chunk" : "text_completion", to);
+}
+
+/* Usage so far, if it is asked for in every event. */
+static void end_event(const net_exchange *x, text *to)
+{
+    if (x->work.usage_always) {
+        text_print(to, ",\"usage\":");
+        net_document_write_usage(x, to);
+    } else if (x->work.include_usage)
+        text_print(to, ",\"usage\":null");
+    text_print(to, "}\n\n");
+}
+
+/* A member of a delta, if there is something; empties it. */
+static void move_member(const char *name, text *from, unsigned *n_members, text *to)
+{
+    if (!from->n)
+        return;
+    text_print(to, "%s\"%s\":", (*n_members)++ ? "," : "", name);
+    json_write_str(to, (str){from->at, from->n});
+    from->n = 0;
+}
+
+static void write_delta(net_answer *a, text *to)
+{
+    net_parts *p = &a->parts;
+    unsigned n_members = 0;
+    text_print(to, "\"delta\":{");
+    move_member("reasoning_content", &p->reasoning, &n_members, to);
+    move_member("content", &p->content, &n_members, to);
+    if (a->n_calls_sent < p->calls.n) {
+        text_print(to, "%s\"tool_calls\":[", n_members ? "," : "");
+        for (uint32_t first = a->n_calls_sent; a->n_calls_sent < p->calls.n; a->n_calls_sent++) {
+            text_add(to, ",", a->n_calls_sent > first);
+            net_document_write_call(&p->calls.at[a->n_calls_sent], a->n_calls_sent, true, to);
+        }
+        text_print(to, "]");
+    }
+    text_print(to, "}");
+}
+
+static void write_role(const net_exchange *x, uint32_t index, text *to)
+{
+    begin_event(x, to);
+    text_print(to,
+               ",\"choices\":[{\"index\":%u,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+               "\"finish_reason\":null}]",
+               index);
+    end_event(x, to);
+}
+
+static void write_event(net_exchange *x, net_answer *a, uint32_t index, text *to)
+{
+    unsigned n_members = 0;
+    begin_event(x, to);
+    text_print(to, ",\"choices\":[{\"index\":%u,", index);
+    if (x->work.dialect->is_chat)
+        write_delta(a, to);
+    else if (a->content.n)
+        move_member("text", &a->content, &n_members, to);
+    else
+        text_print(to, "\"text\":\"\"");
+    text_print(to,
+               a->request ? ",\"logprobs\":null,\"finish_reason\":null}]"
+                          : ",\"logprobs\":null,\"finish_reason\":\"%s\"}]",
+               net_document_reason(a));
+    end_event(x, to);
+}
+
+/* What has come of one answer.  The role comes with the first token: who measures the time to it should. */
+void net_chunk_write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
+{
+    const bool news = a->content.n || a->parts.content.n || a->parts.reasoning.n || a->n_calls_sent < a->parts.calls.n;
+    if (x->work.dialect->is_chat && !a->begun && a->n_tokens) {
+        write_role(x, index, to);
+        a->begun = true;
+    }
+    if (!a->told && (news || !a->request))
+        write_event(x, a, index, to);
+    a->told |= !a->request;
+}
+
+void net_chunk_write_end(net_exchange *x, text *to)
+{
+    if (x->work.include_usage) {
+        begin_event(x, to);
+        text_print(to, ",\"choices\":[],\"usage\":");
+        net_document_write_usage(x, to);
+        text_print(to, "}\n\n");
+    }
+    text_print(to, "data: [DONE]\n\n");
+}
+
+void net_chunk_write_failure(net_exchange *x, text *to)
+{
+    text_print(to, "data: ");
+    net_reply_write_error(x, to);
+    text_print(to, "\n\ndata: [DONE]\n\n");
+}

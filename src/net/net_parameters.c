@@ -1,0 +1,234 @@
+/* net_parameters.c - the table of parameters, and the check of a body against it.  Cost: one search of the table for
+ * each member of the body.
+ */
+
+#include "net/net_parameters.h"
+
+/* What a parameter comes to. */
+typedef enum kind {
+    READ,    /* net_request.c reads it */
+    INERT,   /* it changes no answer of this server: any value is taken */
+    REFUSED, /* refused when its value asks for something */
+} kind;
+
+typedef struct parameter {
+    const char *name;
+    unsigned endpoints;
+    kind kind;
+    double neutral;  /* of REFUSED: the number that asks for nothing; -1: no positive number does */
+    const char *why; /* of REFUSED */
+} parameter;
+
+#define BOTH (NET_FOR_COMPLETION | NET_FOR_CHAT)
+#define READS(name, endpoints)         \
+    {                                  \
+        name, endpoints, READ, 0, NULL \
+    }
+#define PASSES(name, endpoints)         \
+    {                                   \
+        name, endpoints, INERT, 0, NULL \
+    }
+#define REFUSES(name, endpoints, neutral, why) \
+    {                                          \
+        name, endpoints, REFUSED, neutral, why \
+    }
+
+static const char sampler[] = "tokens are drawn inside the kernel, by temperature, top_k, top_p and min_p",
+                  masks[] = "answers cannot be held to a grammar, a schema or a list of choices",
+                  probabilities[] = "the kernel gives tokens and no probabilities",
+                  one_model[] = "the server has one model and no adapters", text_only[] = "the model reads only text",
+                  no_order[] = "requests are taken in their order of arrival",
+                  no_extras[] = "the reply has no such part", no_plugins[] = "the server runs no code of others";
+
+static const parameter parameters[] = {
+    /* OpenAI */
+    READS("model", BOTH),
+    READS("prompt", NET_FOR_COMPLETION),
+    READS("messages", NET_FOR_CHAT),
+    READS("temperature", BOTH),
+    READS("top_p", BOTH),
+    READS("n", BOTH),
+    READS("seed", BOTH),
+    READS("stop", BOTH),
+    READS("stream", BOTH),
+    READS("stream_options", BOTH),
+    READS("max_tokens", BOTH),
+    READS("max_completion_tokens", NET_FOR_CHAT),
+    READS("echo", NET_FOR_COMPLETION),
+    READS("best_of", NET_FOR_COMPLETION),
+    READS("logprobs", BOTH),
+    READS("response_format", BOTH),
+    READS("tools", NET_FOR_CHAT),
+    READS("tool_choice", NET_FOR_CHAT),
+    READS("parallel_tool_calls", NET_FOR_CHAT),
+    READS("modalities", NET_FOR_CHAT),
+    READS("reasoning_effort", NET_FOR_CHAT),
+    PASSES("user", BOTH),
+    PASSES("metadata", NET_FOR_CHAT),
+    PASSES("store", NET_FOR_CHAT),
+    PASSES("service_tier", NET_FOR_CHAT),
+    PASSES("safety_identifier", NET_FOR_CHAT),
+    PASSES("prompt_cache_key", NET_FOR_CHAT),
+    PASSES("prompt_cache_retention", NET_FOR_CHAT),
+    PASSES("prediction", NET_FOR_CHAT),
+    REFUSES("frequency_penalty", BOTH, 0, sampler),
+    REFUSES("presence_penalty", BOTH, 0, sampler),
+    REFUSES("logit_bias", BOTH, 0, sampler),
+    REFUSES("top_logprobs", BOTH, 0, probabilities),
+    REFUSES("suffix", NET_FOR_COMPLETION, 0, "the endpoint /infill fills a gap in a text"),
+    REFUSES("audio", NET_FOR_CHAT, 0, text_only),
+    REFUSES("functions", NET_FOR_CHAT, 0, "give 'tools'"),
+    REFUSES("function_call", NET_FOR_CHAT, 0, "give 'tools' and 'tool_choice'"),
+    REFUSES("verbosity", NET_FOR_CHAT, 0, "say in a message how long the answer shall be"),
+    REFUSES("web_search_options", NET_FOR_CHAT, 0, "the server searches nothing"),
+    /* vLLM and SGLang */
+    READS("top_k", BOTH),
+    READS("min_p", BOTH),
+    READS("ignore_eos", BOTH),
+    READS("min_tokens", BOTH),
+    READS("add_special_tokens", BOTH),
+    READS("truncate_prompt_tokens", BOTH),
+    READS("add_generation_prompt", NET_FOR_CHAT),
+    READS("continue_final_message", NET_FOR_CHAT),
+    READS("chat_template", NET_FOR_CHAT),
+    READS("chat_template_kwargs", NET_FOR_CHAT),
+    READS("documents", NET_FOR_CHAT),
+    READS("skip_special_tokens", BOTH),
+    READS("include_reasoning", NET_FOR_CHAT),
+    READS("separate_reasoning", NET_FOR_CHAT),
+    PASSES("spaces_between_special_tokens", BOTH),
+    PASSES("request_id", BOTH),
+    PASSES("rid", BOTH),
+    PASSES("cache_salt", BOTH),
+    PASSES("stream_reasoning", NET_FOR_CHAT),
+    REFUSES("repetition_penalty", BOTH, 1, sampler),
+    REFUSES("length_penalty", BOTH, 1, sampler),
+    REFUSES("use_beam_search", BOTH, 0, sampler),
+    REFUSES("stop_token_ids", BOTH, 0, "give 'stop'"),
+    REFUSES("stop_regex", BOTH, 0, "give 'stop'"),
+    REFUSES("include_stop_str_in_output", BOTH, 0, "an answer ends before its stop text"),
+    REFUSES("no_stop_trim", BOTH, 0, "an answer ends before its stop text"),
+    REFUSES("allowed_token_ids", BOTH, 0, sampler),
+    REFUSES("bad_words", BOTH, 0, sampler),
+    REFUSES("logits_processors", BOTH, 0, no_plugins),
+    REFUSES("custom_logit_processor", BOTH, 0, no_plugins),
+    REFUSES("custom_params", BOTH, 0, no_plugins),
+    REFUSES("prompt_logprobs", BOTH, 0, probabilities),
+    REFUSES("structured_outputs", BOTH, 0, masks),
+    REFUSES("guided_json", BOTH, 0, masks),
+    REFUSES("guided_regex", BOTH, 0, masks),
+    REFUSES("guided_choice", BOTH, 0, masks),
+    REFUSES("guided_grammar", BOTH, 0, masks),
+    REFUSES("structural_tag", BOTH, 0, masks),
+    REFUSES("regex", BOTH, 0, masks),
+    REFUSES("ebnf", BOTH, 0, masks),
+    REFUSES("priority", BOTH, 0, no_order),
+    REFUSES("lora_path", BOTH, 0, one_model),
+    REFUSES("return_tokens_as_token_ids", BOTH, 0, no_extras),
+    REFUSES("return_token_ids", BOTH, 0, no_extras),
+    REFUSES("return_hidden_states", BOTH, 0, no_extras),
+    REFUSES("kv_transfer_params", BOTH, 0, no_plugins),
+    REFUSES("vllm_xargs", BOTH, 0, no_plugins),
+    REFUSES("session_params", BOTH, 0, "send the whole conversation"),
+    REFUSES("mm_processor_kwargs", BOTH, 0, text_only),
+    REFUSES("media_io_kwargs", NET_FOR_CHAT, 0, text_only),
+    REFUSES("prompt_embeds", NET_FOR_COMPLETION, 0, "give 'prompt'"),
+    REFUSES("thinking_token_budget", BOTH, 0, "say in the template's variables whether the model shall think"),
+    /* llama-server */
+    READS("n_predict", BOTH),
+    READS("n_cmpl", BOTH),
+    READS("reasoning_format", NET_FOR_CHAT),
+    PASSES("cache_prompt", BOTH),
+    PASSES("id_slot", BOTH),
+    PASSES("repeat_last_n", BOTH),
+    PASSES("dynatemp_exponent", BOTH),
+    PASSES("xtc_threshold", BOTH),
+    PASSES("dry_base", BOTH),
+    PASSES("dry_allowed_length", BOTH),
+    PASSES("dry_penalty_last_n", BOTH),
+    PASSES("dry_sequence_breakers", BOTH),
+    PASSES("mirostat_tau", BOTH),
+    PASSES("mirostat_eta", BOTH),
+    PASSES("parse_tool_calls", NET_FOR_CHAT),
+    REFUSES("repeat_penalty", BOTH, 1, sampler),
+    REFUSES("typical_p", BOTH, 1, sampler),
+    REFUSES("top_n_sigma", BOTH, -1, sampler),
+    REFUSES("dynatemp_range", BOTH, 0, sampler),
+    REFUSES("xtc_probability", BOTH, 0, sampler),
+    REFUSES("dry_multiplier", BOTH, 0, sampler),
+    REFUSES("mirostat", BOTH, 0, sampler),
+    REFUSES("samplers", BOTH, 0, sampler),
+    REFUSES("min_keep", BOTH, 0, sampler),
+    REFUSES("grammar", BOTH, 0, masks),
+    REFUSES("json_schema", BOTH, 0, masks),
+    REFUSES("n_probs", BOTH, 0, probabilities),
+    REFUSES("post_sampling_probs", BOTH, 0, probabilities),
+    REFUSES("n_indent", BOTH, 0, "lines end where the model ends them"),
+    REFUSES("n_keep", BOTH, 0, "a context that is full ends the answer"),
+    REFUSES("n_discard", BOTH, 0, "a context that is full ends the answer"),
+    REFUSES("t_max_predict_ms", BOTH, -1, "give 'max_tokens'"),
+    REFUSES("return_tokens", BOTH, 0, no_extras),
+    REFUSES("timings_per_token", BOTH, 0, no_extras),
+    REFUSES("return_progress", BOTH, 0, no_extras),
+    REFUSES("response_fields", BOTH, 0, no_extras),
+    REFUSES("lora", BOTH, 0, one_model),
+    REFUSES("thinking_forced_open", NET_FOR_CHAT, 0, "the template says where reasoning begins"),
+};
+enum { N_PARAMETERS = sizeof parameters / sizeof *parameters };
+
+static const parameter *find(str name, unsigned endpoint)
+{
+    for (size_t i = 0; i < N_PARAMETERS; i++)
+        if ((parameters[i].endpoints & endpoint) && str_is(name, parameters[i].name))
+            return &parameters[i];
+    return NULL;
+}
+
+/* Does a value ask for something?  null, false, "", [] and {} never do. */
+static bool asks_for(const json_value *v, double neutral)
+{
+    switch (v->kind) {
+    case JSON_KIND_NULL:
+        return false;
+    case JSON_KIND_BOOL:
+        return v->boolean;
+    case JSON_KIND_NUMBER:
+        return neutral == -1 ? v->number > 0 : v->number != neutral;
+    case JSON_KIND_STRING:
+        return v->text.n > 0;
+    case JSON_KIND_LIST:
+    case JSON_KIND_OBJECT:
+        return v->n > 0;
+    }
+    return true;
+}
+
+/* Names of strangers reach a header and the log: what is not printable becomes a question mark. */
+static void note_ignored(str name, char *ignored)
+{
+    size_t n = strlen(ignored);
+    if (n + name.n + 3 > NET_IGNORED_BYTES)
+        return;
+    if (n) {
+        memcpy(ignored + n, ", ", 2);
+        n += 2;
+    }
+    for (size_t i = 0; i < name.n; i++)
+        ignored[n++] = name.at[i] > ' ' && name.at[i] < 127 && name.at[i] != ',' ? name.at[i] : '?';
+    ignored[n] = 0;
+}
+
+mpk_status net_parameters_check(mpk_context *cx, const json_value *body, unsigned endpoint,
+                                char ignored[NET_IGNORED_BYTES], net_refusal *why)
+{
+    ignored[0] = 0;
+    for (size_t i = 0; i < body->n; i++) {
+        const json_value *v = &body->items[i];
+        const parameter *p = find(v->key, endpoint);
+        if (!p && v->kind != JSON_KIND_NULL)
+            note_ignored(v->key, ignored);
+        if (p && p->kind == REFUSED && asks_for(v, p->neutral))
+            return net_refuse(cx, why, 400, p->name, NULL, "'%s' is not supported: %s", p->name, p->why);
+    }
+    return MPK_OK;
+}

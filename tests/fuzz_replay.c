@@ -1,6 +1,7 @@
 /* fuzz_replay.c - without libFuzzer: run a fuzzer's corpus, then mutations of it, as an ordinary test.
  *
- * usage: NAME_fuzz CORPUS_FOLDER [MUTATIONS]     (10000 mutations by default; seed from MPK_SEED or the clock)
+ * usage: NAME_fuzz CORPUS_FOLDER [MUTATIONS]
+ * There are 10,000 mutations by default; the seed comes from MPK_SEED or the clock.
  */
 #include <dirent.h>
 #include <stdint.h>

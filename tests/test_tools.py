@@ -126,6 +126,9 @@ LINT_FAULTS = {
     "identifier": ("src/ir/a.c", function("    return frobnicate_impl;"), "'frobnicate_impl'"),
     "long-function": ("src/ir/a.c", function("\n".join(["    n++;"] * 100)), "at most 100"),
     "long-line": ("src/ir/a.c", "int " + "x" * 120 + ";\n", "at most 120"),
+    "table-row": ("src/ir/a.c", "/* Rows.\n *   one    i32[T]   the first, with a remark rising two    i32[R]\n"
+                  " * live=rows     which token each row of logits belongs to three   f32[R]\n */\n", "run together"),
+    "table-end": ("src/ir/a.c", "/* Rules.\n *   - " + "x" * 103 + "\n * goes on\n */\n", "run together"),
     "idle-test": ("src/ir/a_test.c", "static void idles(void **state)\n{\n    (void)state;\n}\n", "idles asserts"),
     "idle-python": ("tests/test_two.py", "def test_two():\n    print(1)\n", "test_two asserts nothing"),
 }
@@ -142,6 +145,13 @@ def test_lint(sound, fault):
 def test_lint_wants_a_purpose(sound):
     write(sound, "src/ir/a.c", "int x;\n")
     check_caught("lint.py", sound, "what the file is for")
+
+
+def test_lint_takes_tables(sound):
+    row = " *   one    i32[T]    " + "x" * 90
+    write(sound, "src/ir/a.c",
+          "/* Rows.\n" + row + "\n *          its second line\n" + row + "\n * What follows.\n */\n")
+    check_sound("lint.py", sound)
 
 
 def test_lint_reads_no_comments_or_strings(sound):

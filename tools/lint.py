@@ -103,6 +103,27 @@ def check_lengths(name, text, code):
             yield f"{name}:{first}: {function} has {last - first + 1} lines, at most {MAX_FUNCTION_LINES}"
 
 
+def garbled_lines(comment):
+    """Indexes of lines of a block comment where a formatter seems to have run the rows of a table together.
+
+    Either a row's second column stands in the middle of running text (a gap of three spaces beyond column 40 of a line
+    that is not indented), or an indented row that fills its line goes on at the margin without a new sentence.
+    """
+    rows = [re.sub(r"^\s*/?\*+", "", line).removesuffix("*/").rstrip() for line in comment.split("\n")]
+    for i, row in enumerate(rows):
+        running = re.match(r" \S", row)
+        if running and re.search(r"\S {3,}\S", row[40:]):
+            yield i
+        elif re.match(r" [^A-Z\s]", row) and i and rows[i - 1].startswith("   ") and len(rows[i - 1]) > 104:
+            yield i
+
+
+def check_tables(name, text):
+    for comment in re.finditer(r"/\*.*?\*/", text, re.S):
+        for i in garbled_lines(comment[0]):
+            yield f"{name}:{line_of(text, comment.start()) + i}: rows of a table or a list have run together"
+
+
 def check_opening(name, text):
     body = re.sub(r"\A#!.*\n", "", text).lstrip()
     opening = ("/*", "//") if name.endswith(C_ENDINGS) else ("#", '"""')
@@ -161,6 +182,8 @@ def check_file(root, name):
         return
     yield from check_lengths(name, text, code)
     yield from check_opening(name, text)
+    if name.endswith(C_ENDINGS):
+        yield from check_tables(name, text)
     yield from check_calls(name, code)
     yield from check_identifiers(name, code)
     yield from check_c_tests(name, code)

@@ -8,8 +8,10 @@
  *     mpk_engine *engine;
  *     mpk_request *request;
  *     mpk_answer answer;
- *     if (mpk_engine_open(cx, "model.gguf", NULL, &engine) || mpk_submit_text(cx, engine, "Hello", 5, NULL, &request)
- * || mpk_request_wait(cx, request, &answer)) fprintf(stderr, "%s\n", mpk_error_message(cx));
+ *     if (mpk_engine_open(cx, "model.gguf", NULL, &engine) ||
+ *         mpk_submit_text(cx, engine, "Hello", 5, NULL, &request) ||
+ *         mpk_request_wait(cx, request, &answer))
+ *         fprintf(stderr, "%s\n", mpk_error_message(cx));
  *
  * The whole program is examples/complete.c.
  *
@@ -187,17 +189,23 @@ typedef struct mpk_engine_facts {
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);
-/* Where the time of a step goes on a GPU: the last step that ran the graph for so many tokens (the smallest graph that
- * holds them), by kind of operator, its code and its columns.  JSON, yours (mpk_free):
- *   tokens        of the graph               clock_mhz   that made microseconds of cycles: the GPU's highest
- *   scheduling    share of the workers' time between the end of a task's work and its event being counted
- *   to_host       bursts, median_us, p99_us, most_us: how long the tokens of a step took from its end to the thread
- *                 that takes them out of the ring, and the news of that back to the GPU; of all steps, at most 4,096
- *   kinds         for each: kind, body, from and to (columns of the first input and of the result), operators, tasks,
- *                 sm_us (all its tasks over the number of workers: what a step spends on it), and means over its tasks:
- * wait_us (from the worker's turning to the task until its event), body_us, trigger_us; longest_us: the slowest task of
- * an operator, mean over operators MPK_EARG: the engine was opened without `profile`, a request is under way, or no
- * graph is so large. */
+/* Where the time of a step goes on a GPU.  The profile is of the last step that ran the smallest graph that holds
+ * `tokens` tokens.  *json is a JSON object that the caller frees (mpk_free):
+ *   tokens      of the graph
+ *   clock_mhz   the GPU's highest clock, which converts cycles to microseconds
+ *   scheduling  share of the workers' time between the end of a task's work and the count on its event
+ *   to_host     {bursts, median_us, p99_us, most_us}: from the end of a step until the thread that takes its tokens
+ *               out of the ring has done so and the GPU knows; over all steps, the last 4,096 at most
+ *   kinds       one object for each kind of operator:
+ *     kind, body, from, to, operators, tasks
+ *               `from` and `to` are the columns of the first input and of the result
+ *     sm_us     time of all its tasks over the number of workers: what a step spends on it
+ *     wait_us   mean over tasks, from when the worker turned to the task until its event was activated
+ *     body_us, trigger_us
+ *               means over tasks
+ *     longest_us
+ *               the slowest task of an operator, mean over operators
+ * MPK_EARG: the engine was opened without `profile`, a request is in flight, or no graph holds so many tokens. */
 MPK_API mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *engine, uint32_t tokens, char **json);
 /* Borrowed from the engine; NULL if the model brings no vocabulary. */
 MPK_API const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine);

@@ -4,7 +4,7 @@
  * Arithmetic, the same in every kernel, for every number of tokens and on every instruction set:
  *   - a weight is its fp32 value: widened, or unpacked as blocks.h defines it (then exact up to one rounding);
  *   - K is taken in chunks of LINEAR_CHUNK; in a chunk lane k mod 16 adds w x by FMA in rising k; the lanes are added
- * as v_sum does; the sums of the chunks are added in rising order;
+ *     as v_sum does; the sums of the chunks are added in rising order;
  *   - then the bias, the activation, the product of gate and up, the residual, each rounded to fp32.
  */
 #ifndef CPU_LINEAR_FAST_H

@@ -49,7 +49,7 @@ static void print_how(const gen_call *c, const heads *n, double scale, double ep
     text_print(out, "};\n");
 }
 
-/* "    static constexpr cache_operands o = ...;\n    constexpr cache_how h = ...;" */
+/* Two lines: "static constexpr cache_operands o = ...;" and "constexpr cache_how h = ...;". */
 static void print_constants(const gen_call *c, text *out)
 {
     const ir_attribute *a = c->op->attributes;

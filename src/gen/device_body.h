@@ -48,14 +48,19 @@ typedef struct gen_call {
     gen_caches *caches;
 } gen_call;
 
-/* Weights that a body reads as one stream: rows of up to three matrices [rows_i, columns], padded to blocks.  The
- * layout (device/task/linear_stream.cuh): groups of 8 rows; a group is `padded_columns / 32` blocks of 512 bytes, one
- * after the other; a block is 8 rows x 32 columns x 16 bits: element (row r, column c) of a block lies at byte r * 64 +
- * ((c / 8) ^ (r / 2 % 4)) * 16 + (c % 8) * 2, which is both conflict-free for a warp that reads 16 bytes a lane and the
- * 64-byte swizzle that wgmma reads.  Missing rows and columns are zeros. order  GEN_ROWS:   the rows of w[0], then
- * w[1], then w[2] GEN_PAIRED: group 2 i holds rows 8i .. 8i+3 of w[0] and w[1] in turn (w0[8i], w1[8i], w0[8i+1] ...),
- * group 2 i + 1 rows 8i+4 .. 8i+7: a lane gets gate and up of the same column scale: not IR_NONE: every column is
- * multiplied by this vector [columns] before rounding (the weight of an rms_norm). */
+/* Weights that a body reads as one stream: the rows of up to three matrices [rows_i, columns], padded to blocks.
+ *
+ * Layout (device/task/linear_stream.cuh): groups of 8 rows; a group is padded_columns / 32 consecutive blocks of 512
+ * bytes; a block is 8 rows x 32 columns x 16 bits.  Element (r, c) of a block lies at byte
+ *     r * 64 + ((c / 8) ^ (r / 2 % 4)) * 16 + (c % 8) * 2
+ * which is free of bank conflicts for a warp that reads 16 bytes a lane, and is the 64-byte swizzle that wgmma reads.
+ * Padding rows and columns are zeros.
+ *
+ *   order GEN_ROWS    the rows of w[0], then of w[1], then of w[2]
+ *         GEN_PAIRED  group 2i holds rows 8i .. 8i+3 of w[0] and w[1] in turn (w0[8i], w1[8i], w0[8i+1] ...), group
+ *                     2i+1 rows 8i+4 .. 8i+7: a lane gets gate and up of the same column
+ *   scale             not IR_NONE: each column is multiplied by its entry of this vector [columns] before rounding
+ *                     (the weight of an rms_norm) */
 typedef enum gen_order { GEN_ROWS, GEN_PAIRED } gen_order;
 typedef struct gen_pack {
     uint32_t n_weights; /* 0: nothing is packed */

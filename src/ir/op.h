@@ -6,7 +6,7 @@
  *
  * Contract between the fields, tested for every operator over its cases:
  *   - boxes of output 0 that do not overlap give boxes of every other output that do not overlap, unless the record
- * says that it writes apart all the same (OP_WRITES_APART);
+ *     promises that tasks write apart although their boxes overlap (OP_WRITES_APART);
  *   - ref, given a box, reads nothing outside `reads` and writes exactly the box and `writes`;
  *   - splitting in any way that `axes` allows gives the same bits as the whole.
  */

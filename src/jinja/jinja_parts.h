@@ -3,13 +3,24 @@
  *     jinja_lex.c          source -> tokens
  *     jinja_expression.c   tokens -> trees of expressions
  *     jinja_parse.c        tokens -> trees of statements
- *     jinja_names.c        tree -> what each scope hides, what macros catch, names of filters and tests -> their
- * records jinja_run.c          statements and scopes; jinja_loop.c: for; jinja_macro.c: macros and calls jinja_eval.c
- * expressions; jinja_operators.c: + - * and comparisons; jinja_attribute.c: a.b, a[b], a[b:c] jinja_value.c truth,
- * equality, order, length; jinja_print.c: str, repr and JSON; jinja_iterate.c: iterators jinja_filters.c      filters
- * of one value; jinja_sequence.c: of sequences; jinja_is.c: tests jinja_methods.c      methods of str, list and dict;
- * jinja_format.c: % and format jinja_globals.c      namespace, range, strftime_now ... jinja_text.c         characters
- * and their case; jinja_case.c: a table for it
+ *     jinja_names.c        tree -> what each scope hides and what macros capture; filters and tests by name
+ *     jinja_run.c          statements and scopes
+ *     jinja_loop.c         for
+ *     jinja_macro.c        macros and calls
+ *     jinja_eval.c         expressions
+ *     jinja_operators.c    + - * and comparisons
+ *     jinja_attribute.c    a.b, a[b], a[b:c]
+ *     jinja_value.c        truth, equality, order, length
+ *     jinja_print.c        str, repr and JSON
+ *     jinja_iterate.c      iterators
+ *     jinja_filters.c      filters of one value
+ *     jinja_sequence.c     filters of sequences
+ *     jinja_is.c           tests
+ *     jinja_methods.c      methods of str, list and dict
+ *     jinja_format.c       % and format
+ *     jinja_globals.c      namespace, range, strftime_now ...
+ *     jinja_text.c         characters and their case
+ *     jinja_case.c         the table of case mappings
  *
  * The data, in the order in which they are made:
  *

@@ -3,16 +3,20 @@
  * A family of models is one file that defines `const model_def model_NAME`; it reads like the model's forward pass. The
  * weights are named as in Hugging Face checkpoints; the loader maps other spellings onto these names.
  *
- * Step inputs: every decoder has these IR_INPUT tensors, by name; the step task of the runtime writes them.
- *   tokens     i32[T] live=tokens   token ids
- *   positions  i32[T] live=tokens   position of each token in its sequence, from 0
- *   slots      i32[T] live=tokens   request slot of each token, 0..B-1; tokens of a slot are neighbours, positions
- * rising pages      i32[B, N]            KV page of positions i*P ... (i+1)*P-1 of each slot rows       i32[R]
- * live=rows     which token each row of logits belongs to sampling   f32[R, 4] live=rows  temperature (0: greedy),
- * top_k (0: off), top_p (1: off), min_p (0: off) seeds      i64[R] live=rows     random stream of each row draws i32[R]
- * live=rows     how many tokens the sequence has drawn before: index into the stream Outputs: logits     f32[R, V]
- * live=rows next       i32[R] live=rows     sampled token State, one pair for each layer: k_cache.LAYER, v_cache.LAYER
- * of kv_dtype[n_pages, G, P, K].
+ * Every decoder has these IR_INPUT tensors, by name; the step task of the runtime writes them before each step.
+ *   tokens     i32[T] live=tokens     token ids
+ *   positions  i32[T] live=tokens     position of each token in its sequence, from 0
+ *   slots      i32[T] live=tokens     request slot of each token, 0 ... B-1; tokens of a slot are neighbours, and their
+ *                                     positions rise
+ *   pages      i32[B, N]              KV page that holds positions i * P ... (i + 1) * P - 1 of each slot
+ *   rows       i32[R] live=rows       which token each row of logits belongs to
+ *   sampling   f32[R, 4] live=rows    temperature (0: greedy), top_k (0: off), top_p (1: off), min_p (0: off)
+ *   seeds      i64[R] live=rows       random stream of each row
+ *   draws      i32[R] live=rows       how many tokens the sequence has drawn before: an index into its stream
+ * Outputs:
+ *   logits     f32[R, V] live=rows
+ *   next       i32[R] live=rows       the sampled token
+ * State, a pair of tensors for each layer: k_cache.LAYER and v_cache.LAYER, of kv_dtype[n_pages, G, P, K].
  */
 #ifndef MODEL_H
 #define MODEL_H

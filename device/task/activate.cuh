@@ -16,7 +16,7 @@ MPK_FN float activate_gelu(float x)
 }
 MPK_FN float activate_gelu_tanh(float x)
 {
-    return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    return x / (1.0f + expf(-1.59576912160573072f * (x + 0.044715f * x * x * x)));
 }
 MPK_FN float activate(int kind, float x)
 {

@@ -240,6 +240,27 @@ static double activation(const char *name, double x)
     return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
 }
 
+/* Where 1 + tanh(u) cancels the approximated gelu keeps its relative precision, alone and inside a product's end. */
+static void test_gelu_tanh_keeps_digits(void **state)
+{
+    enum { N = 256 };
+    bed b;
+    (void)state;
+    set_up(&b, "input %x : f32[256, 1]\nconst %w : f32[1, 1]\n%y = gelu(%x) {tanh = 1}\n"
+               "%z = linear(%x, %w, %w) {glu = \"gelu_tanh\"}\n");
+    for (int i = 0; i < N; i++)
+        ((float *)data_of(&b, "x"))[i] = -5.0f * (float)(i + 1) / N;
+    *(float *)data_of(&b, "w") = 1;
+    eval(&b);
+    for (int64_t i = 0; i < N; i++) {
+        double x = at(&b, "x", i), u = sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x);
+        double exact = x / (1 + exp(-2 * u));
+        assert_true(fabs(at(&b, "y", i) / exact - 1) < 5e-6);
+        assert_true(fabs(at(&b, "z", i) / (exact * x) - 1) < 5e-6);
+    }
+    tear_down(&b);
+}
+
 static void test_gated_linear(void **state)
 {
     static const char *const names[] = {"silu", "gelu", "gelu_tanh"};
@@ -857,6 +878,7 @@ int main(void)
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_odd_widths),
+        cmocka_unit_test(test_gelu_tanh_keeps_digits),
         cmocka_unit_test(test_gated_linear),
         cmocka_unit_test(test_rope_table),
         cmocka_unit_test(test_rope),

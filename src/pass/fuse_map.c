@@ -28,7 +28,7 @@ typedef struct map_group {
 } map_group;
 
 static const char gelu[] = "0.5 * x0 * (1 + erf(x0 * 0.70710678118654752))";
-static const char gelu_tanh[] = "0.5 * x0 * (1 + tanh(0.79788456080286536 * (x0 + 0.044715 * x0 * x0 * x0)))";
+static const char gelu_tanh[] = "x0 / (1 + exp(-1.59576912160573072 * (x0 + 0.044715 * x0 * x0 * x0)))";
 
 /* The expression that has the bits of an operator; empty if there is none. */
 static str expression_of(const ir_op *op)

@@ -5,7 +5,7 @@
  *
  *   - Addresses: a block rewrites its own list's entries when the number of the address table differs from the one that
  *     it holds, before any of its warps reads one.  Worker 0 rewrites JIT tasks too; other workers read those only
- * after it has published the step.
+ *     after it has published the step.
  *   - The step word is cleared for the next call only when the end event is activated and every worker has counted
  *     `arrived`: a block that starts late cannot miss the step.
  *   - Each warp leaves when its part is done.  Where there is a clerk, it raises `abort` after it has counted the last

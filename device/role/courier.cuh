@@ -4,7 +4,7 @@
  * uses rings in device memory, and the host uses rings of the same layout in pinned memory (src/host/books.c).
  *
  *   - Each ring has one writer and one reader: `written` and `read` are monotonic, written - read <= its size.  An
- * entry is stored before `written` is released, at system scope, and given back by `read` after it has been copied.
+ *     entry is stored before `written` is released, at system scope, and given back by `read` after it has been copied.
  *   - Order between rings: a command that follows a request is carried after it.  A command is moved only if an earlier
  *     look has seen it and the requests of this look have all been moved.
  *   - What was written before the end still goes out: the loop runs until nothing is left to move after `abort`.

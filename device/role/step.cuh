@@ -4,8 +4,8 @@
  * place and uses the same beginning and end.
  *
  *   - This warp alone writes the step word, and only after the end event of the step before: its acquire of that
- * event's counter sees every result of the step, and its release of the step word hands them, with the new requests, to
- * all workers.
+ *     event's counter sees every result of the step, and its release of the step word hands them, with the new
+ *     requests, to all workers.
  *   - Its state (rt_serving, epochs, slots) is copied into shared memory for the life of the kernel (step_begin) and
  *     back when the kernel ends (step_end).  Nobody else reads the originals meanwhile.
  *   - A step that takes longer than limits.stall_ns becomes a fault record.  The clock is read at every 1,024th look.

@@ -84,7 +84,7 @@ typedef struct unit {
     ir_graph *graphs[4];
     uint32_t n_tokens[4];
     tg_program program;
-    gen_image image;
+    program_image image;
     uint32_t n_cases, n_without_code, n_views;
     text bodies;
 } unit;
@@ -101,7 +101,7 @@ static mpk_status compile_unit(mpk_context *cx, const item *it, unit *u, pass_op
     o.pages_per_worker = PAGES_PER_WORKER;
     o.verify = true;
     TRY(pass_compile(cx, &u->arena, &o, u->n_graphs, u->graphs, u->n_tokens, &u->program));
-    return gen_image_make(cx, &u->arena, &u->program, &u->image);
+    return image_make(cx, &u->arena, &u->program, &u->image);
 }
 
 /* ---- operators ---- */
@@ -389,7 +389,7 @@ static mpk_status run_operator(mpk_context *cx, const item *it, unit *u, char *w
         status = run_once(cx, m, u, seed, round % 2 ? 1 + (uint32_t)(rng_u64(seed, (uint64_t)round) % 5) : UINT32_MAX,
                           &a, &v);
     snprintf(words, WORDS, "%u cases, %zu operators, %llu tasks", u->n_cases, g->ops.n,
-             (unsigned long long)gen_image_count(u->image.block, RT_TASKS));
+             (unsigned long long)image_count(u->image.block, RT_TASKS));
     machine_stop(m);
     arena_free(&a);
     if (status == MPK_OK && u->n_without_code)

@@ -18,7 +18,7 @@ typedef struct bed {
     mpk_context cx;
     arena arena;
     tg_program program;
-    gen_image image;
+    program_image image;
     void **weights; /* [image.n_weights] */
 } bed;
 
@@ -82,7 +82,7 @@ static void make(bed *b, const char *family, uint32_t own_units)
     for (uint32_t i = 0; i < N_GRAPHS; i++)
         graphs[i] = build(b, family, n_tokens[i]);
     check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &options, N_GRAPHS, graphs, n_tokens, &b->program));
-    check_ok(&b->cx, gen_image_make(&b->cx, &b->arena, &b->program, &b->image));
+    check_ok(&b->cx, image_make(&b->cx, &b->arena, &b->program, &b->image));
     b->weights = arena_alloc(&b->arena, b->image.n_weights, sizeof *b->weights);
     for (uint32_t i = 0; i < b->image.n_weights; i++) {
         const tg_weight *w = &b->image.weights[i];

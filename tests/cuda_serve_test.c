@@ -19,7 +19,7 @@ enum { TOKENS = 12, REQUESTS = 5, VOCABULARY = 97 };
 
 typedef struct server {
     arena *a;
-    const gen_image *image;
+    const program_image *image;
     void **data[2]; /* [graph][tensor] */
     void *weights[64];
     machine *on;
@@ -70,7 +70,7 @@ static void run_alone(server *s, rt_kernel *k, const cuda_machine *on, bool earl
 {
     s->wrong += early != (s->may_overlap && s->in_graph > 0);
     s->in_graph = k->mode == RT_ONE_OP ? s->in_graph + 1 : 0;
-    const rt_graph *graphs = gen_image_table(s->image->block, RT_GRAPHS);
+    const rt_graph *graphs = image_table(s->image->block, RT_GRAPHS);
     uint64_t op = ((uint64_t)(uintptr_t)k - on->table_block - on->layout.op_kernels) / sizeof *k;
     if (k->mode == RT_ONE_OP) {
         run_op(s, &k->machine, k->graph, (uint32_t)(op - graphs[k->graph].first_op));
@@ -119,7 +119,7 @@ static mpk_status all_f32(mpk_context *cx, const void *self, const char *name, u
     return MPK_OK;
 }
 
-static void make_model(mpk_context *cx, arena *a, tg_program *program, gen_image *image)
+static void make_model(mpk_context *cx, arena *a, tg_program *program, program_image *image)
 {
     static const uint32_t n_tokens[] = {1, 8};
     model_config c = {.family = STR("llama"),
@@ -152,7 +152,7 @@ static void make_model(mpk_context *cx, arena *a, tg_program *program, gen_image
         check_ok(cx, model_build(cx, a, &c, &s, &w, &g[i]));
     }
     check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, program));
-    check_ok(cx, gen_image_make(cx, a, program, image));
+    check_ok(cx, image_make(cx, a, program, image));
 }
 
 static void bind_server(server *s, machine *on)
@@ -221,7 +221,7 @@ static void ask(mpk_context *cx, machine *m, answers *out)
 }
 
 /* What cuda_compile would give for an image. */
-static str fake_code(mpk_context *cx, arena *a, const gen_image *image)
+static str fake_code(mpk_context *cx, arena *a, const program_image *image)
 {
     gen_source source;
     static const char elf[] = "\177ELF of the kernel";
@@ -240,7 +240,7 @@ static void serve_as(cuda_mode mode)
     mpk_context cx = {0};
     arena a = {0};
     tg_program program;
-    gen_image image;
+    program_image image;
     server s = {.a = &a, .image = &image, .may_overlap = mode == CUDA_GRAPH_PDL};
     machine *gpu, *cpu;
     char words[256];

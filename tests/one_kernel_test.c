@@ -67,11 +67,11 @@ static void make(mpk_context *cx, arena *a, size of, gen_source *out)
                                   .logits = true};
     ir_graph *graphs[GRAPHS];
     tg_program program;
-    gen_image image;
+    program_image image;
     for (uint32_t i = 0; i < GRAPHS; i++)
         graphs[i] = build(cx, a, of, n_tokens[i]);
     check_ok(cx, pass_compile(cx, a, &options, GRAPHS, graphs, n_tokens, &program));
-    check_ok(cx, gen_image_make(cx, a, &program, &image));
+    check_ok(cx, image_make(cx, a, &program, &image));
     check_ok(cx, gen_source_of_image(cx, a, &image, gen_arch_find("sm_90a"), GEN_KERNEL, out));
 }
 

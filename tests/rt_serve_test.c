@@ -136,7 +136,7 @@ typedef struct program {
     arena arena;
     tg_program p;
     tg_compiled graphs[4];
-    gen_image image;
+    program_image image;
 } program;
 
 /* Each tensor lies 1024 bytes behind the one before, in every graph. */
@@ -208,7 +208,7 @@ static void make(mpk_context *cx, program *s, uint32_t n_workers, bool jit)
         s->graphs[i] = (tg_compiled){.n_tokens = t, .ir = ir, .places = place(ir, &s->arena)};
         s->graphs[i].tg = add_tasks(cx, &s->arena, ir, r, n_workers, jit);
     }
-    check_ok(cx, gen_image_make(cx, &s->arena, &s->p, &s->image));
+    check_ok(cx, image_make(cx, &s->arena, &s->p, &s->image));
 }
 
 /* ---- what a request must give ---- */

@@ -143,7 +143,7 @@ typedef struct stress_program {
     arena arena;
     tg_program p;
     tg_compiled graphs[STRESS_GRAPHS];
-    gen_image image;
+    program_image image;
 } stress_program;
 
 static void stress_add_graph(mpk_context *cx, stress_program *s, stress_random *r, uint32_t index, uint32_t n_tasks)
@@ -174,7 +174,7 @@ static void stress_make(mpk_context *cx, stress_program *s, stress_random *r, ui
     s->p.area_bytes[TG_STEP] = 64 + 2 * 8 * 4096;
     for (uint32_t i = 0; i < n_graphs; i++)
         stress_add_graph(cx, s, r, i, 1 + stress_below(r, max_tasks));
-    check_ok(cx, gen_image_make(cx, &s->arena, &s->p, &s->image));
+    check_ok(cx, image_make(cx, &s->arena, &s->p, &s->image));
 }
 
 /* The cells after one step, task after task. */

@@ -19,7 +19,7 @@ typedef struct bed {
     ir_tensor_id values[MAX_VALUES]; /* f32[T, any] */
     uint32_t n_values, n_names;
     tg_program program;
-    gen_image image;
+    program_image image;
     void **weights;
 } bed;
 
@@ -102,7 +102,7 @@ static void compile(bed *b, uint32_t n_workers)
     o.fusion = (pass_fusion[]){PASS_FUSE_FULL, PASS_FUSE_NONE}[below(b, 2)];
     o.coarse_events = below(b, 4) == 0;
     check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &o, 1, &b->g, &n_tokens, &b->program));
-    check_ok(&b->cx, gen_image_make(&b->cx, &b->arena, &b->program, &b->image));
+    check_ok(&b->cx, image_make(&b->cx, &b->arena, &b->program, &b->image));
 }
 
 /* A tensor's data follows from its name, so that interpreter and machine are given the same. */
@@ -152,7 +152,7 @@ static void compare(bed *b, machine *m, const ir_values *v, uint32_t live)
 }
 
 /* Run an image some times and compare every output with the interpreter's. */
-static void run_image(bed *b, const gen_image *image, uint64_t delay_seed)
+static void run_image(bed *b, const program_image *image, uint64_t delay_seed)
 {
     machine *m;
     ir_values v;
@@ -178,13 +178,13 @@ static void test_random_programs(void **state)
     uint32_t n = 0;
     for (; n < 10 || clock_ns() < end; n++) {
         bed b = {.seed = seed + n};
-        gen_image again;
+        program_image again;
         build(&b);
         compile(&b, 1 + below(&b, below(&b, 8) ? 8 : 64));
         make_weights(&b);
         run_image(&b, &b.image, n % 4 == 0 ? seed + n : 0);
         if (n % 3 == 0) {
-            check_ok(&b.cx, gen_image_open(&b.cx, &b.arena, b.image.block, b.image.block->n_bytes, &again));
+            check_ok(&b.cx, image_open(&b.cx, &b.arena, b.image.block, b.image.block->n_bytes, &again));
             run_image(&b, &again, 0);
         }
         arena_free(&b.arena);
@@ -212,10 +212,10 @@ static void test_hostile_images(void **state)
     rt_header *copy = aligned_alloc(64, (bytes + 63) / 64 * 64);
     memcpy(copy, b.image.block, bytes);
     ((char *)copy)[bytes / 2] ^= 1;
-    gen_image opened;
-    check_fails(&b.cx, MPK_EFORMAT, "checksum", gen_image_open(&b.cx, &b.arena, copy, bytes, &opened));
+    program_image opened;
+    check_fails(&b.cx, MPK_EFORMAT, "checksum", image_open(&b.cx, &b.arena, copy, bytes, &opened));
     for (size_t k = 0; k < bytes; k += 1 + k / 16)
-        assert_true(gen_image_open(&b.cx, &b.arena, copy, k, &opened) != MPK_OK);
+        assert_true(image_open(&b.cx, &b.arena, copy, k, &opened) != MPK_OK);
     for (; n < 200 || clock_ns() < end; n++) {
         arena a = {0};
         machine *m;
@@ -228,7 +228,7 @@ static void test_hostile_images(void **state)
                 r >> 4 & 1 ? (unsigned char)(r >> 40) : (unsigned char)(((unsigned char *)copy)[at] + 1);
         }
         seal(copy->n_bytes == bytes ? copy : memcpy(copy, b.image.block, bytes));
-        if (gen_image_open(&b.cx, &a, copy, bytes, &opened) == MPK_OK && opened.n_weights == b.image.n_weights) {
+        if (image_open(&b.cx, &a, copy, bytes, &opened) == MPK_OK && opened.n_weights == b.image.n_weights) {
             bool same = true;
             for (uint32_t i = 0; i < opened.n_weights; i++)
                 same =

@@ -70,7 +70,7 @@ static void test_stall_is_a_fault(void **state)
     stress_random r = {.seed = 7};
     machine *m;
     stress_make(&cx, &s, &r, 4, 1, 200);
-    rt_event *events = (rt_event *)gen_image_table(s.image.block, RT_EVENTS);
+    rt_event *events = (rt_event *)image_table(s.image.block, RT_EVENTS);
     events[3].needed++;
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.stall_ns = 1000000000u}, &m));
     check_fails(&cx, MPK_ESTALLED, "waits for event 3", machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));

@@ -123,7 +123,7 @@ static cpu_constant constant_of(const ir_graph *g, const cpu_call *c, const rt_t
 
 static mpk_status find_constants(mpk_context *cx, cpu_machine *m)
 {
-    NEW(cx, &m->arena, m->constants, gen_image_count(m->base.image.block, RT_TASKS));
+    NEW(cx, &m->arena, m->constants, image_count(m->base.image.block, RT_TASKS));
     for (uint32_t i = 0; i < m->rt.n_graphs; i++) {
         const rt_graph *g = &m->rt.graphs[i];
         for (uint32_t t = 0; t < g->n_tasks; t++) {
@@ -227,7 +227,7 @@ static mpk_status make_queues(mpk_context *cx, cpu_machine *m, uint32_t entries)
 static mpk_status make_workers(mpk_context *cx, cpu_machine *m)
 {
     rt_machine *rt = &m->rt;
-    NEW(cx, &m->arena, rt->counters, gen_image_count(m->base.image.block, RT_EVENTS));
+    NEW(cx, &m->arena, rt->counters, image_count(m->base.image.block, RT_EVENTS));
     NEW(cx, &m->arena, rt->epochs, rt->n_graphs);
     NEW(cx, &m->arena, rt->workers, rt->n_workers);
     NEW(cx, &m->arena, rt->schedulers, rt->n_schedulers);
@@ -259,21 +259,21 @@ static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
 {
     const rt_header *h = m->base.image.block;
     rt_machine *rt = &m->rt;
-    rt->graphs = gen_image_table(h, RT_GRAPHS);
-    rt->tasks = gen_image_table(h, RT_TASKS);
-    rt->events = gen_image_table(h, RT_EVENTS);
-    rt->ranges = gen_image_table(h, RT_RANGES);
-    rt->lists = gen_image_table(h, RT_LISTS);
+    rt->graphs = image_table(h, RT_GRAPHS);
+    rt->tasks = image_table(h, RT_TASKS);
+    rt->events = image_table(h, RT_EVENTS);
+    rt->ranges = image_table(h, RT_RANGES);
+    rt->lists = image_table(h, RT_LISTS);
     rt->n_graphs = m->base.image.n_graphs;
     rt->n_workers = rt->n_schedulers = h->n_workers;
     rt->control = &m->control;
     rt->serving = &m->serving;
     rt->target = m;
-    size_t n_ops = gen_image_count(h, RT_OPS);
+    size_t n_ops = image_count(h, RT_OPS);
     NEW(cx, &m->arena, m->ops, n_ops);
     NEW(cx, &m->arena, m->calls, n_ops);
     for (size_t i = 0; i < n_ops; i++) {
-        m->ops[i] = ((const rt_op *)gen_image_table(h, RT_OPS))[i];
+        m->ops[i] = ((const rt_op *)image_table(h, RT_OPS))[i];
         m->ops[i].pages = 0; /* this target's code has its own needs */
     }
     rt->ops = m->ops;
@@ -499,7 +499,7 @@ static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
-mpk_status cpu_start(mpk_context *cx, const gen_image *image, void *const *weights, const cpu_options *options,
+mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *weights, const cpu_options *options,
                      machine **out)
 {
     static const cpu_options none = {0};

@@ -27,7 +27,7 @@ typedef struct cpu_options {
 
 /* Start the machine.  weights[i]: the first byte of image->weights[i]; borrowed, and so is the image, until
  * machine_stop. MPK_ENOMEM, MPK_ELIMIT (threads). */
-mpk_status cpu_start(mpk_context *cx, const gen_image *image, void *const *weights, const cpu_options *options,
+mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *weights, const cpu_options *options,
                      machine **out);
 
 /* The first byte of a tensor (a view: its first element) of graph `graph` of a machine of this target, to look at

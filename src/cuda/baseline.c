@@ -56,7 +56,7 @@ static mpk_status launch_kernel(mpk_context *cx, cuda_machine *m, uint64_t op, u
 /* *early: the next kernel of the recording may start early; false before the first one, which follows a copy. */
 static mpk_status launch_ops(mpk_context *cx, cuda_machine *m, uint32_t graph, bool *early)
 {
-    const rt_graph *g = (const rt_graph *)gen_image_table(m->machine.image.block, RT_GRAPHS) + graph;
+    const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
     for (uint32_t k = 0; k < g->n_ops; k++) {
         if (m->source.uses[graph][k].instance == RT_NONE)
             continue;

@@ -153,7 +153,7 @@ static mpk_status visit_operand(mpk_context *cx, survey *s, rt_u32 entry, ir_ten
 
 static mpk_status visit_entry(mpk_context *cx, survey *s, rt_u32 entry, uint32_t task)
 {
-    const rt_task *t = (const rt_task *)gen_image_table(s->m->machine.image.block, RT_TASKS) + task;
+    const rt_task *t = (const rt_task *)image_table(s->m->machine.image.block, RT_TASKS) + task;
     if (t->op == RT_NONE || s->m->source.uses[0][t->op].instance == RT_NONE)
         return MPK_OK;
     const ir_op *op = &s->m->machine.image.ir[0]->ops.at[t->op];
@@ -169,10 +169,10 @@ static mpk_status visit_entry(mpk_context *cx, survey *s, rt_u32 entry, uint32_t
 static mpk_status visit_entries(mpk_context *cx, survey *s, rt_u32 *first)
 {
     const rt_header *h = s->m->machine.image.block;
-    const rt_graph *g = gen_image_table(h, RT_GRAPHS);
-    const rt_range *ranges = (const rt_range *)gen_image_table(h, RT_RANGES) + g->first_range;
-    const rt_u32 *lists = gen_image_table(h, RT_LISTS);
-    const rt_task *tasks = gen_image_table(h, RT_TASKS);
+    const rt_graph *g = image_table(h, RT_GRAPHS);
+    const rt_range *ranges = (const rt_range *)image_table(h, RT_RANGES) + g->first_range;
+    const rt_u32 *lists = image_table(h, RT_LISTS);
+    const rt_task *tasks = image_table(h, RT_TASKS);
     rt_u32 entry = 0;
     s->n = 0;
     for (uint32_t w = 0; w < h->n_workers; w++) {
@@ -191,7 +191,7 @@ static mpk_status visit_entries(mpk_context *cx, survey *s, rt_u32 *first)
 static mpk_status map_slots(mpk_context *cx, const cuda_machine *m, arena *a, uint32_t n, const ir_tensor_id *roots,
                             cuda_slots *to, int32_t **slot_of)
 {
-    const gen_image *image = &m->machine.image;
+    const program_image *image = &m->machine.image;
     NEW(cx, a, *slot_of, image->ir[0]->tensors.n);
     NEW(cx, a, to->addresses, n + 1);
     NEW(cx, a, to->weights, n);
@@ -375,7 +375,7 @@ void cuda_call_touch(machine *base, void *target, uint32_t slot)
 mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights)
 {
     cuda_calls *c;
-    const gen_image *image = &m->machine.image;
+    const program_image *image = &m->machine.image;
     NEW(cx, &m->arena, c, 1);
     NEW(cx, &m->arena, c->weights, image->n_weights + 1);
     NEW(cx, &m->arena, c->stale, m->weights.packed.n + 1);

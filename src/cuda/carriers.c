@@ -267,14 +267,14 @@ static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
 static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph, flow *f)
 {
     const rt_header *h = m->machine.image.block;
-    const rt_graph *g = (const rt_graph *)gen_image_table(h, RT_GRAPHS) + graph;
+    const rt_graph *g = (const rt_graph *)image_table(h, RT_GRAPHS) + graph;
     *f = (flow){.m = m,
                 .index = graph,
                 .ir = m->machine.image.ir[graph],
                 .g = g,
-                .tasks = (const rt_task *)gen_image_table(h, RT_TASKS) + g->first_task,
-                .ranges = (const rt_range *)gen_image_table(h, RT_RANGES) + g->first_range,
-                .lists = gen_image_table(h, RT_LISTS),
+                .tasks = (const rt_task *)image_table(h, RT_TASKS) + g->first_task,
+                .ranges = (const rt_range *)image_table(h, RT_RANGES) + g->first_range,
+                .lists = image_table(h, RT_LISTS),
                 .out = &m->carriers.flows[graph]};
     NEW(cx, scratch, f->can, f->ir->tensors.n);
     NEW(cx, scratch, f->root, f->ir->tensors.n);
@@ -453,8 +453,8 @@ void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_e
 void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, uint32_t n)
 {
     const cuda_flow *plan = &m->carriers.flows[graph];
-    const rt_graph *g = (const rt_graph *)gen_image_table(m->machine.image.block, RT_GRAPHS) + graph;
-    const rt_event *events = (const rt_event *)gen_image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
+    const rt_event *events = (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
     bool is_through = false, clears = true;
     for (uint32_t i = 0; i < n; i++) {
         rt_entry *e = &entries[i];

@@ -62,15 +62,15 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 
 /* ---- code ---- */
 
-static mpk_status write_source(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch, gen_whole whole,
-                               gen_source *source, uint32_t *shared)
+static mpk_status write_source(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
+                               gen_whole whole, gen_source *source, uint32_t *shared)
 {
     TRY(gen_source_of_image(cx, a, image, arch, whole, source));
     *shared = arch->n_pages * arch->page_bytes + source->scratch_bytes;
     return MPK_OK;
 }
 
-mpk_status cuda_make_source(mpk_context *cx, arena *a, const gen_image *image, gen_arch *arch, gen_whole whole,
+mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image, gen_arch *arch, gen_whole whole,
                             gen_source *source, uint32_t *shared)
 {
     TRY(write_source(cx, a, image, arch, whole, source, shared));
@@ -171,7 +171,7 @@ static bool split_code(const cuda_machine *m, str *loader, str *kernel)
     return true;
 }
 
-mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch *row, const char *keep, text *code)
+mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_arch *row, const char *keep, text *code)
 {
     arena a = {0};
     gen_arch arch = *row;
@@ -871,8 +871,8 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const cuda_weights *we
     return cuda_has_op_kernels(m) ? cuda_baseline_start(cx, m) : MPK_OK;
 }
 
-mpk_status cuda_start(mpk_context *cx, const gen_image *image, const cuda_weights *weights, const cuda_options *options,
-                      machine **out)
+mpk_status cuda_start(mpk_context *cx, const program_image *image, const cuda_weights *weights,
+                      const cuda_options *options, machine **out)
 {
     cuda_machine *m = calloc(1, sizeof *m);
     CHECK(cx, m, MPK_ENOMEM, "out of memory for a machine");

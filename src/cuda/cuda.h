@@ -94,8 +94,8 @@ typedef struct cuda_options {
 /* Start the machine.  The image is borrowed until machine_stop; its n_workers is the number of SMs that it was compiled
  * for, at most the device's.  MPK_EUNSUPPORTED: as cuda_probe, or no compiler and nothing in the cache; MPK_ELIMIT: the
  * memory of the GPU is too small, with the numbers; MPK_EDEVICE: the driver's words; MPK_ENOMEM. */
-mpk_status cuda_start(mpk_context *cx, const gen_image *image, const cuda_weights *weights, const cuda_options *options,
-                      machine **out);
+mpk_status cuda_start(mpk_context *cx, const program_image *image, const cuda_weights *weights,
+                      const cuda_options *options, machine **out);
 
 /* What cuda_start allocates on the GPU. */
 typedef struct cuda_memory {
@@ -110,8 +110,8 @@ typedef struct cuda_memory {
 } cuda_memory;
 /* The same numbers for a GPU that need not be here.  options: those of cuda_start, of which the mode and `profile`
  * count.  MPK_EUNSUPPORTED, MPK_ELIMIT: cuda_start would refuse this program on any GPU of this kind. */
-mpk_status cuda_plan_memory(mpk_context *cx, const gen_image *image, const gen_arch *arch, const cuda_options *options,
-                            cuda_memory *out);
+mpk_status cuda_plan_memory(mpk_context *cx, const program_image *image, const gen_arch *arch,
+                            const cuda_options *options, cuda_memory *out);
 
 /* Where the time of an operator's tasks went in the last step of a graph that the machine ran: cycles of an SM, means
  * over its tasks. */
@@ -136,6 +136,7 @@ mpk_status cuda_read_delays(mpk_context *cx, machine *m, cuda_delays *out);
 
 /* Compile the kernel of an image for a row of the table of architectures; no GPU is needed.  keep: as in cuda_options.
  * *code is what cuda_options.code takes; the caller frees it with text_free.  MPK_EUNSUPPORTED: no compiler. */
-mpk_status cuda_compile(mpk_context *cx, const gen_image *image, const gen_arch *arch, const char *keep, text *code);
+mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_arch *arch, const char *keep,
+                        text *code);
 
 #endif

@@ -188,7 +188,7 @@ mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
 mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s);
 
 /* The source of the whole module; pages give way to scratch where both do not fit.  *shared: bytes of a block. */
-mpk_status cuda_make_source(mpk_context *cx, arena *a, const gen_image *image, gen_arch *arch, gen_whole whole,
+mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image, gen_arch *arch, gen_whole whole,
                             gen_source *source, uint32_t *shared);
 
 /* ---- memory.c ---- */

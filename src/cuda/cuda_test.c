@@ -87,7 +87,7 @@ typedef struct bed {
     arena a;
     const fake_cuda_face *fake;
     tg_program program;
-    gen_image image;
+    program_image image;
     cuda_weight weights[8];
     str code, call_code;
     machine *m;
@@ -96,7 +96,7 @@ typedef struct bed {
 static uint64_t seed;
 
 /* What cuda_compile would give for an image. */
-static str fake_code(mpk_context *cx, arena *a, const gen_image *image, gen_whole whole)
+static str fake_code(mpk_context *cx, arena *a, const program_image *image, gen_whole whole)
 {
     gen_source source;
     static const char elf[] = "\177ELF of the kernel";
@@ -125,7 +125,7 @@ static bed *set_up(const char *source)
     assert_non_null(b->fake);
     check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(source), &g));
     check_ok(&b->cx, pass_compile(&b->cx, &b->a, &o, 1, &g, &n_tokens, &b->program));
-    check_ok(&b->cx, gen_image_make(&b->cx, &b->a, &b->program, &b->image));
+    check_ok(&b->cx, image_make(&b->cx, &b->a, &b->program, &b->image));
     b->code = fake_code(&b->cx, &b->a, &b->image, GEN_KERNEL);
     b->call_code = fake_code(&b->cx, &b->a, &b->image, GEN_CALL);
     assert_true(b->image.n_weights <= 8);
@@ -350,9 +350,9 @@ static uint64_t address(const bed *b, ir_tensor_id t)
 static void check_entry(const bed *b, const rt_entry *e, uint32_t number)
 {
     const rt_header *h = b->image.block;
-    const rt_graph *g = gen_image_table(h, RT_GRAPHS);
-    const rt_task *t = (const rt_task *)gen_image_table(h, RT_TASKS) + number;
-    const rt_event *events = gen_image_table(h, RT_EVENTS);
+    const rt_graph *g = image_table(h, RT_GRAPHS);
+    const rt_task *t = (const rt_task *)image_table(h, RT_TASKS) + number;
+    const rt_event *events = image_table(h, RT_EVENTS);
     assert_int_equal(e->task, number);
     assert_int_equal(e->depends, g->first_event + t->depends);
     assert_int_equal(e->triggers, g->first_event + t->triggers);
@@ -385,9 +385,9 @@ static void test_entries(void **state)
     const cuda_layout *l = &cuda_of(b->m)->layout;
     const rt_entry *entries = table(b, l->entries);
     const rt_u32 *first = table(b, l->first_entry), *jit = table(b, l->jit_entry);
-    const rt_range *ranges = gen_image_table(h, RT_RANGES);
-    const rt_u32 *lists = gen_image_table(h, RT_LISTS);
-    const rt_task *tasks = gen_image_table(h, RT_TASKS);
+    const rt_range *ranges = image_table(h, RT_RANGES);
+    const rt_u32 *lists = image_table(h, RT_LISTS);
+    const rt_task *tasks = image_table(h, RT_TASKS);
     for (uint32_t w = 0; w < 6; w++) {
         assert_int_equal(first[w + 1] - first[w], ranges[w].last - ranges[w].first);
         for (uint32_t k = first[w]; k < first[w + 1]; k++) {
@@ -396,7 +396,7 @@ static void test_entries(void **state)
         }
     }
     uint32_t n = 0;
-    for (uint32_t t = 0; t < gen_image_count(h, RT_TASKS); t++, n++) {
+    for (uint32_t t = 0; t < image_count(h, RT_TASKS); t++, n++) {
         check_entry(b, &entries[jit[t]], t);
         assert_true(tasks[t].worker != RT_NONE || jit[t] >= first[6]);
     }
@@ -427,7 +427,7 @@ static void check_quiet(const bed *b, const cuda_flow *flow, const rt_entry *e, 
  * carried words before that triggers when it is through. */
 static uint32_t check_worker(const bed *b, const cuda_flow *flow, const rt_entry *e, uint32_t n)
 {
-    const rt_graph *g = gen_image_table(b->image.block, RT_GRAPHS);
+    const rt_graph *g = image_table(b->image.block, RT_GRAPHS);
     uint32_t n_quiet = 0, n_clears = 0;
     bool waited = false;
     for (uint32_t i = 0; i < n; i++) {
@@ -553,7 +553,7 @@ static void test_entries_by_operator(void **state)
     const cuda_layout *l = &cuda_of(b->m)->layout;
     const rt_entry *entries = table(b, l->op_entries);
     const rt_range *ranges = table(b, l->op_first);
-    const rt_task *tasks = gen_image_table(b->image.block, RT_TASKS);
+    const rt_task *tasks = image_table(b->image.block, RT_TASKS);
     char *seen = calloc(l->n_tasks, 1);
     for (uint64_t op = 0; op < l->n_ops; op++)
         for (uint32_t w = 0; w < 6; w++)
@@ -702,7 +702,7 @@ static void test_profile(void **state)
     cuda_options o = {.code = b->code.at, .code_bytes = b->code.n, .profile = true};
     cuda_weights w = {.at = b->weights, .seed = seed};
     check_ok(&b->cx, cuda_start(&b->cx, &b->image, &w, &o, &b->m));
-    emulation e = {.life = RESTS, .n_tasks = (uint32_t)gen_image_count(b->image.block, RT_TASKS)};
+    emulation e = {.life = RESTS, .n_tasks = (uint32_t)image_count(b->image.block, RT_TASKS)};
     b->fake->kernel(note_times, &e);
     check_ok(&b->cx, machine_run_graph(&b->cx, b->m, 0, 4, 4));
     b->fake->kernel(NULL, NULL);

@@ -63,8 +63,8 @@ mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m)
     return MPK_OK;
 }
 
-mpk_status cuda_plan_memory(mpk_context *cx, const gen_image *image, const gen_arch *arch, const cuda_options *options,
-                            cuda_memory *out)
+mpk_status cuda_plan_memory(mpk_context *cx, const program_image *image, const gen_arch *arch,
+                            const cuda_options *options, cuda_memory *out)
 {
     cuda_machine *m = calloc(1, sizeof *m);
     CHECK(cx, m, MPK_ENOMEM, "out of memory for a plan of memory");

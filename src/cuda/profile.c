@@ -21,7 +21,7 @@ static void add_task(const rt_times *t, cuda_times *to)
 static void average(const cuda_machine *m, uint32_t graph, const rt_entry *entries, const rt_times *times,
                     cuda_times *out)
 {
-    const rt_graph *g = (const rt_graph *)gen_image_table(m->machine.image.block, RT_GRAPHS) + graph;
+    const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
     memset(out, 0, g->n_ops * sizeof *out);
     for (uint64_t i = 0; i < m->layout.n_tasks; i++) {
         uint64_t op = (uint64_t)entries[i].op - g->first_op;

@@ -41,13 +41,13 @@ static uint32_t n_schedulers(const cuda_machine *m)
 
 static const rt_graph *graph_of(const cuda_machine *m, uint32_t graph)
 {
-    return (const rt_graph *)gen_image_table(m->machine.image.block, RT_GRAPHS) + graph;
+    return (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
 }
 
 /* Queues as long as one step can fill them (rt_queue.h): so they never overflow. */
 static void size_queues(cuda_machine *m)
 {
-    const rt_event *events = gen_image_table(m->machine.image.block, RT_EVENTS);
+    const rt_event *events = image_table(m->machine.image.block, RT_EVENTS);
     uint64_t jit = 2, event = 2; /* of one slot, the turn words of `taken` and `free again` would be the same */
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
         uint64_t j = rt_jit_bound(graph_of(m, i), events, n_workers(m)), e = rt_event_bound(graph_of(m, i), events);
@@ -62,12 +62,12 @@ static void place_image(cuda_machine *m, uint64_t *n)
 {
     const rt_header *h = m->machine.image.block;
     cuda_layout *l = &m->layout;
-    l->graphs = place(n, gen_image_count(h, RT_GRAPHS), sizeof(rt_graph));
-    l->tasks = place(n, gen_image_count(h, RT_TASKS), sizeof(rt_task));
-    l->events = place(n, gen_image_count(h, RT_EVENTS), sizeof(rt_event));
-    l->ops = place(n, gen_image_count(h, RT_OPS), sizeof(rt_op));
-    l->ranges = place(n, gen_image_count(h, RT_RANGES), sizeof(rt_range));
-    l->lists = place(n, gen_image_count(h, RT_LISTS), sizeof(rt_u32));
+    l->graphs = place(n, image_count(h, RT_GRAPHS), sizeof(rt_graph));
+    l->tasks = place(n, image_count(h, RT_TASKS), sizeof(rt_task));
+    l->events = place(n, image_count(h, RT_EVENTS), sizeof(rt_event));
+    l->ops = place(n, image_count(h, RT_OPS), sizeof(rt_op));
+    l->ranges = place(n, image_count(h, RT_RANGES), sizeof(rt_range));
+    l->lists = place(n, image_count(h, RT_LISTS), sizeof(rt_u32));
 }
 
 static void place_state(cuda_machine *m, uint64_t *n)
@@ -75,7 +75,7 @@ static void place_state(cuda_machine *m, uint64_t *n)
     cuda_layout *l = &m->layout;
     uint64_t workers = n_workers(m), schedulers = n_schedulers(m), graphs = m->machine.image.n_graphs;
     l->control = place(n, 1, sizeof(rt_control));
-    l->counters = place(n, gen_image_count(m->machine.image.block, RT_EVENTS), sizeof(rt_word));
+    l->counters = place(n, image_count(m->machine.image.block, RT_EVENTS), sizeof(rt_word));
     l->epochs = place(n, graphs, sizeof(rt_u32));
     l->workers = place(n, workers, sizeof(rt_worker));
     l->schedulers = place(n, schedulers, sizeof(rt_scheduler));
@@ -110,8 +110,8 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     CHECK(cx, workers && workers <= RT_MAX_WORKERS, MPK_EARG, "the image is for %llu workers",
           (unsigned long long)workers);
     size_queues(m);
-    l->n_tasks = gen_image_count(h, RT_TASKS);
-    l->n_ops = gen_image_count(h, RT_OPS);
+    l->n_tasks = image_count(h, RT_TASKS);
+    l->n_ops = image_count(h, RT_OPS);
     l->kernel = place(&n, 1, sizeof(rt_kernel));
     place_image(m, &n);
     place_state(m, &n);
@@ -173,8 +173,7 @@ static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t
 /* What all tasks of an operator share. */
 static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at, rt_entry *e)
 {
-    const rt_op *op =
-        (const rt_op *)gen_image_table(m->machine.image.block, RT_OPS) + graph_of(m, graph)->first_op + at;
+    const rt_op *op = (const rt_op *)image_table(m->machine.image.block, RT_OPS) + graph_of(m, graph)->first_op + at;
     *e = (rt_entry){.body = m->source.uses[graph][at].instance,
                     .op = graph_of(m, graph)->first_op + at,
                     .live = op->live,
@@ -186,8 +185,8 @@ static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t 
 static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, const rt_entry *patterns, rt_entry *e)
 {
     const rt_graph *g = graph_of(m, graph);
-    const rt_task *t = (const rt_task *)gen_image_table(m->machine.image.block, RT_TASKS) + g->first_task + task;
-    const rt_event *events = (const rt_event *)gen_image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    const rt_task *t = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task + task;
+    const rt_event *events = (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
     *e = t->op == RT_NONE ? (rt_entry){.body = RT_NONE, .op = RT_NONE} : patterns[t->op];
     e->depends = g->first_event + t->depends;
     e->needed = events[t->depends].needed;
@@ -209,8 +208,8 @@ typedef struct filling {
 static void fill_aot(const cuda_machine *m, uint32_t graph, filling *f)
 {
     const rt_graph *g = graph_of(m, graph);
-    const rt_range *ranges = (const rt_range *)gen_image_table(m->machine.image.block, RT_RANGES) + g->first_range;
-    const rt_u32 *lists = gen_image_table(m->machine.image.block, RT_LISTS);
+    const rt_range *ranges = (const rt_range *)image_table(m->machine.image.block, RT_RANGES) + g->first_range;
+    const rt_u32 *lists = image_table(m->machine.image.block, RT_LISTS);
     for (uint32_t w = 0; w < n_workers(m); w++) {
         f->first[f->n_first++] = f->n;
         for (uint32_t k = ranges[w].first; k < ranges[w].last; k++, f->n++) {
@@ -226,7 +225,7 @@ static void fill_aot(const cuda_machine *m, uint32_t graph, filling *f)
 static void fill_jit(const cuda_machine *m, uint32_t graph, filling *f)
 {
     const rt_graph *g = graph_of(m, graph);
-    const rt_task *tasks = (const rt_task *)gen_image_table(m->machine.image.block, RT_TASKS) + g->first_task;
+    const rt_task *tasks = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task;
     for (uint32_t t = 0; t < g->n_tasks; t++) {
         if (tasks[t].worker != RT_NONE)
             continue;
@@ -279,7 +278,7 @@ static void fill_clears(const cuda_machine *m, char *block)
  * kernel has no events, so only the boxes matter. */
 static void fill_by_operator(const cuda_machine *m, char *block)
 {
-    const rt_task *tasks = gen_image_table(m->machine.image.block, RT_TASKS);
+    const rt_task *tasks = image_table(m->machine.image.block, RT_TASKS);
     const rt_entry *entries = (const rt_entry *)(const void *)(block + m->layout.entries);
     const rt_u32 *of_task = (const rt_u32 *)(const void *)(block + m->layout.jit_entry);
     rt_entry *out = (rt_entry *)(void *)(block + m->layout.op_entries);
@@ -322,12 +321,12 @@ static void fill_image(const cuda_machine *m, char *block)
 {
     const rt_header *h = m->machine.image.block;
     const cuda_layout *l = &m->layout;
-    memcpy(block + l->graphs, gen_image_table(h, RT_GRAPHS), gen_image_count(h, RT_GRAPHS) * sizeof(rt_graph));
-    memcpy(block + l->tasks, gen_image_table(h, RT_TASKS), gen_image_count(h, RT_TASKS) * sizeof(rt_task));
-    memcpy(block + l->events, gen_image_table(h, RT_EVENTS), gen_image_count(h, RT_EVENTS) * sizeof(rt_event));
-    memcpy(block + l->ops, gen_image_table(h, RT_OPS), gen_image_count(h, RT_OPS) * sizeof(rt_op));
-    memcpy(block + l->ranges, gen_image_table(h, RT_RANGES), gen_image_count(h, RT_RANGES) * sizeof(rt_range));
-    memcpy(block + l->lists, gen_image_table(h, RT_LISTS), gen_image_count(h, RT_LISTS) * sizeof(rt_u32));
+    memcpy(block + l->graphs, image_table(h, RT_GRAPHS), image_count(h, RT_GRAPHS) * sizeof(rt_graph));
+    memcpy(block + l->tasks, image_table(h, RT_TASKS), image_count(h, RT_TASKS) * sizeof(rt_task));
+    memcpy(block + l->events, image_table(h, RT_EVENTS), image_count(h, RT_EVENTS) * sizeof(rt_event));
+    memcpy(block + l->ops, image_table(h, RT_OPS), image_count(h, RT_OPS) * sizeof(rt_op));
+    memcpy(block + l->ranges, image_table(h, RT_RANGES), image_count(h, RT_RANGES) * sizeof(rt_range));
+    memcpy(block + l->lists, image_table(h, RT_LISTS), image_count(h, RT_LISTS) * sizeof(rt_u32));
     rt_op *ops = (rt_op *)(void *)(block + l->ops);
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
         for (uint32_t k = 0; k < m->machine.image.ir[i]->ops.n; k++) {

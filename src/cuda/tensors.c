@@ -26,7 +26,7 @@ static int64_t value_at(int64_t token, int64_t dim, int64_t head_size)
 /* What an operator calls the operand that lies here, in any graph. */
 static kv_kind kind_of_place(const cuda_machine *m, const tg_place *place)
 {
-    const gen_image *image = &m->machine.image;
+    const program_image *image = &m->machine.image;
     for (uint32_t g = 0; g < image->n_graphs; g++)
         for (uint32_t k = 0; k < image->ir[g]->ops.n; k++) {
             const ir_op *op = &image->ir[g]->ops.at[k];

@@ -18,7 +18,7 @@ static uint64_t larger(uint64_t a, uint64_t b)
 /* A weight as a matrix: all axes but the last are its rows. */
 static void measure(cuda_machine *m)
 {
-    const gen_image *image = &m->machine.image;
+    const program_image *image = &m->machine.image;
     for (uint32_t i = 0; i < image->n_weights; i++) {
         const tg_weight *w = &image->weights[i];
         cuda_resident *r = &m->weights.weights[i];
@@ -123,10 +123,10 @@ static void note_plain(cuda_machine *m, uint32_t graph, const ir_op *op, const g
 /* Two graphs may name the same packed weight with different ids, so copies are told apart by weights of the image. */
 static mpk_status find_uses(mpk_context *cx, cuda_machine *m)
 {
-    const gen_image *image = &m->machine.image;
+    const program_image *image = &m->machine.image;
     cuda_weight_plan *plan = &m->weights;
     uint32_t *first_of, *next;
-    uint64_t n_ops = gen_image_count(image->block, RT_OPS);
+    uint64_t n_ops = image_count(image->block, RT_OPS);
     NEW(cx, &m->arena, first_of, image->n_weights);
     NEW(cx, &m->arena, next, n_ops);
     memset(first_of, 0xff, image->n_weights * sizeof *first_of);
@@ -153,7 +153,7 @@ static mpk_status find_uses(mpk_context *cx, cuda_machine *m)
 
 mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m)
 {
-    const gen_image *image = &m->machine.image;
+    const program_image *image = &m->machine.image;
     cuda_weight_plan *plan = &m->weights;
     NEW(cx, &m->arena, plan->weights, image->n_weights);
     measure(m);

@@ -77,7 +77,7 @@ typedef struct engine_build {
     engine_device device;
     engine_plan plan;
     tg_program program; /* n_graphs 0: the image was read from a file */
-    gen_image image;
+    program_image image;
     text code;      /* of a GPU: its kernel, if it came with the image or goes into one */
     str key;        /* of the cache of programs; at NULL: this one is not kept */
     bool is_cached; /* image and code came from there */
@@ -158,7 +158,7 @@ typedef struct engine_code {
     str code, key;
 } engine_code;
 /* Start the image on the device; weights as engine_bind_weights leaves them: those of the CPU, or those of a GPU. */
-mpk_status engine_start_machine(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
+mpk_status engine_start_machine(mpk_context *cx, const program_image *image, const mpk_engine_options *o,
                                 const engine_device *device, const engine_code *code, void *const *weights,
                                 const cuda_weight *gpu_weights, machine **out);
 
@@ -174,7 +174,7 @@ mpk_status engine_program_key(mpk_context *cx, arena *a, const engine_device *de
                               uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens, str *key);
 /* True if the program of b->key is in the cache: b->image and b->code are filled. */
 bool engine_find_program(engine_build *b);
-void engine_keep_program(mpk_context *cx, str key, const gen_image *image, str code);
+void engine_keep_program(mpk_context *cx, str key, const program_image *image, str code);
 
 /* ---- engine_profile.c ---- */
 

@@ -2,7 +2,7 @@
  *
  * Key: what the passes and the kernel's source follow from, written out: mpk's own sources, the GPU's architecture, the
  * options of the passes, and the tensor programs as text.  Entry: the length of the image, the image, the kernel as
- * cuda_options.code takes it.  The image is proved again when it is taken out (gen_image_open), and the kernel must be
+ * cuda_options.code takes it.  The image is proved again when it is taken out (image_open), and the kernel must be
  * of the very source that the image gives, so a wrong entry costs time and nothing else.
  * NVRTC is not part of the key, except that one named by MPK_NVRTC has programs of its own: looking for it is a part of
  * what is saved.
@@ -53,8 +53,7 @@ bool engine_find_program(engine_build *b)
     bool good = bytes.n >= sizeof n && n <= bytes.n - sizeof n;
     if (good) {
         text_add(&b->code, bytes.at + sizeof n + n, bytes.n - sizeof n - n);
-        good =
-            !b->code.failed && gen_image_open(&unheard, &b->arena, bytes.at + sizeof n, (size_t)n, &b->image) == MPK_OK;
+        good = !b->code.failed && image_open(&unheard, &b->arena, bytes.at + sizeof n, (size_t)n, &b->image) == MPK_OK;
     }
     file_map_close(&file);
     if (!good)
@@ -62,7 +61,7 @@ bool engine_find_program(engine_build *b)
     return good;
 }
 
-void engine_keep_program(mpk_context *cx, str key, const gen_image *image, str code)
+void engine_keep_program(mpk_context *cx, str key, const program_image *image, str code)
 {
     text t = {0};
     uint64_t n = image->block->n_bytes;

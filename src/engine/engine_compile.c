@@ -100,7 +100,7 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
     TRY(look_into_cache(cx, b, &options, n, graphs, tokens));
     if (!b->is_cached) {
         TRY(pass_compile(cx, &b->arena, &options, n, graphs, tokens, &b->program));
-        TRY(gen_image_make(cx, &b->arena, &b->program, &b->image));
+        TRY(image_make(cx, &b->arena, &b->program, &b->image));
     }
     return engine_progress(cx, &b->options, "compiling", 1);
 }
@@ -346,7 +346,7 @@ static mpk_status tell_progress(mpk_context *cx, void *options, const char *stag
 
 /* What a kernel that is compiled belongs to. */
 typedef struct made_for {
-    const gen_image *image;
+    const program_image *image;
     str key;
 } made_for;
 
@@ -368,7 +368,7 @@ mpk_status engine_plan_gpu_memory(mpk_context *cx, const engine_build *b, cuda_m
     return cuda_plan_memory(cx, &b->image, b->device.arch, &options, out);
 }
 
-static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
+static mpk_status start_gpu(mpk_context *cx, const program_image *image, const mpk_engine_options *o,
                             const engine_device *device, const engine_code *code, const cuda_weight *weights,
                             machine **out)
 {
@@ -395,7 +395,7 @@ static mpk_status start_gpu(mpk_context *cx, const gen_image *image, const mpk_e
     return cuda_start(cx, image, &(cuda_weights){weights, o->random_seed}, &options, out);
 }
 
-mpk_status engine_start_machine(mpk_context *cx, const gen_image *image, const mpk_engine_options *o,
+mpk_status engine_start_machine(mpk_context *cx, const program_image *image, const mpk_engine_options *o,
                                 const engine_device *device, const engine_code *code, void *const *weights,
                                 const cuda_weight *gpu_weights, machine **out)
 {

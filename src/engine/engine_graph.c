@@ -17,7 +17,7 @@ struct mpk_program {
     arena arena;
     ir_graph *source; /* as the caller wrote it: his names */
     tg_program program;
-    gen_image image;
+    program_image image;
     void **weights; /* [image.n_weights] */
     machine *machine;
     bool on_gpu; /* MPK_MODE_CALLS: addresses are those of GPU `gpu` */
@@ -212,7 +212,7 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
     TRY(engine_pass_options(cx, &p->arena, options, device, 0, &passes));
     TRY(copy_graph(cx, &p->arena, g->ir, &p->source));
     TRY(pass_compile(cx, &p->arena, &passes, 1, &p->source, &n_tokens, &p->program));
-    TRY(gen_image_make(cx, &p->arena, &p->program, &p->image));
+    TRY(image_make(cx, &p->arena, &p->program, &p->image));
     NEW(cx, &p->arena, p->weights, p->image.n_weights + 1);
     NEW(cx, &p->arena, gpu_weights, p->image.n_weights + 1);
     for (uint32_t i = 0; i < p->image.n_weights; i++) {
@@ -380,53 +380,6 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
 {
     CHECK(cx, p->slots && slot < p->n_slots, MPK_EARG, "slot %u of %u", slot, p->n_slots);
     return machine_touch_slot(cx, p->machine, p->slots, slot);
-}
-
-/* ---- objects of another library ---- */
-
-enum { AHEAD = 12, LINE = 64 };
-
-/* Records, and what they point to, lie in no cache if the caller has just looked at other things: both are fetched so
- * many tensors ahead, the records twice as many. */
-static void fetch_record(const mpk_watch *w, uint32_t i)
-{
-    for (uint32_t k = 0; i < w->n && k < sizeof w->read / sizeof *w->read; k++)
-        __builtin_prefetch((const void *)((uintptr_t)w->records[i] + w->read[k]));
-}
-
-static void follow_record(const mpk_watch *w, uint32_t i)
-{
-    if (i >= w->n)
-        return;
-    const char *record = w->records[i];
-    uintptr_t bytes = *(const uintptr_t *)(record + w->follow[0]);
-    __builtin_prefetch((const void *)bytes);
-    __builtin_prefetch((const void *)(bytes + LINE));
-    if (i < w->n_counted)
-        __builtin_prefetch(*(void *const *)(record + w->follow[1]));
-}
-
-static bool is_as_it_was(const mpk_watch *w, uint32_t i, void *list)
-{
-    void *address = NULL;
-    return w->item(list, w->place[i]) == w->items[i] && w->where(&w->records[i], &address) == 0 &&
-           address == w->addresses[i] && (i >= w->n_counted || w->version(&w->records[i]) == w->versions[i]);
-}
-
-uint32_t mpk_first_other(const mpk_watch *w, void *list)
-{
-    uint32_t i = 0;
-    for (; i < 2 * AHEAD; i++)
-        fetch_record(w, i);
-    for (i = 0; i < AHEAD; i++)
-        follow_record(w, i);
-    for (i = 0; i < w->n; i++) {
-        fetch_record(w, i + 2 * AHEAD);
-        follow_record(w, i + AHEAD);
-        if (!is_as_it_was(w, i, list))
-            break;
-    }
-    return i;
 }
 
 /* ---- looking at it ---- */

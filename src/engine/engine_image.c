@@ -238,7 +238,7 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     text_add(&b->code, bytes.at + first + h.block_bytes, h.code_bytes);
     CHECK(cx, !b->code.failed, MPK_ENOMEM, "out of memory for a kernel of %llu bytes",
           (unsigned long long)h.code_bytes);
-    return gen_image_open(cx, &b->arena, bytes.at + first, h.block_bytes, &b->image);
+    return image_open(cx, &b->arena, bytes.at + first, h.block_bytes, &b->image);
 }
 
 mpk_status engine_read_image(mpk_context *cx, const char *path, bool for_running, engine_build *b)

@@ -425,11 +425,11 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     return MPK_OK;
 }
 
-mpk_status gen_source_of_image(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch, gen_whole whole,
-                               gen_source *out)
+mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
+                               gen_whole whole, gen_source *out)
 {
     gen_graph *graphs;
-    const rt_graph *rows = gen_image_table(image->block, RT_GRAPHS);
+    const rt_graph *rows = image_table(image->block, RT_GRAPHS);
     NEW(cx, a, graphs, image->n_graphs);
     for (uint32_t i = 0; i < image->n_graphs; i++)
         graphs[i] = (gen_graph){image->ir[i], rows[i].n_tokens, rows[i].n_jit != 0};

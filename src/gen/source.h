@@ -14,7 +14,7 @@
 
 #include "gen/arch.h"
 #include "gen/device_body.h"
-#include "gen/image.h"
+#include "image/image.h"
 
 /* A text that the library carries with it: a header of src/rt or a file of device/, under the name by which #include
  * asks for it ("rt/rt.h", "tile/task.cuh", "task/silu.cuh", "kernel.cuh").  Ends with name == NULL (generated). */
@@ -71,8 +71,8 @@ typedef enum gen_whole {
 mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs, uint32_t n_workers,
                            const gen_arch *arch, gen_whole whole, gen_source *out);
 /* The kernel for an image: GEN_KERNEL or GEN_CALL. */
-mpk_status gen_source_of_image(mpk_context *cx, arena *a, const gen_image *image, const gen_arch *arch, gen_whole whole,
-                               gen_source *out);
+mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
+                               gen_whole whole, gen_source *out);
 
 /* The text of this name with every #include "x" replaced by the text x, each once: a source of its own.
  * MPK_EVERIFY: there is no such text. */

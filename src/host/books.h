@@ -10,7 +10,7 @@
 #define HOST_BOOKS_H
 
 #include "base/thread.h"
-#include "gen/image.h"
+#include "image/image.h"
 
 /* ---- what a target supplies ---- */
 
@@ -27,10 +27,10 @@ typedef struct host_rings {
 } host_rings;
 
 /* What the program offers: filled in full, all pages free, no slot taken.  ready 0: it takes no requests. */
-void host_find_serving(const gen_image *image, rt_serving *out);
+void host_find_serving(const program_image *image, rt_serving *out);
 /* Have steps filled so that company changes no bit of a request (rt_step_fill_apart).  few_tokens: graphs of at most so
  * many tokens have bodies that give a token the same bits; 0: nothing is done.  MPK_EARG: no graph is so small. */
-mpk_status host_fill_apart(mpk_context *cx, const gen_image *image, uint32_t few_tokens, rt_serving *s);
+mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t few_tokens, rt_serving *s);
 /* Positions that one request may take, as far as the KV pages limit it. */
 uint64_t host_context(const rt_serving *s);
 /* Masks and n_arena for a program that is ready; the addresses stay as they are.  waiting: entries of the request ring,

@@ -89,7 +89,7 @@ static fake *fake_open(mpk_context *cx, const machine_def *def)
     r->token_arena = calloc(r->n_arena, sizeof *r->token_arena);
     r->bell = &f->bell;
     f->block.n_workers = 1;
-    check_ok(cx, machine_begin(cx, &f->base, def, &(gen_image){.block = &f->block}, &s, r));
+    check_ok(cx, machine_begin(cx, &f->base, def, &(program_image){.block = &f->block}, &s, r));
     return f;
 }
 

@@ -6,7 +6,7 @@
 
 /* ---- for targets ---- */
 
-mpk_status machine_begin(mpk_context *cx, machine *m, const machine_def *def, const gen_image *image,
+mpk_status machine_begin(mpk_context *cx, machine *m, const machine_def *def, const program_image *image,
                          const rt_serving *s, const host_rings *rings)
 {
     m->def = def;
@@ -57,7 +57,7 @@ static const char *name_of(const machine *m, const rt_graph *g, const rt_fault *
 {
     if (f->task >= g->n_tasks)
         return "nothing in particular";
-    const rt_task *tasks = gen_image_table(m->image.block, RT_TASKS);
+    const rt_task *tasks = image_table(m->image.block, RT_TASKS);
     rt_u32 op = tasks[g->first_task + f->task].op;
     str name = op == RT_NONE ? STR("an empty task") : m->image.ir[f->graph]->ops.at[op].name;
     snprintf(words, 128, "task %u (%.*s)", f->task, STR_ARG(name));
@@ -68,7 +68,7 @@ mpk_status machine_say_fault(mpk_context *cx, const machine *m, const rt_fault *
 {
     char words[128];
     CHECK(cx, f->graph < m->image.n_graphs, MPK_EDEVICE, "the machine failed, and its fault record is damaged");
-    const rt_graph *g = (const rt_graph *)gen_image_table(m->image.block, RT_GRAPHS) + f->graph;
+    const rt_graph *g = (const rt_graph *)image_table(m->image.block, RT_GRAPHS) + f->graph;
     if (f->kind == RT_STALL)
         FAIL(cx, MPK_ESTALLED,
              "the machine made no progress: worker %u, graph for %u tokens, run %u: %s waits for event %u, which was "

@@ -72,14 +72,14 @@ typedef struct machine_def {
 /* The part of a target's machine that all share. */
 struct machine {
     const machine_def *def;
-    gen_image image; /* its tables are borrowed until machine_stop */
+    program_image image; /* its tables are borrowed until machine_stop */
     host_books books;
 };
 
 /* ---- for targets ---- */
 
 /* Begin and end the shared part.  rings as in host_books_open. */
-mpk_status machine_begin(mpk_context *cx, machine *m, const machine_def *def, const gen_image *image,
+mpk_status machine_begin(mpk_context *cx, machine *m, const machine_def *def, const program_image *image,
                          const rt_serving *s, const host_rings *rings);
 void machine_end(machine *m);
 /* Make something new for the host known: machine_drain looks. */

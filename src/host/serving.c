@@ -6,7 +6,7 @@
 #include "host/books.h"
 
 /* Look up a tensor by name and check its shape: dims of -1 match anything.  RT_NOWHERE if it is not there or not so. */
-static rt_u64 find_step(const gen_image *image, uint32_t graph, const char *name, ir_dtype dtype, uint32_t rank,
+static rt_u64 find_step(const program_image *image, uint32_t graph, const char *name, ir_dtype dtype, uint32_t rank,
                         int64_t d0, int64_t d1)
 {
     const ir_graph *g = image->ir[graph];
@@ -26,9 +26,9 @@ static int64_t dim_of(const ir_graph *g, const char *name, uint32_t axis)
 }
 
 /* The step tensors of one graph, as model.h names them. */
-static void find_tensors(const gen_image *image, uint32_t graph, rt_serving *s)
+static void find_tensors(const program_image *image, uint32_t graph, rt_serving *s)
 {
-    const rt_graph *g = (const rt_graph *)gen_image_table(image->block, RT_GRAPHS) + graph;
+    const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;
     int64_t T = g->n_tokens, R = g->n_rows;
     s->tokens = find_step(image, graph, "tokens", IR_I32, 1, T, 0);
     s->positions = find_step(image, graph, "positions", IR_I32, 1, T, 0);
@@ -50,10 +50,10 @@ static bool same_places(const rt_serving *a, const rt_serving *b)
 }
 
 /* Of the largest graph, which is the last. */
-static void find_sizes(const gen_image *image, rt_serving *s)
+static void find_sizes(const program_image *image, rt_serving *s)
 {
     uint32_t n = image->n_graphs - 1;
-    const rt_graph *last = (const rt_graph *)gen_image_table(image->block, RT_GRAPHS) + n;
+    const rt_graph *last = (const rt_graph *)image_table(image->block, RT_GRAPHS) + n;
     const ir_graph *ir = image->ir[n];
     s->max_tokens = last->n_tokens;
     s->max_rows = last->n_rows;
@@ -68,9 +68,9 @@ static void find_sizes(const gen_image *image, rt_serving *s)
 }
 
 /* Every graph must keep the step tensors at the same places. */
-void host_find_serving(const gen_image *image, rt_serving *out)
+void host_find_serving(const program_image *image, rt_serving *out)
 {
-    const rt_graph *graphs = gen_image_table(image->block, RT_GRAPHS);
+    const rt_graph *graphs = image_table(image->block, RT_GRAPHS);
     rt_serving s = {0}, other = {0};
     find_tensors(image, image->n_graphs - 1, &s);
     find_sizes(image, &s);
@@ -84,9 +84,9 @@ void host_find_serving(const gen_image *image, rt_serving *out)
     *out = s;
 }
 
-mpk_status host_fill_apart(mpk_context *cx, const gen_image *image, uint32_t few_tokens, rt_serving *s)
+mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t few_tokens, rt_serving *s)
 {
-    const rt_graph *graphs = gen_image_table(image->block, RT_GRAPHS);
+    const rt_graph *graphs = image_table(image->block, RT_GRAPHS);
     for (uint32_t i = 0; few_tokens && i < image->n_graphs && graphs[i].n_tokens <= few_tokens; i++) {
         s->few_tokens = graphs[i].n_tokens;
         s->few_rows = graphs[i].n_rows;

@@ -3,37 +3,37 @@
  * The block holds no address: the same bytes are what `mpk compile` writes to a file and what a target runs.  Of the
  * compiler nothing else is needed: the tensor programs travel in it as text.
  */
-#ifndef GEN_IMAGE_H
-#define GEN_IMAGE_H
+#ifndef IMAGE_IMAGE_H
+#define IMAGE_IMAGE_H
 
 #include "rt/rt.h"
 #include "tgraph/program.h"
 
-typedef struct gen_image {
+typedef struct program_image {
     const rt_header *block; /* block->n_bytes bytes, 64-byte aligned */
     uint32_t n_graphs;
     const ir_graph **ir;     /* [n_graphs] */
     const tg_place **places; /* [n_graphs][ir->tensors.n] */
     uint32_t n_weights;
     const tg_weight *weights;
-} gen_image;
+} program_image;
 
 /* Lay out a compiled program.  The block is allocated from a; tensor programs and weights are borrowed from p.
  * MPK_ELIMIT: more tasks, events or elements along an axis than the descriptors can number. */
-mpk_status gen_image_make(mpk_context *cx, arena *a, const tg_program *p, gen_image *out);
+mpk_status image_make(mpk_context *cx, arena *a, const tg_program *p, program_image *out);
 
 /* Take the bytes of an image from a file.  Nothing in them is believed: sizes, ranges and the checksum are checked, the
  * tensor programs are parsed and verified, and the task graphs are proved as after compilation, so that whatever passes
  * runs without touching memory that is not its own, without a race and without a deadlock.  The bytes are copied.
  * MPK_EFORMAT, MPK_EVERIFY, with what is wrong. */
-mpk_status gen_image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, gen_image *out);
+mpk_status image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, program_image *out);
 
 /* The first entry of a section, and how many it has. */
-static inline const void *gen_image_table(const rt_header *h, unsigned section)
+static inline const void *image_table(const rt_header *h, unsigned section)
 {
     return (const char *)h + h->sections[section].offset;
 }
-static inline uint64_t gen_image_count(const rt_header *h, unsigned section)
+static inline uint64_t image_count(const rt_header *h, unsigned section)
 {
     return h->sections[section].count;
 }

@@ -4,7 +4,7 @@
  * table that it points into; then the task graphs are built again from the tables and proved by the compiler's own
  * verifiers.  Cost: linear, plus the proofs.
  */
-#include "gen/image.h"
+#include "image/image.h"
 
 #include "base/thread.h"
 #include "ir/op.h"
@@ -249,12 +249,12 @@ static mpk_status write_block(mpk_context *cx, arena *a, const tg_program *p, co
     return MPK_OK;
 }
 
-mpk_status gen_image_make(mpk_context *cx, arena *a, const tg_program *p, gen_image *out)
+mpk_status image_make(mpk_context *cx, arena *a, const tg_program *p, program_image *out)
 {
     CHECK(cx, p->n_graphs && p->n_graphs <= RT_MAX_GRAPHS && p->n_workers && p->n_workers <= RT_MAX_WORKERS, MPK_ELIMIT,
           "a program of %u graphs for %u workers; at most %d graphs and %d workers", p->n_graphs, p->n_workers,
           RT_MAX_GRAPHS, RT_MAX_WORKERS);
-    gen_image image = {.n_graphs = p->n_graphs, .n_weights = p->n_weights, .weights = p->weights};
+    program_image image = {.n_graphs = p->n_graphs, .n_weights = p->n_weights, .weights = p->weights};
     writer w = {0};
     text *sources;
     NEW(cx, a, sources, p->n_graphs);
@@ -302,14 +302,14 @@ static mpk_status check_header(mpk_context *cx, const rt_header *h, size_t n)
     for (unsigned i = 0; i < RT_AREAS; i++)
         CHECK(cx, h->area_bytes[i] <= UINT64_C(1) << 46, MPK_EFORMAT, "the image asks for %llu bytes of memory",
               (unsigned long long)h->area_bytes[i]);
-    uint64_t graphs = gen_image_count(h, RT_GRAPHS);
+    uint64_t graphs = image_count(h, RT_GRAPHS);
     CHECK(cx, graphs && graphs <= RT_MAX_GRAPHS, MPK_EFORMAT, "the image has %llu graphs", (unsigned long long)graphs);
     return MPK_OK;
 }
 
 static bool inside(const rt_header *h, unsigned section, uint64_t first, uint64_t n)
 {
-    uint64_t count = gen_image_count(h, section);
+    uint64_t count = image_count(h, section);
     return first <= count && n <= count - first;
 }
 
@@ -325,12 +325,12 @@ static mpk_status check_ranges(mpk_context *cx, const rt_header *h, const rt_gra
 }
 
 /* The weights' table as the compiler gave it. */
-static mpk_status read_weights(mpk_context *cx, arena *a, const rt_header *h, gen_image *image)
+static mpk_status read_weights(mpk_context *cx, arena *a, const rt_header *h, program_image *image)
 {
-    const rt_weight *from = gen_image_table(h, RT_NAMES);
-    const char *names = gen_image_table(h, RT_TEXT);
+    const rt_weight *from = image_table(h, RT_NAMES);
+    const char *names = image_table(h, RT_TEXT);
     tg_weight *to;
-    image->n_weights = (uint32_t)gen_image_count(h, RT_NAMES);
+    image->n_weights = (uint32_t)image_count(h, RT_NAMES);
     NEW(cx, a, to, image->n_weights);
     for (uint32_t i = 0; i < image->n_weights; i++) {
         CHECK(cx,
@@ -353,10 +353,10 @@ static bool same_shape(const tg_weight *w, const ir_tensor *t)
            memcmp(w->dims, t->dims, t->rank * sizeof *t->dims) == 0;
 }
 
-static mpk_status read_places(mpk_context *cx, arena *a, const rt_header *h, const rt_graph *g, gen_image *image,
+static mpk_status read_places(mpk_context *cx, arena *a, const rt_header *h, const rt_graph *g, program_image *image,
                               uint32_t index)
 {
-    const rt_place *from = (const rt_place *)gen_image_table(h, RT_PLACES) + g->first_place;
+    const rt_place *from = (const rt_place *)image_table(h, RT_PLACES) + g->first_place;
     const ir_graph *ir = image->ir[index];
     tg_place *to;
     CHECK(cx, g->n_places == ir->tensors.n && g->n_ops == ir->ops.n, MPK_EFORMAT,
@@ -401,7 +401,7 @@ static bool fits_axes(const ir_graph *ir, const ir_op *op, const rt_task *task)
 static mpk_status read_task(mpk_context *cx, const rt_header *h, const rt_graph *g, const ir_graph *ir, uint32_t t,
                             tg_task *to)
 {
-    const rt_task *from = (const rt_task *)gen_image_table(h, RT_TASKS) + g->first_task + t;
+    const rt_task *from = (const rt_task *)image_table(h, RT_TASKS) + g->first_task + t;
     CHECK(cx,
           from->depends < g->n_events && from->triggers < g->n_events &&
               (from->worker == RT_NONE || from->worker < h->n_workers),
@@ -425,7 +425,7 @@ static mpk_status read_task(mpk_context *cx, const rt_header *h, const rt_graph 
 
 static mpk_status check_ops(mpk_context *cx, const rt_header *h, const rt_graph *g, const ir_graph *ir)
 {
-    const rt_op *ops = (const rt_op *)gen_image_table(h, RT_OPS) + g->first_op;
+    const rt_op *ops = (const rt_op *)image_table(h, RT_OPS) + g->first_op;
     for (uint32_t i = 0; i < g->n_ops; i++) {
         const ir_tensor *t = &ir->tensors.at[ir->ops.at[i].out[0]];
         CHECK(cx, ops[i].rank == t->rank && ops[i].live == (rt_u32)t->live, MPK_EFORMAT,
@@ -437,7 +437,7 @@ static mpk_status check_ops(mpk_context *cx, const rt_header *h, const rt_graph 
 /* The event table must say what follows from the tasks. */
 static mpk_status check_events(mpk_context *cx, const rt_header *h, const rt_graph *g, const tg_graph *tg)
 {
-    const rt_event *events = (const rt_event *)gen_image_table(h, RT_EVENTS) + g->first_event;
+    const rt_event *events = (const rt_event *)image_table(h, RT_EVENTS) + g->first_event;
     uint32_t n_jit = 0;
     for (uint32_t e = 0; e < g->n_events; e++) {
         const rt_event *x = &events[e];
@@ -461,11 +461,11 @@ static mpk_status check_events(mpk_context *cx, const rt_header *h, const rt_gra
 /* Each AOT task stands once in the list of its worker, in rising order. */
 static mpk_status check_lists(mpk_context *cx, const rt_header *h, const rt_graph *g, const tg_graph *tg)
 {
-    const rt_range *ranges = (const rt_range *)gen_image_table(h, RT_RANGES) + g->first_range;
-    const rt_u32 *lists = gen_image_table(h, RT_LISTS);
+    const rt_range *ranges = (const rt_range *)image_table(h, RT_RANGES) + g->first_range;
+    const rt_u32 *lists = image_table(h, RT_LISTS);
     uint64_t listed = 0, aot = 0;
     for (uint32_t w = 0; w < h->n_workers; w++) {
-        CHECK(cx, ranges[w].first <= ranges[w].last && ranges[w].last <= gen_image_count(h, RT_LISTS), MPK_EFORMAT,
+        CHECK(cx, ranges[w].first <= ranges[w].last && ranges[w].last <= image_count(h, RT_LISTS), MPK_EFORMAT,
               "the list of worker %u lies outside of the image", w);
         for (uint32_t i = ranges[w].first; i < ranges[w].last; i++, listed++)
             CHECK(cx,
@@ -496,7 +496,7 @@ static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, cons
     TRY(tg_fill_events(cx, tg));
     TRY(check_events(cx, h, g, tg));
     TRY(check_lists(cx, h, g, tg));
-    const rt_event *events = (const rt_event *)gen_image_table(h, RT_EVENTS) + g->first_event;
+    const rt_event *events = (const rt_event *)image_table(h, RT_EVENTS) + g->first_event;
     for (uint32_t e = 0; e < g->n_events; e++)
         tg->events[e].first_out = events[e].first;
     tg->out_tasks = NULL;
@@ -505,10 +505,10 @@ static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, cons
     return MPK_OK;
 }
 
-static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, gen_image *image, uint32_t index)
+static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, program_image *image, uint32_t index)
 {
-    const rt_graph *g = (const rt_graph *)gen_image_table(h, RT_GRAPHS) + index;
-    const char *texts = gen_image_table(h, RT_TEXT);
+    const rt_graph *g = (const rt_graph *)image_table(h, RT_GRAPHS) + index;
+    const char *texts = image_table(h, RT_TEXT);
     ir_graph *ir = NULL;
     tg_graph *tg = NULL;
     TRY(check_ranges(cx, h, g, index));
@@ -531,7 +531,7 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, gen_
 
 /* Graphs are read side by side, each into an arena of its own. */
 typedef struct reading {
-    gen_image *image;
+    program_image *image;
     arena *arenas; /* [n_graphs] */
 } reading;
 
@@ -542,16 +542,16 @@ static mpk_status read_one(mpk_context *cx, void *user, uint32_t i)
     return MPK_OK;
 }
 
-mpk_status gen_image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, gen_image *out)
+mpk_status image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, program_image *out)
 {
     CHECK(cx, n >= sizeof(rt_header), MPK_EFORMAT, "the image has %zu bytes, not even a header", n);
     char *block;
-    gen_image image = {0};
+    program_image image = {0};
     NEW(cx, a, block, n);
     memcpy(block, bytes, n);
     image.block = (const rt_header *)block;
     TRY(check_header(cx, image.block, n));
-    image.n_graphs = (uint32_t)gen_image_count(image.block, RT_GRAPHS);
+    image.n_graphs = (uint32_t)image_count(image.block, RT_GRAPHS);
     NEW(cx, a, image.ir, image.n_graphs);
     NEW(cx, a, image.places, image.n_graphs);
     TRY(read_weights(cx, a, image.block, &image));

@@ -8,7 +8,7 @@
 #include "cpu/body.h"
 #include "cpu/cpu.h"
 
-enum { RANDOM_GRAPHS = 800, MOST_CUTS = 4 };
+enum { RANDOM_GRAPHS = 1200, MOST_CUTS = 4 };
 
 static mpk_context cx;
 static uint64_t seed;
@@ -74,14 +74,15 @@ static void run(const instance *t, const cpu_body *body, uint64_t *state)
         }
         cuts[i][n[i]] = end;
     }
-    for (uint32_t i = 0; i < out->rank;) {
-        ir_box box;
+    uint32_t i;
+    do {
+        ir_box box = {0};
         for (i = 0; i < out->rank; i++)
             box.lo[i] = cuts[i][at[i]], box.hi[i] = cuts[i][at[i] + 1];
         run_box(t, body, &box);
         for (i = 0; i < out->rank && ++at[i] == n[i]; i++)
             at[i] = 0;
-    }
+    } while (i < out->rank);
 }
 
 static double tolerance(const op_view *v)
@@ -96,8 +97,8 @@ static void compare(const instance *t, const instance *with, const char *what, c
         const ir_tensor *out = &t->g->tensors.at[t->op->out[o]];
         const op_view *a = &t->call.out[o], *b = &with->call.out[o];
         int64_t n = ir_elements(out);
-        if (out->dtype == IR_I32) {
-            assert_memory_equal(a->data, b->data, (size_t)n * 4);
+        if (out->dtype == IR_I32 || out->dtype == IR_I64 || out->dtype == IR_BOOL) {
+            assert_memory_equal(a->data, b->data, (size_t)ir_row_bytes(out->dtype, n));
             continue;
         }
         double range = 1e-3, worst = 0;
@@ -131,7 +132,7 @@ static int check_graph(const char *source)
     ir_graph *g;
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
     const ir_tensor *out = &g->tensors.at[g->ops.at[0].out[0]];
-    uint32_t live = choose(&state, 3) ? UINT32_MAX : (uint32_t)(1 + choose(&state, out->dims[0]));
+    uint32_t live = choose(&state, 3) ? UINT32_MAX : (uint32_t)(1 + choose(&state, out->rank ? out->dims[0] : 1));
     instance ref, first = {0};
     make(&a, g, fill, live, &ref);
     run(&ref, NULL, NULL);
@@ -271,6 +272,85 @@ static void add_argmax(text *t, uint64_t *state)
     text_print(t, choose(state, 2) ? "%%y = argmax(%%x)\n" : "%%y, %%i = argmax_partial(%%x) {parts = 7}\n");
 }
 
+/* Some axes, most of them short; rank at most `rank`. */
+static void add_shape(text *t, uint64_t *state, uint32_t rank)
+{
+    for (uint32_t i = 0; i < rank; i++)
+        text_print(t, "%s%d", i ? ", " : "", 1 + (int)choose(state, choose(state, 3) ? 5 : 40));
+}
+
+/* Inputs of shapes that broadcast, each under its name and with a dtype of its own. */
+static void add_broadcast(text *t, uint64_t *state, int inputs, const char *dtype)
+{
+    int64_t dims[4], rank = 1 + choose(state, 4), most = rank < 3 ? 700 : 30;
+    for (int64_t i = 0; i < rank; i++)
+        dims[i] = 1 + choose(state, choose(state, 2) ? 4 : most);
+    for (int k = 0; k < inputs; k++) {
+        text_print(t, "input %%x%d : %s[", k, dtype ? dtype : pick(state, floats, 3));
+        for (int64_t i = k ? choose(state, rank) : 0, first = i; i < rank; i++)
+            text_print(t, "%s%d", i > first ? ", " : "", k && !choose(state, 4) ? 1 : (int)dims[i]);
+        text_print(t, "]\n");
+    }
+}
+
+static void add_map(text *t, uint64_t *state)
+{
+    static const char *const expressions[] = {
+        "x0 * sigmoid(x1) + exp(min(x2, 4)) - tanh(x0 * 3)",
+        "t0 = x0 - x1; where(lnot(t0 < x2), t0 / (1 + abs(x2)), sqrt(abs(t0)) * erf(x1))",
+        "max(x0, 0)",
+        "bf16(x0 + x1) * f16(x2) + square(-x0)",
+        "where(land(x0 <= x1, x1 != x2), x0, floor(x1 * 4)) + rsqrt(square(x2) + 1)",
+        "sin(x0) + pow(abs(x1), x2) + reciprocal(2 + square(x2))",
+        "where(lor(isnan(x0), x1 >= 0.5), x2 == x2, lxor(x1 > 0, isfinite(x0))) + 0.5",
+        "min(max(x0, -1), 1) + (x1 < x2)",
+    };
+    add_broadcast(t, state, 3, NULL);
+    text_print(t, "%%y = map(%%x0, %%x1, %%x2) {expr = \"%s\"}\n", pick(state, expressions, 8));
+}
+
+static void add_element(text *t, uint64_t *state)
+{
+    static const char *const unary[] = {"gelu(%x0) {tanh = 1}", "gelu(%x0)", "silu(%x0)"};
+    static const char *const binary[] = {"add(%x0, %x1)", "mul(%x0, %x1)"};
+    bool two = choose(state, 2);
+    add_broadcast(t, state, 1 + two, pick(state, floats, 3));
+    text_print(t, "%%y = %s\n", pick(state, two ? binary : unary, two ? 2 : 3));
+}
+
+static void add_norm(text *t, uint64_t *state)
+{
+    int groups = 1 + (int)choose(state, 4), channels = groups * (1 + (int)choose(state, 6)),
+        kind = (int)choose(state, 4);
+    int n = kind == 1 ? channels : 1 + (int)choose(state, 700);
+    text_print(t, "input %%x : %s[%d, ", pick(state, floats, 3), 1 + (int)choose(state, 5));
+    if (kind == 1) {
+        text_print(t, "%d, ", channels);
+        add_shape(t, state, 2);
+    } else {
+        text_print(t, "3, %d", n);
+    }
+    text_print(t, "] live=tokens\nconst %%w : %s[%d]\nconst %%b : %s[%d]\n", pick(state, floats, 3), n,
+               pick(state, floats, 3), n);
+    const char *weight = choose(state, 2) ? "%w" : "_", *bias = choose(state, 2) ? "%b" : "_";
+    if (kind == 0)
+        text_print(t, "%%y = layer_norm(%%x, %s, %s) {eps = 1e-05}\n", weight, bias);
+    else if (kind == 1)
+        text_print(t, "%%y = group_norm(%%x, %s, %s) {groups = %d}\n", weight, bias, groups);
+    else
+        text_print(t, "%%y = %s(%%x)\n", kind == 2 ? "softmax" : "log_softmax");
+}
+
+static void add_reduce(text *t, uint64_t *state)
+{
+    static const char *const kinds[] = {"sum", "mean", "max", "min"};
+    static const char *const axes[] = {"0", "3", "1, 2", "2, 3", "0, 2", "1, 3", "0, 1, 2, 3", "3, 1, 2"};
+    text_print(t, "input %%x : %s[", pick(state, floats, 3));
+    add_shape(t, state, 4);
+    text_print(t, "]\n%%y = reduce(%%x) {axes = [%s], kind = \"%s\", keep = %d}\n", pick(state, axes, 8),
+               pick(state, kinds, 4), (int)choose(state, 2));
+}
+
 static bool has_body(const char *op)
 {
     for (const cpu_body *const *b = cpu_body_table; *b; b++)
@@ -293,11 +373,13 @@ static void test_random(void **unused)
 {
     (void)unused;
     void (*const add[])(text *, uint64_t *) = {add_linear,  add_expert_linear, add_attention, add_rms_norm,
-                                               add_rope_kv, add_linear,        add_argmax,    add_expert_linear};
+                                               add_rope_kv, add_linear,        add_argmax,    add_expert_linear,
+                                               add_map,     add_element,       add_norm,      add_reduce};
+    const int kinds = sizeof add / sizeof *add;
     uint64_t state = 0;
     for (int i = 0; i < RANDOM_GRAPHS; i++) {
         text t = {0};
-        add[i % 8](&t, &state);
+        add[i % kinds](&t, &state);
         assert_false(t.failed);
         if (!check_graph(t.at) && cpu_features() & CPU_AVX2)
             fail_msg("no fast body takes\n%s", t.at);

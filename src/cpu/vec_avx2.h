@@ -12,6 +12,7 @@
 /* Register blocks for 16 registers; a vector takes two. */
 enum { V_PANEL_TOKENS = 2, V_PANEL_ROWS = 3, V_DIRECT_ROWS_1 = 4, V_DIRECT_ROWS_2 = 2, V_DIRECT_ROWS_4 = 1 };
 enum { V_QUERIES = 4 };
+enum { V_TILE_ROWS = 6, V_TILE_VECTORS = 1 };
 
 typedef struct vf {
     __m256 a, b; /* lanes 0 to 7, 8 to 15 */
@@ -220,6 +221,41 @@ V_INLINE void v_transpose(const vf in[16], vf out[16])
         for (int i = 0; i < 8; i++)
             *(row ? &out[column + i].b : &out[column + i].a) = to[i];
     }
+}
+
+typedef struct vd {
+    __m256d a, b, c, d; /* four lanes each */
+} vd;
+V_INLINE vd vd_set(double x)
+{
+    return (vd){_mm256_set1_pd(x), _mm256_set1_pd(x), _mm256_set1_pd(x), _mm256_set1_pd(x)};
+}
+V_INLINE vd vd_wide(vf x)
+{
+    return (vd){_mm256_cvtps_pd(_mm256_castps256_ps128(x.a)), _mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)),
+                _mm256_cvtps_pd(_mm256_castps256_ps128(x.b)), _mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1))};
+}
+V_INLINE vf vd_narrow(vd x)
+{
+    return (vf){_mm256_set_m128(_mm256_cvtpd_ps(x.b), _mm256_cvtpd_ps(x.a)),
+                _mm256_set_m128(_mm256_cvtpd_ps(x.d), _mm256_cvtpd_ps(x.c))};
+}
+V_INLINE vd vd_add(vd x, vd y)
+{
+    return (vd){_mm256_add_pd(x.a, y.a), _mm256_add_pd(x.b, y.b), _mm256_add_pd(x.c, y.c), _mm256_add_pd(x.d, y.d)};
+}
+V_INLINE vd vd_sub(vd x, vd y)
+{
+    return (vd){_mm256_sub_pd(x.a, y.a), _mm256_sub_pd(x.b, y.b), _mm256_sub_pd(x.c, y.c), _mm256_sub_pd(x.d, y.d)};
+}
+V_INLINE vd vd_fma(vd x, vd y, vd z)
+{
+    return (vd){_mm256_fmadd_pd(x.a, y.a, z.a), _mm256_fmadd_pd(x.b, y.b, z.b), _mm256_fmadd_pd(x.c, y.c, z.c),
+                _mm256_fmadd_pd(x.d, y.d, z.d)};
+}
+V_INLINE __m256d vd_quarter(vd x)
+{
+    return _mm256_add_pd(_mm256_add_pd(x.a, x.c), _mm256_add_pd(x.b, x.d));
 }
 
 #endif

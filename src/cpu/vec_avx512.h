@@ -15,7 +15,8 @@
 
 /* Tokens and rows of a register block: a panel's accumulators, and what is left for operands, fill 32 registers. */
 enum { V_PANEL_TOKENS = 4, V_PANEL_ROWS = 6, V_DIRECT_ROWS_1 = 8, V_DIRECT_ROWS_2 = 8, V_DIRECT_ROWS_4 = 4 };
-enum { V_QUERIES = 8 }; /* queries whose scores are computed together */
+enum { V_QUERIES = 8 };                       /* queries whose scores are computed together */
+enum { V_TILE_ROWS = 8, V_TILE_VECTORS = 3 }; /* of a product's register block */
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -198,6 +199,41 @@ V_INLINE void v_transpose(const vf in[16], vf out[16])
         out[4 + j] = _mm512_shuffle_f32x4(high0, high1, 0x88);
         out[12 + j] = _mm512_shuffle_f32x4(high0, high1, 0xdd);
     }
+}
+
+/* Sixteen doubles, for sums that must not lose digits. */
+typedef struct vd {
+    __m512d a, b; /* lanes 0 to 7, 8 to 15 */
+} vd;
+V_INLINE vd vd_set(double x)
+{
+    return (vd){_mm512_set1_pd(x), _mm512_set1_pd(x)};
+}
+V_INLINE vd vd_wide(vf x)
+{
+    return (vd){_mm512_cvtps_pd(_mm512_castps512_ps256(x)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1))};
+}
+V_INLINE vf vd_narrow(vd x)
+{
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(x.a)), _mm512_cvtpd_ps(x.b), 1);
+}
+V_INLINE vd vd_add(vd x, vd y)
+{
+    return (vd){_mm512_add_pd(x.a, y.a), _mm512_add_pd(x.b, y.b)};
+}
+V_INLINE vd vd_sub(vd x, vd y)
+{
+    return (vd){_mm512_sub_pd(x.a, y.a), _mm512_sub_pd(x.b, y.b)};
+}
+V_INLINE vd vd_fma(vd x, vd y, vd z)
+{
+    return (vd){_mm512_fmadd_pd(x.a, y.a, z.a), _mm512_fmadd_pd(x.b, y.b, z.b)};
+}
+/* Sixteen lanes to four: the first two steps of a sum. */
+V_INLINE __m256d vd_quarter(vd x)
+{
+    __m512d eight = _mm512_add_pd(x.a, x.b);
+    return _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd(eight, 1));
 }
 
 #endif

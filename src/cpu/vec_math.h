@@ -33,6 +33,14 @@ V_INLINE float v_sum(vf a)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
+/* The same tree over doubles. */
+V_INLINE double vd_sum(vd a)
+{
+    __m256d four = vd_quarter(a);
+    __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
 /* The largest lane; what it is if a lane is NaN is not said. */
 V_INLINE float v_greatest(vf a)
 {
@@ -84,11 +92,10 @@ static inline bool row_is_float(ir_dtype dtype)
 
 /* ---- functions ---- */
 
-/* e^x within 2 units of the last place; 0 below -87.3 (no subnormals), infinity above 88.3, NaN for NaN.
- * x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor polynomial; ln 2 in two parts so that r is nearly exact. */
-V_INLINE vf v_exp(vf x)
+/* e^x / 2^n.  x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor polynomial; ln 2 in two parts so that r is nearly
+ * exact. */
+V_INLINE vf v_exp_part(vf x, vf n)
 {
-    vf n = v_round(v_mul(x, v_set(1.44269504f)));
     vf r = v_fma(n, v_set(-0.693145752f), x);
     r = v_fma(n, v_set(-1.42860677e-6f), r);
     vf p = v_fma(r, v_set(1.0f / 5040), v_set(1.0f / 720));
@@ -97,10 +104,27 @@ V_INLINE vf v_exp(vf x)
     p = v_fma(r, p, v_set(1.0f / 6));
     p = v_fma(r, p, v_set(0.5f));
     p = v_fma(r, p, v_set(1.0f));
-    p = v_fma(r, p, v_set(1.0f));
-    vf y = v_scale(p, n);
+    return v_fma(r, p, v_set(1.0f));
+}
+
+/* e^x within 2 units of the last place; 0 below -87.3 (no subnormals), infinity above 88.3, NaN for NaN. */
+V_INLINE vf v_exp(vf x)
+{
+    vf n = v_round(v_mul(x, v_set(1.44269504f)));
+    vf y = v_scale(v_exp_part(x, n), n);
     y = v_select_less(x, v_set(-87.3f), v_zero(), y);
     return v_select_less(v_set(88.3f), x, v_set(INFINITY), y);
+}
+
+/* The same over all of fp32: subnormals below, infinity only where e^x is.  2^n is multiplied in two steps. */
+V_INLINE vf v_exp_wide(vf x)
+{
+    x = v_select_less(x, v_set(-105), v_set(-105), x);
+    x = v_select_less(v_set(89.5f), x, v_set(89.5f), x);
+    vf n = v_round(v_mul(x, v_set(1.44269504f))), half = v_round(v_mul(n, v_set(0.5f)));
+    vf y = v_exp_part(x, n);
+    y = v_mul(y, v_scale(v_set(1), half));
+    return v_mul(y, v_scale(v_set(1), v_sub(n, half)));
 }
 
 /* x / (1 + e^-x) */
@@ -117,14 +141,53 @@ V_INLINE vf v_gelu_tanh(vf x)
     return v_div(x, v_add(v_set(1), v_exp(v_mul(v_set(-2), u))));
 }
 
-/* 0.5 x (1 + erf(x / sqrt 2)): by the C library, lane by lane; models that use it are few. */
+/* A polynomial in x, the coefficient of its highest power first. */
+V_INLINE vf v_polynomial(vf x, const float *coefficients, int n)
+{
+    vf y = v_set(coefficients[0]);
+#pragma GCC unroll 16
+    for (int i = 1; i < n; i++)
+        y = v_fma(y, x, v_set(coefficients[i]));
+    return y;
+}
+
+V_INLINE vf v_abs(vf x)
+{
+    return v_max(x, v_sub(v_zero(), x));
+}
+
+/* Within 2e-7.  Below 1 a polynomial in x^2 times x; above, 1 - e^p(x), where p approximates log erfc to 4, beyond
+ * which fp32 knows only 1.  Coefficients are minimax fits. */
+V_INLINE vf v_erf(vf x)
+{
+    static const float near[] = {7.8891193e-05f, -0.000802084105f, 0.00518953521f, -0.0268544443f,
+                                 0.112836003f,   -0.37612626f,     1.12837911f};
+    static const float far[] = {-2.14961128e-05f, 0.00043910637f, -0.00419361098f, 0.025178967f,
+                                -0.10837248f,     -0.633262634f,  -1.12955678f,    0.00018344415f};
+    vf a = v_abs(x), held = v_select_less(v_set(4), a, v_set(4), a);
+    vf low = v_mul(x, v_polynomial(v_mul(x, x), near, 7));
+    vf high = v_sub(v_set(1), v_exp(v_polynomial(held, far, 8)));
+    high = v_select_less(x, v_zero(), v_sub(v_zero(), high), high);
+    return v_select_less(a, v_set(1), low, high);
+}
+
+/* Within 2e-7, relative too.  Below 0.625 a polynomial; above, 1 - 2 / (e^2x + 1). */
+V_INLINE vf v_tanh(vf x)
+{
+    static const float near[] = {0.00229950668f, -0.00835061353f, 0.0217712317f,
+                                 -0.0539595895f, 0.133333057f,    -0.333333343f};
+    vf a = v_abs(x), square = v_mul(x, x);
+    vf low = v_fma(v_mul(x, square), v_polynomial(square, near, 6), x);
+    vf high = v_sub(v_set(1), v_div(v_set(2), v_add(v_exp(v_add(a, a)), v_set(1))));
+    high = v_select_less(x, v_zero(), v_sub(v_zero(), high), high);
+    return v_select_less(a, v_set(0.625f), low, high);
+}
+
+/* 0.5 x (1 + erf(x / sqrt 2)) */
 V_INLINE vf v_gelu(vf x)
 {
-    float lanes[16];
-    v_store(lanes, x);
-    for (int i = 0; i < 16; i++)
-        lanes[i] = 0.5f * lanes[i] * (1 + erff(lanes[i] * 0.707106781f));
-    return v_load(lanes);
+    vf half = v_mul(v_set(0.5f), x);
+    return v_fma(half, v_erf(v_mul(x, v_set(0.707106781f))), half);
 }
 
 #endif

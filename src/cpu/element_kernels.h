@@ -1,0 +1,454 @@
+/* element_kernels.h - fast bodies of element-wise operators: map, add, mul, gelu and silu.
+ *
+ * A box becomes rows: axes that all operands step through evenly are taken as one.  A row is computed in runs of
+ * ELEMENT_RUN elements, a loop over the run for each step of the expression, so that what lies between the steps stays
+ * in the first cache.  Rows of f32 with stride 1 are read and written where they lie.
+ *
+ * Values are floats, or truths of four bytes.  Each loop rounds as the reference code does, but for exp, tanh, erf and
+ * sigmoid, which are those of vec_math.h.  An element's bits depend on that element alone.
+ */
+#ifndef CPU_ELEMENT_KERNELS_H
+#define CPU_ELEMENT_KERNELS_H
+
+#include "cpu/vec_math.h"
+#include "op/map_program.h"
+#include "op/walk.h"
+
+enum { ELEMENT_RUN = 256, ELEMENT_OPERANDS = IR_MAX_INPUTS + 1 };
+
+/* Elements of a run. */
+typedef union element_lane {
+    float f[ELEMENT_RUN];
+    int32_t b[ELEMENT_RUN];
+} element_lane;
+
+/* ---- rows of a box ---- */
+
+/* The axes of a box, those that can be taken as one joined; operand 0 is the result. */
+typedef struct element_walk {
+    uint32_t rank, n_operands; /* rank >= 1 */
+    int64_t offset[ELEMENT_OPERANDS], stride[ELEMENT_OPERANDS][IR_MAX_RANK];
+    ir_box box; /* from 0 */
+} element_walk;
+
+static bool element_axes_join(const element_walk *w, const int64_t *stride, int64_t n)
+{
+    for (uint32_t k = 0; k < w->n_operands; k++)
+        if (w->stride[k][w->rank - 1] != stride[k] * n)
+            return false;
+    return true;
+}
+
+static void element_add_axis(element_walk *w, const int64_t *stride, int64_t n)
+{
+    bool joins = w->rank && element_axes_join(w, stride, n);
+    uint32_t axis = joins ? w->rank - 1 : w->rank++;
+    w->box.hi[axis] = joins ? w->box.hi[axis] * n : n;
+    for (uint32_t k = 0; k < w->n_operands; k++)
+        w->stride[k][axis] = stride[k];
+}
+
+static void element_begin(const op_call *call, const ir_box *box, element_walk *w)
+{
+    const op_view *y = &call->out[0];
+    int64_t stride[ELEMENT_OPERANDS];
+    memset(w, 0, sizeof *w);
+    w->n_operands = call->n_in + 1;
+    for (uint32_t i = 0; i < y->rank; i++) {
+        for (uint32_t k = 0; k < w->n_operands; k++) {
+            stride[k] = walk_stride(k ? &call->in[k - 1] : y, y->rank, i);
+            w->offset[k] += box->lo[i] * stride[k];
+        }
+        if (box->hi[i] - box->lo[i] != 1)
+            element_add_axis(w, stride, box->hi[i] - box->lo[i]);
+    }
+    memset(stride, 0, sizeof stride);
+    if (!w->rank)
+        element_add_axis(w, stride, 1);
+}
+
+static int64_t element_offset(const element_walk *w, uint32_t operand, const int64_t *at)
+{
+    int64_t offset = w->offset[operand];
+    for (uint32_t i = 0; i < w->rank; i++)
+        offset += at[i] * w->stride[operand][i];
+    return offset;
+}
+
+/* n elements as floats: where they lie, or in `to`. */
+static const float *element_floats(const op_view *x, int64_t offset, int64_t stride, int64_t n, float *to)
+{
+    if (x->dtype == IR_F32 && stride == 1)
+        return (const float *)x->data + offset;
+    if (x->dtype == IR_F32)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = ((const float *)x->data)[offset + i * stride];
+    else if (stride == 1)
+        for (int64_t i = 0; i < n; i += 16)
+            v_store_n(to + i, n - i, row_load((const uint16_t *)x->data + offset, x->dtype, i, n - i));
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = op_load(x, offset + i * stride);
+    return to;
+}
+
+static void element_store(const op_view *y, int64_t offset, int64_t stride, int64_t n, const float *from)
+{
+    float *at = (float *)y->data + offset;
+    if (y->dtype == IR_F32 && at == from)
+        return;
+    for (int64_t i = 0; i < n && y->dtype == IR_F32; i++)
+        at[i * stride] = from[i];
+    for (int64_t i = 0; i < n && y->dtype == IR_F16; i++)
+        ((uint16_t *)y->data)[offset + i * stride] = num_to_f16(from[i]);
+    for (int64_t i = 0; i < n && y->dtype == IR_BF16; i++)
+        ((uint16_t *)y->data)[offset + i * stride] = num_to_bf16(from[i]);
+}
+
+/* Where a run of floats may be computed: in the result itself, or in `otherwise`. */
+static float *element_target(const op_view *y, int64_t offset, int64_t stride, float *otherwise)
+{
+    return y->dtype == IR_F32 && stride == 1 ? (float *)y->data + offset : otherwise;
+}
+
+/* ---- loops ---- */
+
+typedef void element_loop(void *y, const void *a, const void *b, const void *c, int64_t n);
+
+/* In plain C, which the compiler makes vectors of. */
+#define ELEMENT_LOOP(name, result, type, other, expression)                                        \
+    static void element_##name(void *y, const void *x0, const void *x1, const void *x2, int64_t n) \
+    {                                                                                              \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            type a = ((const type *)x0)[i];                                                        \
+            other b = ((const other *)x1)[i], c = ((const other *)x2)[i];                          \
+            (void)a, (void)b, (void)c;                                                             \
+            ((result *)y)[i] = expression;                                                         \
+        }                                                                                          \
+    }
+
+/* In the vocabulary of vec_math.h. */
+#define ELEMENT_VECTORS(name, function)                                                            \
+    static void element_##name(void *y, const void *x0, const void *x1, const void *x2, int64_t n) \
+    {                                                                                              \
+        (void)x1, (void)x2;                                                                        \
+        int64_t i = 0;                                                                             \
+        for (; i + 16 <= n; i += 16)                                                               \
+            v_store((float *)y + i, function(v_load((const float *)x0 + i)));                      \
+        if (i < n)                                                                                 \
+            v_store_n((float *)y + i, n - i, function(v_load_n((const float *)x0 + i, n - i)));    \
+    }
+
+V_INLINE vf v_sigmoid(vf x)
+{
+    return v_div(v_set(1), v_add(v_set(1), v_exp(v_sub(v_zero(), x))));
+}
+
+ELEMENT_LOOP(negate, float, float, float, -a)
+ELEMENT_LOOP(add, float, float, float, a + b)
+ELEMENT_LOOP(subtract, float, float, float, a - b)
+ELEMENT_LOOP(multiply, float, float, float, a *b)
+ELEMENT_LOOP(divide, float, float, float, a / b)
+ELEMENT_LOOP(min, float, float, float, a < b || a != a ? a : b)
+ELEMENT_LOOP(max, float, float, float, a > b || a != a ? a : b)
+ELEMENT_LOOP(abs, float, float, float, fabsf(a))
+ELEMENT_LOOP(square, float, float, float, a *a)
+ELEMENT_LOOP(sqrt, float, float, float, sqrtf(a))
+ELEMENT_LOOP(rsqrt, float, float, float, 1.0f / sqrtf(a))
+ELEMENT_LOOP(reciprocal, float, float, float, 1.0f / a)
+ELEMENT_LOOP(less_equal, int32_t, float, float, a <= b)
+ELEMENT_LOOP(greater_equal, int32_t, float, float, a >= b)
+ELEMENT_LOOP(equal, int32_t, float, float, a == b)
+ELEMENT_LOOP(unequal, int32_t, float, float, a != b)
+ELEMENT_LOOP(less, int32_t, float, float, a < b)
+ELEMENT_LOOP(greater, int32_t, float, float, a > b)
+ELEMENT_LOOP(isnan, int32_t, float, float, a != a)
+ELEMENT_LOOP(isinf, int32_t, float, float, fabsf(a) == INFINITY)
+ELEMENT_LOOP(isfinite, int32_t, float, float, fabsf(a) < INFINITY)
+ELEMENT_LOOP(and, int32_t, int32_t, int32_t, a &b)
+ELEMENT_LOOP(or, int32_t, int32_t, int32_t, a | b)
+ELEMENT_LOOP(xor, int32_t, int32_t, int32_t, a ^ b)
+ELEMENT_LOOP(not, int32_t, int32_t, int32_t, a ^ 1)
+ELEMENT_LOOP(choose, float, int32_t, float, a ? b : c)
+ELEMENT_LOOP(choose_truth, int32_t, int32_t, int32_t, a ? b : c)
+ELEMENT_LOOP(to_float, float, int32_t, int32_t, (float)a)
+ELEMENT_LOOP(to_truth, int32_t, float, float, a != 0)
+ELEMENT_LOOP(round_f16, float, float, float, num_from_f16(num_to_f16(a)))
+ELEMENT_LOOP(round_bf16, float, float, float, num_from_bf16(num_to_bf16(a)))
+ELEMENT_VECTORS(exp, v_exp_wide)
+ELEMENT_VECTORS(tanh, v_tanh)
+ELEMENT_VECTORS(erf, v_erf)
+ELEMENT_VECTORS(sigmoid, v_sigmoid)
+ELEMENT_VECTORS(gelu, v_gelu)
+ELEMENT_VECTORS(gelu_tanh, v_gelu_tanh)
+ELEMENT_VECTORS(silu, v_silu)
+
+/* Functions of the map that have a loop here, by the type of their last argument. */
+typedef struct element_function {
+    const char *name;
+    element_loop *of_floats, *of_truths;
+} element_function;
+
+static const element_function element_functions[] = {
+    {"-x", element_negate, NULL},
+    {"+", element_add, NULL},
+    {"-", element_subtract, NULL},
+    {"*", element_multiply, NULL},
+    {"/", element_divide, NULL},
+    {"min", element_min, NULL},
+    {"max", element_max, NULL},
+    {"abs", element_abs, NULL},
+    {"square", element_square, NULL},
+    {"sqrt", element_sqrt, NULL},
+    {"rsqrt", element_rsqrt, NULL},
+    {"reciprocal", element_reciprocal, NULL},
+    {"exp", element_exp, NULL},
+    {"tanh", element_tanh, NULL},
+    {"erf", element_erf, NULL},
+    {"sigmoid", element_sigmoid, NULL},
+    {"<=", element_less_equal, NULL},
+    {">=", element_greater_equal, NULL},
+    {"==", element_equal, NULL},
+    {"!=", element_unequal, NULL},
+    {"<", element_less, NULL},
+    {">", element_greater, NULL},
+    {"isnan", element_isnan, NULL},
+    {"isinf", element_isinf, NULL},
+    {"isfinite", element_isfinite, NULL},
+    {"land", NULL, element_and},
+    {"lor", NULL, element_or},
+    {"lxor", NULL, element_xor},
+    {"lnot", NULL, element_not},
+    {"and", NULL, element_and},
+    {"or", NULL, element_or},
+    {"xor", NULL, element_xor},
+    {"not", NULL, element_not},
+    {"where", element_choose, element_choose_truth},
+    {NULL, NULL, NULL},
+};
+
+/* ---- map ---- */
+
+enum { MAP_EXPRESSION };
+
+typedef struct element_program {
+    map_program map;
+    element_loop *loop[MAP_STEPS]; /* NULL: an input, a number, or a function of floats that only the map's table has */
+} element_program;
+
+/* The reference loop of a function of floats, a part at a time. */
+static void element_call_reference(const map_function *f, float *y, const float *const *x, int64_t n)
+{
+    map_lane in[MAP_ARGUMENTS], out;
+    for (int64_t i = 0; i < n; i += MAP_RUN) {
+        int64_t part = n - i < MAP_RUN ? n - i : MAP_RUN;
+        for (uint32_t k = 0; k < MAP_ARGUMENTS; k++)
+            memcpy(in[k].f, x[k] + i, (size_t)part * sizeof(float));
+        f->loop[MAP_F](&out, &in[0], &in[1], &in[2], part);
+        memcpy(y + i, out.f, (size_t)part * sizeof(float));
+    }
+}
+
+static bool element_find_call(const element_program *p, const map_step *step, element_loop **loop)
+{
+    const map_function *f = &map_functions[step->number];
+    const element_function *e = element_functions;
+    map_type type = p->map.steps[step->arg[f->arity - 1]].type;
+    while (e->name && strcmp(e->name, f->name) != 0)
+        e++;
+    *loop = type == MAP_F ? e->of_floats : type == MAP_B ? e->of_truths : NULL;
+    return *loop || (type == MAP_F && step->type == MAP_F && f->rule != MAP_CHOICE);
+}
+
+/* false: the step works on what is neither float nor truth. */
+static bool element_find_loop(const element_program *p, const map_step *step, element_loop **loop)
+{
+    map_type from = p->map.steps[step->arg[0]].type;
+    *loop = NULL;
+    if (step->type != MAP_F && step->type != MAP_B)
+        return false;
+    if (step->kind == MAP_CALL)
+        return element_find_call(p, step, loop);
+    if (step->kind == MAP_CONVERT)
+        *loop = from == MAP_B ? element_to_float : element_to_truth;
+    else if (step->kind == MAP_ROUND)
+        *loop = step->number == IR_F16 ? element_round_f16 : element_round_bf16;
+    return step->kind != MAP_CONVERT || from == MAP_B || from == MAP_F;
+}
+
+static bool element_compile(const op_call *call, element_program *p)
+{
+    ir_dtype dtypes[IR_MAX_INPUTS];
+    for (uint32_t i = 0; i < call->n_in; i++)
+        dtypes[i] = call->in[i].dtype;
+    if (map_compile(NULL, call->attributes[MAP_EXPRESSION].s, call->n_in, dtypes, &p->map) != MPK_OK)
+        return false;
+    bool ok = true;
+    for (uint32_t s = 0; s < p->map.n && ok; s++)
+        ok = element_find_loop(p, &p->map.steps[s], &p->loop[s]);
+    return ok;
+}
+
+/* Expressions over floats and truths whose result is stored as what it is. */
+static bool map_accepts(const op_call *call)
+{
+    element_program p;
+    if (!element_compile(call, &p))
+        return false;
+    bool truth = p.map.steps[p.map.result].type == MAP_B;
+    return truth ? call->out[0].dtype == IR_BOOL : row_is_float(call->out[0].dtype);
+}
+
+/* A run: where the value of each step lies. */
+typedef struct element_run {
+    const op_call *call;
+    const element_walk *walk;
+    const element_program *program;
+    element_lane *lanes;
+    const void *value[MAP_STEPS];
+    int64_t offset[ELEMENT_OPERANDS], n; /* offset: of the first element of the run */
+} element_run;
+
+static const void *element_input(const element_run *r, const map_step *step, element_lane *to)
+{
+    const op_view *x = &r->call->in[step->number];
+    int64_t stride = r->walk->stride[step->number + 1][r->walk->rank - 1], offset = r->offset[step->number + 1];
+    const uint8_t *truths = (const uint8_t *)x->data + offset;
+    if (step->type == MAP_F)
+        return element_floats(x, offset, stride, r->n, to->f);
+    for (int64_t i = 0; i < r->n; i++)
+        to->b[i] = truths[i * stride] != 0;
+    return to;
+}
+
+static const void *element_number(const map_step *step, int64_t n, element_lane *to)
+{
+    for (int64_t i = 0; i < n && step->type == MAP_F; i++)
+        to->f[i] = (float)step->real;
+    for (int64_t i = 0; i < n && step->type == MAP_B; i++)
+        to->b[i] = (int32_t)step->whole;
+    return to;
+}
+
+/* The last step computes where the result lies if it can. */
+static void element_step(element_run *r, uint32_t s)
+{
+    const map_step *step = &r->program->map.steps[s];
+    const op_view *y = &r->call->out[0];
+    const void *x[MAP_ARGUMENTS];
+    element_lane *lane = &r->lanes[step->slot];
+    float *to = lane->f;
+    if (s == r->program->map.result && step->type == MAP_F)
+        to = element_target(y, r->offset[0], r->walk->stride[0][r->walk->rank - 1], to);
+    r->value[s] = to;
+    for (uint32_t k = 0; k < MAP_ARGUMENTS && step->kind > MAP_NUMBER; k++)
+        x[k] = r->value[step->arg[k]];
+    if (step->kind == MAP_INPUT)
+        r->value[s] = element_input(r, step, lane);
+    else if (step->kind == MAP_NUMBER)
+        r->value[s] = element_number(step, r->n, lane);
+    else if (r->program->loop[s])
+        r->program->loop[s](to, x[0], x[1], x[2], r->n);
+    else
+        element_call_reference(&map_functions[step->number], to, (const float *const *)x, r->n);
+}
+
+static void element_finish(const element_run *r)
+{
+    const op_view *y = &r->call->out[0];
+    uint32_t result = r->program->map.result;
+    int64_t stride = r->walk->stride[0][r->walk->rank - 1];
+    const int32_t *truths = r->value[result];
+    if (r->program->map.steps[result].type == MAP_F)
+        element_store(y, r->offset[0], stride, r->n, r->value[result]);
+    else
+        for (int64_t i = 0; i < r->n; i++)
+            ((uint8_t *)y->data)[r->offset[0] + i * stride] = (uint8_t)truths[i];
+}
+
+static size_t map_scratch_bytes(const op_call *call, const ir_box *box)
+{
+    (void)call, (void)box;
+    return sizeof(element_program) + MAP_SLOTS * sizeof(element_lane);
+}
+
+static void map_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    element_program *program = scratch;
+    element_walk walk;
+    element_run r = {.call = call, .walk = &walk, .program = program, .lanes = (void *)(program + 1)};
+    int64_t at[IR_MAX_RANK] = {0};
+    if (!element_compile(call, program))
+        return; /* accepts has refused it */
+    element_begin(call, box, &walk);
+    uint32_t last = walk.rank - 1;
+    do {
+        for (at[last] = 0; at[last] < walk.box.hi[last]; at[last] += ELEMENT_RUN) {
+            r.n = walk.box.hi[last] - at[last] < ELEMENT_RUN ? walk.box.hi[last] - at[last] : ELEMENT_RUN;
+            for (uint32_t k = 0; k < walk.n_operands; k++)
+                r.offset[k] = element_offset(&walk, k, at);
+            for (uint32_t s = 0; s < program->map.n; s++)
+                element_step(&r, s);
+            element_finish(&r);
+        }
+        at[last] = 0;
+    } while (walk_next(&walk.box, last, at));
+}
+
+/* ---- operators of one function ---- */
+
+static bool element_accepts(const op_call *call)
+{
+    for (uint32_t i = 0; i < call->n_in; i++)
+        if (!row_is_float(call->in[i].dtype))
+            return false;
+    return row_is_float(call->out[0].dtype);
+}
+
+static size_t element_scratch_bytes(const op_call *call, const ir_box *box)
+{
+    (void)call, (void)box;
+    return 3 * sizeof(element_lane);
+}
+
+static void element_apply(const op_call *call, const ir_box *box, element_lane *lanes, element_loop *loop)
+{
+    const op_view *y = &call->out[0];
+    element_walk walk;
+    int64_t at[IR_MAX_RANK] = {0};
+    element_begin(call, box, &walk);
+    uint32_t last = walk.rank - 1;
+    do {
+        for (at[last] = 0; at[last] < walk.box.hi[last]; at[last] += ELEMENT_RUN) {
+            int64_t n = walk.box.hi[last] - at[last] < ELEMENT_RUN ? walk.box.hi[last] - at[last] : ELEMENT_RUN;
+            int64_t to = element_offset(&walk, 0, at), step = walk.stride[0][last];
+            const float *x[2] = {0};
+            for (uint32_t k = 0; k < call->n_in; k++)
+                x[k] = element_floats(&call->in[k], element_offset(&walk, k + 1, at), walk.stride[k + 1][last], n,
+                                      lanes[k].f);
+            float *result = element_target(y, to, step, lanes[2].f);
+            loop(result, x[0], x[call->n_in - 1], x[0], n);
+            element_store(y, to, step, n, result);
+        }
+        at[last] = 0;
+    } while (walk_next(&walk.box, last, at));
+}
+
+static void add_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    element_apply(call, box, scratch, element_add);
+}
+static void mul_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    element_apply(call, box, scratch, element_multiply);
+}
+static void gelu_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    element_apply(call, box, scratch, call->attributes[0].i ? element_gelu_tanh : element_gelu);
+}
+static void silu_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    element_apply(call, box, scratch, element_silu);
+}
+
+#endif

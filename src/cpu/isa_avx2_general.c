@@ -1,0 +1,90 @@
+/* isa_avx2_general.c - fast bodies of the operators that general tensor programs are made of, compiled for
+ * AVX2, with FMA and F16C. */
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "cpu/body.h"
+#include "op/map_program.h"
+#include "op/walk.h"
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+#include "cpu/vec_avx2.h"
+#include "cpu/element_kernels.h"
+#include "cpu/reduce_kernels.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+enum { NEEDS = CPU_AVX2, RANK = 1 };
+
+const cpu_body cpu_body_map_avx2 = {.op = "map",
+                                    .name = "map avx2",
+                                    .needs = NEEDS,
+                                    .rank = RANK,
+                                    .accepts = map_accepts,
+                                    .scratch_bytes = map_scratch_bytes,
+                                    .run = map_run};
+const cpu_body cpu_body_add_avx2 = {.op = "add",
+                                    .name = "add avx2",
+                                    .needs = NEEDS,
+                                    .rank = RANK,
+                                    .accepts = element_accepts,
+                                    .scratch_bytes = element_scratch_bytes,
+                                    .run = add_run};
+const cpu_body cpu_body_mul_avx2 = {.op = "mul",
+                                    .name = "mul avx2",
+                                    .needs = NEEDS,
+                                    .rank = RANK,
+                                    .accepts = element_accepts,
+                                    .scratch_bytes = element_scratch_bytes,
+                                    .run = mul_run};
+const cpu_body cpu_body_gelu_avx2 = {.op = "gelu",
+                                     .name = "gelu avx2",
+                                     .needs = NEEDS,
+                                     .rank = RANK,
+                                     .accepts = element_accepts,
+                                     .scratch_bytes = element_scratch_bytes,
+                                     .run = gelu_run};
+const cpu_body cpu_body_silu_avx2 = {.op = "silu",
+                                     .name = "silu avx2",
+                                     .needs = NEEDS,
+                                     .rank = RANK,
+                                     .accepts = element_accepts,
+                                     .scratch_bytes = element_scratch_bytes,
+                                     .run = silu_run};
+const cpu_body cpu_body_layer_norm_avx2 = {.op = "layer_norm",
+                                           .name = "layer_norm avx2",
+                                           .needs = NEEDS,
+                                           .rank = RANK,
+                                           .accepts = layer_norm_accepts,
+                                           .run = layer_norm_run};
+const cpu_body cpu_body_group_norm_avx2 = {.op = "group_norm",
+                                           .name = "group_norm avx2",
+                                           .needs = NEEDS,
+                                           .rank = RANK,
+                                           .accepts = group_norm_accepts,
+                                           .run = group_norm_run};
+const cpu_body cpu_body_softmax_avx2 = {.op = "softmax",
+                                        .name = "softmax avx2",
+                                        .needs = NEEDS,
+                                        .rank = RANK,
+                                        .accepts = softmax_accepts,
+                                        .scratch_bytes = softmax_scratch,
+                                        .run = softmax_run};
+const cpu_body cpu_body_log_softmax_avx2 = {.op = "log_softmax",
+                                            .name = "log_softmax avx2",
+                                            .needs = NEEDS,
+                                            .rank = RANK,
+                                            .accepts = softmax_accepts,
+                                            .scratch_bytes = softmax_scratch,
+                                            .run = log_softmax_run};
+const cpu_body cpu_body_reduce_avx2 = {
+    .op = "reduce", .name = "reduce avx2", .needs = NEEDS, .rank = RANK, .accepts = reduce_accepts, .run = reduce_run};

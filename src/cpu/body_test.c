@@ -8,7 +8,7 @@
 #include "cpu/body.h"
 #include "cpu/cpu.h"
 
-enum { RANDOM_GRAPHS = 1200, MOST_CUTS = 4 };
+enum { RANDOM_GRAPHS = 1500, MOST_CUTS = 4 };
 
 static mpk_context cx;
 static uint64_t seed;
@@ -351,6 +351,61 @@ static void add_reduce(text *t, uint64_t *state)
                pick(state, kinds, 4), (int)choose(state, 2));
 }
 
+static void add_batch_matmul(text *t, uint64_t *state)
+{
+    int m = 1 + (int)choose(state, 60), q = 1 + (int)choose(state, 130);
+    int n = 1 + (int)choose(state, choose(state, 4) ? 100 : 2300), batch = 1 + (int)choose(state, 3);
+    bool turned = choose(state, 2);
+    text_print(t, "input %%a : %s[%d, %d, %d]\n", pick(state, floats, 3), batch, m, n);
+    text_print(t, "input %%b : %s[%d, %d, %d]\n", pick(state, floats, 3), choose(state, 2) ? 1 : batch, turned ? q : n,
+               turned ? n : q);
+    text_print(t, "%%y = batch_matmul(%%a, %%b) {transpose_b = %d}\n", turned);
+}
+
+static void add_conv(text *t, uint64_t *state)
+{
+    static const int more[] = {1, 2, 3, 40, 300};
+    int space = 1 + (int)choose(state, 3), groups = choose(state, 2) ? 1 : 1 + (int)choose(state, 5);
+    int channels = choose(state, 3) ? 1 + (int)choose(state, 5) : more[choose(state, space == 3 ? 3 : 5)];
+    int filters = 1 + (int)choose(state, choose(state, 2) ? 3 : 20);
+    text stride = {0}, padding = {0}, dilation = {0}, x = {0}, w = {0};
+    for (int i = 0; i < space; i++) {
+        const char *comma = i ? ", " : "";
+        int k = choose(state, 3) ? 1 + (int)choose(state, 5) : 1, wide = 1 + (int)choose(state, 3);
+        text_print(&w, ", %d", k);
+        text_print(&x, ", %d", (k - 1) * wide + 1 + (int)choose(state, space == 1 ? 200 : space == 2 ? 30 : 9));
+        text_print(&stride, "%s%d", comma, choose(state, 2) ? 1 : 1 + (int)choose(state, 3));
+        text_print(&padding, "%s%d", comma, choose(state, 2) ? 0 : (int)choose(state, 4));
+        text_print(&dilation, "%s%d", comma, wide);
+    }
+    text_print(t, "input %%x : %s[%d, %d%s]\nconst %%w : %s[%d, %d%s]\nconst %%b : %s[%d]\n", pick(state, floats, 3),
+               1 + (int)choose(state, 2), groups * channels, x.at, pick(state, floats, 3), groups * filters, channels,
+               w.at, pick(state, floats, 3), groups * filters);
+    text_print(t, "%%y = conv(%%x, %%w, %s) {stride = [%s], padding = [%s], dilation = [%s], groups = %d}\n",
+               choose(state, 2) ? "%b" : "_", stride.at, padding.at, dilation.at, groups);
+    text *const parts[] = {&stride, &padding, &dilation, &x, &w};
+    for (int i = 0; i < 5; i++)
+        text_free(parts[i]);
+}
+
+static void add_sdpa(text *t, uint64_t *state)
+{
+    static const int sizes[] = {16, 64, 80, 5, 48, 1, 128};
+    static const char *const more[] = {"", " {causal = 1}", " {scale = 0.3, causal = 1, window = 7}",
+                                       " {causal = 1, window = 40}"};
+    int groups = 1 + (int)choose(state, 2), heads = groups * (1 + (int)choose(state, 3)),
+        batch = 1 + (int)choose(state, 2);
+    int size = sizes[choose(state, 7)], values = choose(state, 2) ? size : 1 + (int)choose(state, 70);
+    int rows = 1 + (int)choose(state, choose(state, 2) ? 5 : 90),
+        keys = choose(state, 2) ? rows : 1 + (int)choose(state, 200);
+    text_print(t, "input %%q : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, heads, rows, size);
+    text_print(t, "input %%k : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, groups, keys, size);
+    text_print(t, "input %%v : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, groups, keys, values);
+    text_print(t, "input %%m : %s[%d, %d]\n", choose(state, 2) ? "bool" : pick(state, floats, 3),
+               choose(state, 2) ? 1 : rows, choose(state, 4) ? keys : 1);
+    text_print(t, "%%y = sdpa(%%q, %%k, %%v, %s)%s\n", choose(state, 2) ? "_" : "%m", pick(state, more, 4));
+}
+
 static bool has_body(const char *op)
 {
     for (const cpu_body *const *b = cpu_body_table; *b; b++)
@@ -372,9 +427,10 @@ static void test_cases(void **state)
 static void test_random(void **unused)
 {
     (void)unused;
-    void (*const add[])(text *, uint64_t *) = {add_linear,  add_expert_linear, add_attention, add_rms_norm,
-                                               add_rope_kv, add_linear,        add_argmax,    add_expert_linear,
-                                               add_map,     add_element,       add_norm,      add_reduce};
+    void (*const add[])(text *, uint64_t *) = {add_linear,       add_expert_linear, add_attention, add_rms_norm,
+                                               add_rope_kv,      add_linear,        add_argmax,    add_expert_linear,
+                                               add_map,          add_element,       add_norm,      add_reduce,
+                                               add_batch_matmul, add_conv,          add_sdpa};
     const int kinds = sizeof add / sizeof *add;
     uint64_t state = 0;
     for (int i = 0; i < RANDOM_GRAPHS; i++) {

@@ -17,6 +17,9 @@
 #include "cpu/vec_avx2.h"
 #include "cpu/element_kernels.h"
 #include "cpu/reduce_kernels.h"
+#include "cpu/product_kernels.h"
+#include "cpu/conv_kernels.h"
+#include "cpu/sdpa_kernels.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -88,3 +91,24 @@ const cpu_body cpu_body_log_softmax_avx2 = {.op = "log_softmax",
                                             .run = log_softmax_run};
 const cpu_body cpu_body_reduce_avx2 = {
     .op = "reduce", .name = "reduce avx2", .needs = NEEDS, .rank = RANK, .accepts = reduce_accepts, .run = reduce_run};
+const cpu_body cpu_body_batch_matmul_avx2 = {.op = "batch_matmul",
+                                             .name = "batch_matmul avx2",
+                                             .needs = NEEDS,
+                                             .rank = RANK,
+                                             .accepts = batch_matmul_accepts,
+                                             .scratch_bytes = batch_matmul_scratch_bytes,
+                                             .run = batch_matmul_run};
+const cpu_body cpu_body_conv_avx2 = {.op = "conv",
+                                     .name = "conv avx2",
+                                     .needs = NEEDS,
+                                     .rank = RANK,
+                                     .accepts = conv_accepts,
+                                     .scratch_bytes = conv_scratch_bytes,
+                                     .run = conv_run};
+const cpu_body cpu_body_sdpa_avx2 = {.op = "sdpa",
+                                     .name = "sdpa avx2",
+                                     .needs = NEEDS,
+                                     .rank = RANK,
+                                     .accepts = sdpa_accepts,
+                                     .scratch_bytes = sdpa_scratch_bytes,
+                                     .run = sdpa_run};

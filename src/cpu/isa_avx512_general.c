@@ -18,6 +18,9 @@
 #include "cpu/vec_avx512.h"
 #include "cpu/element_kernels.h"
 #include "cpu/reduce_kernels.h"
+#include "cpu/product_kernels.h"
+#include "cpu/conv_kernels.h"
+#include "cpu/sdpa_kernels.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -93,3 +96,24 @@ const cpu_body cpu_body_reduce_avx512 = {.op = "reduce",
                                          .rank = RANK,
                                          .accepts = reduce_accepts,
                                          .run = reduce_run};
+const cpu_body cpu_body_batch_matmul_avx512 = {.op = "batch_matmul",
+                                               .name = "batch_matmul avx512",
+                                               .needs = NEEDS,
+                                               .rank = RANK,
+                                               .accepts = batch_matmul_accepts,
+                                               .scratch_bytes = batch_matmul_scratch_bytes,
+                                               .run = batch_matmul_run};
+const cpu_body cpu_body_conv_avx512 = {.op = "conv",
+                                       .name = "conv avx512",
+                                       .needs = NEEDS,
+                                       .rank = RANK,
+                                       .accepts = conv_accepts,
+                                       .scratch_bytes = conv_scratch_bytes,
+                                       .run = conv_run};
+const cpu_body cpu_body_sdpa_avx512 = {.op = "sdpa",
+                                       .name = "sdpa avx512",
+                                       .needs = NEEDS,
+                                       .rank = RANK,
+                                       .accepts = sdpa_accepts,
+                                       .scratch_bytes = sdpa_scratch_bytes,
+                                       .run = sdpa_run};

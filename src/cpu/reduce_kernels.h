@@ -10,14 +10,6 @@
 #include "cpu/vec_math.h"
 #include "op/walk.h"
 
-static inline float row_element(const void *row, ir_dtype dtype, int64_t i)
-{
-    if (dtype == IR_F32)
-        return ((const float *)row)[i];
-    uint16_t bits = ((const uint16_t *)row)[i];
-    return dtype == IR_F16 ? num_from_f16(bits) : num_from_bf16(bits);
-}
-
 static void *reduce_pointer(const op_view *v, int64_t offset)
 {
     return (char *)v->data + offset * (v->dtype == IR_F32 ? 4 : 2);

@@ -85,6 +85,14 @@ V_INLINE void row_store(void *row, ir_dtype dtype, int64_t i, int64_t n, vf x)
         ((uint16_t *)row)[i + l] = dtype == IR_F16 ? num_to_f16(lanes[l]) : num_to_bf16(lanes[l]);
 }
 
+static inline float row_element(const void *row, ir_dtype dtype, int64_t i)
+{
+    if (dtype == IR_F32)
+        return ((const float *)row)[i];
+    uint16_t bits = ((const uint16_t *)row)[i];
+    return dtype == IR_F16 ? num_from_f16(bits) : num_from_bf16(bits);
+}
+
 static inline bool row_is_float(ir_dtype dtype)
 {
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;

@@ -1,0 +1,407 @@
+/* conv_kernels.h - fast bodies of conv over the vectors of vec_*.h.
+ *
+ * In general a product: rows are filters, columns places of the result, and what is summed over are the entries of a
+ * filter in row-major order.  Windows of PRODUCT_COLUMNS places are packed into a panel, so many channels at a time
+ * that it stays in the second cache, and used for all filters.
+ *
+ * Where a group has one channel, a panel would serve hardly a filter: there a channel's plane is copied once with its
+ * padding, its columns sorted by their remainder modulo the stride, so that neighbours of the result take neighbours,
+ * and each filter goes over it; four rows of the result at a time.
+ *
+ * The order of a sum, and so its bits, is that of the filter's entries; what lies in the padding adds zero.
+ */
+#ifndef CPU_CONV_KERNELS_H
+#define CPU_CONV_KERNELS_H
+
+#include "cpu/product_kernels.h"
+
+enum { CV_X, CV_W, CV_BIAS };
+enum { CV_STRIDE, CV_PADDING, CV_DILATION, CV_GROUPS, CV_TRANSPOSED };
+enum { CV_SPACE = 3, CV_PIECES = 3 * PRODUCT_COLUMNS + 1, CV_PLANE_ROWS = 4 };
+
+/* A spatial axis: n entries of x, of the result those of the box. */
+typedef struct conv_axis {
+    int64_t n, k, stride, padding, dilation, lo, count, x_stride, y_stride;
+} conv_axis;
+
+typedef struct conv_task {
+    const op_call *call;
+    conv_axis axis[CV_SPACE];  /* fewer than three: the first ones have one entry */
+    int64_t channels, filters; /* of a group */
+    int64_t kernel, places;    /* entries of a filter in a channel; places of the result in the box */
+    int64_t n;                 /* batch entry */
+    const float *w;            /* rows of channels * kernel; of the first filter of the box */
+    int64_t w_stride, first;   /* first: that filter */
+    float *panel, *sums;
+} conv_task;
+
+/* Lanes [at, at + n) of a panel's row: x from `offset` on, or zeros. */
+typedef struct conv_piece {
+    int64_t at, n, offset;
+    bool zero;
+} conv_piece;
+
+static int64_t conv_number(const op_call *call, uint32_t list, uint32_t i, int64_t otherwise)
+{
+    return i < call->attributes[list].ints.n ? call->attributes[list].ints.at[i] : otherwise;
+}
+
+static bool filters_are_dense(const op_view *w)
+{
+    int64_t n = 1;
+    for (uint32_t i = w->rank; i-- > 1; n *= w->dims[i])
+        if (w->dims[i] != 1 && w->stride[i] != n)
+            return false;
+    return true;
+}
+
+static bool conv_accepts(const op_call *call)
+{
+    return !call->attributes[CV_TRANSPOSED].i && all_are_floats(call) && filters_are_dense(&call->in[CV_W]);
+}
+
+static const conv_axis conv_no_axis = {.n = 1, .k = 1, .stride = 1, .dilation = 1, .count = 1};
+
+static bool is_pointwise(const conv_axis *a)
+{
+    return a->k == 1 && a->stride == 1 && a->padding == 0;
+}
+
+/* The last two axes become one where no window spans either, as where filters have one entry. */
+static void join_axes(conv_task *t)
+{
+    conv_axis *in = &t->axis[2], *out = &t->axis[1];
+    while (is_pointwise(in) && is_pointwise(out) && in->count == in->n && out->x_stride == in->x_stride * in->n &&
+           out->y_stride == in->y_stride * in->n) {
+        in->lo += out->lo * in->n;
+        in->count *= out->count;
+        in->n *= out->n;
+        t->axis[1] = t->axis[0];
+        t->axis[0] = conv_no_axis;
+    }
+}
+
+static void describe_axes(const op_call *call, const ir_box *box, conv_task *t)
+{
+    const op_view *x = &call->in[CV_X], *w = &call->in[CV_W], *y = &call->out[0];
+    uint32_t missing = CV_SPACE + 2 - x->rank;
+    t->kernel = t->places = 1;
+    for (uint32_t a = 0; a < CV_SPACE; a++) {
+        t->axis[a] = conv_no_axis;
+        if (a < missing)
+            continue;
+        uint32_t s = a - missing, i = s + 2;
+        t->axis[a] = (conv_axis){x->dims[i],
+                                 w->dims[i],
+                                 conv_number(call, CV_STRIDE, s, 1),
+                                 conv_number(call, CV_PADDING, s, 0),
+                                 conv_number(call, CV_DILATION, s, 1),
+                                 box->lo[i],
+                                 box->hi[i] - box->lo[i],
+                                 x->stride[i],
+                                 y->stride[i]};
+        t->kernel *= t->axis[a].k;
+        t->places *= t->axis[a].count;
+    }
+    t->channels = w->dims[1];
+    t->filters = w->dims[0] / call->attributes[CV_GROUPS].i;
+}
+
+static bool goes_by_planes(const conv_task *t)
+{
+    const conv_axis *depth = &t->axis[0];
+    return t->channels == 1 && depth->k == 1 && depth->stride == 1 && depth->padding == 0;
+}
+
+/* ---- windows in panels ---- */
+
+/* Channels whose windows are packed together. */
+static int64_t chunk_channels(const conv_task *t)
+{
+    int64_t n = t->kernel < PRODUCT_DEPTH ? PRODUCT_DEPTH / t->kernel : 1;
+    return n < t->channels ? n : t->channels;
+}
+
+static void add_piece(conv_piece *pieces, int *n, int64_t at, int64_t count, int64_t offset, bool zero)
+{
+    if (count > 0)
+        pieces[(*n)++] = (conv_piece){at, count, offset, zero};
+}
+
+/* Where entry `at` of the result along an axis takes kernel entry k from. */
+static int64_t conv_source(const conv_axis *a, int64_t at, int64_t k)
+{
+    return (a->lo + at) * a->stride - a->padding + k * a->dilation;
+}
+
+/* n places of one row from (d, h, w) on, for kernel entry k. */
+static void add_lanes(const conv_task *t, const int64_t *place, const int64_t *k, int64_t lane, int64_t n,
+                      conv_piece *pieces, int *count)
+{
+    const conv_axis *a = t->axis, *last = &a[2];
+    int64_t d = conv_source(&a[0], place[0], k[0]), h = conv_source(&a[1], place[1], k[1]);
+    int64_t w = conv_source(last, place[2], k[2]), lo = w < 0 ? (-w + last->stride - 1) / last->stride : 0;
+    int64_t hi = w < last->n ? (last->n - 1 - w) / last->stride + 1 : 0;
+    lo = lo < n ? lo : n;
+    hi = hi < n ? hi : n;
+    if (d < 0 || d >= a[0].n || h < 0 || h >= a[1].n || hi <= lo)
+        lo = hi = n;
+    int64_t offset = d * a[0].x_stride + h * a[1].x_stride + (w + lo * last->stride) * last->x_stride;
+    add_piece(pieces, count, lane, lo, 0, true);
+    add_piece(pieces, count, lane + lo, hi - lo, offset, false);
+    add_piece(pieces, count, lane + hi, n - hi, 0, true);
+}
+
+static void place_of(const conv_task *t, int64_t p, int64_t place[CV_SPACE])
+{
+    place[2] = p % t->axis[2].count;
+    p /= t->axis[2].count;
+    place[1] = p % t->axis[1].count;
+    place[0] = p / t->axis[1].count;
+}
+
+/* The pieces of a panel's row: n places from p on, in `lanes` lanes. */
+static int find_pieces(const conv_task *t, int64_t p, int64_t n, int64_t lanes, const int64_t *k, conv_piece *pieces)
+{
+    int64_t place[CV_SPACE], done = 0, run;
+    int count = 0;
+    for (; done < n; done += run) {
+        place_of(t, p + done, place);
+        run = t->axis[2].count - place[2] < n - done ? t->axis[2].count - place[2] : n - done;
+        add_lanes(t, place, k, done, run, pieces, &count);
+    }
+    add_piece(pieces, &count, n, lanes - n, 0, true);
+    return count;
+}
+
+/* A whole vector is stored wherever the row has room: what it writes too much the next piece overwrites. */
+V_INLINE void store_piece(float *row, int64_t at, int64_t n, int64_t lanes, vf v)
+{
+    if (at + 16 <= lanes)
+        v_store(row + at, v);
+    else
+        v_store_n(row + at, n, v);
+}
+
+V_INLINE void fill_row(const op_view *x, ir_dtype dtype, int64_t offset, int64_t step, const conv_piece *pieces, int n,
+                       int64_t lanes, float *row)
+{
+    for (int i = 0; i < n; i++) {
+        const conv_piece *p = &pieces[i];
+        if (step != 1 && !p->zero) {
+            for (int64_t j = 0; j < p->n; j++)
+                row[p->at + j] = row_element(x->data, dtype, offset + p->offset + j * step);
+            continue;
+        }
+        for (int64_t j = 0; j < p->n; j += 16)
+            store_piece(row, p->at + j, p->n - j, lanes,
+                        p->zero ? v_zero() : row_load(x->data, dtype, offset + p->offset + j, p->n - j));
+    }
+}
+
+/* Windows of places [p, p + n) over `channels` channels from the one at x_offset on. */
+static void pack_windows(const conv_task *t, int64_t x_offset, int64_t channels, int64_t p, int64_t n, int64_t lanes)
+{
+    const op_view *x = &t->call->in[CV_X];
+    const conv_axis *a = t->axis;
+    conv_piece pieces[CV_PIECES];
+    ir_box kernel = {.hi = {a[0].k, a[1].k, a[2].k}};
+    int64_t k[IR_MAX_RANK] = {0}, step = a[2].stride * a[2].x_stride;
+    float *row = t->panel;
+    do {
+        int count = find_pieces(t, p, n, lanes, k, pieces);
+        for (int64_t c = 0; c < channels; c++) {
+            float *to = row + c * t->kernel * lanes;
+            if (x->dtype == IR_F32)
+                fill_row(x, IR_F32, x_offset + c * x->stride[1], step, pieces, count, lanes, to);
+            else
+                fill_row(x, x->dtype, x_offset + c * x->stride[1], step, pieces, count, lanes, to);
+        }
+        row += lanes;
+    } while (walk_next(&kernel, CV_SPACE, k));
+}
+
+/* Sums of `lanes` places each, plus bias, to places [p, p + n) of filters [f, f + filters). */
+static void store_places(const conv_task *t, int64_t f, int64_t filters, int64_t p, int64_t n)
+{
+    const op_view *y = &t->call->out[0], *bias = &t->call->in[CV_BIAS];
+    int64_t place[CV_SPACE], run;
+    for (int64_t r = 0; r < filters; r++) {
+        float *sums = t->sums + r * PRODUCT_COLUMNS;
+        float b = bias->data ? row_element(bias->data, bias->dtype, (f + r) * bias->stride[0]) : 0;
+        for (int64_t i = 0; i < n && bias->data; i++)
+            sums[i] += b;
+        for (int64_t done = 0; done < n; done += run) {
+            place_of(t, p + done, place);
+            int64_t offset = t->n * y->stride[0] + (f + r) * y->stride[1];
+            for (int i = 0; i < CV_SPACE; i++)
+                offset += (t->axis[i].lo + place[i]) * t->axis[i].y_stride;
+            run = t->axis[2].count - place[2] < n - done ? t->axis[2].count - place[2] : n - done;
+            store_floats(y, offset, t->axis[2].y_stride, run, sums + done);
+        }
+    }
+}
+
+/* Places [p, p + n) of filters [f, end), which are of one group; nv vectors. */
+static void convolve_places(const conv_task *t, int64_t f, int64_t end, int64_t p, int64_t n, int nv)
+{
+    const op_view *x = &t->call->in[CV_X];
+    int64_t first = f / t->filters * t->channels, chunk = chunk_channels(t);
+    for (int64_t c = 0; c < t->channels; c += chunk) {
+        int64_t channels = t->channels - c < chunk ? t->channels - c : chunk;
+        pack_windows(t, t->n * x->stride[0] + (first + c) * x->stride[1], channels, p, n, 16 * nv);
+        product_rows(t->w + (f - t->first) * t->w_stride + c * t->kernel, t->w_stride, end - f, t->panel, nv,
+                     channels * t->kernel, c > 0, t->sums, PRODUCT_COLUMNS);
+    }
+    store_places(t, f, end - f, p, n);
+}
+
+static void convolve_group(const conv_task *t, int64_t f, int64_t end)
+{
+    for (int64_t i = 0; i < panel_count(t->places); i++) {
+        int64_t first = panel_first(t->places, i), nv = panel_first(t->places, i + 1) - first, p = 16 * first;
+        convolve_places(t, f, end, p, t->places - p < 16 * nv ? t->places - p : 16 * nv, (int)nv);
+    }
+}
+
+/* ---- planes ---- */
+
+/* A channel's plane with its padding: rows of `stride` parts of `length` columns. */
+typedef struct conv_plane {
+    int64_t rows, columns, length;
+} conv_plane;
+
+static conv_plane plane_of(const conv_task *t)
+{
+    const conv_axis *h = &t->axis[1], *w = &t->axis[2];
+    conv_plane p = {.rows = (h->count - 1) * h->stride + (h->k - 1) * h->dilation + 1,
+                    .columns = (w->count - 1) * w->stride + (w->k - 1) * w->dilation + 1};
+    p.length = (p.columns + w->stride - 1) / w->stride + 16;
+    return p;
+}
+
+static void fill_plane(const conv_task *t, const conv_plane *p, int64_t offset)
+{
+    const op_view *x = &t->call->in[CV_X];
+    const conv_axis *h = &t->axis[1], *w = &t->axis[2];
+    int64_t top = h->lo * h->stride - h->padding, left = w->lo * w->stride - w->padding;
+    memset(t->panel, 0, (size_t)(p->rows * w->stride * p->length) * sizeof(float));
+    for (int64_t r = 0; r < p->rows; r++)
+        for (int64_t part = 0; part < w->stride && top + r >= 0 && top + r < h->n; part++) {
+            float *to = t->panel + (r * w->stride + part) * p->length;
+            int64_t from = left + part, lo = from < 0 ? (-from + w->stride - 1) / w->stride : 0;
+            int64_t hi = from < w->n ? (w->n - 1 - from) / w->stride + 1 : 0;
+            int64_t used = (p->columns - part + w->stride - 1) / w->stride;
+            hi = hi < used ? hi : used;
+            if (hi > lo)
+                load_floats(x, offset + (top + r) * h->x_stride + (from + lo * w->stride) * w->x_stride,
+                            w->stride * w->x_stride, hi - lo, to + lo);
+        }
+}
+
+/* CV_PLANE_ROWS rows of the result from row r on, sixteen columns from i on; past the last row it stands in. */
+V_INLINE void convolve_rows(const conv_task *t, const conv_plane *p, const float *filter, int64_t r, int64_t i,
+                            vf acc[CV_PLANE_ROWS])
+{
+    const conv_axis *h = &t->axis[1], *w = &t->axis[2];
+    int64_t row = w->stride * p->length;
+    const float *from[CV_PLANE_ROWS];
+    for (int j = 0; j < CV_PLANE_ROWS; j++) {
+        acc[j] = v_zero();
+        from[j] = t->panel + (r + j < h->count ? r + j : h->count - 1) * h->stride * row + i;
+    }
+    for (int64_t kh = 0; kh < h->k; kh++)
+        for (int64_t kw = 0; kw < w->k; kw++) {
+            int64_t column = kw * w->dilation;
+            int64_t at = kh * h->dilation * row + column % w->stride * p->length + column / w->stride;
+            vf weight = v_set(*filter++);
+#pragma GCC unroll 4
+            for (int j = 0; j < CV_PLANE_ROWS; j++)
+                acc[j] = v_fma(weight, v_load(from[j] + at), acc[j]);
+        }
+}
+
+/* One filter over the plane at hand, for entry d of the first axis. */
+static void convolve_plane(const conv_task *t, const conv_plane *p, int64_t f, int64_t d)
+{
+    const op_view *y = &t->call->out[0], *bias = &t->call->in[CV_BIAS];
+    const conv_axis *h = &t->axis[1], *w = &t->axis[2];
+    const float *filter = t->w + (f - t->first) * t->w_stride;
+    float b = bias->data ? row_element(bias->data, bias->dtype, f * bias->stride[0]) : 0, sums[16];
+    int64_t plane = t->n * y->stride[0] + f * y->stride[1] + (t->axis[0].lo + d) * t->axis[0].y_stride;
+    for (int64_t r = 0; r < h->count; r += CV_PLANE_ROWS)
+        for (int64_t i = 0; i < w->count; i += 16) {
+            vf acc[CV_PLANE_ROWS];
+            convolve_rows(t, p, filter, r, i, acc);
+            for (int64_t j = 0; j < CV_PLANE_ROWS && r + j < h->count; j++) {
+                v_store(sums, bias->data ? v_add(acc[j], v_set(b)) : acc[j]);
+                store_floats(y, plane + (h->lo + r + j) * h->y_stride + (w->lo + i) * w->y_stride, w->y_stride,
+                             w->count - i < 16 ? w->count - i : 16, sums);
+            }
+        }
+}
+
+/* Filters [f, end) of one group, which is one channel. */
+static void convolve_channel(const conv_task *t, int64_t f, int64_t end)
+{
+    const op_view *x = &t->call->in[CV_X];
+    conv_plane p = plane_of(t);
+    for (int64_t d = 0; d < t->axis[0].count; d++) {
+        fill_plane(t, &p,
+                   t->n * x->stride[0] + f / t->filters * x->stride[1] + (t->axis[0].lo + d) * t->axis[0].x_stride);
+        for (int64_t i = f; i < end; i++)
+            convolve_plane(t, &p, i, d);
+    }
+}
+
+/* ---- both ---- */
+
+/* Scratch: filters as f32 unless they are; a panel or a plane; sums. */
+static size_t conv_lay_out(const op_call *call, const ir_box *box, float *scratch, conv_task *t)
+{
+    const op_view *w = &call->in[CV_W];
+    t->call = call;
+    t->first = box->lo[1];
+    describe_axes(call, box, t);
+    int64_t row = t->channels * t->kernel, n = w->dtype == IR_F32 ? 0 : (box->hi[1] - box->lo[1]) * row;
+    conv_plane p = plane_of(t);
+    int64_t panel =
+        goes_by_planes(t) ? p.rows * t->axis[2].stride * p.length : chunk_channels(t) * t->kernel * PRODUCT_COLUMNS;
+    int64_t sums =
+        goes_by_planes(t) ? 0 : (t->filters < box->hi[1] - box->lo[1] ? t->filters : box->hi[1] - box->lo[1]);
+    if (scratch) {
+        t->w = n ? scratch : (const float *)w->data + t->first * w->stride[0];
+        t->w_stride = n ? row : w->stride[0];
+        t->panel = scratch + n;
+        t->sums = t->panel + panel;
+        for (int64_t f = 0; f < box->hi[1] - box->lo[1] && n; f++)
+            load_floats(w, (t->first + f) * w->stride[0], 1, row, scratch + f * row);
+    }
+    return (size_t)(n + panel + sums * PRODUCT_COLUMNS) * sizeof(float);
+}
+
+static size_t conv_scratch_bytes(const op_call *call, const ir_box *box)
+{
+    conv_task t = {0};
+    return conv_lay_out(call, box, NULL, &t);
+}
+
+static void conv_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    conv_task t = {0};
+    conv_lay_out(call, box, scratch, &t);
+    bool planes = goes_by_planes(&t);
+    if (!planes)
+        join_axes(&t);
+    for (t.n = box->lo[0]; t.n < box->hi[0]; t.n++)
+        for (int64_t f = box->lo[1], end; f < box->hi[1]; f = end) {
+            end = (f / t.filters + 1) * t.filters;
+            end = end < box->hi[1] ? end : box->hi[1];
+            if (planes)
+                convolve_channel(&t, f, end);
+            else
+                convolve_group(&t, f, end);
+        }
+}
+
+#endif

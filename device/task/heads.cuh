@@ -19,7 +19,6 @@ struct heads_place {
 struct heads_source {
     mpk_view qkv, table; /* table absent: the angles are made from frequencies */
     int heads, kv_heads, size, half;
-    bool interleaved;
     double eps;
 };
 
@@ -132,7 +131,7 @@ MPK_FN float heads_turned(const mpk_task &t, const heads_source &h, const mpk_vi
     int partner, pair;
     bool is_first;
     float value = heads_normed(t, h, norm, from, k, factor);
-    if (rope_pair(k, h.half, h.interleaved, &partner, &pair, &is_first))
+    if (rope_pair(k, h.half, &partner, &pair, &is_first))
         value =
             rope_turn(value, heads_normed(t, h, norm, from, partner, factor), is_first, s_cosine[pair], s_sine[pair]);
     return mpk_round(h.qkv.dtype, value);

@@ -14,13 +14,13 @@ MPK_FN void rope_angle(float frequency, float amplitude, rt_i64 position, float 
 }
 
 /* Where the partner of entry k of a head stands, and which pair they are; false: entry k is not rotated. */
-MPK_FN bool rope_pair(int k, int half, bool interleaved, int *partner, int *pair, bool *is_first)
+MPK_FN bool rope_pair(int k, int half, int *partner, int *pair, bool *is_first)
 {
     if (k >= 2 * half)
         return false;
-    *is_first = interleaved ? k % 2 == 0 : k < half;
-    *pair = interleaved ? k / 2 : k % half;
-    *partner = interleaved ? k ^ 1 : *is_first ? k + half : k - half;
+    *is_first = k < half;
+    *pair = k % half;
+    *partner = *is_first ? k + half : k - half;
     return true;
 }
 
@@ -51,7 +51,7 @@ MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const m
     }
 }
 
-MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table, const mpk_view &y, bool interleaved)
+MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x), *g_table = mpk_data(t, table);
     char *g_y = mpk_data(t, y);
@@ -64,7 +64,7 @@ MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table
         mpk_place(box, 3, i, at);
         rt_i64 head = at[0] * x.stride[0] + at[1] * x.stride[1];
         float value = mpk_get(x, g_x, head + at[2] * x.stride[2]);
-        if (rope_pair((int)at[2], (int)table.dims[2], interleaved, &partner, &pair, &is_first)) {
+        if (rope_pair((int)at[2], (int)table.dims[2], &partner, &pair, &is_first)) {
             rt_i64 angle = at[0] * table.stride[0] + pair * table.stride[2];
             value = rope_turn(value, mpk_get(x, g_x, head + partner * x.stride[2]), is_first,
                               mpk_get(table, g_table, angle), mpk_get(table, g_table, angle + table.stride[1]));

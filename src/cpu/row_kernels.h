@@ -44,17 +44,16 @@ static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
 /* ---- rope_kv ---- */
 
 enum { RK_QKV, RK_TABLE, RK_POSITIONS, RK_SLOTS, RK_PAGES, RK_K_CACHE, RK_V_CACHE, RK_Q_NORM, RK_K_NORM };
-enum { RK_HEADS, RK_KV_HEADS, RK_HEAD_SIZE, RK_EPS, RK_INTERLEAVED };
+enum { RK_HEADS, RK_KV_HEADS, RK_HEAD_SIZE, RK_EPS };
 
-/* f32 and rotated by halves, as models in use are; others are left to the reference code. */
+/* f32 in dense rows; others are left to the reference code. */
 static bool rope_kv_accepts(const op_call *call)
 {
     for (uint32_t i = RK_Q_NORM; i <= RK_K_NORM && i < call->n_in; i++)
         if (call->in[i].data && !rows_are_dense(&call->in[i]))
             return false;
     return call->in[RK_QKV].dtype == IR_F32 && call->in[RK_QKV].stride[1] == 1 && call->in[RK_TABLE].stride[2] == 1 &&
-           !call->attributes[RK_INTERLEAVED].i && rows_are_dense(&call->out[0]) && rows_are_dense(&call->out[1]) &&
-           rows_are_dense(&call->out[2]);
+           rows_are_dense(&call->out[0]) && rows_are_dense(&call->out[1]) && rows_are_dense(&call->out[2]);
 }
 
 static size_t rope_kv_scratch_bytes(const op_call *call, const ir_box *box)
@@ -64,7 +63,7 @@ static size_t rope_kv_scratch_bytes(const op_call *call, const ir_box *box)
            (size_t)call->attributes[RK_HEAD_SIZE].i * sizeof(float);
 }
 
-/* As rope_rotate without interleaving: each product and each sum is rounded. */
+/* As rope_rotate: each product and each sum is rounded. */
 V_INLINE void rotate(const float *x, float *y, const float *cosine, const float *sine, int64_t half)
 {
     for (int64_t i = 0; i < half; i += 16) {

@@ -57,11 +57,11 @@ static void print_place(text *out)
 }
 
 /* `table`: the operand with the angles, or "{-1}"; half: pairs that turn. */
-static void print_source(const char *table, int64_t heads, int64_t kv_heads, int64_t size, int64_t half,
-                         bool interleaved, double eps, text *out)
+static void print_source(const char *table, int64_t heads, int64_t kv_heads, int64_t size, int64_t half, double eps,
+                         text *out)
 {
-    text_print(out, "    static constexpr heads_source source = {in_qkv, %s, %lld, %lld, %lld, %lld, %s, ", table,
-               (long long)heads, (long long)kv_heads, (long long)size, (long long)half, interleaved ? "true" : "false");
+    text_print(out, "    static constexpr heads_source source = {in_qkv, %s, %lld, %lld, %lld, %lld, ", table,
+               (long long)heads, (long long)kv_heads, (long long)size, (long long)half);
     gen_print_double(eps, out);
     text_print(out, "};\n");
 }
@@ -85,13 +85,12 @@ static mpk_status print_kv_write(mpk_context *cx, const gen_call *c, uint32_t n,
 static mpk_status print_rope_kv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };
-    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, INTERLEAVED };
+    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS };
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
-    print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, gen_input(c, TABLE)->dims[2],
-                 a[INTERLEAVED].i != 0, a[EPS].f, out);
+    print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, gen_input(c, TABLE)->dims[2], a[EPS].f, out);
     text_print(out, "    rope_kv_run(t, source, place, in_q_norm, in_k_norm, out_q);\n}\n");
     return MPK_OK;
 }
@@ -110,14 +109,13 @@ static mpk_status print_attention(mpk_context *cx, const gen_call *c, uint32_t n
 
 static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    enum { HEADS = ROPE_ATTRIBUTES, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, INTERLEAVED };
+    enum { HEADS = ROPE_ATTRIBUTES, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW };
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_frequencies(c, n, out);
     gen_print_head(c, n, out);
     print_place(out);
-    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, a[ROPE_SIZE].i / 2, a[INTERLEAVED].i != 0, a[EPS].f,
-                 out);
+    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, a[ROPE_SIZE].i / 2, a[EPS].f, out);
     print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, out);
     text_print(out, "    attention_qkv_run(t, source, place, how, in_q_norm, in_k_norm, out_y, frequency_%u, ", n);
     gen_print_amplitude(c, out);
@@ -128,13 +126,12 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
 static mpk_status print_attention_split(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };
-    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT, OWN };
+    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN };
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
-    print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, gen_input(c, TABLE)->dims[2],
-                 a[INTERLEAVED].i != 0, a[EPS].f, out);
+    print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, gen_input(c, TABLE)->dims[2], a[EPS].f, out);
     print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, out);
     text_print(out,
                "    constexpr split_how split = {how, %lld, %lld, %lld};\n"

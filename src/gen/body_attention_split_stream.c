@@ -6,7 +6,7 @@
 #include "rt/rt_lane.h"
 
 enum { QKV, TABLE, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE, Q_NORM, K_NORM };
-enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT, OWN };
+enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN };
 enum { PAGE_TOKENS = 64, MOST_TOKENS = 16, MOST_GROUP = 8, PARTIALS = 9 };
 
 static int64_t attribute(const gen_call *c, int i)
@@ -26,9 +26,9 @@ static bool accepts(const gen_call *c)
     int64_t size = attribute(c, HEAD_SIZE);
     return qkv->dims[0] <= MOST_TOKENS && gen_is_dense(qkv, IR_BF16) && gen_is_dense(cache, IR_BF16) &&
            gen_is_dense(gen_input(c, V_CACHE), IR_BF16) && cache->dims[2] == PAGE_TOKENS &&
-           (size == 64 || size == 128) && group_of(c) <= MOST_GROUP && !attribute(c, INTERLEAVED) &&
-           2 * gen_input(c, TABLE)->dims[2] == size && attribute(c, UNIT) % PAGE_TOKENS == 0 && gen_is_vector(q) &&
-           gen_is_vector(k) && !q == !k && (!q || q->dtype == k->dtype) && gen_is_dense(gen_input(c, TABLE), IR_F32) &&
+           (size == 64 || size == 128) && group_of(c) <= MOST_GROUP && 2 * gen_input(c, TABLE)->dims[2] == size &&
+           attribute(c, UNIT) % PAGE_TOKENS == 0 && gen_is_vector(q) && gen_is_vector(k) && !q == !k &&
+           (!q || q->dtype == k->dtype) && gen_is_dense(gen_input(c, TABLE), IR_F32) &&
            gen_is_dense(gen_input(c, PAGES), IR_I32) && gen_is_dense(gen_output(c, 0), IR_BF16) &&
            c->op->n_in + c->op->n_out <= RT_PACKED;
 }

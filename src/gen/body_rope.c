@@ -33,7 +33,7 @@ static mpk_status print_rope_table(mpk_context *cx, const gen_call *c, uint32_t 
     return MPK_OK;
 }
 
-GEN_PRINTER(rope, "rope_run", "b0")
+GEN_PRINTER(rope, "rope_run", "")
 GEN_PRINTER(rotate, "rotate_run", "")
 
 const gen_body gen_body_rope_table = GEN_BODY("rope_table", "rope", print_rope_table, NULL);

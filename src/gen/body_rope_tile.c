@@ -3,7 +3,7 @@
 #include "rt/rt_lane.h"
 
 enum { QKV, TABLE, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE, Q_NORM, K_NORM };
-enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, INTERLEAVED };
+enum { HEADS, KV_HEADS, HEAD_SIZE, EPS };
 enum { PAGE_TOKENS = 64, SCRATCH_BYTES = (1 << 18) / 8 + 16 /* TURN_SCRATCH */ };
 
 /* Places are numbered in 32 bits; how many tokens the step has is told by what is alive. */
@@ -17,8 +17,8 @@ static bool accepts(const gen_call *c)
            gen_is_dense(gen_input(c, PAGES), IR_I32) && gen_is_dense(cache, IR_BF16) &&
            gen_is_dense(gen_input(c, V_CACHE), IR_BF16) && gen_is_dense(gen_output(c, 0), IR_BF16) &&
            cache->dims[2] == PAGE_TOKENS && cache->dims[0] < INT32_MAX / PAGE_TOKENS && (size == 64 || size == 128) &&
-           !c->op->attributes[INTERLEAVED].i && gen_is_vector(gen_input(c, Q_NORM)) &&
-           gen_is_vector(gen_input(c, K_NORM)) && c->op->n_in + c->op->n_out <= RT_PACKED;
+           gen_is_vector(gen_input(c, Q_NORM)) && gen_is_vector(gen_input(c, K_NORM)) &&
+           c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
 static int type_of(const ir_tensor *norm)

@@ -10,7 +10,7 @@
 #include "op/heads.h"
 
 enum { QKV, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE, Q_NORM, K_NORM };
-enum { HEADS = ROPE_ATTRIBUTES, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, INTERLEAVED };
+enum { HEADS = ROPE_ATTRIBUTES, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW };
 
 static heads_split split_of(const ir_attribute *a)
 {
@@ -102,8 +102,7 @@ static void fill_cache(const op_call *call, turn *w, int64_t lo, int64_t hi, flo
         turn_to(w, position);
         for (int64_t head = lo; head < hi; head++) {
             heads_load(&in[QKV], n, t, n.q + head, row);
-            heads_turn(in[QKV].dtype, row, n.size, &in[K_NORM], a[EPS].f, w->cosine, w->sine, w->half,
-                       a[INTERLEAVED].i);
+            heads_turn(in[QKV].dtype, row, n.size, &in[K_NORM], a[EPS].f, w->cosine, w->sine, w->half);
             pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
             heads_load(&in[QKV], n, t, n.q + n.kv + head, row);
             pages_store(&in[PAGES], &call->out[2], slot, position, head, row);
@@ -129,7 +128,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         turn_to(&w, position);
         for (int64_t head = lo; head < hi; head++) {
             heads_load(&in[QKV], n, t, head, query);
-            heads_turn(in[QKV].dtype, query, n.size, &in[Q_NORM], a[EPS].f, w.cosine, w.sine, half, a[INTERLEAVED].i);
+            heads_turn(in[QKV].dtype, query, n.size, &in[Q_NORM], a[EPS].f, w.cosine, w.sine, half);
             attend_head(&view, slot, position, head / group, query, row, answer);
             walk_store_row(out, t * out->stride[0], head * n.size, n.size, answer);
         }
@@ -147,7 +146,7 @@ static const op_operand in[] = {
 static const op_operand out[] = {{"y", 0}, {"k_cache", 0}, {"v_cache", 0}};
 static const op_attribute attributes[] = {
     ROPE_ATTRIBUTE_ROWS,     SHAPE_NEEDED("heads", INT), SHAPE_NEEDED("kv_heads", INT), SHAPE_NEEDED("head_size", INT),
-    SHAPE_REAL("eps", 1e-6), SHAPE_REAL("scale", 0),     SHAPE_INT("window", 0),        SHAPE_INT("interleaved", 0)};
+    SHAPE_REAL("eps", 1e-6), SHAPE_REAL("scale", 0),     SHAPE_INT("window", 0)};
 
 #define INPUTS(tokens, qkv, pages, cache)                                                                              \
     "input %x : " qkv " live=tokens\ninput %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\n" \
@@ -162,7 +161,7 @@ static const op_case cases[] = {
     {INPUTS("7", "bf16[7, 640]", "4, 3",
             "f16[12, 2, 4, 80]") "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc) {size = 64, scaling = "
                                  "\"yarn\", factor = 4.0, heads = 4, "
-                                 "kv_heads = 2, head_size = 80, interleaved = 1}\n"},
+                                 "kv_heads = 2, head_size = 80}\n"},
 };
 
 const op_def op_attention_qkv = {

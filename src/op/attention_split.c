@@ -28,7 +28,7 @@
 #include "op/turned.h"
 
 enum { PART, LSE, K_OUT, V_OUT };
-enum { EPS = TURNED_ATTRIBUTES, SCALE, WINDOW, INTERLEAVED, SPLITS, UNIT, OWN };
+enum { EPS = TURNED_ATTRIBUTES, SCALE, WINDOW, SPLITS, UNIT, OWN };
 
 static mpk_status check_attributes(mpk_context *cx, const ir_op *op)
 {
@@ -162,7 +162,7 @@ static void load_head(const work *w, int64_t t, int64_t head, const op_view *nor
         return;
     walk_load_row(table, t * table->stride[0], 0, w->half, w->cosine);
     walk_load_row(table, t * table->stride[0] + table->stride[1], 0, w->half, w->sine);
-    heads_turn(w->call->in[QKV].dtype, row, w->n.size, norm, a[EPS].f, w->cosine, w->sine, w->half, a[INTERLEAVED].i);
+    heads_turn(w->call->in[QKV].dtype, row, w->n.size, norm, a[EPS].f, w->cosine, w->sine, w->half);
 }
 
 /* Keys and values of all live tokens, KV heads lo .. hi - 1. */
@@ -291,9 +291,9 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand out[] = {{"part", 0}, {"lse", 0}, {"k_cache", 0}, {"v_cache", 0}};
-static const op_attribute attributes[] = {
-    TURNED_ATTRIBUTE_ROWS,       SHAPE_REAL("eps", 1e-6),     SHAPE_REAL("scale", 0), SHAPE_INT("window", 0),
-    SHAPE_INT("interleaved", 0), SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128), SHAPE_INT("own", 0)};
+static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS,  SHAPE_REAL("eps", 1e-6),     SHAPE_REAL("scale", 0),
+                                          SHAPE_INT("window", 0), SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128),
+                                          SHAPE_INT("own", 0)};
 
 static const op_case cases[] = {
     {TURNED_INPUTS(
@@ -309,7 +309,7 @@ static const op_case cases[] = {
         "7", "bf16[7, 640]", "32", "4, 3",
         "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
                              "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = "
-                             "4, kv_heads = 2, head_size = 80, interleaved = 1, scale = 0.2, splits = 9, unit = "
+                             "4, kv_heads = 2, head_size = 80, scale = 0.2, splits = 9, unit = "
                              "4}\n"},
     {TURNED_INPUTS(
         "6", "f32[6, 96]", "8", "6, 5",

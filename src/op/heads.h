@@ -42,14 +42,14 @@ static inline void heads_load(const op_view *qkv, heads_split n, int64_t token, 
 
 /* Normalise (if there is a weight) and rotate a head in place, rounding to dtype between as the single operators do. */
 static inline void heads_turn(ir_dtype dtype, float *row, int64_t size, const op_view *norm, double eps,
-                              const float *cosine, const float *sine, int64_t half, bool interleaved)
+                              const float *cosine, const float *sine, int64_t half)
 {
     if (norm->data) {
         norm_row(row, size, norm, eps, row);
         for (int64_t i = 0; i < size && dtype != IR_F32; i++)
             row[i] = walk_round(dtype, row[i]);
     }
-    rope_rotate(row, cosine, sine, half, interleaved);
+    rope_rotate(row, cosine, sine, half);
     for (int64_t i = 0; i < size && dtype != IR_F32; i++)
         row[i] = walk_round(dtype, row[i]);
 }

@@ -54,24 +54,23 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         walk_load_row(table, t * table->stride[0] + table->stride[1], 0, half, sine);
         for (int64_t h = box->lo[1]; h < box->hi[1]; h++) {
             walk_load_row(x, t * x->stride[0] + h * x->stride[1], 0, size, row);
-            rope_rotate(row, cosine, sine, half, call->attributes[0].i);
+            rope_rotate(row, cosine, sine, half);
             walk_store_row(out, t * out->stride[0] + h * out->stride[1], 0, size, row);
         }
     }
 }
 
 static const op_operand in[] = {{"x", 0}, {"table", 0}}, out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_INT("interleaved", 0)};
 
-#define CASE(x, table, rest)                                                                               \
-    {                                                                                                      \
-        "input %x : " x " live=tokens\ninput %t : f32[" table "] live=tokens\n%y = rope(%x, %t)" rest "\n" \
+#define CASE(x, table)                                                                             \
+    {                                                                                              \
+        "input %x : " x " live=tokens\ninput %t : f32[" table "] live=tokens\n%y = rope(%x, %t)\n" \
     }
 static const op_case cases[] = {
-    CASE("f32[1, 9, 64]", "1, 2, 32", ""),
-    CASE("f32[7, 5, 48]", "7, 2, 24", " {interleaved = 1}"),
-    CASE("bf16[7, 1, 80]", "7, 2, 16", ""),
-    CASE("f32[7, 3, 128]", "7, 2, 64", ""),
+    CASE("f32[1, 9, 64]", "1, 2, 32"),
+    CASE("f32[7, 5, 48]", "7, 2, 24"),
+    CASE("bf16[7, 1, 80]", "7, 2, 16"),
+    CASE("f32[7, 3, 128]", "7, 2, 64"),
 };
 
 const op_def op_rope = {
@@ -79,7 +78,6 @@ const op_def op_rope = {
     .summary = "rotate pairs of each head by the angles of a rope_table",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
-    OP_ATTRIBUTES(attributes),
     .infer = infer,
     .axes = axes,
     .reads = reads,

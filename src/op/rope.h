@@ -137,14 +137,13 @@ static inline void rope_angle(float frequency, float amplitude, int64_t position
     *sine = (float)sin((double)angle) * amplitude;
 }
 
-/* Rotate the first 2 * half entries of a head in place.  Pairs are (i, i + half), or (2 i, 2 i + 1) if interleaved. */
-static inline void rope_rotate(float *x, const float *cosine, const float *sine, int64_t half, bool interleaved)
+/* Rotate the first 2 * half entries of a head in place.  Pairs are (i, i + half). */
+static inline void rope_rotate(float *x, const float *cosine, const float *sine, int64_t half)
 {
     for (int64_t i = 0; i < half; i++) {
-        float *first = interleaved ? x + 2 * i : x + i, *second = interleaved ? first + 1 : first + half;
-        float a = *first, b = *second;
-        *first = a * cosine[i] - b * sine[i];
-        *second = b * cosine[i] + a * sine[i];
+        float a = x[i], b = x[i + half];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[i + half] = b * cosine[i] + a * sine[i];
     }
 }
 

@@ -11,7 +11,7 @@
  */
 #include "op/turned.h"
 
-enum { EPS = TURNED_ATTRIBUTES, INTERLEAVED };
+enum { EPS = TURNED_ATTRIBUTES };
 enum { TILE_TOKENS = 16 }; /* a block of values in the cache of a GPU */
 
 /* q keeps the dtype of qkv; keys and values take that of the cache. */
@@ -84,7 +84,7 @@ static void store_heads(const op_call *call, int64_t t, int64_t lo, int64_t hi, 
     const float *cosine = row + n.size;
     for (int64_t head = lo; head < hi; head++) {
         heads_load(qkv, n, t, n.q + head, row);
-        heads_turn(qkv->dtype, row, n.size, &in[K_NORM], a[EPS].f, cosine, cosine + half, half, a[INTERLEAVED].i);
+        heads_turn(qkv->dtype, row, n.size, &in[K_NORM], a[EPS].f, cosine, cosine + half, half);
         pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
         heads_load(qkv, n, t, n.q + n.kv + head, row);
         pages_store(&in[PAGES], &call->out[2], slot, position, head, row);
@@ -106,7 +106,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         walk_load_row(table, t * table->stride[0] + table->stride[1], 0, half, sine);
         for (int64_t head = box->lo[1]; head < box->hi[1]; head++) {
             heads_load(qkv, n, t, head, row);
-            heads_turn(qkv->dtype, row, n.size, &in[Q_NORM], a[EPS].f, cosine, sine, half, a[INTERLEAVED].i);
+            heads_turn(qkv->dtype, row, n.size, &in[Q_NORM], a[EPS].f, cosine, sine, half);
             walk_store_row(q, t * q->stride[0] + head * q->stride[1], 0, n.size, row);
         }
         if (place[t] >= 0)
@@ -120,7 +120,7 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand out[] = {{"q", 0}, {"k_cache", 0}, {"v_cache", 0}};
-static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS, SHAPE_REAL("eps", 1e-6), SHAPE_INT("interleaved", 0)};
+static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS, SHAPE_REAL("eps", 1e-6)};
 
 static const op_case cases[] = {
     {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
@@ -134,7 +134,7 @@ static const op_case cases[] = {
         "7", "bf16[7, 640]", "32", "4, 3",
         "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
                              "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = 4, kv_heads "
-                             "= 2, head_size = 80, interleaved = 1}\n"},
+                             "= 2, head_size = 80}\n"},
     {TURNED_INPUTS(
         "33", "bf16[33, 1024]", "64", "1, 3",
         "bf16[3, 2, 64, 128]") "const %qn : bf16[128]\nconst %kn : bf16[128]\n"

@@ -10,7 +10,7 @@
 
 typedef struct attention_parts {
     ir_tensor_id qkv, table, positions, slots, pages, k_cache, v_cache, q_norm, k_norm;
-    int64_t heads, kv_heads, head_size, interleaved;
+    int64_t heads, kv_heads, head_size;
     double eps;
     const ir_op *kv_write, *rope_table;
 } attention_parts;
@@ -36,11 +36,9 @@ static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_par
     if (!rope || !is_private(w, rope, 1))
         return IR_NONE;
     ir_tensor_id x = rewrite_input(w, rope, 0), table = rewrite_input(w, rope, 1);
-    int64_t interleaved = rewrite_attribute(rope, "interleaved")->i;
-    if (p->table != IR_NONE && (p->table != table || p->interleaved != interleaved))
+    if (p->table != IR_NONE && p->table != table)
         return IR_NONE;
     p->table = table;
-    p->interleaved = interleaved;
     const ir_op *norm = rewrite_producer(w, x, "rms_norm");
     *norm_weight = IR_NONE;
     if (!norm)
@@ -104,7 +102,6 @@ static mpk_status apply_rope_kv(rewrite *w, ir_op_id id, const attention_parts *
                                {.name = "kv_heads", .i = p->kv_heads},
                                {.name = "head_size", .i = p->head_size},
                                {.name = "eps", .f = p->eps > 0 ? p->eps : 1e-6},
-                               {.name = "interleaved", .i = p->interleaved},
                                {0}},
                     out));
     rewrite_replace(w, old_q, out[0]);
@@ -131,7 +128,6 @@ static uint32_t list_attributes(const ir_op *attention, const attention_parts *p
     set[n++] = (ir_set){.name = "kv_heads", .i = p->kv_heads};
     set[n++] = (ir_set){.name = "head_size", .i = p->head_size};
     set[n++] = (ir_set){.name = "eps", .f = p->eps > 0 ? p->eps : 1e-6};
-    set[n++] = (ir_set){.name = "interleaved", .i = p->interleaved};
     set[n++] = (ir_set){.name = "scale", .f = rewrite_attribute(attention, "scale")->f};
     set[n++] = (ir_set){.name = "window", .i = rewrite_attribute(attention, "window")->i};
     return n;
@@ -185,7 +181,6 @@ static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
                                {.name = "eps", .f = p->eps > 0 ? p->eps : 1e-6},
                                {.name = "scale", .f = rewrite_attribute(attention, "scale")->f},
                                {.name = "window", .i = rewrite_attribute(attention, "window")->i},
-                               {.name = "interleaved", .i = p->interleaved},
                                {.name = "splits", .i = w->s->options->splits},
                                {.name = "unit", .i = (UNIT_TOKENS + page - 1) / page * page},
                                {.name = "own", .i = w->s->options->own_units},

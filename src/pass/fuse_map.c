@@ -11,8 +11,10 @@
  */
 #include "op/map_program.h"
 #include "pass/rewrite.h"
+#include "rt/rt_lane.h"
 
-enum { FUSE_MEMBERS = 24, FUSE_STEPS = 200, FUSE_TEMPS = 32, FUSE_TEXT = 4096 };
+/* FUSE_INPUTS: with the result, as many operands as a GPU body takes. */
+enum { FUSE_MEMBERS = 24, FUSE_STEPS = 200, FUSE_TEMPS = 32, FUSE_TEXT = 4096, FUSE_INPUTS = RT_PACKED - 1 };
 
 typedef struct map_fuser {
     rewrite *w;
@@ -174,7 +176,7 @@ static void gather(map_fuser *f, ir_op_id first, map_group *group)
             uint32_t steps = count_steps(f, op), temps = count_temps(op);
             uint32_t n_in = group->n_in + op->n_in - count_operand(reader, reader->in[i]);
             if (!steps || group->n_steps + steps > FUSE_STEPS || group->n_temps + temps > FUSE_TEMPS ||
-                n_in > IR_MAX_INPUTS)
+                n_in > FUSE_INPUTS)
                 continue;
             group->n_steps += steps;
             group->n_temps += temps;

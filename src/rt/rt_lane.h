@@ -13,7 +13,9 @@
 
 #include "rt/rt.h"
 
-enum { RT_OPERANDS = 16, RT_PACKED = 15 }; /* operand RT_PACKED: the operator's packed weights (gen/device_body.h) */
+/* Operands of an entry.  Operand RT_PACKED is the operator's packed weights (gen/device_body.h); so an operator that a
+ * GPU body is to take has at most RT_PACKED inputs and outputs, which passes that join operators keep to. */
+enum { RT_OPERANDS = 16, RT_PACKED = 15 };
 
 /* What triggering the entry's event takes. */
 enum {

@@ -1,0 +1,320 @@
+/* gpu_bodies_test.c - whatever the passes make of a program, a GPU body takes it.
+ *
+ * Random programs begin with a case of a random operator and grow by element-wise operators, wide sums, views,
+ * reductions and casts over random shapes, ranks and dtypes.  Each is compiled with random options as for a GPU; then
+ * every operator that is left must find a body on every architecture of the table.  Weights in blocks are left out: on
+ * a GPU they are bf16 (engine_model.c).
+ */
+#include "base/rng.h"
+#include "check.h"
+#include "gen/source.h"
+#include "ir/op.h"
+#include "pass/pass.h"
+#include "rt/rt_lane.h"
+
+enum { PROGRAMS = 1500, MOST_STEPS = 24, MOST_TENSORS = 160 };
+
+typedef struct world {
+    mpk_context cx;
+    arena a;
+    uint64_t seed, next;
+    ir_graph *g;
+    ir_tensor_id pool[MOST_TENSORS]; /* what further operators may read */
+    uint32_t n;
+} world;
+
+static uint32_t n_grown; /* operators that the builder took, in all programs */
+
+static uint32_t pick(world *w, uint32_t n)
+{
+    return (uint32_t)(rng_u64(w->seed, w->next++) % n);
+}
+
+static const ir_tensor *tensor_of(const world *w, ir_tensor_id t)
+{
+    return &w->g->tensors.at[t];
+}
+
+static ir_tensor_id pick_tensor(world *w)
+{
+    return w->pool[pick(w, 2) ? w->n - 1 : pick(w, w->n)];
+}
+
+/* An operator, if the builder takes it: its results join the pool. */
+static ir_tensor_id add_op(world *w, const char *op, uint32_t n_in, const ir_tensor_id *in, const ir_set *set)
+{
+    ir_tensor_id out[IR_MAX_OUTPUTS];
+    if (ir_add_op(&w->cx, w->g, op, NULL, n_in, in, set, out) != MPK_OK) {
+        status_clear(&w->cx);
+        return IR_NONE;
+    }
+    n_grown++;
+    for (uint32_t i = 0; i < op_find(str_from(op))->n_out && w->n < MOST_TENSORS; i++)
+        w->pool[w->n++] = out[i];
+    return out[0];
+}
+
+/* ---- growing ---- */
+
+/* An input that broadcasts to a: some of its axes, some of these with one entry, of a random dtype. */
+static ir_tensor_id add_like(world *w, ir_tensor_id a, bool same_dtype)
+{
+    static const ir_dtype dtypes[] = {IR_F32, IR_BF16, IR_F16, IR_F64, IR_I32, IR_I64, IR_BOOL, IR_U8, IR_I8, IR_I16};
+    const ir_tensor *t = tensor_of(w, a);
+    char name[32];
+    uint32_t left_out = t->rank && !pick(w, 4) ? pick(w, t->rank) : 0, rank = t->rank - left_out;
+    int64_t dims[IR_MAX_RANK];
+    ir_tensor_id out;
+    for (uint32_t i = 0; i < rank; i++)
+        dims[i] = pick(w, 6) ? t->dims[left_out + i] : 1;
+    ir_live live = rank && !left_out && dims[0] == t->dims[0] ? t->live : IR_ALL;
+    ir_dtype dtype = same_dtype || pick(w, 3) ? t->dtype : dtypes[pick(w, sizeof dtypes / sizeof *dtypes)];
+    snprintf(name, sizeof name, "given%zu", w->g->tensors.n);
+    check_ok(&w->cx, ir_add_tensor(&w->cx, w->g, IR_INPUT, live, name, dtype, rank, dims, &out));
+    return out;
+}
+
+/* a + b + c ..., as a chain or as a tree. */
+static void add_sum(world *w)
+{
+    ir_tensor_id terms[32], first = pick_tensor(w);
+    uint32_t n = 2 + pick(w, 31);
+    const char *op = pick(w, 2) ? "add" : "mul";
+    terms[0] = first;
+    for (uint32_t i = 1; i < n; i++)
+        terms[i] = pick(w, 8) ? add_like(w, first, true) : pick_tensor(w);
+    bool chain = pick(w, 2);
+    while (n > 1) {
+        uint32_t k = chain ? 0 : 2 * pick(w, n / 2);
+        ir_tensor_id sum = add_op(w, op, 2, (ir_tensor_id[]){terms[k], terms[k + 1]}, NULL);
+        if (sum == IR_NONE)
+            return;
+        terms[k] = sum;
+        for (uint32_t i = k + 1; i + 1 < n; i++)
+            terms[i] = terms[i + 1];
+        n--;
+    }
+}
+
+/* An expression over up to twelve inputs. */
+static void add_map(world *w)
+{
+    static const char *const words[] = {"x%u", "exp(-x%u)", "tanh(x%u)", "where(x%u > 0, 1, x%u)", "abs(x%u)"};
+    static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "bool"};
+    ir_tensor_id in[12] = {pick_tensor(w)};
+    uint32_t n = 1 + pick(w, 12);
+    text expr = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        in[i] = i ? add_like(w, in[0], false) : in[0];
+        text_print(&expr, "%s", i ? pick(w, 2) ? " + " : " * " : "");
+        text_print(&expr, words[pick(w, 5)], i, i);
+    }
+    add_op(w, "map", n, in,
+           (ir_set[]){{.name = "expr", .s = expr.at}, {.name = "dtype", .s = dtypes[pick(w, 7)]}, {0}});
+    text_free(&expr);
+}
+
+static void add_concat(world *w)
+{
+    ir_tensor_id in[RT_PACKED - 1] = {pick_tensor(w)};
+    uint32_t n = 2 + pick(w, RT_PACKED - 2);
+    for (uint32_t i = 1; i < n; i++)
+        in[i] = in[0];
+    add_op(w, "concat", n, in, (ir_set[]){{.name = "axis", .i = pick(w, 3)}, {0}});
+}
+
+static void add_transpose(world *w)
+{
+    ir_tensor_id a = pick_tensor(w);
+    int64_t perm[IR_MAX_RANK] = {0};
+    uint32_t rank = tensor_of(w, a)->rank;
+    for (uint32_t i = 0; i < rank; i++) {
+        uint32_t k = pick(w, i + 1);
+        perm[i] = perm[k];
+        perm[k] = i;
+    }
+    add_op(w, "transpose", 1, &a, (ir_set[]){{.name = "perm", .ints = perm, .n_ints = rank}, {0}});
+}
+
+static void add_slice(world *w)
+{
+    ir_tensor_id a = pick_tensor(w);
+    int64_t starts[IR_MAX_RANK], stops[IR_MAX_RANK], steps[IR_MAX_RANK];
+    const ir_tensor *t = tensor_of(w, a);
+    uint32_t rank = t->rank;
+    for (uint32_t i = 0; i < rank; i++) {
+        bool whole = pick(w, 2);
+        starts[i] = whole ? 0 : pick(w, (uint32_t)t->dims[i]);
+        stops[i] = whole ? t->dims[i] : starts[i] + 1 + pick(w, (uint32_t)(t->dims[i] - starts[i]));
+        steps[i] = whole ? 1 : 1 + pick(w, 3);
+    }
+    add_op(w, "slice", 1, &a,
+           (ir_set[]){{.name = "starts", .ints = starts, .n_ints = rank},
+                      {.name = "stops", .ints = stops, .n_ints = rank},
+                      {.name = "steps", .ints = steps, .n_ints = rank},
+                      {0}});
+}
+
+/* Two neighbouring axes become one, or one of even length two. */
+static void add_reshape(world *w)
+{
+    ir_tensor_id a = pick_tensor(w);
+    const ir_tensor *t = tensor_of(w, a);
+    int64_t dims[IR_MAX_RANK + 1];
+    uint32_t rank = t->rank, n = 0, at = rank ? pick(w, rank) : 0;
+    bool split = rank && rank < IR_MAX_RANK && t->dims[at] % 2 == 0;
+    for (uint32_t i = 0; i < rank; i++) {
+        dims[n++] = t->dims[i];
+        if (split && i == at) {
+            dims[n - 1] /= 2;
+            dims[n++] = 2;
+        } else if (!split && i == at && i + 1 < rank) {
+            dims[n - 1] *= t->dims[++i];
+        }
+    }
+    add_op(w, "reshape", 1, &a, (ir_set[]){{.name = "shape", .ints = dims, .n_ints = n}, {0}});
+}
+
+/* One of the operators with one operand, on a random axis. */
+static void add_unary(world *w)
+{
+    static const char *const names[] = {"silu", "gelu",    "softmax", "log_softmax", "sort", "scan",
+                                        "flip", "extreme", "reduce",  "cast",        "copy", "argmax"};
+    static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "bool"};
+    const char *name = names[pick(w, sizeof names / sizeof *names)];
+    ir_tensor_id a = pick_tensor(w);
+    uint32_t rank = tensor_of(w, a)->rank;
+    int64_t axis = rank ? pick(w, rank) : 0;
+    ir_set set[2] = {{.name = "axis", .i = axis}};
+    if (!strcmp(name, "flip") || !strcmp(name, "reduce"))
+        set[0] = (ir_set){.name = "axes", .ints = &axis, .n_ints = 1};
+    if (!strcmp(name, "cast"))
+        set[0] = (ir_set){.name = "dtype", .s = dtypes[pick(w, 7)]};
+    if (!strcmp(name, "gelu"))
+        set[0] = (ir_set){.name = "tanh", .i = pick(w, 2)};
+    bool plain = !strcmp(name, "silu") || !strcmp(name, "copy") || !strcmp(name, "argmax");
+    add_op(w, name, 1, &a, plain ? NULL : set);
+}
+
+static void grow(world *w)
+{
+    static void (*const ways[])(world * w) = {add_sum,   add_map,   add_concat,  add_transpose,
+                                              add_slice, add_unary, add_reshape, add_unary};
+    if (w->n < MOST_TENSORS - 40)
+        ways[pick(w, sizeof ways / sizeof *ways)](w);
+}
+
+/* ---- one program ---- */
+
+static bool has_blocks(const ir_graph *g)
+{
+    for (size_t i = 0; i < g->tensors.n; i++)
+        if (ir_dtype_table[g->tensors.at[i].dtype].block_elements > 1)
+            return true;
+    return false;
+}
+
+/* A case of a random operator; false: it has weights in blocks. */
+static bool begin(world *w)
+{
+    uint32_t n_ops = 0;
+    while (op_table[n_ops])
+        n_ops++;
+    const op_def *def = op_table[pick(w, n_ops)];
+    check_ok(&w->cx, ir_parse(&w->cx, &w->a, str_from(def->cases[pick(w, def->n_cases)].graph), &w->g));
+    const ir_graph *g = w->g;
+    for (size_t i = 0; i < g->tensors.n && w->n < MOST_STEPS; i++) {
+        const ir_tensor *t = &g->tensors.at[i];
+        if (t->kind == IR_INPUT || (t->kind == IR_TEMP && t->shares == IR_NONE))
+            w->pool[w->n++] = (ir_tensor_id)i;
+    }
+    return !has_blocks(g) && w->n > 0;
+}
+
+/* What nothing reads is a result of the program. */
+static void add_outputs(world *w)
+{
+    ir_graph *g = w->g;
+    size_t n = g->tensors.n;
+    bool *is_read = arena_alloc(&w->a, n, sizeof *is_read);
+    assert_non_null(is_read);
+    for (size_t i = 0; i < g->ops.n; i++)
+        for (uint32_t k = 0; k < g->ops.at[i].n_in; k++)
+            if (g->ops.at[i].in[k] != IR_NONE)
+                is_read[g->ops.at[i].in[k]] = true;
+    g->outputs.n = 0;
+    for (size_t i = 0; i < n; i++)
+        if (g->tensors.at[i].kind == IR_TEMP && !is_read[i])
+            check_ok(&w->cx, ir_add_output(&w->cx, g, (ir_tensor_id)i));
+}
+
+static pass_options random_options(world *w)
+{
+    pass_options o = {.n_workers = 1 + pick(w, 150),
+                      .page_bytes = 16384,
+                      .pages_per_worker = 1 << 16,
+                      .fusion = pick(w, 3) ? PASS_FUSE_FULL : (pass_fusion)pick(w, 3),
+                      .relaxed = true,
+                      .whole_tiles = true,
+                      .logits = true,
+                      .norm_elements = 8192};
+    o.splits = pick(w, 2) ? 1 + pick(w, 40) : 0;
+    o.split_tokens = 16;
+    return o;
+}
+
+static void check_bodies(const world *w, const ir_graph *g, const gen_arch *arch, uint32_t n_tokens)
+{
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const ir_op *op = &g->ops.at[i];
+        gen_call c = {.ir = g, .op = op, .n_tokens = n_tokens, .n_workers = arch->n_sms, .needs = arch->features};
+        if ((op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE) ||
+            gen_body_choose(&c, UINT32_MAX))
+            continue;
+        text t = {0};
+        ir_print(g, &t);
+        print_message("MPK_SEED=%llu:\n%s", (unsigned long long)w->seed, t.at);
+        fail_msg("%s (%%%.*s) of %u operands has no body on %s", op->def->name, STR_ARG(op->name), op->n_in + op->n_out,
+                 arch->name);
+    }
+}
+
+static void check_program(world *w)
+{
+    uint32_t n_tokens = 1;
+    tg_program p;
+    add_op(w, "copy", 1, w->pool, NULL); /* a program of views alone is none */
+    for (uint32_t n = pick(w, MOST_STEPS); n > 0; n--)
+        grow(w);
+    add_outputs(w);
+    for (size_t i = 0; i < w->g->tensors.n; i++)
+        if (w->g->tensors.at[i].live == IR_TOKENS)
+            n_tokens = (uint32_t)w->g->tensors.at[i].dims[0];
+    pass_options o = random_options(w);
+    check_ok(&w->cx, pass_compile(&w->cx, &w->a, &o, 1, &w->g, &n_tokens, &p));
+    for (const gen_arch *arch = gen_arch_table; arch->name; arch++)
+        check_bodies(w, p.graphs[0].ir, arch, n_tokens);
+}
+
+static void every_operator_finds_a_body(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < PROGRAMS; i++) {
+        world w = {.seed = seed + i};
+        if (begin(&w)) {
+            check_program(&w);
+            n++;
+        }
+        arena_free(&w.a);
+    }
+    print_message("%u programs, %u operators added to their first\n", n, n_grown);
+    assert_true(n > PROGRAMS / 2 && n_grown > 10 * n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_operator_finds_a_body)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -21,7 +21,7 @@ import transformers  # noqa: E402
 import mpk  # noqa: E402
 import tiny  # noqa: E402
 import torch_models  # noqa: E402
-from mpk import backend  # noqa: E402
+from mpk import backend, shapes  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 
@@ -245,7 +245,7 @@ def test_results_that_are_views_share_memory():
 
 
 def test_the_cache_of_shapes_is_bounded(monkeypatch):
-    monkeypatch.setattr(backend, "CACHED_SHAPES", 2)
+    monkeypatch.setattr(shapes, "CACHED_SHAPES", 2)
     fast, reports = compiled(lambda x: x * 2 + 1, dynamic=True)
     threads = len(os.listdir("/proc/self/task"))
     for rows in (2, 3, 4, 5, 6, 2):

@@ -59,6 +59,32 @@ DECODERS = {
         t.Qwen3MoeConfig(**HEADS, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
     ),
 }
+COMPLEX = {  # rope by complex numbers
+    "llama4": lambda: t.Llama4ForCausalLM(
+        t.Llama4TextConfig(
+            **HEADS, intermediate_size_mlp=96, num_local_experts=4, num_experts_per_tok=1, pad_token_id=0
+        )
+    ),
+    "deepseek_v2": lambda: t.DeepseekV2ForCausalLM(
+        t.DeepseekV2Config(
+            **SMALL,
+            num_key_value_heads=4,
+            moe_intermediate_size=32,
+            n_routed_experts=4,
+            n_shared_experts=1,
+            num_experts_per_tok=2,
+            kv_lora_rank=16,
+            q_lora_rank=24,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=8,
+            v_head_dim=16,
+            first_k_dense_replace=1,
+            n_group=2,
+            topk_group=1,
+            topk_method="greedy",
+        )
+    ),
+}
 OTHERS = {
     "bert": lambda: (t.BertModel(t.BertConfig(**SMALL)), token_ids()),
     "roberta": lambda: (t.RobertaModel(t.RobertaConfig(**SMALL)), token_ids()),

@@ -2,16 +2,14 @@
 
 Dynamo captures, AOTAutograd makes the graph functional and decomposes what no lowering does whole.  Here each graph,
 once its shapes are numbers, becomes one tensor program, or several with operators of PyTorch between them where some
-are not supported.  Graphs with symbolic shapes are made for each shape that comes; the last CACHED_SHAPES are kept.
+are not supported.  Graphs with symbolic shapes are handed to shapes.py.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import math
-import operator
 import threading
 import time
 import warnings
@@ -20,8 +18,6 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -31,10 +27,9 @@ from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
 from mpk.results import given, place_results, view_of
+from mpk.shapes import STATIC, Part, compile_symbolic, device_of, is_symbolic, placeholders, return_list
 from mpk.statics import Statics, address_of, pick
 
-CACHED_SHAPES = 32
-STATIC = "mpk_static"  # of a placeholder: PyTorch says that its tensor is the same in each call
 STAND_IN = 1 << 20  # numbers of arguments from here on stand for results of PyTorch
 aten = torch.ops.aten
 
@@ -245,10 +240,6 @@ def _span(tensor: torch.Tensor) -> int:
 # ---- compiling ----
 
 
-def placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    return gm.graph.find_nodes(op="placeholder")
-
-
 def mutations(gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node]]:
     """(node, argument, value): what AOTAutograd says at the end about arguments that the program changes."""
     copies = [n for n in gm.graph.nodes if n.op == "call_function" and n.target is aten.copy_.default]
@@ -263,12 +254,6 @@ OVERWRITING = {
     aten.scatter.value,
     aten.scatter_add.default,
 }
-
-
-def device_of(gm: torch.fx.GraphModule) -> torch.device:
-    """Where the graph's program runs: on the GPU of its first CUDA tensor, if it has one."""
-    values = (v for n in gm.graph.nodes for v in _flat([n.meta.get("val")]) if isinstance(v, torch.Tensor))
-    return next((v.device for v in values if v.device.type == "cuda"), torch.device("cpu"))
 
 
 def in_place_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
@@ -365,30 +350,15 @@ def compile_parts(
     for node in fused.graph.nodes:
         if node.op == "call_module" and node.target.startswith("fused_"):
             part = getattr(fused, node.target)
-            many = isinstance(part.graph.find_nodes(op="output")[0].args[0], (list, tuple))
-            setattr(fused, node.target, _Part(compile_static(part, options, report, nested=True), many))
+            many = return_list(part)
+            setattr(fused, node.target, Part(compile_static(part, options, report, nested=True), many))
     fused.recompile()
     return lambda arguments: list(fused(*arguments))
 
 
-class _Part(torch.nn.Module):
-    """A compiled part in the place of its graph."""
-
-    def __init__(self, compiled: Callable, many: bool) -> None:
-        super().__init__()
-        self.compiled, self.many = compiled, many
-
-    def forward(self, *arguments: Any) -> Any:
-        results = self.compiled(list(arguments))
-        return results if self.many else results[0]
-
-
 def compile_static(gm: torch.fx.GraphModule, options: Options, report: Report, nested: bool = False) -> Callable:
     """A function of a list of arguments, from a functional graph of known shapes."""
-    returned = gm.graph.find_nodes(op="output")[0]
-    if not isinstance(returned.args[0], (list, tuple)):
-        returned.args = ([returned.args[0]],)
-        gm.recompile()
+    return_list(gm)
     e, values, unsupported = lower_graph(gm)
     try:
         if not unsupported:
@@ -436,112 +406,6 @@ def copying_back(function: Callable, changes: list, gm: torch.fx.GraphModule) ->
     return run
 
 
-# ---- shapes ----
-
-
-def is_symbolic(gm: torch.fx.GraphModule) -> bool:
-    """Does any value have a shape, or is any a number, that differs from call to call?"""
-    for node in gm.graph.nodes:
-        for v in _flat([node.meta.get("val")]):
-            if isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-                return True
-            if isinstance(v, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in (*v.shape, *v.stride())):
-                return True
-    return False
-
-
-class _Numbers(torch.fx.Interpreter):
-    """Runs a graph, in which numbers may be tensors of rank 0."""
-
-    def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
-        if target in (torch.sym_max, torch.sym_min) and any(isinstance(a, torch.Tensor) for a in args):
-            target = torch.maximum if target is torch.sym_max else torch.minimum
-            args = tuple(torch.as_tensor(a) for a in args)
-        return super().call_function(target, args, kwargs)
-
-
-def at_shapes(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> torch.fx.GraphModule:
-    """The graph for arguments of these shapes, all of them numbers."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a for a in arguments]
-
-    def run(*values: Any) -> Any:
-        return _Numbers(gm).run(*values)
-
-    with mode, torch.no_grad():
-        out = make_fx(run, tracing_mode="real")(*fakes)
-    out.graph.eliminate_dead_code()
-    out.recompile()
-    for node, before, value in zip(placeholders(out), placeholders(gm), fakes):
-        node.meta.setdefault("val", value)
-        node.meta[STATIC] = before.meta.get(STATIC, False)
-    return out
-
-
-def symbols_of_shapes(gm: torch.fx.GraphModule) -> set[Any]:
-    """Symbols that any shape, stride or offset depends on."""
-    tensors = [v for n in gm.graph.nodes for v in _flat([n.meta.get("val")]) if isinstance(v, torch.Tensor)]
-    sizes = [n for t in tensors for n in (*t.shape, *t.stride(), t.storage_offset()) if isinstance(n, torch.SymInt)]
-    return {symbol for n in sizes for symbol in n.node.expr.free_symbols}
-
-
-def loose_numbers(gm: torch.fx.GraphModule) -> frozenset[int]:
-    """Arguments that are whole numbers and no shape depends on: they can be tensors, and need no program each.  On a
-    GPU none are if numbers are returned: the host would wait for them."""
-    (returned,) = gm.graph.find_nodes(op="output")[0].args
-    numbers = (n for n in _flat([returned]) if isinstance(n, torch.fx.Node))
-    if device_of(gm).type != "cpu" and any(isinstance(n.meta.get("val"), torch.SymInt) for n in numbers):
-        return frozenset()
-    used = symbols_of_shapes(gm)
-    fakes = [node.meta.get("val") for node in placeholders(gm)]
-    return frozenset(
-        i for i, v in enumerate(fakes) if isinstance(v, torch.SymInt) and not v.node.expr.free_symbols & used
-    )
-
-
-class ByShape:
-    """One compiled function for each set of shapes, the last CACHED_SHAPES that were used."""
-
-    def __init__(self, gm: torch.fx.GraphModule, options: Options) -> None:
-        self.gm, self.options, self.lock = gm, options, threading.Lock()
-        self.compiled: collections.OrderedDict[tuple, Callable] = collections.OrderedDict()
-        self.loose, self.device = loose_numbers(gm), device_of(gm)
-
-    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        function, arguments = self.find(arguments)
-        results = function(arguments)
-        if self.loose:
-            (returned,) = self.gm.graph.find_nodes(op="output")[0].args
-            for i, node in enumerate(returned):
-                if isinstance(node, torch.fx.Node) and isinstance(node.meta.get("val"), torch.SymInt):
-                    results[i] = int(results[i])
-        return results
-
-    def as_tensor(self, number: int) -> torch.Tensor:
-        return torch.full((), number, dtype=torch.int64, device=self.device)
-
-    def find(self, given: Sequence[Any]) -> tuple[Callable, Sequence[Any]]:
-        """The function for these arguments, and the arguments with loose numbers as tensors."""
-        with self.lock:
-            arguments = [self.as_tensor(a) if i in self.loose else a for i, a in enumerate(given)]
-            key = tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
-            function = self.compiled.get(key)
-            if function is None:
-                try:
-                    gm = at_shapes(self.gm, arguments)
-                except Exception:  # whatever an operator says that wants a number after all
-                    if not self.loose:
-                        raise
-                    self.loose = frozenset()
-                    gm, arguments = at_shapes(self.gm, given), given
-                    key = tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
-                function = self.compiled[key] = compile_and_tell(gm, self.options)
-                if len(self.compiled) > CACHED_SHAPES:
-                    self.compiled.popitem(last=False)
-            self.compiled.move_to_end(key)
-            return function, arguments
-
-
 # ---- the backend ----
 
 _warned: set[frozenset[str]] = set()
@@ -551,10 +415,19 @@ def compile_and_tell(gm: torch.fx.GraphModule, options: Options) -> Callable:
     report, begin = Report(), time.perf_counter()
     function = compile_static(gm, options, report)
     report.seconds += time.perf_counter() - begin
+    note(report, options)
+    return function
+
+
+def leave_to_pytorch(reasons: dict[str, str], options: Options) -> None:
+    """Note operators that stay with PyTorch, and why."""
+    note(Report(fallbacks=reasons, n_fallbacks=len(reasons)), options)
+
+
+def note(report: Report, options: Options) -> None:
     if options.reports is not None:
         options.reports.append(report)
     tell(report)
-    return function
 
 
 def tell(report: Report) -> None:
@@ -580,7 +453,9 @@ def compiler(options: Options) -> Callable:
     def compile_fx(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
         mark_static(gm)
         with torch.utils._python_dispatch._disable_current_modes():
-            function = ByShape(gm, options) if is_symbolic(gm) else compile_and_tell(gm, options)
+            compile_one = functools.partial(compile_and_tell, options=options)
+            leave = functools.partial(leave_to_pytorch, options=options)
+            function = compile_symbolic(gm, compile_one, leave) if is_symbolic(gm) else compile_one(gm)
 
         def run(arguments: list[Any]) -> list[Any]:
             return function(arguments)
@@ -600,8 +475,8 @@ def refuse_training(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
 
 @functools.cache
 def decompositions() -> dict:
-    """Every decomposition of PyTorch but those of what a lowering does whole, and of what draws random numbers: that
-    stays with PyTorch, with the numbers that eager would draw."""
+    """Every decomposition of PyTorch but those of what a lowering does whole, of what draws random numbers (that stays
+    with PyTorch, with the numbers that eager would draw), and those that write in place: the graph is functional."""
     every = torch._decomp.global_decomposition_table["post_autograd"]
     return {
         op: f
@@ -609,7 +484,7 @@ def decompositions() -> dict:
         if isinstance(op, torch._ops.OpOverload)
         and op not in table
         and torch.Tag.nondeterministic_seeded not in op.tags
-        and op.name().split(".")[0] not in own.kept
+        and op.name().split(".")[0] not in own.kept | own.writing
     } | own.table
 
 

@@ -290,3 +290,6 @@ table = {
 
 # PyTorch's own decompositions of these round in other places than its kernels.
 kept = {"aten::linspace", "aten::logspace"}
+
+# PyTorch's decompositions of these write into a tensor that they have made, which a functional graph must not do.
+writing = {"aten::complex", "aten::polar"}

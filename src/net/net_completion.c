@@ -4,12 +4,17 @@
 /* What a body becomes takes about so much at most: for each value in a tree that grows by doubling, and of its text. */
 enum { VALUE_BYTES = 3 * sizeof(json_value), COPIES = 3 };
 
+mpk_status net_completion_hold(net_exchange *x, str source)
+{
+    size_t n;
+    TRY(net_request_count_values(x->cx, source, &n, &x->refusal));
+    return net_exchange_hold(x, n * VALUE_BYTES + source.n * COPIES);
+}
+
 mpk_status net_completion_parse(net_exchange *x, const json_value **out)
 {
     str source = {x->body.at ? x->body.at : "", x->body.n};
-    size_t n;
-    TRY(net_request_count_values(x->cx, source, &n, &x->refusal));
-    TRY(net_exchange_hold(x, n * VALUE_BYTES + source.n * COPIES));
+    TRY(net_completion_hold(x, source));
     mpk_status status = json_parse(x->cx, &x->arena, source, out);
     if (status == MPK_EFORMAT)
         return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "the body is no JSON that can be read: %s",

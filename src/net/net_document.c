@@ -72,7 +72,7 @@ static void write_answer(const net_exchange *x, const net_answer *a, uint32_t in
     text_print(to, ",\"logprobs\":null,\"finish_reason\":\"%s\"}", net_document_reason(a));
 }
 
-void net_document_write(const net_exchange *x, text *to)
+void net_document_write(net_exchange *x, text *to)
 {
     text_print(to, "{");
     net_document_write_head(x, x->work.dialect->is_chat ? "chat.completion" : "text_completion", to);

@@ -51,7 +51,7 @@ typedef struct net_answer net_answer;
 typedef struct net_dialect {
     const char *id_prefix;
     bool is_chat; /* answers are in parts */
-    void (*write_document)(const net_exchange *x, text *to);
+    void (*write_document)(net_exchange *x, text *to);
     /* What has come of answer `index`, if anything has. */
     void (*write_news)(net_exchange *x, net_answer *a, uint32_t index, text *to);
     void (*write_end)(net_exchange *x, text *to);
@@ -71,6 +71,11 @@ struct net_answer {
     bool told;       /* its end was sent */
     uint32_t n_calls_sent;
     size_t n_tokens;
+    const char *stopped_by; /* the stop text that ended it; NULL: none */
+    /* Of dialects that have items (net_items.h): net_item's, what of the parts is in them, events so far. */
+    text items;
+    size_t n_reasoning_taken, n_content_taken;
+    uint32_t n_events;
 };
 
 /* The answers of an exchange: n_answers for each prompt, in this order. */
@@ -79,6 +84,9 @@ typedef struct net_work {
     int64_t created;
     const net_dialect *dialect;
     bool include_usage, usage_always;
+    const char *const *stops; /* texts that end an answer */
+    uint32_t n_stops;
+    const char *echo; /* of a response: members that repeat the request */
     net_answer *answers;
     uint32_t n, n_running;
     uint32_t n_places; /* of the server's that are taken */
@@ -182,12 +190,18 @@ mpk_status net_tokens_encode(net_exchange *x, const char *path);
 mpk_status net_tokens_decode(net_exchange *x, const char *path);
 mpk_status net_completion_run(net_exchange *x, const char *path);
 mpk_status net_chat_run(net_exchange *x, const char *path);
-extern const char *const net_route_names[];
+mpk_status net_messages_run(net_exchange *x, const char *path);
+mpk_status net_messages_count(net_exchange *x, const char *path);
+mpk_status net_responses_run(net_exchange *x, const char *path);
+/* As metrics call a route. */
+const char *net_route_name(unsigned at);
 unsigned net_route_count(void);
 
 /* The body as JSON; 400, 413. */
 mpk_status net_completion_parse(net_exchange *x, const json_value **out);
-/* The same, and 404 unless it names our model or none. */
+/* Charge what a body becomes: 413, 503. */
+mpk_status net_completion_hold(net_exchange *x, str source);
+/* Parsed, and 404 unless it names our model or none. */
 mpk_status net_completion_open(net_exchange *x, const json_value **out);
 /* What the model's makers suggest for sampling. */
 mpk_request_options net_completion_suggested(const net_exchange *x);
@@ -214,7 +228,7 @@ uint32_t net_work_context(const net_server *s);
 /* ---- net_document.c: answers as OpenAI's documents, net_chunk.c: as its events ---- */
 
 extern const net_dialect net_dialect_completion, net_dialect_chat;
-void net_document_write(const net_exchange *x, text *to);
+void net_document_write(net_exchange *x, text *to);
 void net_chunk_write_news(net_exchange *x, net_answer *a, uint32_t index, text *to);
 void net_chunk_write_end(net_exchange *x, text *to);
 void net_chunk_write_failure(net_exchange *x, text *to);

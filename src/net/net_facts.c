@@ -51,7 +51,7 @@ mpk_status net_facts_metrics(net_exchange *x, const char *path)
     const uint32_t answers = s->answers, running = s->running;
     text body = {0};
     (void)path;
-    net_metrics_print(&s->metrics, net_route_names, net_route_count(), running,
+    net_metrics_print(&s->metrics, net_route_name, net_route_count(), running,
                       answers > running ? answers - running : 0, &body);
     return net_reply_text(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }

@@ -71,7 +71,7 @@ static void print_histogram(text *to, const char *name, const char *help, const 
                (double)h->sum_ns * 1e-9, name, (unsigned long long)so_far);
 }
 
-static void print_replies(text *to, const net_metrics *m, const char *const *names, unsigned n_names)
+static void print_replies(text *to, const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names)
 {
     static const char *const codes[] = {
 #define NET_STATUS_NAME(code) #code,
@@ -82,14 +82,14 @@ static void print_replies(text *to, const net_metrics *m, const char *const *nam
     for (unsigned e = 0; e < n_names; e++)
         for (unsigned i = 0; i < NET_STATUSES; i++)
             if (m->replies[e][i])
-                text_print(to, "mpk_http_requests_total{endpoint=\"%s\",status=\"%s\"} %llu\n", names[e], codes[i],
+                text_print(to, "mpk_http_requests_total{endpoint=\"%s\",status=\"%s\"} %llu\n", name(e), codes[i],
                            (unsigned long long)m->replies[e][i]);
 }
 
-void net_metrics_print(const net_metrics *m, const char *const *names, unsigned n_names, uint64_t running,
+void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names, uint64_t running,
                        uint64_t waiting, text *to)
 {
-    print_replies(to, m, names, n_names);
+    print_replies(to, m, name, n_names);
     print_one(to, "mpk_requests_running", "gauge", "Answers whose first token has come and whose last has not.",
               running);
     print_one(to, "mpk_requests_waiting", "gauge", "Answers that wait for a place, or for their prompt to be computed.",

@@ -7,7 +7,7 @@
 
 #include "base/str.h"
 
-enum { NET_MAX_BUCKETS = 20, NET_ENDPOINTS = 10 };
+enum { NET_MAX_BUCKETS = 20, NET_ENDPOINTS = 13 };
 
 typedef struct net_histogram {
     _Atomic uint64_t buckets[NET_MAX_BUCKETS + 1]; /* each alone, not added up; the last: above every bound */
@@ -34,8 +34,8 @@ void net_metrics_count_reply(net_metrics *m, unsigned endpoint, int status);
 /* An answer of the engine has ended: tokens, and when the first and the last came after it was submitted. */
 void net_metrics_count_answer(net_metrics *m, uint64_t n_tokens, uint64_t first_ns, uint64_t last_ns);
 void net_metrics_count_request(net_metrics *m, uint64_t ns);
-/* names[n_names] of the endpoints; running and waiting: answers in the engine now. */
-void net_metrics_print(const net_metrics *m, const char *const *names, unsigned n_names, uint64_t running,
+/* name: of an endpoint, of which there are n_names; running and waiting: answers in the engine now. */
+void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names, uint64_t running,
                        uint64_t waiting, text *to);
 
 #endif

@@ -20,6 +20,8 @@ typedef struct parameter {
 } parameter;
 
 #define BOTH (NET_FOR_COMPLETION | NET_FOR_CHAT)
+#define ITEMS NET_FOR_RESPONSES
+#define BLOCKS NET_FOR_MESSAGES
 #define READS(name, endpoints)         \
     {                                  \
         name, endpoints, READ, 0, NULL \
@@ -38,7 +40,9 @@ static const char sampler[] = "tokens are drawn inside the kernel, by temperatur
                   probabilities[] = "the kernel gives tokens and no probabilities",
                   one_model[] = "the server has one model and no adapters", text_only[] = "the model reads only text",
                   no_order[] = "requests are taken in their order of arrival",
-                  no_extras[] = "the reply has no such part", no_plugins[] = "the server runs no code of others";
+                  no_extras[] = "the reply has no such part",
+                  stores_nothing[] = "the server stores nothing: send the whole conversation",
+                  no_plugins[] = "the server runs no code of others";
 
 static const parameter parameters[] = {
     /* OpenAI */
@@ -173,6 +177,61 @@ static const parameter parameters[] = {
     REFUSES("response_fields", BOTH, 0, no_extras),
     REFUSES("lora", BOTH, 0, one_model),
     REFUSES("thinking_forced_open", NET_FOR_CHAT, 0, "the template says where reasoning begins"),
+    /* OpenAI's responses; the rest of these are members of chats, too */
+    READS("model", ITEMS | BLOCKS),
+    READS("temperature", ITEMS | BLOCKS),
+    READS("top_p", ITEMS | BLOCKS),
+    READS("top_k", ITEMS | BLOCKS),
+    READS("min_p", ITEMS | BLOCKS),
+    READS("seed", ITEMS | BLOCKS),
+    READS("stream", ITEMS | BLOCKS),
+    READS("tools", ITEMS | BLOCKS),
+    READS("tool_choice", ITEMS | BLOCKS),
+    READS("ignore_eos", ITEMS | BLOCKS),
+    READS("min_tokens", ITEMS | BLOCKS),
+    READS("chat_template", ITEMS | BLOCKS),
+    READS("chat_template_kwargs", ITEMS | BLOCKS),
+    READS("input", ITEMS),
+    READS("instructions", ITEMS),
+    READS("max_output_tokens", ITEMS),
+    READS("parallel_tool_calls", ITEMS),
+    READS("reasoning", ITEMS),
+    READS("text", ITEMS),
+    READS("stop", ITEMS),
+    READS("truncation", ITEMS),
+    PASSES("metadata", ITEMS | BLOCKS),
+    PASSES("service_tier", ITEMS | BLOCKS),
+    PASSES("store", ITEMS),
+    PASSES("stream_options", ITEMS),
+    PASSES("user", ITEMS),
+    PASSES("safety_identifier", ITEMS),
+    PASSES("prompt_cache_key", ITEMS),
+    PASSES("prompt_cache_retention", ITEMS),
+    PASSES("include", ITEMS),
+    PASSES("max_tool_calls", ITEMS),
+    REFUSES("previous_response_id", ITEMS, 0, stores_nothing),
+    REFUSES("conversation", ITEMS, 0, stores_nothing),
+    REFUSES("prompt", ITEMS, 0, stores_nothing),
+    REFUSES("background", ITEMS, 0, stores_nothing),
+    REFUSES("context_management", ITEMS, 0, stores_nothing),
+    REFUSES("top_logprobs", ITEMS, 0, probabilities),
+    REFUSES("presence_penalty", ITEMS | BLOCKS, 0, sampler),
+    REFUSES("frequency_penalty", ITEMS | BLOCKS, 0, sampler),
+    REFUSES("repetition_penalty", ITEMS | BLOCKS, 1, sampler),
+    REFUSES("logit_bias", ITEMS | BLOCKS, 0, sampler),
+    REFUSES("structured_outputs", ITEMS | BLOCKS, 0, masks),
+    /* Anthropic's messages */
+    READS("messages", BLOCKS),
+    READS("system", BLOCKS),
+    READS("max_tokens", BLOCKS),
+    READS("stop_sequences", BLOCKS),
+    READS("thinking", BLOCKS),
+    READS("output_config", BLOCKS),
+    PASSES("cache_control", BLOCKS),
+    PASSES("inference_geo", BLOCKS),
+    REFUSES("container", BLOCKS, 0, "the server runs no tools"),
+    REFUSES("mcp_servers", BLOCKS, 0, "the server runs no tools"),
+    REFUSES("output_format", BLOCKS, 0, masks),
 };
 enum { N_PARAMETERS = sizeof parameters / sizeof *parameters };
 

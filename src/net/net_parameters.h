@@ -1,5 +1,5 @@
-/* net_parameters.h - every parameter of a completion or a chat that the documents of OpenAI, vLLM, SGLang and
- * llama-server name: which are read, which change no answer, and which are refused.
+/* net_parameters.h - every parameter of a completion, a chat, a response or a message that the documents of
+ * OpenAI, Anthropic, vLLM, SGLang and llama-server name: which are read, which change no answer, and which are refused.
  *
  * No parameter is dropped in silence: one that would change the answer and is not supported is refused by its name, one
  * that nobody documents is named in the reply's header X-Ignored-Parameters and in the log line.
@@ -11,7 +11,13 @@
 #include "mpk/mpk.h"
 #include "net/net_refusal.h"
 
-enum { NET_FOR_COMPLETION = 1, NET_FOR_CHAT = 2, NET_IGNORED_BYTES = 256 };
+enum {
+    NET_FOR_COMPLETION = 1,
+    NET_FOR_CHAT = 2,
+    NET_FOR_RESPONSES = 4,
+    NET_FOR_MESSAGES = 8,
+    NET_IGNORED_BYTES = 256,
+};
 
 /* Check the members of a body.  endpoint: one of the bits above.  *ignored gets the unknown names with commas between,
  * cut off where they are too many.  MPK_EARG with *why filled. */

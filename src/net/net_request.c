@@ -413,7 +413,9 @@ static mpk_status write_message(reader *r, const json_value *message, bool is_co
     for (size_t i = 0; i < message->n; i++) {
         const json_value *v = &message->items[i];
         write_member_name(v, i, to);
-        if (str_is(v->key, "content")) {
+        if (str_is(v->key, "role") && str_is(v->text, "developer")) /* OpenAI's newer name; templates know the older */
+            text_print(to, "\"system\"");
+        else if (str_is(v->key, "content")) {
             TRY(write_content(r, v, is_continued, to));
             has_content = true;
         } else if (str_is(v->key, "tool_calls") && v->kind != JSON_KIND_NULL)

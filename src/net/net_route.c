@@ -2,6 +2,7 @@
 #include <strings.h>
 
 #include "net/net_exchange.h"
+#include "net/net_messages.h"
 
 enum { METHOD_GET = 1, METHOD_POST = 2 };
 
@@ -12,27 +13,34 @@ typedef struct route {
     bool is_open;   /* without the key */
     bool is_always; /* also while the server stops */
     mpk_status (*run)(net_exchange *x, const char *path);
+    void (*write_error)(const net_exchange *x, text *to); /* NULL: as OpenAI does */
 } route;
 
 static const route routes[] = {
-    {"/v1/completions", METHOD_POST, false, false, false, net_completion_run},
-    {"/v1/chat/completions", METHOD_POST, false, false, false, net_chat_run},
-    {"/v1/models", METHOD_GET, false, false, false, net_facts_models},
-    {"/v1/models/", METHOD_GET, true, false, false, net_facts_models},
-    {"/health", METHOD_GET, false, true, true, net_facts_health},
-    {"/version", METHOD_GET, false, false, false, net_facts_version},
-    {"/metrics", METHOD_GET, false, false, true, net_facts_metrics},
-    {"/tokenize", METHOD_POST, false, false, false, net_tokens_encode},
-    {"/detokenize", METHOD_POST, false, false, false, net_tokens_decode},
-    {NULL, 0, false, false, false, NULL},
+    {.path = "/v1/completions", .methods = METHOD_POST, .run = net_completion_run},
+    {.path = "/v1/chat/completions", .methods = METHOD_POST, .run = net_chat_run},
+    {.path = "/v1/responses", .methods = METHOD_POST, .run = net_responses_run},
+    {.path = "/v1/messages", .methods = METHOD_POST, .run = net_messages_run, .write_error = net_messages_write_error},
+    {.path = "/v1/messages/count_tokens",
+     .methods = METHOD_POST,
+     .run = net_messages_count,
+     .write_error = net_messages_write_error},
+    {.path = "/v1/models", .methods = METHOD_GET, .run = net_facts_models},
+    {.path = "/v1/models/", .methods = METHOD_GET, .is_prefix = true, .run = net_facts_models},
+    {.path = "/health", .methods = METHOD_GET, .is_open = true, .is_always = true, .run = net_facts_health},
+    {.path = "/version", .methods = METHOD_GET, .run = net_facts_version},
+    {.path = "/metrics", .methods = METHOD_GET, .is_always = true, .run = net_facts_metrics},
+    {.path = "/tokenize", .methods = METHOD_POST, .run = net_tokens_encode},
+    {.path = "/detokenize", .methods = METHOD_POST, .run = net_tokens_decode},
+    {.path = NULL},
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 _Static_assert((int)N_ROUTES == (int)NET_ENDPOINTS, "each route has its counters");
 
-const char *const net_route_names[] = {
-    "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{id}", "/health", "/version", "/metrics",
-    "/tokenize",       "/detokenize",          "other"};
-_Static_assert(sizeof net_route_names / sizeof *net_route_names == N_ROUTES, "each route has its name");
+const char *net_route_name(unsigned at)
+{
+    return !routes[at].path ? "other" : routes[at].is_prefix ? "/v1/models/{id}" : routes[at].path;
+}
 
 unsigned net_route_count(void)
 {
@@ -80,11 +88,14 @@ static mpk_status check_key(net_exchange *x)
     if (!key || routes[x->route].is_open)
         return MPK_OK;
     const char *given = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
+    const char *plain = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key"); /* Anthropic's */
     if (given && strncasecmp(given, "Bearer ", 7) == 0 && is_key(given + 7, key))
+        return MPK_OK;
+    if (plain && is_key(plain, key))
         return MPK_OK;
     return net_refuse(x->cx, &x->refusal, 401, NULL, "invalid_api_key",
                       "%s: send the header \"Authorization: Bearer KEY\"",
-                      given ? "the API key is wrong" : "an API key is needed");
+                      given || plain ? "the API key is wrong" : "an API key is needed");
 }
 
 static bool is_preflight(const net_exchange *x)
@@ -116,5 +127,8 @@ mpk_status net_route_run(net_exchange *x, const char *path)
 
 void net_route_write_error(const net_exchange *x, text *to)
 {
-    net_reply_write_error(x, to);
+    if (routes[x->route].write_error)
+        routes[x->route].write_error(x, to);
+    else
+        net_reply_write_error(x, to);
 }

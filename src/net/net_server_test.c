@@ -261,6 +261,58 @@ static void test_calls(void **state)
     close_bed(&b);
 }
 
+#define BLOCK_TOOLS \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"name\":\"add\",\"input_schema\":{}}]"
+
+static void test_blocks(void **state)
+{
+    (void)state;
+    bed b = {0};
+    open_bed(&b);
+    SCRIPT(&b, "<think>", "hm</think>", "Let me.<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>");
+    assert_int_equal(ask(&b, "/v1/messages", "{" BLOCK_TOOLS "}"), 200);
+    check_has(&b, "\"content\":[{\"type\":\"thinking\",\"thinking\":\"hm\",\"signature\":\"\"},"
+                  "{\"type\":\"text\",\"text\":\"Let me.\"},{\"type\":\"tool_use\",\"id\":\"call_");
+    check_has(&b, "\"name\":\"add\",\"input\":{\"a\":1}}],\"stop_reason\":\"tool_use\",\"stop_sequence\":null");
+    assert_int_equal(ask(&b, "/v1/messages", "{\"stream\":true," BLOCK_TOOLS "}"), 200);
+    check_has(&b, "{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"thinking_delta\",\"thinking\":"
+                  "\"hm\"}}");
+    check_has(&b,
+              "{\"type\":\"content_block_start\",\"index\":2,\"content_block\":{\"type\":\"tool_use\",\"id\":\"call_");
+    check_has(&b, "{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"a\\\":1}\"}}");
+    check_has(&b, "{\"type\":\"content_block_stop\",\"index\":2}");
+    check_has(&b, "{\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"tool_use\"");
+    SCRIPT(&b, "<tool_call>{\"name\": \"add\", \"arguments\": \"none\"}</tool_call>", "And.");
+    assert_int_equal(ask(&b, "/v1/messages", "{" BLOCK_TOOLS "}"), 200);
+    check_has(&b, "\"input\":{\"arguments\":\"none\"}}");
+    close_bed(&b);
+}
+
+#define ITEM_TOOLS "\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"add\"}]"
+
+static void test_items(void **state)
+{
+    (void)state;
+    bed b = {0};
+    open_bed(&b);
+    SCRIPT(&b, "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>", "Done.");
+    assert_int_equal(ask(&b, "/v1/responses", "{" ITEM_TOOLS "}"), 200);
+    check_has(&b, "\"status\":\"completed\",\"name\":\"add\",\"arguments\":\"{\\\"a\\\":1}\"}");
+    check_has(&b, "\"tools\":[{\"type\":\"function\",\"name\":\"add\"}]");
+    assert_int_equal(ask(&b, "/v1/responses", "{\"stream\":true," ITEM_TOOLS "}"), 200);
+    check_has(&b, "event: response.function_call_arguments.delta\ndata: ");
+    check_has(&b, "event: response.function_call_arguments.done\ndata: ");
+    check_has(&b, "\"output_index\":1,\"item\":{\"type\":\"message\""); /* what comes after the call */
+    check_has(&b, "event: response.completed\ndata: ");
+    SCRIPT(&b, "a", "!");
+    assert_int_equal(ask(&b, "/v1/responses", "{\"stream\":true," ITEM_TOOLS "}"), 200);
+    check_has(&b, "event: response.failed\ndata: ");
+    check_has(&b, "\"error\":{\"code\":\"server_error\",\"message\":\"worker 7 waits for event 3\"}");
+    assert_int_equal(ask(&b, "/v1/messages", "{" BLOCK_TOOLS "}"), 503);
+    check_has(&b, "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":");
+    close_bed(&b);
+}
+
 static void test_reasoning(void **state)
 {
     (void)state;
@@ -325,10 +377,8 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_reasoning),
-        cmocka_unit_test(test_fault),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_calls),     cmocka_unit_test(test_blocks), cmocka_unit_test(test_items),
+        cmocka_unit_test(test_reasoning), cmocka_unit_test(test_fault),  cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

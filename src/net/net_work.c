@@ -31,6 +31,21 @@ static mpk_status take_places(net_exchange *x, size_t n)
     return MPK_OK;
 }
 
+/* Where they outlive the body. */
+static mpk_status keep_stops(net_exchange *x, const net_request *q)
+{
+    net_work *w = &x->work;
+    const char **stops;
+    NEW(x->cx, &w->arena, stops, q->sampling.n_stop);
+    for (uint32_t i = 0; i < q->sampling.n_stop; i++) {
+        stops[i] = arena_copy(&w->arena, q->sampling.stop[i], strlen(q->sampling.stop[i]));
+        CHECK(x->cx, stops[i], MPK_ENOMEM, "out of memory for the stop texts");
+    }
+    w->stops = stops;
+    w->n_stops = q->sampling.n_stop;
+    return MPK_OK;
+}
+
 mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialect *dialect, size_t n_prompts)
 {
     net_work *w = &x->work;
@@ -40,6 +55,7 @@ mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialec
     memcpy(x->ignored, q->ignored, sizeof x->ignored);
     w->created = time(NULL);
     TRY(net_random_id(x->cx, dialect->id_prefix, w->id, sizeof w->id));
+    TRY(keep_stops(x, q));
     TRY(take_places(x, n_prompts * q->n_answers));
     NEW(x->cx, &w->arena, w->answers, w->n_places);
     return MPK_OK;
@@ -61,6 +77,8 @@ void net_work_close(net_exchange *x)
         w->answers[i].request = NULL;
         text_free(&w->answers[i].content);
         w->answers[i].content = (text){0};
+        text_free(&w->answers[i].items);
+        w->answers[i].items = (text){0};
         net_parts_close(&w->answers[i].parts);
         w->answers[i].parts = (net_parts){0};
     }
@@ -203,6 +221,24 @@ static mpk_status look_around(net_exchange *x)
     return MPK_OK;
 }
 
+/* Which stop text ended an answer: the one that stands where its text was cut off. */
+static mpk_status find_stop(net_exchange *x, net_answer *a, const mpk_answer *whole)
+{
+    const net_work *w = &x->work;
+    char *bytes;
+    size_t n;
+    if (!w->n_stops || whole->finish != MPK_FINISH_STOP)
+        return MPK_OK;
+    TRY(mpk_detokenize(x->cx, mpk_engine_tokenizer(x->server->engine), whole->tokens, whole->n_tokens, &bytes, &n));
+    for (uint32_t i = 0; i < w->n_stops && !a->stopped_by; i++) {
+        const size_t length = strlen(w->stops[i]);
+        if (n >= whole->n_bytes + length && memcmp(bytes + whole->n_bytes, w->stops[i], length) == 0)
+            a->stopped_by = w->stops[i];
+    }
+    mpk_free(bytes);
+    return MPK_OK;
+}
+
 static mpk_status end_answer(net_exchange *x, net_answer *a)
 {
     net_work *w = &x->work;
@@ -212,6 +248,7 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
         return status == MPK_ENOMEM ? status : note_fault(x, status, 500);
     if (w->dialect->is_chat)
         TRY(net_parts_end(x->cx, &a->parts));
+    TRY(find_stop(x, a, &whole));
     if (whole.n_tokens)
         net_metrics_count_answer(&x->server->metrics, whole.n_tokens, whole.token_ns[0],
                                  whole.token_ns[whole.n_tokens - 1]);

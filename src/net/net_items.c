@@ -1,0 +1,88 @@
+/* net_items.c - an answer as a row of items: reasoning, texts, calls. */
+#include "net/net_items.h"
+
+uint32_t net_items_count(const net_answer *a)
+{
+    return (uint32_t)(a->items.n / sizeof(net_item));
+}
+
+const net_item *net_items_at(const net_answer *a, uint32_t index)
+{
+    return (const net_item *)(const void *)a->items.at + index;
+}
+
+static net_item *last(net_answer *a)
+{
+    const uint32_t n = net_items_count(a);
+    return n ? (net_item *)(void *)a->items.at + n - 1 : NULL;
+}
+
+str net_items_text(const net_answer *a, const net_item *item)
+{
+    const text *from = item->kind == NET_ITEM_REASONING ? &a->parts.reasoning : &a->parts.content;
+    if (item->kind == NET_ITEM_CALL)
+        return a->parts.calls.at[item->call].arguments;
+    return (str){from->at ? from->at + item->from : "", item->to - item->from};
+}
+
+bool net_items_any_call(const net_answer *a)
+{
+    return a->parts.calls.n > 0;
+}
+
+static void end_last(net_exchange *x, net_answer *a, const net_item_events *events, text *to)
+{
+    net_item *item = last(a);
+    if (!item || item->done)
+        return;
+    item->done = true;
+    if (events)
+        events->end(x, a, net_items_count(a) - 1, to);
+}
+
+static void begin(net_exchange *x, net_answer *a, const net_item *item, const net_item_events *events, text *to)
+{
+    end_last(x, a, events, to);
+    text_add(&a->items, (const char *)item, sizeof *item);
+    to->failed |= a->items.failed;
+    if (events && !a->items.failed)
+        events->begin(x, a, net_items_count(a) - 1, to);
+}
+
+/* The reasoning or the content has n bytes now, of which *n_taken are in items. */
+static void grow(net_exchange *x, net_answer *a, net_item_kind kind, size_t n, size_t *n_taken,
+                 const net_item_events *events, text *to)
+{
+    if (n == *n_taken)
+        return;
+    if (!last(a) || last(a)->done || last(a)->kind != kind)
+        begin(x, a, &(net_item){.kind = kind, .from = *n_taken, .to = *n_taken}, events, to);
+    if (a->items.failed)
+        return;
+    net_item *item = last(a);
+    const size_t before = item->to - item->from;
+    item->to = n;
+    *n_taken = n;
+    str piece = net_items_text(a, item);
+    if (events)
+        events->add(x, a, net_items_count(a) - 1, (str){piece.at + before, piece.n - before}, to);
+}
+
+static void add_call(net_exchange *x, net_answer *a, uint32_t call, const net_item_events *events, text *to)
+{
+    begin(x, a, &(net_item){.kind = NET_ITEM_CALL, .call = call}, events, to);
+    if (events && !a->items.failed)
+        events->add(x, a, net_items_count(a) - 1, a->parts.calls.at[call].arguments, to);
+    if (!a->items.failed)
+        end_last(x, a, events, to);
+}
+
+void net_items_take(net_exchange *x, net_answer *a, const net_item_events *events, text *to)
+{
+    grow(x, a, NET_ITEM_REASONING, a->parts.reasoning.n, &a->n_reasoning_taken, events, to);
+    grow(x, a, NET_ITEM_TEXT, a->parts.content.n, &a->n_content_taken, events, to);
+    for (; a->n_calls_sent < a->parts.calls.n && !a->items.failed; a->n_calls_sent++)
+        add_call(x, a, a->n_calls_sent, events, to);
+    if (!a->request)
+        end_last(x, a, events, to);
+}

@@ -1,0 +1,208 @@
+/* net_messages_read.c - the body of /v1/messages -> the body of a chat.
+ *
+ * Blocks of a content become what chats have for them: text; tool_use, a call of the assistant's message; tool_result,
+ * a message of the role tool; thinking, the message's reasoning.  A last message of the assistant is one to be
+ * continued.
+ */
+#include "net/net_messages.h"
+#include "net/net_rewrite.h"
+
+static str word(const json_value *v, const char *key)
+{
+    const json_value *found = json_get(v, key);
+    return json_is(found, JSON_KIND_STRING) ? found->text : (str){0};
+}
+
+static mpk_status refuse_block(net_exchange *x, const char *field, str type)
+{
+    return net_refuse(x->cx, &x->refusal, 400, field, NULL,
+                      "'%s' holds a block of the type '%.*s', which is not supported: the model reads only text", field,
+                      (int)(type.n < 64 ? type.n : 64), type.at ? type.at : "");
+}
+
+/* A text, or a list of text blocks, as one text. */
+static mpk_status join(net_exchange *x, const char *field, const json_value *v, text *to)
+{
+    if (!v)
+        return MPK_OK;
+    if (v->kind == JSON_KIND_STRING)
+        text_add(to, v->text.at, v->text.n);
+    else if (v->kind != JSON_KIND_LIST)
+        return net_refuse(x->cx, &x->refusal, 400, field, NULL, "'%s' is neither a text nor a list of blocks", field);
+    for (size_t i = 0; v->kind == JSON_KIND_LIST && i < v->n; i++) {
+        const json_value *words = json_get(&v->items[i], "text");
+        if (!json_is(words, JSON_KIND_STRING))
+            return refuse_block(x, field, word(&v->items[i], "type"));
+        text_add(to, "\n", i > 0);
+        text_add(to, words->text.at, words->text.n);
+    }
+    return MPK_OK;
+}
+
+/* The result of a call; one that failed says so. */
+static mpk_status write_result(net_exchange *x, const json_value *block, net_rewrite *to)
+{
+    const json_value *failed = json_get(block, "is_error");
+    text words = {0};
+    if (json_is(failed, JSON_KIND_BOOL) && failed->boolean)
+        text_print(&words, "Error: ");
+    mpk_status status = join(x, "messages", json_get(block, "content"), &words);
+    if (status == MPK_OK)
+        net_rewrite_result(to, word(block, "tool_use_id"), net_rewrite_str(&words));
+    text_free(&words);
+    return status;
+}
+
+static mpk_status write_block(net_exchange *x, const json_value *block, net_rewrite *to)
+{
+    const str type = word(block, "type");
+    if (str_is(type, "text"))
+        net_rewrite_text(to, word(block, "text"));
+    else if (str_is(type, "thinking"))
+        net_rewrite_reasoning(to, word(block, "thinking"));
+    else if (str_is(type, "tool_use"))
+        net_rewrite_call(to, word(block, "id"), word(block, "name"), json_get(block, "input"));
+    else if (!str_is(type, "redacted_thinking") && !str_is(type, "tool_result"))
+        return refuse_block(x, "messages", type);
+    return MPK_OK;
+}
+
+/* Results come before what the user says to them. */
+static mpk_status write_message(net_exchange *x, const json_value *message, net_rewrite *to)
+{
+    const json_value *content = json_get(message, "content");
+    const str role = word(message, "role");
+    if (!str_is(role, "user") && !str_is(role, "assistant") && !str_is(role, "system"))
+        return net_refuse(x->cx, &x->refusal, 400, "messages", NULL,
+                          "'messages' holds a message whose role is neither 'user' nor 'assistant'");
+    if (!json_is(content, JSON_KIND_LIST)) {
+        if (!json_is(content, JSON_KIND_STRING))
+            return net_refuse(x->cx, &x->refusal, 400, "messages", NULL,
+                              "'messages' holds a content that is neither a text nor a list of blocks");
+        net_rewrite_begin(to, role);
+        net_rewrite_text(to, content->text);
+        net_rewrite_end(to);
+        return MPK_OK;
+    }
+    size_t n_results = 0;
+    for (size_t i = 0; i < content->n; i++)
+        if (str_is(word(&content->items[i], "type"), "tool_result")) {
+            TRY(write_result(x, &content->items[i], to));
+            n_results++;
+        }
+    if (n_results == content->n && n_results)
+        return MPK_OK;
+    net_rewrite_begin(to, role);
+    for (size_t i = 0; i < content->n; i++)
+        TRY(write_block(x, &content->items[i], to));
+    net_rewrite_end(to);
+    return MPK_OK;
+}
+
+static mpk_status write_messages(net_exchange *x, const json_value *body, net_rewrite *to)
+{
+    const json_value *messages = json_get(body, "messages"), *system = json_get(body, "system");
+    text words = {0};
+    if (!json_is(messages, JSON_KIND_LIST) || !messages->n)
+        return net_refuse(x->cx, &x->refusal, 400, "messages", NULL, "'messages' is missing, no list, or empty");
+    mpk_status status = join(x, "system", system, &words);
+    if (status == MPK_OK && words.n) {
+        net_rewrite_begin(to, STR("system"));
+        net_rewrite_text(to, net_rewrite_str(&words));
+        net_rewrite_end(to);
+    }
+    text_free(&words);
+    TRY(status);
+    for (size_t i = 0; i < messages->n; i++)
+        TRY(write_message(x, &messages->items[i], to));
+    return MPK_OK;
+}
+
+static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewrite *to)
+{
+    const json_value *tools = json_get(body, "tools");
+    if (tools && tools->kind != JSON_KIND_LIST)
+        return net_refuse(x->cx, &x->refusal, 400, "tools", NULL, "'tools' is not a list");
+    for (size_t i = 0; tools && i < tools->n; i++) {
+        const json_value *tool = &tools->items[i];
+        const str type = word(tool, "type");
+        if (!word(tool, "name").n || (type.n && !str_is(type, "custom")))
+            return net_refuse(x->cx, &x->refusal, 400, "tools", NULL,
+                              "'tools': item %zu is not a tool of the client's own, with 'name' and 'input_schema'", i);
+        net_rewrite_tool(to, word(tool, "name"), json_get(tool, "description"), json_get(tool, "input_schema"));
+    }
+    return MPK_OK;
+}
+
+static void write_choice(const json_value *body, net_rewrite *to)
+{
+    const json_value *choice = json_get(body, "tool_choice"), *alone = json_get(choice, "disable_parallel_tool_use");
+    const str type = word(choice, "type");
+    if (!choice)
+        return;
+    if (str_is(type, "tool"))
+        net_rewrite_choice(to, word(choice, "name"));
+    else
+        net_rewrite_word(to, "tool_choice", str_is(type, "any") ? STR("required") : type);
+    if (json_is(alone, JSON_KIND_BOOL) && alone->boolean)
+        net_rewrite_raw(to, "parallel_tool_calls", "false");
+}
+
+/* What the template's makers call it: the budget of tokens is the model's affair. */
+static void write_thinking(const json_value *body, net_rewrite *to)
+{
+    const json_value *given = json_get(body, "chat_template_kwargs");
+    const str type = word(json_get(body, "thinking"), "type");
+    if (given)
+        net_rewrite_value(to, "chat_template_kwargs", given);
+    else if (type.n)
+        net_rewrite_raw(to, "chat_template_kwargs",
+                        str_is(type, "disabled") ? "{\"enable_thinking\":false}" : "{\"enable_thinking\":true}");
+}
+
+/* The assistant has begun: its message ends the conversation, and is no call. */
+static bool is_begun(const json_value *body)
+{
+    const json_value *messages = json_get(body, "messages");
+    const json_value *end = json_is(messages, JSON_KIND_LIST) && messages->n ? &messages->items[messages->n - 1] : NULL;
+    const json_value *content = json_get(end, "content");
+    if (!str_is(word(end, "role"), "assistant"))
+        return false;
+    for (size_t i = 0; json_is(content, JSON_KIND_LIST) && i < content->n; i++)
+        if (str_is(word(&content->items[i], "type"), "tool_use"))
+            return false;
+    return true;
+}
+
+static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *to)
+{
+    static const char *const same[] = {"max_tokens", "temperature", "top_p",      "top_k",      "min_p",
+                                       "seed",       "stream",      "ignore_eos", "min_tokens", "chat_template"};
+    if (json_get(json_get(body, "output_config"), "format"))
+        return net_refuse(x->cx, &x->refusal, 400, "output_config", NULL,
+                          "'output_config' with a format is not supported: answers cannot be held to a schema");
+    TRY(write_messages(x, body, to));
+    TRY(write_tools(x, body, to));
+    net_rewrite_lists(to);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        net_rewrite_value(to, same[i], json_get(body, same[i]));
+    net_rewrite_value(to, "stop", json_get(body, "stop_sequences"));
+    write_choice(body, to);
+    write_thinking(body, to);
+    if (is_begun(body))
+        net_rewrite_raw(to, "continue_final_message", "true");
+    return MPK_OK;
+}
+
+mpk_status net_messages_read(net_exchange *x, net_request *out)
+{
+    const json_value *body;
+    net_rewrite to = {0};
+    TRY(net_completion_open(x, &body));
+    TRY(net_rewrite_check(x, body, NET_FOR_MESSAGES));
+    mpk_status status = rewrite(x, body, &to);
+    if (status == MPK_OK)
+        status = net_rewrite_read(x, &to, out);
+    net_rewrite_free(&to);
+    return status;
+}

@@ -1,0 +1,253 @@
+/* net_responses_read.c - the body of /v1/responses -> the body of a chat.
+ *
+ * Items become what chats have for them: messages; function_call, a call of the assistant's message before it, or of a
+ * new one; function_call_output, a message of the role tool; reasoning, that of the assistant's next message.  Nothing
+ * is stored: a request that names an earlier response is refused.
+ */
+#include "net/net_responses.h"
+#include "net/net_rewrite.h"
+
+/* The conversation so far.  is_open: a message of the assistant has begun and may get calls. */
+typedef struct conversation {
+    net_exchange *x;
+    net_rewrite *to;
+    bool is_open;
+} conversation;
+
+static str word(const json_value *v, const char *key)
+{
+    const json_value *found = json_get(v, key);
+    return json_is(found, JSON_KIND_STRING) ? found->text : (str){0};
+}
+
+#define REFUSE(x, field, ...) return net_refuse((x)->cx, &(x)->refusal, 400, (field), NULL, __VA_ARGS__)
+
+static void close_message(conversation *c)
+{
+    if (c->is_open)
+        net_rewrite_end(c->to);
+    c->is_open = false;
+}
+
+static void open_assistant(conversation *c)
+{
+    if (!c->is_open)
+        net_rewrite_begin(c->to, STR("assistant"));
+    c->is_open = true;
+}
+
+/* A text, or a list of parts with texts. */
+static mpk_status join(net_exchange *x, const json_value *v, text *to)
+{
+    if (v && v->kind == JSON_KIND_STRING)
+        text_add(to, v->text.at, v->text.n);
+    else if (v && v->kind != JSON_KIND_LIST)
+        REFUSE(x, "input", "'input' holds a content that is neither a text nor a list of parts");
+    for (size_t i = 0; v && v->kind == JSON_KIND_LIST && i < v->n; i++) {
+        const json_value *words = json_get(&v->items[i], "text");
+        if (!json_is(words, JSON_KIND_STRING))
+            REFUSE(x, "input", "'input' holds a part that is no text; the model reads only text");
+        text_add(to, "\n", to->n > 0);
+        text_add(to, words->text.at, words->text.n);
+    }
+    return MPK_OK;
+}
+
+static mpk_status add_message(conversation *c, const json_value *item)
+{
+    const str role = word(item, "role");
+    text words = {0};
+    if (!role.n)
+        REFUSE(c->x, "input", "'input' holds a message without a role");
+    TRY(join(c->x, json_get(item, "content"), &words));
+    if (str_is(role, "assistant"))
+        open_assistant(c);
+    else {
+        close_message(c);
+        net_rewrite_begin(c->to, role);
+    }
+    net_rewrite_text(c->to, net_rewrite_str(&words));
+    if (!str_is(role, "assistant"))
+        net_rewrite_end(c->to);
+    text_free(&words);
+    return MPK_OK;
+}
+
+static mpk_status add_result(conversation *c, const json_value *item)
+{
+    text words = {0};
+    TRY(join(c->x, json_get(item, "output"), &words));
+    close_message(c);
+    net_rewrite_result(c->to, word(item, "call_id"), net_rewrite_str(&words));
+    text_free(&words);
+    return MPK_OK;
+}
+
+/* The whole of it if it is there, else its summary. */
+static mpk_status add_reasoning(conversation *c, const json_value *item)
+{
+    const json_value *content = json_get(item, "content");
+    text words = {0};
+    TRY(join(c->x, json_is(content, JSON_KIND_LIST) && content->n ? content : json_get(item, "summary"), &words));
+    if (words.n) {
+        open_assistant(c);
+        net_rewrite_reasoning(c->to, net_rewrite_str(&words));
+    }
+    text_free(&words);
+    return MPK_OK;
+}
+
+static mpk_status add_item(conversation *c, const json_value *item)
+{
+    const str type = word(item, "type");
+    if (!type.n || str_is(type, "message"))
+        return add_message(c, item);
+    if (str_is(type, "function_call")) {
+        open_assistant(c);
+        net_rewrite_call(c->to, word(item, "call_id"), word(item, "name"), json_get(item, "arguments"));
+        return MPK_OK;
+    }
+    if (str_is(type, "function_call_output"))
+        return add_result(c, item);
+    if (str_is(type, "reasoning"))
+        return add_reasoning(c, item);
+    REFUSE(c->x, "input", "'input' holds an item of the type '%.*s', which is not supported",
+           (int)(type.n < 64 ? type.n : 64), type.at);
+}
+
+static void add_words(conversation *c, str role, str words)
+{
+    net_rewrite_begin(c->to, role);
+    net_rewrite_text(c->to, words);
+    net_rewrite_end(c->to);
+}
+
+static mpk_status write_input(net_exchange *x, const json_value *body, net_rewrite *to)
+{
+    const json_value *input = json_get(body, "input"), *instructions = json_get(body, "instructions");
+    conversation c = {.x = x, .to = to};
+    if (instructions && instructions->kind != JSON_KIND_STRING)
+        REFUSE(x, "instructions", "'instructions' is not a text");
+    if (instructions)
+        add_words(&c, STR("system"), instructions->text);
+    if (json_is(input, JSON_KIND_STRING)) {
+        add_words(&c, STR("user"), input->text);
+        return MPK_OK;
+    }
+    if (!json_is(input, JSON_KIND_LIST) || !input->n)
+        REFUSE(x, "input", "'input' is missing, or is neither a text nor a list of items");
+    for (size_t i = 0; i < input->n; i++)
+        TRY(add_item(&c, &input->items[i]));
+    close_message(&c);
+    return MPK_OK;
+}
+
+static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewrite *to)
+{
+    const json_value *tools = json_get(body, "tools");
+    if (tools && tools->kind != JSON_KIND_LIST)
+        REFUSE(x, "tools", "'tools' is not a list");
+    for (size_t i = 0; tools && i < tools->n; i++) {
+        const json_value *tool = &tools->items[i];
+        const str type = word(tool, "type");
+        if (!str_is(type, "function") || !word(tool, "name").n)
+            REFUSE(x, "tools", "'tools': item %zu has the type '%.*s'; the server knows functions, with a name", i,
+                   (int)(type.n < 64 ? type.n : 64), type.at ? type.at : "");
+        net_rewrite_tool(to, word(tool, "name"), json_get(tool, "description"), json_get(tool, "parameters"));
+    }
+    return MPK_OK;
+}
+
+static mpk_status check_format(net_exchange *x, const json_value *body)
+{
+    const json_value *format = json_get(json_get(body, "text"), "format");
+    if (format && !str_is(word(format, "type"), "text"))
+        REFUSE(x, "text", "'text' with a format other than {\"type\": \"text\"} is not supported");
+    if (json_get(body, "truncation") && !str_is(word(body, "truncation"), "disabled"))
+        REFUSE(x, "truncation", "'truncation' other than \"disabled\" is not supported");
+    return MPK_OK;
+}
+
+static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *to)
+{
+    static const char *const same[] = {"temperature",
+                                       "top_p",
+                                       "top_k",
+                                       "min_p",
+                                       "seed",
+                                       "stream",
+                                       "ignore_eos",
+                                       "min_tokens",
+                                       "stop",
+                                       "chat_template",
+                                       "parallel_tool_calls",
+                                       "chat_template_kwargs"};
+    const json_value *choice = json_get(body, "tool_choice");
+    TRY(check_format(x, body));
+    TRY(write_input(x, body, to));
+    TRY(write_tools(x, body, to));
+    net_rewrite_lists(to);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        net_rewrite_value(to, same[i], json_get(body, same[i]));
+    const json_value *most = json_get(body, "max_output_tokens");
+    net_rewrite_value(to, "max_tokens", most);
+    net_rewrite_value(to, "reasoning_effort", json_get(json_get(body, "reasoning"), "effort"));
+    if (json_is(choice, JSON_KIND_OBJECT))
+        net_rewrite_choice(to, word(choice, "name"));
+    else
+        net_rewrite_value(to, "tool_choice", choice);
+    return MPK_OK;
+}
+
+/* ---- what the reply repeats ---- */
+
+static void echo(const json_value *body, const char *name, const char *otherwise, text *to)
+{
+    const json_value *v = json_get(body, name);
+    text_print(to, ",\"%s\":", name);
+    if (v)
+        json_write(to, v, 0);
+    else
+        text_print(to, "%s", otherwise);
+}
+
+/* Temperature and top_p are those that were used: the model's makers may suggest others than 1. */
+static mpk_status keep_echo(net_exchange *x, const json_value *body, const net_request *q)
+{
+    static const char *const members[][2] = {
+        {"instructions", "null"},
+        {"max_output_tokens", "null"},
+        {"metadata", "{}"},
+        {"tool_choice", "\"auto\""},
+        {"tools", "[]"},
+        {"parallel_tool_calls", "true"},
+        {"reasoning", "{\"effort\":null,\"summary\":null}"},
+        {"user", "null"},
+        {"text", "{\"format\":{\"type\":\"text\"}}"},
+        {"service_tier", "\"default\""},
+    };
+    text t = {0};
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        echo(body, members[i][0], members[i][1], &t);
+    text_print(&t, ",\"temperature\":");
+    text_add_double(&t, q->sampling.temperature);
+    text_print(&t, ",\"top_p\":");
+    text_add_double(&t, q->sampling.top_p > 0 ? q->sampling.top_p : 1);
+    x->work.echo = t.failed ? NULL : arena_copy(&x->work.arena, t.at, t.n);
+    text_free(&t);
+    CHECK(x->cx, x->work.echo, MPK_ENOMEM, "out of memory for a response");
+    return MPK_OK;
+}
+
+mpk_status net_responses_read(net_exchange *x, net_request *out)
+{
+    const json_value *body;
+    net_rewrite to = {0};
+    TRY(net_completion_open(x, &body));
+    TRY(net_rewrite_check(x, body, NET_FOR_RESPONSES));
+    mpk_status status = rewrite(x, body, &to);
+    if (status == MPK_OK)
+        status = net_rewrite_read(x, &to, out);
+    net_rewrite_free(&to);
+    return status == MPK_OK ? keep_echo(x, body, out) : status;
+}

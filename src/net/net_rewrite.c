@@ -1,0 +1,165 @@
+/* net_rewrite.c - the body of a chat, written from a request of another API. */
+#include "net/net_rewrite.h"
+
+str net_rewrite_str(const text *t)
+{
+    return (str){t->at ? t->at : "", t->n};
+}
+
+mpk_status net_rewrite_check(net_exchange *x, const json_value *body, unsigned endpoint)
+{
+    if (body->kind != JSON_KIND_OBJECT)
+        return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "the body is not a JSON object");
+    return net_parameters_check(x->cx, body, endpoint, x->ignored, &x->refusal);
+}
+
+/* ---- messages ---- */
+
+/* In a list that the first item begins. */
+static void begin_item(text *to)
+{
+    text_print(to, to->n ? "," : "[");
+}
+
+void net_rewrite_begin(net_rewrite *w, str role)
+{
+    w->content.n = w->reasoning.n = w->calls.n = 0;
+    begin_item(&w->messages);
+    text_print(&w->messages, "{\"role\":");
+    json_write_str(&w->messages, role);
+}
+
+void net_rewrite_text(net_rewrite *w, str words)
+{
+    text_add(&w->content, "\n", w->content.n > 0);
+    text_add(&w->content, words.at, words.n);
+}
+
+void net_rewrite_reasoning(net_rewrite *w, str words)
+{
+    text_add(&w->reasoning, "\n", w->reasoning.n > 0);
+    text_add(&w->reasoning, words.at, words.n);
+}
+
+void net_rewrite_call(net_rewrite *w, str id, str name, const json_value *arguments)
+{
+    begin_item(&w->calls);
+    text_print(&w->calls, "{\"id\":");
+    json_write_str(&w->calls, id);
+    text_print(&w->calls, ",\"type\":\"function\",\"function\":{\"name\":");
+    json_write_str(&w->calls, name);
+    text_print(&w->calls, ",\"arguments\":");
+    if (arguments)
+        json_write(&w->calls, arguments, 0);
+    else
+        text_print(&w->calls, "{}");
+    text_print(&w->calls, "}}");
+}
+
+void net_rewrite_end(net_rewrite *w)
+{
+    text_print(&w->messages, ",\"content\":");
+    json_write_str(&w->messages, net_rewrite_str(&w->content));
+    if (w->reasoning.n) {
+        text_print(&w->messages, ",\"reasoning_content\":");
+        json_write_str(&w->messages, net_rewrite_str(&w->reasoning));
+    }
+    if (w->calls.n) {
+        text_print(&w->messages, ",\"tool_calls\":");
+        text_add(&w->messages, w->calls.at, w->calls.n);
+        text_print(&w->messages, "]");
+    }
+    text_print(&w->messages, "}");
+    w->messages.failed |= w->content.failed || w->reasoning.failed || w->calls.failed;
+}
+
+void net_rewrite_result(net_rewrite *w, str id, str words)
+{
+    begin_item(&w->messages);
+    text_print(&w->messages, "{\"role\":\"tool\",\"tool_call_id\":");
+    json_write_str(&w->messages, id);
+    text_print(&w->messages, ",\"content\":");
+    json_write_str(&w->messages, words);
+    text_print(&w->messages, "}");
+}
+
+void net_rewrite_tool(net_rewrite *w, str name, const json_value *description, const json_value *schema)
+{
+    begin_item(&w->tools);
+    text_print(&w->tools, "{\"type\":\"function\",\"function\":{\"name\":");
+    json_write_str(&w->tools, name);
+    if (description) {
+        text_print(&w->tools, ",\"description\":");
+        json_write(&w->tools, description, 0);
+    }
+    if (schema) {
+        text_print(&w->tools, ",\"parameters\":");
+        json_write(&w->tools, schema, 0);
+    }
+    text_print(&w->tools, "}}");
+}
+
+/* ---- the other members ---- */
+
+void net_rewrite_lists(net_rewrite *w)
+{
+    text_print(&w->body, "{\"messages\":");
+    text_add(&w->body, w->messages.n ? w->messages.at : "[", w->messages.n ? w->messages.n : 1);
+    text_print(&w->body, "]");
+    if (w->tools.n) {
+        text_print(&w->body, ",\"tools\":");
+        text_add(&w->body, w->tools.at, w->tools.n);
+        text_print(&w->body, "]");
+    }
+    w->body.failed |= w->messages.failed || w->tools.failed;
+}
+
+void net_rewrite_value(net_rewrite *w, const char *name, const json_value *value)
+{
+    if (!value)
+        return;
+    text_print(&w->body, ",\"%s\":", name);
+    json_write(&w->body, value, 0);
+}
+
+void net_rewrite_word(net_rewrite *w, const char *name, str value)
+{
+    text_print(&w->body, ",\"%s\":", name);
+    json_write_str(&w->body, value);
+}
+
+void net_rewrite_raw(net_rewrite *w, const char *name, const char *json)
+{
+    text_print(&w->body, ",\"%s\":%s", name, json);
+}
+
+void net_rewrite_choice(net_rewrite *w, str name)
+{
+    text_print(&w->body, ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":");
+    json_write_str(&w->body, name);
+    text_print(&w->body, "}}");
+}
+
+/* ---- reading it ---- */
+
+mpk_status net_rewrite_read(net_exchange *x, net_rewrite *w, net_request *out)
+{
+    const mpk_request_options suggested = net_completion_suggested(x);
+    const json_value *body;
+    text_print(&w->body, "}");
+    CHECK(x->cx, !w->body.failed, MPK_ENOMEM, "out of memory for a request");
+    TRY(net_completion_hold(x, net_rewrite_str(&w->body)));
+    char *copy = arena_copy(&x->arena, w->body.at, w->body.n);
+    CHECK(x->cx, copy, MPK_ENOMEM, "out of memory for a request");
+    TRY(json_parse(x->cx, &x->arena, (str){copy, w->body.n}, &body));
+    TRY(net_request_read_chat(x->cx, &x->arena, body, &suggested, out, &x->refusal));
+    memcpy(out->ignored, x->ignored, sizeof out->ignored);
+    return MPK_OK;
+}
+
+void net_rewrite_free(net_rewrite *w)
+{
+    text *all[] = {&w->messages, &w->tools, &w->body, &w->content, &w->reasoning, &w->calls};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        text_free(all[i]);
+}

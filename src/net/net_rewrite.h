@@ -1,0 +1,41 @@
+/* net_rewrite.h - the body of a chat, written from a request of another API.
+ *
+ * Order of calls: the messages and tools in any order, net_rewrite_lists, the other members, net_rewrite_read.
+ */
+#ifndef NET_REWRITE_H
+#define NET_REWRITE_H
+
+#include "net/net_exchange.h"
+
+/* Zero-initialise; free with net_rewrite_free. */
+typedef struct net_rewrite {
+    text messages, tools, body;
+    text content, reasoning, calls; /* of the message that is being written */
+} net_rewrite;
+
+/* An empty body is "", not NULL. */
+str net_rewrite_str(const text *t);
+/* The parameters of the other API's body. */
+mpk_status net_rewrite_check(net_exchange *x, const json_value *body, unsigned endpoint);
+/* A message: begin, its parts, end. */
+void net_rewrite_begin(net_rewrite *w, str role);
+void net_rewrite_text(net_rewrite *w, str words);
+void net_rewrite_reasoning(net_rewrite *w, str words);
+/* arguments: an object, or a text that holds one; NULL: none. */
+void net_rewrite_call(net_rewrite *w, str id, str name, const json_value *arguments);
+void net_rewrite_end(net_rewrite *w);
+/* A message that is the result of a call. */
+void net_rewrite_result(net_rewrite *w, str id, str words);
+void net_rewrite_tool(net_rewrite *w, str name, const json_value *description, const json_value *schema);
+void net_rewrite_lists(net_rewrite *w);
+/* Members of the body; a value that is NULL is left out. */
+void net_rewrite_value(net_rewrite *w, const char *name, const json_value *value);
+void net_rewrite_word(net_rewrite *w, const char *name, str value);
+void net_rewrite_raw(net_rewrite *w, const char *name, const char *json);
+/* The tool of this name must be called. */
+void net_rewrite_choice(net_rewrite *w, str name);
+/* Read what was written as a chat. */
+mpk_status net_rewrite_read(net_exchange *x, net_rewrite *w, net_request *out);
+void net_rewrite_free(net_rewrite *w);
+
+#endif

@@ -13,7 +13,8 @@ import support
 
 BENCH = support.ROOT / "bench"
 sys.path.insert(0, str(BENCH))
-import paper  # noqa: E402  the folder of bench/ is no package
+import measured  # noqa: E402  the folder of bench/ is no package
+import paper  # noqa: E402
 import paper_figures  # noqa: E402
 import rivals  # noqa: E402
 
@@ -181,3 +182,25 @@ def test_figures(tmp_path):
         assert "pip install matplotlib" in said
     else:
         assert "latency.png" in said and (tmp_path / "latency.png").stat().st_size > 1000
+
+
+def test_measured_page_and_comparison(tmp_path, monkeypatch, capsys):
+    record = {"system": "mpk", "machine": "a GPU", "date": "2026",
+              "commit": "abc", "note": "", "bytes_per_s": 1e12,
+              "decode": [{"model": "qwen3-0.6b", "batch": 2, "prompt": 64, "generate": 100, "ms": 2.5}],
+              "prompts": [{"model": "qwen3-0.6b", "tokens": 512, "ms": 7}]}
+    monkeypatch.setattr(measured, "RESULTS", tmp_path)
+    monkeypatch.setattr(measured, "PAGE", tmp_path / "results.md")
+    monkeypatch.setattr(measured, "ROOT", tmp_path)
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text(json.dumps(record))
+    measured.main(["page"])
+    light = paper.Model("qwen3-0.6b").bytes_of_step([114, 114]) / 1e9
+    assert f"| qwen3-0.6b | 64, 100 | 2.500 ({2.5 / light:.2f}) |" in measured.PAGE.read_text()
+    measured.main(["page", "--check"])
+    record["decode"][0]["ms"] = 2
+    new.write_text(json.dumps(record))
+    with pytest.raises(SystemExit, match="is not what"):
+        measured.main(["page", "--check"])
+    measured.main(["compare", str(old), str(new)])
+    assert "0.800" in capsys.readouterr().out

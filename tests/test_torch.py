@@ -360,6 +360,53 @@ def test_a_program_that_the_compiler_refuses_runs_in_eager(monkeypatch):
     assert torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0)) and not reports[0].programs
 
 
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        ({"threads": -1}, "threads is -1, expected a whole number"),
+        ({"threads": 1025}, "from 1 to 1024"),
+        ({"threads": "2"}, "threads is '2'"),
+        ({"threads": True}, "threads is True"),
+        ({"profile": 1}, "profile is 1, expected True or False"),
+        ({"thread": 1}, "unknown option 'thread'; the options are threads, profile, reports"),
+        ([1], "expected a dictionary"),
+    ],
+)
+def test_wrong_options_are_told(options, told):
+    with pytest.raises(Exception, match=told):
+        torch.compile(lambda x: x * 2, backend=backend.mpk, options=options)(torch.ones(3))
+
+
+def test_nothing_is_printed_at_exit():
+    """Python empties modules when it ends; programs may still be there."""
+    code = """
+import torch
+from mpk import backend
+
+@torch.compile(backend=backend.mpk, options={"threads": 2})
+def fn(x):
+    y = x * 2
+    torch._dynamo.graph_break()
+    return y + 1
+
+with torch.no_grad():
+    print(fn(torch.ones(1)).item())
+"""
+    environment = {**os.environ, "PYTHONPATH": str(support.ROOT / "python")}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (run.stdout, run.stderr) == ("3.0\n", "")
+
+
+def test_roots_of_infinity():
+    x = torch.tensor([-torch.inf, torch.inf, 4.0, -1.0, 0.0])
+    for exponent in (0.5, -0.5, 2, 1.5):
+        fast, reports = compiled(lambda x, n=exponent: x**n)
+        torch.testing.assert_close(fast(x), x**exponent, equal_nan=True)
+        whole = torch.tensor([4, 9])
+        torch.testing.assert_close(fast(whole), whole**exponent)
+        assert is_whole(reports, 2)
+
+
 def test_training_is_refused():
     net = torch.nn.Linear(3, 3)
     with torch.enable_grad(), pytest.raises(Exception, match=r"torch\.no_grad\(\)"):

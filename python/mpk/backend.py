@@ -13,7 +13,7 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from mpk.results import given, place_results, view_of
 from mpk.shapes import STATIC, Part, compile_symbolic, device_of, is_symbolic, placeholders, return_list
 from mpk.statics import Statics, address_of, pick
 
+MAX_THREADS = 1024  # workers that the library takes
 STAND_IN = 1 << 20  # numbers of arguments from here on stand for results of PyTorch
 aten = torch.ops.aten
 
@@ -46,6 +47,29 @@ class Options:
     threads: int = 0
     profile: bool = False
     reports: list[Report] | None = None
+
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.threads, int) and not isinstance(self.threads, bool)
+        if not is_number or not 0 <= self.threads <= MAX_THREADS:
+            raise ArgumentError(
+                f"option threads is {self.threads!r}, expected a whole number from 1 to {MAX_THREADS}, "
+                "or 0 for as many as PyTorch uses"
+            )
+        if not isinstance(self.profile, bool):
+            raise ArgumentError(f"option profile is {self.profile!r}, expected True or False")
+
+
+def options_of(given: Any) -> Options:
+    """What torch.compile was given as options."""
+    if isinstance(given, Options):
+        return given
+    if not isinstance(given, (Mapping, type(None))):
+        raise ArgumentError(f'options is {given!r}, expected a dictionary, as {{"threads": 4}}')
+    names = [field.name for field in dataclasses.fields(Options)]
+    unknown = [name for name in given or {} if name not in names]
+    if unknown:
+        raise ArgumentError(f"unknown option {unknown[0]!r}; the options are {', '.join(names)}")
+    return Options(**(given or {}))
 
 
 @dataclasses.dataclass
@@ -491,7 +515,7 @@ def decompositions() -> dict:
 def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, **_: Any) -> Callable:
     """The backend that torch.compile finds under the name "mpk".  options={"threads": 4} sets the workers."""
     lowering_index.lower_foreign()
-    options = options if isinstance(options, Options) else Options(**(options or {}))
+    options = options_of(options)
     backend = aot_autograd(
         fw_compiler=refuse_training,
         inference_compiler=compiler(options),

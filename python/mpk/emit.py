@@ -57,7 +57,12 @@ class Val:
     dtype: torch.dtype
     tensor: mg.Tensor | None = None
     data: torch.Tensor | None = None
-    transposed: Val | None = None  # of which it is the transpose: [D, F] of [F, D]
+    permuted: tuple[Val, list[int]] | None = None  # of which it is a permutation, and its axes
+
+    @property
+    def transposed(self) -> Val | None:
+        """Of which it is the transpose: [D, F] of [F, D]."""
+        return self.permuted[0] if self.permuted is not None and self.rank == 2 else None
 
     @property
     def rank(self) -> int:
@@ -250,14 +255,17 @@ class Emitter:
         return self.op("reshape", val, shape=shape)
 
     def permute(self, val: Val, axes: Sequence[int]) -> Val:
+        """Permutations of a permutation become one, or none at all."""
         axes = [axis % max(1, val.rank) for axis in axes]
         if axes == list(range(val.rank)):
             return val
         if val.data is not None:
             return self.folded(val.data.permute(axes))
+        if val.permuted is not None:
+            val, before = val.permuted
+            return self.permute(val, [before[axis] for axis in axes])
         out = self.op("transpose", val, perm=axes)
-        if val.rank == 2:
-            out.transposed = val
+        out.permuted = val, axes
         return out
 
     def expand(self, val: Val, shape: Sequence[int]) -> Val:
@@ -294,9 +302,10 @@ class Emitter:
         return self.reshape(one, val.shape[:axis] + val.shape[axis + 1 :])
 
     def concat(self, vals: Sequence[Val], axis: int) -> Val:
+        """Joined in groups where an operator would have more inputs than a body of a GPU takes."""
         vals = [v for v in vals if v.numel]
-        while len(vals) > mg.MAX_INPUTS:
-            vals = [self.concat(vals[i : i + mg.MAX_INPUTS], axis) for i in range(0, len(vals), mg.MAX_INPUTS)]
+        while len(vals) > mg.MAX_JOINED:
+            vals = [self.concat(vals[i : i + mg.MAX_JOINED], axis) for i in range(0, len(vals), mg.MAX_JOINED)]
         return vals[0] if len(vals) == 1 else self.op("concat", *vals, axis=axis % vals[0].rank)
 
     def reduce(self, val: Val, kind: str, axes: Sequence[int], keep: bool, dtype: torch.dtype) -> Val:

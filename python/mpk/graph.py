@@ -23,6 +23,7 @@ U8, I8, I16 = 17, 18, 19
 INPUT, CONSTANT, STATE = range(3)
 MODE_KERNEL, MODE_CALLS = 0, 3
 MAX_RANK, MAX_INPUTS = 6, 20
+MAX_JOINED = 14  # inputs of an operator with one result that a body of a GPU takes; RT_PACKED in src/rt/rt_lane.h
 ABSENT = 0xFFFFFFFF
 
 AttributeValue = Union[bool, int, float, str, Sequence[int]]
@@ -145,7 +146,7 @@ class Program:
         if gpu is not None:
             options.device, options.mode, options.profile = f"cuda:{gpu}".encode(), MODE_CALLS, profile
         self._handle: ctypes.c_void_p | None = ctypes.c_void_p()
-        self._close, self._forks = c.lib.mpk_program_close, c.Process.forks
+        self._close, self._process, self._forks = c.lib.mpk_program_close, c.Process, c.Process.forks
         c.call(
             c.lib.mpk_program_compile,
             graph,
@@ -202,9 +203,9 @@ class Program:
         return json.loads(c.text_of(c.lib.mpk_program_profile, self._handle))
 
     def close(self) -> None:
-        """Stop the workers and free all memory."""
+        """Stop the workers and free all memory.  It is also called when Python ends and has emptied its modules."""
         handle, self._handle = getattr(self, "_handle", None), None
-        if handle and self._forks == c.Process.forks:
+        if handle and self._forks == self._process.forks:
             self._close(handle)
 
     def __del__(self) -> None:

@@ -130,6 +130,14 @@ def plain(e: Emitter, kind: str, a: Any, b: Any) -> Val | None:
     return e.op(kind, a, b)
 
 
+@lower(aten.pow.Tensor_Scalar)
+def pow_by_number(e: Emitter, x: Val, exponent: Any) -> Val:
+    """PyTorch takes roots for these two exponents, of minus infinity, too."""
+    dtype = result_dtype(e)
+    root = {0.5: "sqrt({0})", -0.5: "rsqrt({0})"}.get(exponent) if dtype.is_floating_point else None
+    return e.map(root, e.cast(x, dtype), dtype=dtype) if root else e.map(BINARY["pow"], x, exponent, dtype=dtype)
+
+
 @lower(aten.mul, prims.mul)
 def mul(e: Emitter, a: Any, b: Any) -> Val:
     return plain(e, "mul", a, b) or e.map("{0} * {1}", a, b, dtype=result_dtype(e), shape=result_shape(e))

@@ -394,14 +394,17 @@ def histc(e: Emitter, x: Val, bins: int = 100, low: Any = 0, high: Any = 0) -> V
     return e.op("index_put", e.folded(zeros.expand(bins)), e.folded(ones.expand(x.numel)), place, accumulate=1)
 
 
-def grouped_mm(e: Emitter, x: Val, w: Val, ends: Val, *_: Any) -> Val:
-    """Rows of x [T, D] in groups, group g by w[g] [D, F]: all rows by all groups, then each row's own."""
-    if x.rank != 2 or w.rank != 3:
-        raise Unsupported("grouped_mm of other ranks")
-    rows = torch.arange(x.shape[0])
-    group = search(e, e.cast(ends, torch.int64), e.folded(rows), True)
-    every = e.op("batch_matmul", e.expand(e.reshape(x, (1, *x.shape)), (w.shape[0], *x.shape)), w)
-    return e.op("index", every, group, e.folded(rows))
+def grouped_mm(
+    e: Emitter, x: Val, w: Val, ends: Val, bias: Val | None = None, out_dtype: torch.dtype | None = None
+) -> Val:
+    """Rows of x [T, D] in groups, group g by w[g] [D, F]: each row goes to one expert.  Rows after the last group are
+    zeros."""
+    if x.rank != 2 or w.rank != 3 or bias is not None:
+        raise Unsupported("grouped_mm of other ranks, or with a bias")
+    group = search(e, e.cast(ends, torch.int64), e.folded(torch.arange(x.shape[0])), True)
+    ids = e.reshape(e.cast(group, torch.int32), (x.shape[0], 1))
+    y = e.op("expert_linear", x, ids, e.permute(w, [0, 2, 1]))
+    return e.cast(e.reshape(y, (x.shape[0], w.shape[2])), result_dtype(e))
 
 
 def lower_foreign() -> None:

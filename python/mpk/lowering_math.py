@@ -12,6 +12,7 @@ from mpk.emit import Emitter, Unsupported, Val, dtype_name
 from mpk.lowering import aten, lower, packet, prims, result_dtype, result_shape
 
 LOW = (torch.float16, torch.bfloat16)
+WIDEST_HEADS = 2048  # of queries and values together, that the body of sdpa on a GPU takes (src/gen/body_index.c)
 
 
 def all_axes(x: Val, axes: Sequence[int] | int | None) -> list[int]:
@@ -338,7 +339,34 @@ def attend(
     if q.rank != 4 or k.rank != 4:
         raise Unsupported(f"attention of rank {q.rank}")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if q.shape[-1] + v.shape[-1] > WIDEST_HEADS:
+        return attend_by_products(e, q, k, v, mask, causal, scale)
     return e.op("sdpa", q, k, v, mask, scale=float(scale), causal=int(causal))
+
+
+def attend_by_products(e: Emitter, q: Val, k: Val, v: Val, mask: Val | None, causal: bool, scale: float) -> Val:
+    """sdpa with heads so wide that no body of a GPU holds a row: scores, their softmax and the result are operators of
+    their own.  A row that sees nothing gives zeros, as there."""
+    (batch, heads, n, width), (_, groups, seen, _) = q.shape, k.shape
+    wide = torch.float32 if q.dtype in LOW else q.dtype
+
+    def grouped(x: Val, *shape: int) -> Val:
+        return e.reshape(e.cast(x, wide), (batch * groups, *shape))
+
+    rows = heads // groups * n
+    keys, values = grouped(k, seen, width), grouped(v, seen, v.shape[-1])
+    scores = e.op("batch_matmul", grouped(q, rows, width), e.permute(keys, [0, 2, 1]))
+    scores = e.map("{0} * {1}", e.reshape(scores, (batch, heads, n, seen)), float(scale), dtype=wide)
+    if causal:
+        lower = e.folded(torch.ones(n, seen, dtype=torch.bool).tril())
+        scores = e.map("where({0}, {1}, (-inf))", lower, scores, dtype=wide)
+    if mask is not None:
+        expression = "where({0}, {1}, (-inf))" if mask.dtype is torch.bool else "{0} + {1}"
+        scores = e.map(expression, mask, scores, dtype=wide)
+    largest = e.reduce(scores, "max", [3], True, wide)
+    weights = e.map("where({0} == (-inf), 0.0, {1})", largest, e.op("softmax", scores, axis=3), dtype=wide)
+    y = e.op("batch_matmul", e.reshape(weights, (batch * groups, rows, seen)), values)
+    return e.cast(e.reshape(y, (batch, heads, n, v.shape[-1])), q.dtype)
 
 
 def no_extra(what: str) -> Any:

@@ -36,10 +36,15 @@ RIVALS = {"eager": "PyTorch eager", "compiled": "torch.compile", "vllm": "vLLM",
 MOST_TOKENS = {"eager": 128, "compiled": 256}  # what takes long is measured over fewer, at a shorter context
 GRAPHS = {"graph": ["--mode=graph"], "graph-pdl": ["--mode=graph-pdl"]}
 ABLATIONS = {"mpk": [], "no-preload": ["--no-preload"], "no-descriptor-prefetch": ["--no-descriptor-prefetch"],
-             "coarse-events": ["--coarse-events"], "launch=paper": ["--launch=paper"], "launch=aot": ["--launch=aot"],
-             "launch=jit": ["--launch=jit"], **GRAPHS}
-LAUNCHES = {f"launch={name}": [f"--launch={name}"] for name in ("auto", "paper", "aot", "jit")}
-VARIANTS = list({**ABLATIONS, **LAUNCHES})
+             "no-carriers": ["--no-carriers"], **GRAPHS}
+# Who waits for what, and who hands out tasks: events and launch policies differ only where counters are waited for, so
+# without carriers.  Graphs with JIT tasks never carry; the paper's policy is the hybrid one.
+COUNTERS = ["--no-carriers"]
+LAUNCHES = {"launch=aot": ["--launch=aot"], **{f"launch={name},no-carriers": [f"--launch={name}", *COUNTERS]
+                                               for name in ("aot", "paper", "jit")}}
+MECHANISMS = {**LAUNCHES, **{name.replace(",", ",coarse-events,", 1) if "," in name else f"{name},coarse-events":
+                             [*words, "--coarse-events"] for name, words in LAUNCHES.items()}}
+VARIANTS = list({**ABLATIONS, **MECHANISMS})
 JIT_TOKENS = 96  # at unequal lengths a step of JIT tasks takes tens of milliseconds; more than steps that read prompts
 
 
@@ -270,28 +275,29 @@ def latency(b):
 
 
 def ablation(b):
-    """What each mechanism of the runtime and the compiler is worth (paper 6.6)."""
+    """What each mechanism of the runtime and the compiler is worth (paper 6.6); carriers on and off by events fine and
+    coarse by launch policy."""
     for model in b.models:
         for batch in b.options.batches[::max(1, len(b.options.batches) - 1)]:
             variants = {name: (lambda more=more: b.mpk(model, *decode_words(b, batch, *more)), False)
-                        for name, more in b.chosen(ABLATIONS).items()}
+                        for name, more in b.chosen({**ABLATIONS, **MECHANISMS}).items()}
             b.add("ablation", model=model.name, batch=batch, ms=b.take_turns(variants, step_ms))
 
 
 def unequal(b):
-    """Requests whose contexts differ, the four launch policies: what JIT launch is for (paper 5.2)."""
+    """Requests whose contexts differ, by launch policy: what JIT launch is for (paper 5.2)."""
     batch, generate = max(b.options.batches), b.options.unequal_generate
     for model in b.models:
         seen = {}
 
         def measured(name, more, model=model, seen=seen):
-            tokens = min(generate, JIT_TOKENS) if name == "launch=jit" else generate
+            tokens = min(generate, JIT_TOKENS) if "launch=jit" in name else generate
             result = b.mpk(model, "--prompt", b.options.contexts, "--seed", b.options.seed, "--batch", batch,
                            "--generate", tokens, "--runs", min(b.options.runs, 3), *more)
             seen["prompts"] = result.get("prompts", seen.get("prompts"))
             return result
         variants = {name: (lambda name=name, more=more: measured(name, more), False)
-                    for name, more in b.chosen({**LAUNCHES, **GRAPHS}).items()}
+                    for name, more in b.chosen({"mpk": [], **LAUNCHES, **GRAPHS}).items()}
         ms = b.take_turns(variants, step_ms)
         prompts = seen.get("prompts")
         light = b.light_ms(model, [n + generate / 2 for n in prompts]) if prompts else None

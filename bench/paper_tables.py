@@ -92,12 +92,36 @@ def print_linear(rows):
             *(number(1e3 * row["alone_ms"][n], 1) if n in row["alone_ms"] else "-" for n in names)] for row in rows])
 
 
+def print_ablation(rows):
+    """One mechanism at a time; then who waits for what (carriers or counters) by events and launch policy."""
+    single = [{**row, "ms": {name: t for name, t in row["ms"].items() if not name.startswith("launch=")}}
+              for row in rows]
+    if any(row["ms"] for row in single):
+        table_of_times("Ablations, ms a step", single, ["model", "batch"])
+    crossed = [line for row in rows for line in mechanisms_of(row)]
+    if crossed:
+        table_of_times("Carriers, events and launch policies, ms a step", crossed,
+                       ["model", "batch", "launch", "events"])
+
+
+def mechanisms_of(row):
+    """A row of the ablations as rows of launch policy and events, with a column for carriers and for counters."""
+    lines = {}
+    for name, t in row["ms"].items():
+        launch, *words = name.split(",")
+        if launch.startswith("launch="):
+            key = launch.removeprefix("launch="), "coarse" if "coarse-events" in words else "fine"
+            lines.setdefault(key, {})["counters" if "no-carriers" in words else "carriers"] = t
+    return [{"model": row["model"], "batch": row["batch"], "launch": launch, "events": events, "ms": ms}
+            for (launch, events), ms in lines.items()]
+
+
 TABLES = {
     "correctness": print_correctness,
     "stages": print_stages,
     "latency": lambda rows: table_of_times("Decode, ms a step: median (least-most), times light", rows,
                                            ["model", "batch"]),
-    "ablation": lambda rows: table_of_times("Ablations, ms a step", rows, ["model", "batch"]),
+    "ablation": print_ablation,
     "unequal": lambda rows: table_of_times("Requests of unequal length, ms a step", rows, ["model", "batch", "seed"]),
     "prompts": lambda rows: table_of_times("Prompts, ms to the first token", rows, ["model", "tokens"]),
     "start": print_start,

@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -57,13 +58,28 @@ def test_dry_run_prints_the_plan_and_runs_nothing(tmp_path):
 def test_variants_are_chosen():
     """What --variants leaves, in every section; JIT launch of unequal lengths generates less."""
     text = run("--dry-run", "--only", "ablation", "unequal", "linear", "context", "latency", "--models", "qwen3-8b",
-               "--batches", 16, "--rivals", "--variants", "mpk", "coarse-events", "launch=jit", "--unequal-generate",
-               200, mpk="/nowhere/mpk")
+               "--batches", 16, "--rivals", "--variants", "mpk", "no-preload", "launch=jit,no-carriers",
+               "--unequal-generate", 200, mpk="/nowhere/mpk")
     ours = [line for line in text.splitlines() if "/nowhere/mpk bench" in line]
-    assert not any("--mode" in line or "--no-" in line or "--launch=aot" in line for line in ours)
+    assert not any("--mode" in line or "--coarse" in line or "--launch=aot" in line for line in ours)
     jit = [line for line in ours if "--launch=jit" in line]
     assert len(jit) == 2 and sorted(f"--generate {paper.JIT_TOKENS} " in line for line in jit) == [False, True]
     run("--dry-run", "--variants", "launch=never", code=2)
+
+
+def test_mechanisms_differ_in_what_they_name(capsys):
+    """Events and policies are compared without carriers, and each pair of neighbours in the table by one option."""
+    words = {name: set(words) for name, words in paper.MECHANISMS.items()}
+    assert len(words) == 8 == len({frozenset(w) for w in words.values()})
+    for name, has in words.items():
+        assert ("--coarse-events" in has) == ("coarse-events" in name) and ("--no-carriers" in has) == ("no-c" in name)
+        assert "--no-carriers" in has or has <= {"--launch=aot", "--coarse-events"}
+    ms = {name: {"median": 1.0 + i, "least": 1.0, "most": 9.0} for i, name in enumerate(["mpk", *words])}
+    paper.paper_tables.TABLES["ablation"]([{"model": "m", "batch": 1, "ms": ms}])
+    lines = [re.split("  +", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    rows = {tuple(line[2:4]): line[4:] for line in lines if line[0] == "m" and len(line) == 6}
+    assert len(rows) == 6 and all(len(cells) == 2 for cells in rows.values())
+    assert all((cells[0] == "-") == (key[0] != "aot") for key, cells in rows.items())
 
 
 def test_wrong_use(tmp_path):

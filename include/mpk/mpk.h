@@ -163,6 +163,8 @@ typedef struct mpk_engine_options {
      * by itself, and a prompt's piece of more than 16 tokens has a step to itself (docs/gpu.md has the cost).  0: the
      * last bits of logits, and so now and then a token, may depend on company.  On the CPU they never do. */
     uint32_t batch_invariant;
+    uint32_t no_carriers; /* 1: of a GPU: every task waits for its event's counter; 0: most tasks of a decode step poll
+                           * their operands instead (ablation; the same results) */
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,

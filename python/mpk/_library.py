@@ -108,6 +108,7 @@ class EngineOptions(Structure):
         ("keep", c_char_p),
         ("profile", c_uint32),
         ("batch_invariant", c_uint32),
+        ("no_carriers", c_uint32),
     ]
 
 

@@ -78,7 +78,7 @@ typedef struct cli_engine {
     uint32_t threads, max_batch, step_tokens, context, kv_tokens;
     cli_whole random;
     int kv, ops, launch;
-    bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, profile;
+    bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, no_carriers, profile;
     const char *device, *target, *keep;
     int mode;
     cli_list degrees;

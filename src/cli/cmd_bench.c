@@ -45,6 +45,8 @@ static const cli_option options[] = {
                .help = "a waiting worker does not look ahead to the weights of its next tasks"),
     CLI_OPTION(bench_arguments, engine.no_descriptor_prefetch, "no-descriptor-prefetch", CLI_FLAG,
                .help = "a GPU's worker reads what to do one task at a time"),
+    CLI_OPTION(bench_arguments, engine.no_carriers, "no-carriers", CLI_FLAG,
+               .help = "a GPU's tasks wait for counters of events, not for the data themselves"),
     CLI_OPTION(bench_arguments, engine.mode, "mode", CLI_CHOICE, .value = "kernel|graph|graph-pdl",
                .help =
                    "on a GPU: one kernel; or one for each operator in a CUDA graph, without and with overlap (kernel)"),

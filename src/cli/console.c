@@ -220,6 +220,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .target = from->target,
         .mode = modes[from->mode],
         .no_descriptor_prefetch = from->no_descriptor_prefetch,
+        .no_carriers = from->no_carriers,
         .keep = from->keep,
         .profile = from->profile,
         .batch_invariant = from->batch_invariant,

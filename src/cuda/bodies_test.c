@@ -31,7 +31,10 @@ static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, b
     const gen_body *body = gen_body_choose(&c, UINT32_MAX);
     if (!body || (only_fast && body->rank == 0))
         return MPK_OK;
-    out[(*n)++] = (gen_graph){ir, c.n_tokens, true};
+    bool *jit = arena_alloc(a, ir->ops.n, sizeof *jit);
+    assert_non_null(jit);
+    memset(jit, true, ir->ops.n * sizeof *jit);
+    out[(*n)++] = (gen_graph){ir, c.n_tokens, jit};
     return MPK_OK;
 }
 

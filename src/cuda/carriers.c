@@ -24,7 +24,9 @@
  *
  *   step    the next step's word is released after that, and acquired by whoever polls next
  *
- * Graphs in which there is no such event, and graphs with JIT tasks, use counters alone.
+ * Graphs in which there is no such event, and graphs with JIT tasks, use counters alone.  With JIT tasks it would not
+ * be sound: a worker that polls for a word cannot run the JIT task in its own queue that makes this word, and no list
+ * says which worker has to empty what a JIT task wrote.
  * Cost: a pass over the tasks of a graph for each event that is tried.
  */
 #include "cuda/cuda_machine.h"
@@ -397,10 +399,11 @@ static mpk_status add_worker(mpk_context *cx, cuda_machine *m, const flow *f, ui
     return MPK_OK;
 }
 
-/* Kernels that end between operators count. */
-static bool runs_whole_steps(const cuda_machine *m)
+/* May graphs of this machine carry at all?  Kernels that end between operators count. */
+static bool may_carry_any(const cuda_machine *m)
 {
-    return m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS;
+    const bool runs_whole_steps = m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS;
+    return runs_whole_steps && m->arch.features & GEN_BULK && !m->options.no_carriers;
 }
 
 static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph)
@@ -408,7 +411,7 @@ static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, u
     const uint32_t workers = m->machine.image.block->n_workers;
     flow f;
     TRY(begin_flow(cx, scratch, m, graph, &f));
-    if (runs_whole_steps(m) && m->arch.features & GEN_BULK && !f.g->n_jit && find_range(&f))
+    if (may_carry_any(m) && !f.g->n_jit && find_range(&f))
         place_tensors(&f, &m->carriers);
     for (uint32_t w = 0; w < workers; w++) {
         m->carriers.first_clear[graph * workers + w] = (rt_u32)m->carriers.clears.n;

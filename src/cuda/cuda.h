@@ -74,6 +74,7 @@ typedef struct cuda_options {
     uint32_t in_flight;          /* rt_tuning; 0: chosen for the program */
     bool no_preload;             /* a task's loads begin when the worker has turned to it, not before (ablation) */
     bool no_descriptor_prefetch; /* one task's description at a time (ablation) */
+    bool no_carriers;            /* every task waits for its event's counter (ablation) */
     bool reference_bodies;       /* generic code only */
     bool profile;                /* note when each task runs, for cuda_read_times */
     const char *keep;            /* a folder: leave the kernel's source and code there.  NULL: do not */

@@ -149,13 +149,20 @@ static void tear_down(bed *b)
     free(b);
 }
 
-static mpk_status start_as(bed *b, cuda_mode mode)
+static mpk_status start_with(bed *b, cuda_options o)
 {
-    str code = mode == CUDA_CALLS ? b->call_code : b->code;
-    cuda_options o = {.code = code.at, .code_bytes = code.n, .mode = mode, .stall_ns = 1000000};
+    str code = o.mode == CUDA_CALLS ? b->call_code : b->code;
+    o.code = code.at;
+    o.code_bytes = code.n;
+    o.stall_ns = 1000000;
     cuda_weights w = {.at = b->weights, .seed = seed};
     b->m = NULL;
     return cuda_start(&b->cx, &b->image, &w, &o, &b->m);
+}
+
+static mpk_status start_as(bed *b, cuda_mode mode)
+{
+    return start_with(b, (cuda_options){.mode = mode});
 }
 
 static mpk_status start(bed *b)
@@ -527,14 +534,24 @@ static void test_carried_experts(void **state)
     check_carriers(mixture, CUDA_PERSISTENT, 12);
 }
 
-/* Where nothing can be carried, and where kernels end between operators, counters do it all. */
+/* Where nothing can be carried, where kernels end between operators, and where it is not wanted, counters do it all. */
 static void test_no_carriers(void **state)
 {
     (void)state;
-    static const char *const programs[] = {program, chain};
-    for (int i = 0; i < 2; i++) {
-        bed *b = set_up(programs[i]);
-        check_ok(&b->cx, start_as(b, i ? CUDA_GRAPH : CUDA_PERSISTENT));
+    static const struct {
+        const char *program;
+        cuda_options options;
+    } cases[] = {
+        {program, {.mode = CUDA_PERSISTENT}},
+        {chain, {.mode = CUDA_GRAPH}},
+        {chain, {.mode = CUDA_PERSISTENT, .no_carriers = true}},
+    };
+    for (int i = 0; i < 3; i++) {
+        bed *b = set_up(cases[i].program);
+        cuda_memory plan;
+        check_ok(&b->cx, cuda_plan_memory(&b->cx, &b->image, gen_arch_find("sm_90a"), &cases[i].options, &plan));
+        assert_int_equal(plan.carried_bytes, 0);
+        check_ok(&b->cx, start_with(b, cases[i].options));
         const cuda_machine *m = cuda_of(b->m);
         const rt_entry *entries = table(b, m->layout.entries);
         assert_int_equal(m->carriers.n_bytes, 0);

@@ -364,7 +364,8 @@ static cuda_mode mode_of(const mpk_engine_options *o)
 
 mpk_status engine_plan_gpu_memory(mpk_context *cx, const engine_build *b, cuda_memory *out)
 {
-    cuda_options options = {.mode = mode_of(&b->options), .profile = b->options.profile != 0};
+    cuda_options options = {
+        .mode = mode_of(&b->options), .no_carriers = b->options.no_carriers != 0, .profile = b->options.profile != 0};
     return cuda_plan_memory(cx, &b->image, b->device.arch, &options, out);
 }
 
@@ -380,6 +381,7 @@ static mpk_status start_gpu(mpk_context *cx, const program_image *image, const m
         .few_tokens = o->batch_invariant ? GPU_SPLIT_TOKENS : 0,
         .no_preload = o->no_preload != 0,
         .no_descriptor_prefetch = o->no_descriptor_prefetch != 0,
+        .no_carriers = o->no_carriers != 0,
         .profile = o->profile != 0,
         .keep = o->keep,
         .progress = tell_progress,

@@ -111,8 +111,9 @@ mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bo
         return use_gpu(cx, o, index, for_running, out);
     if (is_auto && finds_gpu(o, for_running, out))
         return MPK_OK;
-    CHECK(cx, o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->keep && !o->profile, MPK_EARG,
-          "this runs on the CPU, but mode, no_descriptor_prefetch, keep and profile are for a GPU");
+    CHECK(cx, o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->no_carriers && !o->keep && !o->profile,
+          MPK_EARG,
+          "this runs on the CPU, but mode, no_descriptor_prefetch, no_carriers, keep and profile are for a GPU");
     use_cpu(o, out);
     return MPK_OK;
 }

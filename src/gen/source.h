@@ -55,7 +55,7 @@ typedef struct gen_source {
 typedef struct gen_graph {
     const ir_graph *ir;
     uint32_t n_tokens; /* T it was built for */
-    bool jit;          /* some of its tasks are launched just in time */
+    const bool *jit;   /* [ops] its tasks are launched just in time; NULL: none is */
 } gen_graph;
 
 /* What the source holds. */

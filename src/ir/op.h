@@ -65,6 +65,8 @@ enum {
                               `reads` does not name them, for no task has to wait for them */
     OP_WRITES_APART = 16,  /* boxes of state beyond output 0 may overlap: which entries of it a task writes follows from
                               data, and no two tasks write the same one */
+    OP_EVEN = 32, /* with OP_DATA_DEPENDENT: a task's time depends on data, but the work is cut at run time so that
+                              all tasks of the operator take about as long */
 };
 
 /* A shape to test: the text form of a graph with this one operator; its inputs get random data, see `fill`. */

@@ -323,7 +323,7 @@ const op_def op_attention_split = {
     OP_INPUTS(turned_in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
-    .flags = OP_READS_EARLIER,
+    .flags = OP_READS_EARLIER | OP_DATA_DEPENDENT | OP_EVEN,
     .infer = infer,
     .axes = axes,
     .reads = reads,

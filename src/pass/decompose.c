@@ -145,12 +145,18 @@ static double tile_cost(const chooser *c, const ir_box *largest, uint64_t n)
     return bytes - MEAN_SHARE * (bytes - bytes_of(c, &first)) * (large - 1 / (double)n) / (large - least);
 }
 
+/* May some tasks of the operator take much longer than others? */
+static bool is_uneven(const ir_op *op)
+{
+    return (op->def->flags & (OP_DATA_DEPENDENT | OP_EVEN)) == OP_DATA_DEPENDENT;
+}
+
 /* What the slowest worker loads, in bytes, under the grid at hand. */
 static double grid_cost(const chooser *c, uint64_t n)
 {
     double workers = c->s->options->n_workers;
     ir_box box = largest_tile(c);
-    if (!(c->op->def->flags & OP_DATA_DEPENDENT)) {
+    if (!is_uneven(c->op)) {
         double rounds = (double)((n + (uint64_t)workers - 1) / (uint64_t)workers);
         return rounds * (tile_cost(c, &box, n) + LAUNCH_BYTES) + TRIGGER_BYTES * (double)n;
     }
@@ -288,7 +294,7 @@ static mpk_status check_tiles_apart(const chooser *c, const ir_box *tiles, size_
 static mpk_status choose_grid(chooser *c)
 {
     const pass_options *o = c->s->options;
-    bool uneven = c->op->def->flags & OP_DATA_DEPENDENT;
+    bool uneven = is_uneven(c->op);
     uint32_t per_worker = o->tasks_per_worker         ? o->tasks_per_worker
                           : uneven && !o->whole_tiles ? UNEVEN_TASKS_PER_WORKER
                                                       : 1;

@@ -4,9 +4,10 @@
  *
  * Policy PAPER: an operator is JIT if its time depends on data, or if it stands downstream of a JIT operator with no
  * global barrier between: one of its tasks waits for some tasks of the JIT operator, directly or through others, but
- * not for all of them, so that the imbalance is not over when it begins. Policy AUTO: the same, but an operator whose
- * time depends on data counts only if it has more tasks than there are workers: otherwise each task has a worker of its
- * own, there is nothing to balance, and AOT saves the hop over the scheduler. Policies AOT and JIT: all.
+ * not for all of them, so that the imbalance is not over when it begins.  Policy AUTO: the same, but an operator whose
+ * time depends on data counts only if it has more tasks than there are workers, and if some of them may take longer
+ * than others: otherwise there is nothing to balance, and AOT saves the hop over the scheduler.  Policies AOT and JIT:
+ * all.
  *
  * An event launches JIT tasks or AOT tasks, never both: an operator that shares an event with a JIT operator is JIT
  * too. Cost: operators x JIT operators, a few rounds.
@@ -25,11 +26,13 @@ typedef struct labeller {
     uint32_t *lowest, *above; /* [ops] positions of the operator's tasks: lowest <= p < above */
 } labeller;
 
+/* Does JIT launch begin here? */
 static bool is_uneven(const labeller *l, ir_op_id op)
 {
-    uint32_t n = l->by_op.first[op + 1] - l->by_op.first[op];
-    bool varies = l->g->ir->ops.at[op].def->flags & OP_DATA_DEPENDENT;
-    return n && varies && (l->s->options->launch == PASS_LAUNCH_PAPER || n > l->s->options->n_workers);
+    uint32_t n = l->by_op.first[op + 1] - l->by_op.first[op], flags = l->g->ir->ops.at[op].def->flags;
+    if (!n || !(flags & OP_DATA_DEPENDENT))
+        return false;
+    return l->s->options->launch == PASS_LAUNCH_PAPER || (!(flags & OP_EVEN) && n > l->s->options->n_workers);
 }
 
 /* Does the set hold some tasks of a JIT operator, but not all? */

@@ -17,6 +17,8 @@
  * columns, 128 in a step.  A page holds the step's 4 blocks of each of 8 groups, one group after the other: a copy of
  * 2 KB for each, since copies of 1 KB reach half the bandwidth.  The pages of a step lie together, so that one product
  * reads them all: where too few are left before the end of the ring, these are left out.
+ * A task of at most 64 tokens and 64 rows is thin: its pages hold as many columns as fit, 128 to 1,024, and a step is
+ * 256 of them, since steps cost instructions.
  * Columns are added in the same order whatever the number of tokens alive.
  * Cost of 64 columns, 128 tokens, 192 rows: 8 wgmma of 64 x 192 x 16; 16 KB of x and 24 KB of w from L2.
  */
@@ -63,7 +65,14 @@ struct tile_plan {
     int first, groups; /* of 8 packed rows */
     int per_pass;      /* a multiple of 8 */
     int wide, turns;   /* 1: 128 tokens at a time; how often */
+    int piece;         /* thin: blocks of a page for each group; 0: not thin */
 };
+
+/* At most 64 tokens and 8 groups are a thin task: a page holds as many columns as there is room for, 128 to 1,024. */
+MPK_FN int tile_piece_of(int groups)
+{
+    return groups > 4 ? 4 : groups > 2 ? 8 : groups > 1 ? 16 : 32;
+}
 
 MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
 {
@@ -75,6 +84,7 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
     const int passes = (p.groups + TILE_MOST - 1) / TILE_MOST;
     p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
+    p.piece = !p.wide && p.groups > 0 && p.groups <= TILE_GROUPS ? tile_piece_of(p.groups) : 0;
     return p;
 }
 
@@ -137,13 +147,31 @@ MPK_FN void tile_settle(mpk_load &l, rt_u32 n)
     l.in_flight = n;
 }
 
+/* All columns of a thin task, of each group a piece for a page; by 256, as packed groups are padded. */
+MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s, const char *from, rt_u32 group_bytes)
+{
+    const int lane = mpk_thread() % 32, blocks = (s.columns + 255) / 256 * 8;
+    for (int first = 0; first < blocks; first += p.piece) {
+        const int n = blocks - first < p.piece ? blocks - first : p.piece;
+        const rt_u32 page = l.ring.first + l.ring.at;
+        if (!load_open(&l, (rt_u32)(p.groups * n) * 512))
+            break;
+        if (lane < p.groups)
+            load_copy(&l, page, (rt_u32)(lane * p.piece) * 512, from + (rt_u64)lane * group_bytes + first * 512,
+                      (rt_u32)n * 512);
+        __syncwarp();
+    }
+}
+
 /* Small copies want more pages under way, and there are no polls that they could delay. */
 MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
 {
     const tile_plan p = tile_plan_of(l.e, s);
     const rt_u32 group_bytes = (rt_u32)s.blocks * 512, in_flight = l.in_flight;
     l.in_flight = l.ring.n;
-    for (int at = 0; at < p.groups; at += p.per_pass) {
+    if (p.piece)
+        tile_load_thin(l, p, s, (const char *)l.e->at[RT_PACKED] + (rt_u64)p.first * group_bytes, group_bytes);
+    for (int at = 0; at < p.groups && !p.piece; at += p.per_pass) {
         const tile_pass q = tile_pass_at(p, s, at);
         const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)(p.first + at) * group_bytes;
         for (int turn = 0; turn < p.turns; turn++)
@@ -224,27 +252,35 @@ MPK_FN void tile_meet(void)
 
 #if MPK_WGMMA
 /* Where columns 16 k ... of a stage begin, in units of a matrix's address, which are 16 bytes. */
-MPK_FN rt_u64 tile_in_x(int k)
+MPK_FN rt_u32 tile_in_x(int k)
 {
-    return (rt_u64)(k / 2 * (TILE_HALF / 16) + k % 2 * 2);
+    return (rt_u32)(k / 2 * (TILE_HALF / 16) + k % 2 * 2);
 }
-MPK_FN rt_u64 tile_in_w(int k)
+MPK_FN rt_u32 tile_in_w(int k)
 {
-    return (rt_u64)(k / 2 * (512 / 16) + k % 2 * 2);
+    return (rt_u32)(k / 2 * (512 / 16) + k % 2 * 2);
+}
+/* A matrix n units on: the address stands in the low bits and does not overflow. */
+MPK_FN rt_u64 tile_further(rt_u64 matrix, rt_u32 n)
+{
+    return (matrix & 0xffffffff00000000u) | ((rt_u32)matrix + n);
 }
 
-/* One stage: s_x, s_w its first bytes; between tile_begin_products and tile_end_products. */
-template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, float *sum)
+/* One stage: s_x, s_w its first bytes, `stride` those from a group of w to the next; between tile_begin_products and
+ * tile_end_products. */
+template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int stride, float *sum)
 {
-    const rt_u64 a = ptx_matrix(s_x, 512), b = ptx_matrix(s_w, TILE_PIECE);
+    const rt_u64 x = ptx_matrix(s_x, 512), w = ptx_matrix(s_w, stride);
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 4; k++) {
+        const rt_u64 a = tile_further(x, tile_in_x(k)), b = tile_further(w, tile_in_w(k));
         if (N == 192)
-            ptx_group_multiply_192(sum, a + tile_in_x(k), b + tile_in_w(k));
+            ptx_group_multiply_192(sum, a, b);
         else if (N == 128)
-            ptx_group_multiply_128(sum, a + tile_in_x(k), b + tile_in_w(k));
+            ptx_group_multiply_128(sum, a, b);
         else
-            ptx_group_multiply_64(sum, a + tile_in_x(k), b + tile_in_w(k));
+            ptx_group_multiply_64(sum, a, b);
+    }
 }
 
 MPK_FN void tile_begin_products(void)
@@ -263,20 +299,20 @@ MPK_FN void tile_wait_products(void)
 #else
 /* Without warpgroups' products: the same sums in the same registers by those of warps, 16 tokens each.  a: of the
  * warp's tokens, columns 16 k ... of a block; s_w: that block of the first group. */
-template <int N> MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int k, float *sum)
+template <int N> MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int stride, int k, float *sum)
 {
     const int lane = mpk_thread() % 32, row = lane % 8, matrix = lane / 8;
-    s_w += matrix / 2 * TILE_PIECE + row * 64 + ((2 * k + matrix % 2) ^ row / 2) * 16;
+    s_w += matrix / 2 * stride + row * 64 + ((2 * k + matrix % 2) ^ row / 2) * 16;
 #pragma unroll
     for (int n = 0; n < N / 8; n += 2) {
         rt_u32 b[4];
-        ptx_load_matrices(b, s_w + n * TILE_PIECE);
+        ptx_load_matrices(b, s_w + n * stride);
         ptx_multiply_bf16(sum + 4 * n, a[0], a[1], a[2], a[3], b[0], b[1]);
         ptx_multiply_bf16(sum + 4 * n + 4, a[0], a[1], a[2], a[3], b[2], b[3]);
     }
 }
 
-template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, float *sum)
+template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int stride, float *sum)
 {
     const int thread = mpk_thread(), warp = thread / 32 % 4, lane = thread % 32, row = lane % 8, matrix = lane / 8;
     s_x += (2 * warp + matrix % 2) * 512 + row * 64;
@@ -285,7 +321,7 @@ template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, flo
         const int block = i / 2, k = i % 2;
         rt_u32 a[4];
         ptx_load_matrices(a, s_x + block * TILE_HALF + ((2 * k + matrix / 2) ^ row / 2) * 16);
-        tile_multiply_by_warps<N>(a, s_w + block * 512, k, sum);
+        tile_multiply_by_warps<N>(a, s_w + block * 512, stride, k, sum);
     }
 }
 
@@ -341,7 +377,7 @@ MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const til
         tile_begin_products();
 #pragma unroll
         for (int i = 0; i < STAGES; i++)
-            tile_multiply<N>(s_x + (buffer + i) * TILE_STAGE, s_w + i * 1024, sum);
+            tile_multiply<N>(s_x + (buffer + i) * TILE_STAGE, s_w + i * 1024, TILE_PIECE, sum);
         tile_end_products();
         if (step + 1 < q.steps)
 #pragma unroll
@@ -371,7 +407,7 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
         ptx_fence_shared(); /* products read through the other proxy */
         tile_meet();        /* the stage is there, and nobody reads the one before any more */
         tile_begin_products();
-        tile_multiply<N>(s_x + buffer * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES + turn * 1024, sum);
+        tile_multiply<N>(s_x + buffer * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES + turn * 1024, TILE_PIECE, sum);
         tile_end_products();
         tile_copy_stage(c, columns, 2 * (step + AHEAD) + turn, (step + AHEAD) % TILE_STAGES);
         if (norm)
@@ -380,6 +416,71 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
         tile_release(q, page);
     }
     ptx_copy_async_wait<0>(); /* stages behind the last one give way to sums */
+}
+
+/* Pages of a thin task's next 256 columns: those of this warpgroup's half begin at *s_w.  The page of the columns
+ * before goes on if `page` is not TILE_NO_PAGE. */
+#define TILE_NO_PAGE 0xffffffffu
+MPK_FN const char *tile_take_thin(int piece, int step, int half, mpk_ring *ring, rt_u32 *page)
+{
+    if (piece == 4) {
+        rt_u32 first, second;
+        ring_take(ring, &first);
+        ring_take(ring, &second);
+        *page = half ? second : first;
+        ring_release(half ? first : second);
+        return mpk_s + *page * MPK_PAGE_BYTES;
+    }
+    if (*page == TILE_NO_PAGE)
+        ring_take(ring, page);
+    __syncwarp();
+    return mpk_s + *page * MPK_PAGE_BYTES + ((step * 8 & (piece - 1)) + half * 4) * 512;
+}
+
+/* All columns of a thin task: 128 of each 256 for this warpgroup. */
+MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const tile_copy &c, const char *s_x, int half,
+                              mpk_ring *ring, float *sum, float *square)
+{
+    const int columns = s.columns, norm = s.norm, steps = (columns + 255) / 256;
+    const int stride = groups > 1 ? piece * 512 : 0; /* the products' other rows are nobody's, but they are there */
+    rt_u32 page = TILE_NO_PAGE;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        tile_copy_stage(c, columns, 2 * half + i, i);
+    for (int step = 0; step < steps; step++) {
+        const int buffer = step % 2 * 2;
+        const char *s_w = tile_take_thin(piece, step, half, ring, &page);
+        ptx_copy_async_wait<0>();
+        ptx_fence_shared(); /* products read through the other proxy */
+        tile_meet();        /* the stages are there, and nobody reads those before any more */
+        tile_begin_products();
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            tile_multiply<64>(s_x + (buffer + i) * TILE_STAGE, s_w + i * 1024, stride, sum);
+        tile_end_products();
+        if (step + 1 < steps)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                tile_copy_stage(c, columns, 4 * (step + 1) + 2 * half + i, (buffer ^ 2) + i);
+        for (int i = 0; i < 2 && norm; i++)
+            tile_add_squares(c, buffer + i, square);
+        tile_wait_products();
+        if (piece == 4 || ((step + 1) * 8 & (piece - 1)) == 0 || step + 1 == steps) {
+            ring_release(page);
+            page = TILE_NO_PAGE;
+        }
+    }
+}
+
+/* The pages of a thin task of which no token is alive. */
+MPK_FN void tile_drop_thin(const tile_shape &s, int piece, mpk_ring *ring)
+{
+    const int blocks = (s.columns + 255) / 256 * 8;
+    for (int i = 0; i < blocks; i += piece) {
+        rt_u32 page;
+        ring_take(ring, &page);
+        ring_release(page);
+    }
 }
 
 /* Nothing to do for a pass and these tokens: let its pages go. */
@@ -626,7 +727,8 @@ MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, in
  * join.  Sums are this function's own for each shape: were they one array for all, ptxas would wait after every
  * product. */
 template <int N, int WIDE>
-MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, mpk_ring *ring)
+MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int piece,
+                        mpk_ring *ring)
 {
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
@@ -640,6 +742,8 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
         sum[i] = 0;
     if (WIDE)
         tile_columns_wide<N>(s, q, c, s_x, ring, sum, square);
+    else if (N == 64)
+        tile_columns_thin(s, piece, q.groups, c, s_x, half, ring, sum, square);
     else
         tile_columns_narrow<N>(s, q, c, s_x, half, ring, sum, square);
     tile_put_squares(square, s_square);
@@ -661,19 +765,19 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
         mpk_sync(); /* of both warpgroups: they share the squares */
 }
 
-MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, bool wide,
+MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q, int first, int row,
                      mpk_ring *ring)
 {
-    if (wide && q.pages <= 2)
-        tile_run_as<128, 1>(t, s, q, first, row, ring);
-    else if (wide)
-        tile_run_as<192, 1>(t, s, q, first, row, ring);
-    else if (q.pages == 1)
-        tile_run_as<64, 0>(t, s, q, first, row, ring);
-    else if (q.pages == 2)
-        tile_run_as<128, 0>(t, s, q, first, row, ring);
+    if (p.wide && q.pages <= 2)
+        tile_run_as<128, 1>(t, s, q, first, row, 0, ring);
+    else if (p.wide)
+        tile_run_as<192, 1>(t, s, q, first, row, 0, ring);
+    else if (p.piece)
+        tile_run_as<64, 0>(t, s, q, first, row, p.piece, ring);
+    else if (q.pages <= 2)
+        tile_run_as<128, 0>(t, s, q, first, row, 0, ring);
     else
-        tile_run_as<192, 0>(t, s, q, first, row, ring);
+        tile_run_as<192, 0>(t, s, q, first, row, 0, ring);
 }
 
 /* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every product. */
@@ -688,10 +792,12 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         if (at >= p.groups)
             break;
         const tile_pass q = tile_pass_at(p, s, at);
-        if (row >= (int)t.hi0)
+        if (row >= (int)t.hi0 && p.piece)
+            tile_drop_thin(s, p.piece, &ring);
+        else if (row >= (int)t.hi0)
             tile_drop(q, &ring);
         else
-            tile_run(t, s, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, p.wide, &ring);
+            tile_run(t, s, p, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, &ring);
     }
     *t.ring = ring;
 }

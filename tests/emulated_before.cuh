@@ -44,5 +44,17 @@ static inline unsigned atomicAdd(unsigned *p, unsigned v)
 {
     return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
 }
+static inline float atomicAdd(float *p, float v)
+{
+    unsigned *bits = (unsigned *)(void *)p, seen = __atomic_load_n(bits, __ATOMIC_SEQ_CST), sum;
+    do
+        sum = __float_as_uint(__uint_as_float(seen) + v);
+    while (!__atomic_compare_exchange_n(bits, &seen, sum, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    return __uint_as_float(seen);
+}
+static inline unsigned atomicOr(unsigned *p, unsigned v)
+{
+    return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST);
+}
 
 #endif

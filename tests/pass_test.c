@@ -233,6 +233,7 @@ static void fill_integers(world *w, const ir_tensor *t, void *data)
                          : str_is(t->name, "positions") ? pick(w, 16)
                          : str_is(t->name, "rows")      ? (uint32_t)i
                          : str_is(t->name, "draws")     ? pick(w, 100)
+                         : str_is(t->name, "asks")      ? 0
                                                         : (uint32_t)i;
         if (t->dtype == IR_I64)
             ((int64_t *)data)[i] = value;

@@ -78,6 +78,7 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                               .draws = offsetof(area, draws),
                               .logits = offsetof(area, logits),
                               .next = offsetof(area, next),
+                              .asks = RT_NOWHERE,
                               .n_free = n_pages};
     for (uint32_t i = 0; i < n_pages; i++)
         b->free_pages[i] = n_pages - 1 - i;

@@ -214,6 +214,11 @@ MPK_API const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine);
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
 
+typedef struct mpk_token_bias {
+    int32_t token;
+    float bias; /* added to its logit; -INFINITY: never */
+} mpk_token_bias;
+
 typedef struct mpk_request_options {
     size_t size;             /* sizeof(mpk_request_options) */
     uint32_t max_tokens;     /* of the answer; 0: until the model ends it or the context is full */
@@ -227,6 +232,28 @@ typedef struct mpk_request_options {
     bool ignore_eos;  /* go on when the model says that it is done */
     bool raw_prompt;  /* of a text: do not put the tokens before and after it that the model's tokenizer asks for */
     char reserved[2]; /* 0 */
+
+    /* Rules for the tokens, in the order in which they change the logits, before temperature and filters.  The prompt
+     * counts for repetition_penalty and bad_words, not for the other two penalties. */
+    const mpk_token_bias *biases; /* each token at most once */
+    uint32_t n_biases;
+    float repetition_penalty;      /* logits of tokens that were there: divided by it if positive, else multiplied;
+                                    * 0 or 1: off */
+    float presence_penalty;        /* subtracted for each token generated before; 0: off */
+    float frequency_penalty;       /* the same for each time that it was generated; 0: off */
+    const int32_t *allowed_tokens; /* no others come; n_allowed 0: all may */
+    uint32_t n_allowed;
+    uint32_t min_tokens;           /* the model may not end the answer before; 0: off */
+    const char *const *bad_words;  /* texts that do not come, at a beginning or behind a space */
+    uint32_t n_bad_words;
+    float top_n_sigma; /* only tokens whose logit is at most so many standard deviations below the largest; 0: off */
+    float typical_p;   /* only the tokens of the most typical surprise that add up to this share; 0 or 1: off */
+
+    /* Log probabilities, by softmax over the logits as the model made them; see mpk_request_logprobs. */
+    uint32_t top_logprobs; /* also of the most probable tokens, at most 20 */
+    bool logprobs;         /* of each token of the answer */
+    bool prompt_logprobs;  /* of each token of the prompt but the first */
+    char reserved_2[2];    /* 0 */
 } mpk_request_options;
 
 typedef enum mpk_finish {
@@ -272,6 +299,19 @@ typedef struct mpk_answer {
 
 /* Wait for the end.  The status of the failure if the finish is MPK_FINISH_ERROR. */
 MPK_API mpk_status mpk_request_wait(mpk_context *cx, mpk_request *request, mpk_answer *answer);
+/* A token and the natural logarithm of its probability. */
+typedef struct mpk_logprob {
+    int32_t token;
+    float logprob;
+} mpk_logprob;
+
+/* Log probabilities of token `token` of the answer, of those that have been read or waited for: out[0] of that token,
+ * behind it top_logprobs of the most probable ones in falling order.  Returns how many were written, at most `most`;
+ * 0: none were asked for, or there is no such token yet. */
+MPK_API uint32_t mpk_request_logprobs(const mpk_request *request, size_t token, mpk_logprob *out, uint32_t most);
+/* The same of a token of the prompt, from number 1 on, once the first token of the answer has come. */
+MPK_API uint32_t mpk_prompt_logprobs(const mpk_request *request, size_t token, mpk_logprob *out, uint32_t most);
+
 /* Ask it to end soon; it then finishes with MPK_FINISH_CANCELLED unless it was faster.  Any thread. */
 MPK_API void mpk_request_cancel(mpk_request *request);
 /* Cancels what is not finished.  NULL is allowed. */
@@ -310,8 +350,8 @@ typedef struct mpk_chat_options {
 MPK_API mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *tokenizer, const char *messages, size_t n,
                                    const mpk_chat_options *options, char **prompt, size_t *n_prompt);
 
-/* Set those of temperature, top_k, top_p and min_p that the model's makers suggest (generation_config.json); the others
- * stay as they are. */
+/* Set those of temperature, top_k, top_p, min_p, typical_p and repetition_penalty that the model's makers suggest
+ * (generation_config.json); the others stay as they are. */
 MPK_API void mpk_engine_suggest(const mpk_engine *engine, mpk_request_options *options);
 
 /* ---- Sequences: logits for a sampler of your own ------------------------------------------------------------------

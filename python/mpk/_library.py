@@ -136,6 +136,14 @@ class EngineFacts(Structure):
     ]
 
 
+class TokenBias(Structure):
+    _fields_ = [("token", c_int32), ("bias", c_float)]
+
+
+class LogProb(Structure):
+    _fields_ = [("token", c_int32), ("logprob", c_float)]
+
+
 class RequestOptions(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -150,6 +158,22 @@ class RequestOptions(Structure):
         ("ignore_eos", c_bool),
         ("raw_prompt", c_bool),
         ("reserved", c_char * 2),
+        ("biases", POINTER(TokenBias)),
+        ("n_biases", c_uint32),
+        ("repetition_penalty", c_float),
+        ("presence_penalty", c_float),
+        ("frequency_penalty", c_float),
+        ("allowed_tokens", POINTER(c_int32)),
+        ("n_allowed", c_uint32),
+        ("min_tokens", c_uint32),
+        ("bad_words", POINTER(c_char_p)),
+        ("n_bad_words", c_uint32),
+        ("top_n_sigma", c_float),
+        ("typical_p", c_float),
+        ("top_logprobs", c_uint32),
+        ("logprobs", c_bool),
+        ("prompt_logprobs", c_bool),
+        ("reserved_2", c_char * 2),
     ]
 
 
@@ -277,6 +301,9 @@ def _load() -> ctypes.CDLL:
     library.mpk_engine_tokenizer.argtypes, library.mpk_engine_tokenizer.restype = [c_void_p], c_void_p
     library.mpk_engine_describe.argtypes = [c_void_p, POINTER(EngineFacts)]
     library.mpk_engine_describe.restype = None
+    for name in ("mpk_request_logprobs", "mpk_prompt_logprobs"):
+        function = getattr(library, name)
+        function.argtypes, function.restype = [c_void_p, c_size_t, POINTER(LogProb), c_uint32], c_uint32
     library.mpk_engine_suggest.argtypes = [c_void_p, POINTER(RequestOptions)]
     library.mpk_engine_suggest.restype = None
     return library

@@ -24,13 +24,19 @@ from mpk import _library as c
 
 Prompt = Union[str, Sequence[int]]
 Message = Mapping[str, Any]
+LogProbs = list[tuple[int, float]]
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
 _READ_MS = 100  # how long a read waits before Python looks at its signals again
 
 
 @dataclasses.dataclass(frozen=True)
 class SamplingParams:
-    """How an answer is drawn.  temperature 0 takes the likeliest token; 0 turns top_k, min_p and max_tokens off."""
+    """How an answer is drawn.  temperature 0 takes the likeliest token; 0 turns top_k, min_p and max_tokens off.
+
+    logit_bias: what is added to the logits of tokens; allowed_token_ids: no others come; bad_words: texts that do not
+    come; min_tokens: the model may not end the answer before; logprobs, prompt_logprobs: log probabilities of each token
+    of the answer, of the prompt, and of so many of the most probable ones (0: of none).
+    """
 
     max_tokens: int = 0
     temperature: float = 0.0
@@ -41,9 +47,20 @@ class SamplingParams:
     stop: Sequence[str] = ()
     ignore_eos: bool = False
     raw_prompt: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    top_n_sigma: float = 0.0
+    typical_p: float = 1.0
+    min_tokens: int = 0
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] = ()
+    bad_words: Sequence[str] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def _to_c(self) -> c.RequestOptions:
-        for name, bits in (("max_tokens", 32), ("top_k", 32), ("seed", 64)):
+        for name, bits in (("max_tokens", 32), ("top_k", 32), ("min_tokens", 32), ("seed", 64)):
             if not 0 <= int(getattr(self, name)) < 1 << bits:
                 raise c.ArgumentError(f"{name} is {getattr(self, name)}: expected 0 to {(1 << bits) - 1}")
         stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
@@ -60,7 +77,26 @@ class SamplingParams:
             raw_prompt=self.raw_prompt,
         )
         options.stop = (ctypes.c_char_p * len(stop))(*(text.encode() for text in stop))
+        self._add_rules(options)
         return options
+
+    def _add_rules(self, options: c.RequestOptions) -> None:
+        biases, words = dict(self.logit_bias or {}), [word.encode() for word in self.bad_words]
+        ids = _token_ids(list(biases))
+        options.biases = (c.TokenBias * len(biases))(*zip(ids, biases.values()))
+        options.n_biases = len(biases)
+        options.allowed_tokens = _token_ids(self.allowed_token_ids)
+        options.n_allowed = len(self.allowed_token_ids)
+        options.bad_words = (ctypes.c_char_p * len(words))(*words)
+        options.n_bad_words = len(words)
+        for name in ("presence_penalty", "frequency_penalty", "repetition_penalty", "top_n_sigma", "typical_p"):
+            setattr(options, name, getattr(self, name))
+        options.min_tokens = self.min_tokens
+        options.logprobs, options.prompt_logprobs = self.logprobs is not None, self.prompt_logprobs is not None
+        wanted = max(self.logprobs or 0, self.prompt_logprobs or 0)
+        if wanted < 0 or min(self.logprobs or 0, self.prompt_logprobs or 0) < 0:
+            raise c.ArgumentError("logprobs and prompt_logprobs are 0 or more, or None")
+        options.top_logprobs = wanted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +106,23 @@ class Piece:
     text: str
     token_ids: list[int]
     finish: str
+    logprobs: list[LogProbs] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A whole answer.  finish: "stop" (the model ended it, or a stop text came) or "length"."""
+    """A whole answer.  finish: "stop" (the model ended it, or a stop text came) or "length".
+
+    logprobs: for each token, if SamplingParams.logprobs asks for them: pairs (token, log probability), the token's own
+    first, behind it the most probable ones; prompt_logprobs: the same of the prompt, None for its first token.
+    """
 
     prompt: str | list[int]
     text: str
     token_ids: list[int]
     finish: str
+    logprobs: list[LogProbs] | None = None
+    prompt_logprobs: list[LogProbs | None] | None = None
 
 
 class _Request:
@@ -88,6 +131,7 @@ class _Request:
     def __init__(self, llm: LLM, prompt: Prompt, params: SamplingParams) -> None:
         self.llm, self.prompt, self.lock = llm, prompt, threading.Lock()
         self.handle: ctypes.c_void_p | None = None
+        self.params, self.n_read = params, 0
         handle, options = ctypes.c_void_p(), params._to_c()
         with llm._lock:
             engine = llm._engine()
@@ -116,7 +160,29 @@ class _Request:
             c.Process.check(self.llm._forks)
             c.call(c.lib.mpk_request_read, self.handle, _READ_MS, ctypes.byref(piece))
             text = ctypes.string_at(piece.text, piece.n_bytes).decode() if piece.n_bytes else ""
-            return Piece(text, piece.tokens[: piece.n_tokens], c.lib.mpk_finish_name(piece.finish).decode())
+            first, self.n_read = self.n_read, self.n_read + piece.n_tokens
+            finish = c.lib.mpk_finish_name(piece.finish).decode()
+            if self.params.logprobs is None:
+                return Piece(text, piece.tokens[: piece.n_tokens], finish)
+            shares = [
+                self._entries(c.lib.mpk_request_logprobs, i, self.params.logprobs) for i in range(first, self.n_read)
+            ]
+            return Piece(text, piece.tokens[: piece.n_tokens], finish, shares)
+
+    def _entries(self, function: Any, token: int, top: int) -> LogProbs:
+        out = (c.LogProb * (1 + top))()
+        n = function(self.handle, token, out, len(out))
+        return [(entry.token, entry.logprob) for entry in out[:n]]
+
+    def prompt_logprobs(self) -> list[LogProbs | None] | None:
+        """Of each token of the prompt, once the answer has begun."""
+        if self.params.prompt_logprobs is None:
+            return None
+        with self.lock:
+            answer: list[LogProbs | None] = [None]
+            while entries := self._entries(c.lib.mpk_prompt_logprobs, len(answer), self.params.prompt_logprobs):
+                answer.append(entries)
+            return answer
 
     def free(self) -> None:
         """Cancel it if it runs; another thread's read ends first."""
@@ -272,7 +338,12 @@ class LLM:
         with self._lock:
             c.lib.mpk_engine_suggest(self._engine(), ctypes.byref(options))
         return SamplingParams(
-            temperature=options.temperature, top_k=options.top_k, top_p=options.top_p, min_p=options.min_p
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            min_p=options.min_p,
+            typical_p=options.typical_p,
+            repetition_penalty=options.repetition_penalty,
         )
 
     def tokenize(self, text: str, add_special: bool = True) -> list[int]:
@@ -361,7 +432,10 @@ def _is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
 def _collect(request: _Request) -> Answer:
     pieces = list(request.pieces())
     prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
-    return Answer(prompt, "".join(p.text for p in pieces), [t for p in pieces for t in p.token_ids], pieces[-1].finish)
+    ids = [t for p in pieces for t in p.token_ids]
+    shares = None if request.params.logprobs is None else [s for p in pieces for s in p.logprobs or []]
+    text = "".join(p.text for p in pieces)
+    return Answer(prompt, text, ids, pieces[-1].finish, shares, request.prompt_logprobs())
 
 
 def _stream(request: _Request) -> Iterator[Piece]:

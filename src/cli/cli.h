@@ -127,8 +127,11 @@ typedef struct cli_engine {
 
 /* How tokens are drawn, as far as it was said. */
 typedef struct cli_sampling {
-    cli_number temperature, top_p, min_p;
+    cli_number temperature, top_p, min_p, typical_p, top_n_sigma;
+    cli_number repetition_penalty, presence_penalty, frequency_penalty;
     cli_whole top_k, seed;
+    cli_list bad_words;
+    uint32_t min_tokens;
 } cli_sampling;
 
 #define CLI_SAMPLING_ROWS(t, m)                                                                           \
@@ -140,6 +143,21 @@ typedef struct cli_sampling {
                    .help = "only the fewest tokens that add up to X; 1: off (1)", .most = 1),             \
         CLI_OPTION(t, m.min_p, "min-p", CLI_NUMBER, .value = "X",                                         \
                    .help = "only tokens with X times the best one's probability; 0: off (0)", .most = 1), \
+        CLI_OPTION(t, m.typical_p, "typical-p", CLI_NUMBER, .value = "X",                                 \
+                   .help = "only tokens of typical surprise that add up to X; 1: off (1)", .most = 1),    \
+        CLI_OPTION(t, m.top_n_sigma, "top-n-sigma", CLI_NUMBER, .value = "X",                             \
+                   .help = "only logits within X standard deviations of the best; 0: off (0)",            \
+                   .most = 1000),                                                                         \
+        CLI_OPTION(t, m.repetition_penalty, "repetition-penalty", CLI_NUMBER, .value = "X",               \
+                   .help = "divide logits of tokens that were there by X; 1: off (1)", .most = 1000),     \
+        CLI_OPTION(t, m.presence_penalty, "presence-penalty", CLI_NUMBER, .value = "X",                   \
+                   .help = "less X for tokens of the answer (0)", .least = -1000, .most = 1000),          \
+        CLI_OPTION(t, m.frequency_penalty, "frequency-penalty", CLI_NUMBER, .value = "X",                 \
+                   .help = "less X for each time that they came (0)", .least = -1000, .most = 1000),      \
+        CLI_OPTION(t, m.min_tokens, "min-tokens", CLI_COUNT, .value = "N",                                \
+                   .help = "the model may not end the text before (0)", .most = 1 << 24),                 \
+        CLI_OPTION(t, m.bad_words, "bad-word", CLI_LIST, .value = "TEXT",                                \
+                   .help = "a text that does not come; may be given several times"),                     \
         CLI_OPTION(t, m.seed, "seed", CLI_WHOLE, .value = "N", .help = "of the random draws (0)")
 
 /* ---- options.c ---- */
@@ -168,7 +186,7 @@ int cli_finish(const cli_command *command, int code);
 /* The engine's options.  degrees[CLI_MAX_LIST] and the names in it are borrowed from `from`'s words, which are cut up.
  * CLI_MISUSED after a line on standard error. */
 int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees, mpk_engine_options *to);
-/* What was said of sampling takes the place of what *to holds. */
+/* What was said of sampling takes the place of what *to holds; bad words are borrowed. */
 void cli_request_options(const cli_sampling *from, mpk_request_options *to);
 /* Submit a text; max_tokens asks for so many at most: what the context cannot hold is not an error here. */
 mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_request_options *wanted,

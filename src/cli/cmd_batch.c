@@ -14,7 +14,7 @@
 #include "cli/cli.h"
 #include "cli/lines.h"
 
-enum { MAX_STOPS = 16, WINDOW_BATCHES = 4, DEFAULT_BATCH = 16, ERROR_BYTES = 512, LOOK_MS = 10 };
+enum { MAX_STOPS = 16, MAX_LOGPROBS = 21, WINDOW_BATCHES = 4, DEFAULT_BATCH = 16, ERROR_BYTES = 512, LOOK_MS = 10 };
 
 typedef struct batch_arguments {
     const char *model, *requests, *out;
@@ -26,6 +26,7 @@ typedef struct batch_arguments {
 typedef struct line_request {
     mpk_request_options options;
     const char *stops[MAX_STOPS];
+    arena *arena; /* for lists, until it is submitted */
     str prompt; /* at NULL: tokens */
     size_t n_tokens;
     int32_t *tokens; /* heap */
@@ -34,6 +35,7 @@ typedef struct line_request {
 /* A line in work. */
 typedef struct job {
     mpk_request *request; /* NULL: it was refused, see error */
+    bool logprobs, prompt_logprobs; /* they were asked for */
     text id;              /* JSON, given back with the answer; empty: none */
     char error[ERROR_BYTES];
 } job;
@@ -134,6 +136,98 @@ static bool read_stops(batch *b, const json_value *value, line_request *r, char 
     return true;
 }
 
+/* {"ID": bias, ...} */
+static bool read_biases(const json_value *value, line_request *r, char *error)
+{
+    mpk_token_bias *biases = arena_alloc(r->arena, value->n + 1, sizeof *biases);
+    if (value->kind != JSON_KIND_OBJECT || !biases)
+        REFUSE(error, biases ? "logit_bias is not an object" : "out of memory for logit_bias");
+    for (size_t i = 0; i < value->n; i++) {
+        const json_value *item = &value->items[i];
+        uint64_t id = 0;
+        for (size_t k = 0; k < item->key.n && id <= INT32_MAX; k++)
+            id = item->key.at[k] >= '0' && item->key.at[k] <= '9' ? 10 * id + (uint64_t)(item->key.at[k] - '0')
+                                                                  : UINT64_MAX;
+        if (!item->key.n || id > INT32_MAX)
+            REFUSE(error, "logit_bias: \"%.*s\" is not a token id", STR_ARG(item->key));
+        biases[i].token = (int32_t)id;
+        if (!read_number(item, -1e6, 1e6, &biases[i].bias, error))
+            return false;
+    }
+    r->options.biases = biases;
+    r->options.n_biases = (uint32_t)value->n;
+    return true;
+}
+
+static bool read_allowed(const json_value *value, line_request *r, char *error)
+{
+    int32_t *ids = arena_alloc(r->arena, value->n + 1, sizeof *ids);
+    if (value->kind != JSON_KIND_LIST || !value->n || !ids)
+        REFUSE(error, ids ? "allowed_token_ids is not a list of token ids" : "out of memory for allowed_token_ids");
+    for (size_t i = 0; i < value->n; i++) {
+        uint64_t id;
+        if (!read_count(STR("an allowed token"), &value->items[i], 0, INT32_MAX, &id, error))
+            return false;
+        ids[i] = (int32_t)id;
+    }
+    r->options.allowed_tokens = ids;
+    r->options.n_allowed = (uint32_t)value->n;
+    return true;
+}
+
+static bool read_bad_words(const json_value *value, line_request *r, char *error)
+{
+    const char **words = arena_alloc(r->arena, value->n + 1, sizeof *words);
+    if (value->kind != JSON_KIND_LIST || !words)
+        REFUSE(error, words ? "bad_words is not a list of texts" : "out of memory for bad_words");
+    for (size_t i = 0; i < value->n; i++) {
+        str word = value->items[i].text;
+        if (value->items[i].kind != JSON_KIND_STRING || !word.n || memchr(word.at, 0, word.n))
+            REFUSE(error, "bad word %zu is not a text, is empty, or holds a NUL", i + 1);
+        words[i] = arena_copy(r->arena, word.at, word.n);
+        if (!words[i])
+            REFUSE(error, "out of memory for bad_words");
+    }
+    r->options.bad_words = words;
+    r->options.n_bad_words = (uint32_t)value->n;
+    return true;
+}
+
+/* Rules and log probabilities; *found: the key is one of them. */
+static bool read_rule(const json_value *value, line_request *r, bool *found, char *error)
+{
+    mpk_request_options *o = &r->options;
+    const struct {
+        const char *key;
+        double least, most;
+        float *to;
+    } numbers[] = {{"repetition_penalty", 0, 1e6, &o->repetition_penalty},
+                   {"presence_penalty", -1e6, 1e6, &o->presence_penalty},
+                   {"frequency_penalty", -1e6, 1e6, &o->frequency_penalty},
+                   {"top_n_sigma", 0, 1e6, &o->top_n_sigma},
+                   {"typical_p", 0, 1, &o->typical_p}};
+    *found = true;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (str_is(value->key, numbers[i].key))
+            return read_number(value, numbers[i].least, numbers[i].most, numbers[i].to, error);
+    if (str_is(value->key, "min_tokens"))
+        return read_u32(value, 0, 1 << 24, &o->min_tokens, error);
+    if (str_is(value->key, "logit_bias"))
+        return read_biases(value, r, error);
+    if (str_is(value->key, "allowed_token_ids"))
+        return read_allowed(value, r, error);
+    if (str_is(value->key, "bad_words"))
+        return read_bad_words(value, r, error);
+    *found = str_is(value->key, "logprobs") || str_is(value->key, "prompt_logprobs");
+    uint32_t n = 0;
+    if (*found && !read_u32(value, 0, MAX_LOGPROBS - 1, &n, error))
+        return false;
+    o->logprobs = o->logprobs || str_is(value->key, "logprobs");
+    o->prompt_logprobs = o->prompt_logprobs || str_is(value->key, "prompt_logprobs");
+    o->top_logprobs = n > o->top_logprobs ? n : o->top_logprobs;
+    return true;
+}
+
 static bool read_text(const json_value *value, line_request *r, char *error)
 {
     if (value->kind != JSON_KIND_STRING)
@@ -146,6 +240,10 @@ static bool read_field(batch *b, const json_value *value, line_request *r, char 
 {
     mpk_request_options *o = &r->options;
     str key = value->key;
+    bool is_rule;
+    bool good = read_rule(value, r, &is_rule, error);
+    if (is_rule)
+        return good;
     if (str_is(key, "prompt"))
         return read_text(value, r, error);
     if (str_is(key, "tokens"))
@@ -190,6 +288,8 @@ static bool submit(batch *b, const line_request *r, job *j)
     mpk_status status = r->prompt.at
                             ? mpk_submit_text(b->cx, b->engine, r->prompt.at, r->prompt.n, &r->options, &j->request)
                             : mpk_submit_tokens(b->cx, b->engine, r->tokens, r->n_tokens, &r->options, &j->request);
+    j->logprobs = r->options.logprobs;
+    j->prompt_logprobs = r->options.prompt_logprobs;
     if (status == MPK_OK)
         return true;
     j->request = NULL;
@@ -198,7 +298,7 @@ static bool submit(batch *b, const line_request *r, job *j)
 
 static void start_job(batch *b, const char *line, size_t n, job *j)
 {
-    line_request r = {.options = {.size = sizeof r.options, .max_tokens = b->max_tokens}};
+    line_request r = {.options = {.size = sizeof r.options, .max_tokens = b->max_tokens}, .arena = &b->arena};
     const json_value *object;
     *j = (job){0};
     if (json_parse(b->cx, &b->arena, (str){line, n}, &object) != MPK_OK)
@@ -223,6 +323,23 @@ static void end_job(job *j)
 
 /* ---- answers ---- */
 
+typedef uint32_t logprobs_of(const mpk_request *request, size_t token, mpk_logprob *out, uint32_t most);
+
+/* For each token first .. n - 1 the list of [id, logarithm of the probability]: its own, then the best. */
+static void write_logprobs(const job *j, const char *name, logprobs_of *of, size_t first, size_t n, text *line)
+{
+    mpk_logprob found[MAX_LOGPROBS];
+    text_print(line, ",\"%s\":[%s", name, first && n ? "null" : "");
+    for (size_t i = first; i < n; i++) {
+        uint32_t entries = of(j->request, i, found, MAX_LOGPROBS);
+        text_print(line, i ? ",[" : "[");
+        for (uint32_t k = 0; k < entries; k++)
+            text_print(line, "%s[%d,%.6g]", k ? "," : "", found[k].token, (double)found[k].logprob);
+        text_print(line, "]");
+    }
+    text_print(line, "]");
+}
+
 static void write_answer(batch *b, job *j, text *line)
 {
     mpk_answer answer;
@@ -240,6 +357,10 @@ static void write_answer(batch *b, job *j, text *line)
         for (size_t i = 0; i < answer.n_tokens; i++)
             text_print(line, i ? ",%d" : "%d", answer.tokens[i]);
         text_print(line, "],\"finish_reason\":\"%s\"", mpk_finish_name(answer.finish));
+        if (j->logprobs)
+            write_logprobs(j, "logprobs", mpk_request_logprobs, 0, answer.n_tokens, line);
+        if (j->prompt_logprobs)
+            write_logprobs(j, "prompt_logprobs", mpk_prompt_logprobs, 1, answer.n_prompt_tokens, line);
         b->n_tokens += answer.n_tokens;
     }
     text_print(line, "}\n");

@@ -228,16 +228,27 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
     return CLI_DONE;
 }
 
+static void take_number(cli_number from, float *to)
+{
+    if (from.given)
+        *to = from.value;
+}
+
 void cli_request_options(const cli_sampling *from, mpk_request_options *to)
 {
-    if (from->temperature.given)
-        to->temperature = from->temperature.value;
+    take_number(from->temperature, &to->temperature);
+    take_number(from->top_p, &to->top_p);
+    take_number(from->min_p, &to->min_p);
+    take_number(from->typical_p, &to->typical_p);
+    take_number(from->top_n_sigma, &to->top_n_sigma);
+    take_number(from->repetition_penalty, &to->repetition_penalty);
+    take_number(from->presence_penalty, &to->presence_penalty);
+    take_number(from->frequency_penalty, &to->frequency_penalty);
+    to->min_tokens = from->min_tokens;
+    to->bad_words = from->bad_words.at;
+    to->n_bad_words = from->bad_words.n;
     if (from->top_k.given)
         to->top_k = (uint32_t)from->top_k.value;
-    if (from->top_p.given)
-        to->top_p = from->top_p.value;
-    if (from->min_p.given)
-        to->min_p = from->min_p.value;
     if (from->seed.given)
         to->seed = from->seed.value;
 }

@@ -681,6 +681,14 @@ static void return_logits(machine *base, rt_u64 at, float *to, uint64_t n)
         }
 }
 
+static void peek_logits(machine *base, rt_u64 at, float *to, uint64_t first, uint64_t n)
+{
+    cuda_machine *m = cuda_of(base);
+    for (cuda_logits *l = m->logits; l < m->logits + m->n_logits; l++)
+        if (l->lent && l->device == at)
+            memcpy(to + first, (const float *)l->host + first, n * sizeof *to);
+}
+
 /* Some are there before the kernel runs: an allocation may have to wait for it. */
 static mpk_status prepare_logits(mpk_context *cx, cuda_machine *m)
 {
@@ -755,7 +763,8 @@ static const machine_def cuda_def = {.name = "cuda",
                                      .describe = describe,
                                      .body_of = body_of,
                                      .lend_logits = lend_logits,
-                                     .return_logits = return_logits};
+                                     .return_logits = return_logits,
+                                     .peek_logits = peek_logits};
 
 /* ---- calls: whoever has his own memory runs nothing through ours ---- */
 

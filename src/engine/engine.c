@@ -90,6 +90,12 @@ void mpk_engine_suggest(const mpk_engine *e, mpk_request_options *options)
         options->top_p = m->suggested.top_p;
     if (is_said(m->suggested.min_p, 1))
         options->min_p = m->suggested.min_p;
+    if (options->size < offsetof(mpk_request_options, top_logprobs))
+        return;
+    if (is_said(m->suggested.typical_p, 1))
+        options->typical_p = m->suggested.typical_p;
+    if (is_said(m->suggested.repetition_penalty, 1e6f))
+        options->repetition_penalty = m->suggested.repetition_penalty;
 }
 
 void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)

@@ -1,5 +1,6 @@
 /* engine_options.c - options of the caller, whatever version of the header he was built with, become complete ones. */
 #include "engine/engine.h"
+#include "op/rules.h"
 
 /* Copy a struct that begins with its own size: fields that the caller does not know are zero, the default; fields that
  * we do not know must be. */
@@ -69,6 +70,26 @@ static bool is_in(float x, float low, float high)
     return x >= low && x <= high; /* not for NaN */
 }
 
+static mpk_status check_rules(mpk_context *cx, const mpk_request_options *o)
+{
+    CHECK(cx, is_in(o->repetition_penalty, 0, 1e6f), MPK_EARG, "repetition_penalty is %g, expected 0 or more",
+          o->repetition_penalty);
+    CHECK(cx, is_in(o->presence_penalty, -1e6f, 1e6f), MPK_EARG, "presence_penalty is %g, expected a finite number",
+          o->presence_penalty);
+    CHECK(cx, is_in(o->frequency_penalty, -1e6f, 1e6f), MPK_EARG, "frequency_penalty is %g, expected a finite number",
+          o->frequency_penalty);
+    CHECK(cx, is_in(o->top_n_sigma, 0, 1e6f), MPK_EARG, "top_n_sigma is %g, expected 0 or more", o->top_n_sigma);
+    CHECK(cx, is_in(o->typical_p, 0, 1), MPK_EARG, "typical_p is %g, expected 0 to 1", o->typical_p);
+    CHECK(cx, o->top_logprobs <= LOGPROBS_TOP, MPK_EARG, "top_logprobs is %u, expected up to %d", o->top_logprobs,
+          LOGPROBS_TOP);
+    for (uint32_t i = 0; i < o->n_biases; i++)
+        CHECK(cx, o->biases[i].bias < 1e6f, MPK_EARG, "the bias of token %d is %g, expected a finite number or -inf",
+              o->biases[i].token, o->biases[i].bias);
+    for (uint32_t i = 0; i < o->n_bad_words; i++)
+        CHECK(cx, o->bad_words[i] && *o->bad_words[i], MPK_EARG, "bad word %u is empty", i + 1);
+    return MPK_OK;
+}
+
 mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from, mpk_request_options *to)
 {
     TRY(copy_sized(cx, "mpk_request_options", from, offsetof(mpk_request_options, temperature), to, sizeof *to));
@@ -76,6 +97,7 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
     CHECK(cx, is_in(to->top_p, 0, 1), MPK_EARG, "top_p is %g, expected 0 to 1", to->top_p);
     CHECK(cx, is_in(to->min_p, 0, 1), MPK_EARG, "min_p is %g, expected 0 to 1", to->min_p);
     CHECK(cx, to->top_k <= INT32_MAX, MPK_EARG, "top_k is %u, expected up to %d", to->top_k, INT32_MAX);
+    TRY(check_rules(cx, to));
     for (uint32_t i = 0; i < to->n_stop; i++) {
         /* A stop text that began inside a character would cut one in half. */
         bool good = to->stop[i] && *to->stop[i] && ((unsigned char)*to->stop[i] & 0xc0) != 0x80;

@@ -237,6 +237,7 @@ static mpk_status prepare(mpk_context *cx, mpk_request *r, const int32_t *tokens
     NEW(cx, &r->arena, r->tokens, r->limit);
     NEW(cx, &r->arena, r->token_ns, r->limit);
     TRY(copy_stops(cx, r));
+    TRY(engine_make_logprobs(cx, r));
     if (e->tokens.tokenizer)
         return tokenizer_stream_open(cx, e->tokens.tokenizer, TOKENIZER_SKIP_SPECIAL, &r->decoder);
     CHECK(cx, !r->options.n_stop, MPK_EUNSUPPORTED, "stop texts need a tokenizer, which this model has not");
@@ -291,7 +292,11 @@ static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
         .seed = o->seed,
         .eos = c->eos_tokens,
         .n_eos = o->ignore_eos ? 0 : c->n_eos_tokens,
+        .n_logprobs = r->n_logprobs,
+        .all_logprobs = o->prompt_logprobs,
+        .logprobs = r->shares,
     };
+    TRY(engine_make_rules(cx, r, &wire.rules, &wire.n_rules));
     return engine_submit(cx, r, &wire);
 }
 
@@ -423,6 +428,7 @@ void mpk_request_free(mpk_request *r)
     tokenizer_stream_close(r->decoder);
     text_free(&r->stream.text);
     text_free(&r->piece);
+    host_shares_drop(r->shares);
     pthread_cond_destroy(&r->changed);
     arena_free(&r->arena);
     free(r);

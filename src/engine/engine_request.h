@@ -10,6 +10,8 @@ struct mpk_request {
     mpk_request_options options;
     size_t n_prompt;
     uint32_t limit; /* tokens of the answer at most */
+    uint32_t n_logprobs; /* entries of `shares` for each token; 0: none */
+    host_shares *shares; /* first of the prompt, if prompt_logprobs */
     bool is_sequence;
 
     /* guarded by the engine's mutex */
@@ -37,6 +39,13 @@ mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out)
 mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens, size_t n);
 /* Positions that one request may take. */
 uint32_t engine_capacity(const mpk_engine *e);
+/* The record of rules, in the request's arena; nothing is written if it asks for none.  MPK_EARG, MPK_ELIMIT,
+ * MPK_EUNSUPPORTED: bad words without a tokenizer. */
+mpk_status engine_make_rules(mpk_context *cx, mpk_request *r, const int32_t **words, uint32_t *n);
+/* Entries for each token that the options ask for. */
+uint32_t engine_logprobs(const mpk_request_options *options);
+/* The place for log probabilities, if any are asked for; limit and n_prompt are set. */
+mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r);
 /* Into the machine.  The engine's failure if it has one. */
 mpk_status engine_submit(mpk_context *cx, mpk_request *r, const machine_request *wire);
 

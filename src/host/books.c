@@ -21,8 +21,25 @@ mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_ring
     return MPK_OK;
 }
 
+host_shares *host_shares_new(uint64_t n)
+{
+    host_shares *s = n < SIZE_MAX / sizeof(float) / 2 ? calloc(1, sizeof *s + n * sizeof *s->at) : NULL;
+    if (!s)
+        return NULL;
+    atomic_init(&s->holders, 1);
+    s->n = n;
+    return s;
+}
+
+void host_shares_drop(host_shares *s)
+{
+    if (s && atomic_fetch_sub_explicit(&s->holders, 1, memory_order_acq_rel) == 1)
+        free(s);
+}
+
 static void entry_free(host_entry *e)
 {
+    host_shares_drop(e->shares);
     free(e->tokens);
     free(e);
 }
@@ -99,6 +116,28 @@ static uint64_t logits_of(const machine *m, const rt_request *r, uint32_t n_toke
     return (uint64_t)m->books.serving.n_vocab * (r->flags & RT_ALL_LOGITS ? n_tokens : 1);
 }
 
+/* Numbers for the log probabilities of a token, and of all tokens of a request. */
+static uint64_t logprobs_a_token(const rt_request *r)
+{
+    return 2 * (uint64_t)r->n_logprobs;
+}
+static uint64_t logprobs_of(const rt_request *r)
+{
+    return logprobs_a_token(r) * ((r->flags & RT_ALL_SHARES ? (uint64_t)r->n_prompt : 0) + r->max_tokens);
+}
+
+/* Bring the log probabilities of a token that has come, and with the first token those of the prompt. */
+static void bring_logprobs(machine *m, host_entry *e, const rt_token *t)
+{
+    const rt_request *r = &e->request;
+    uint64_t n = logprobs_a_token(r), before = r->flags & RT_ALL_SHARES ? r->n_prompt : 0;
+    if (!r->n_logprobs || !e->logits || !m->def->peek_logits)
+        return;
+    if (t->index == 0)
+        m->def->peek_logits(m, e->lent, e->logits, 0, before * n);
+    m->def->peek_logits(m, e->lent, e->logits, (before + t->index) * n, n);
+}
+
 /* ---- the book ---- */
 
 static host_entry *find_entry(host_books *b, uint64_t id, size_t *index)
@@ -162,7 +201,7 @@ static void send_waiting(machine *m)
     bool sent = false;
     while (b->entries_unsent < b->entries.n && rt_ring_space(b->rings.request_ring, b->rings.request_mask + 1)) {
         host_entry *e = b->entries.at[b->entries_unsent];
-        if (!take_region(b, e->request.n_prompt, &e->region))
+        if (!take_region(b, (uint64_t)e->request.n_prompt + e->request.n_rules, &e->region))
             break;
         send_request(b, e);
         sent = true;
@@ -184,6 +223,13 @@ static mpk_status check_request(mpk_context *cx, const host_books *b, const mach
           "this program takes no requests: it lacks the step inputs of a language model");
     CHECK(cx, r->n_tokens, MPK_EARG, "the prompt has no token");
     CHECK(cx, r->n_eos <= RT_MAX_EOS, MPK_ELIMIT, "%u tokens end the request, at most %d can", r->n_eos, RT_MAX_EOS);
+    CHECK(cx, s->asks != RT_NOWHERE || (!r->n_rules && !r->n_logprobs), MPK_EUNSUPPORTED,
+          "this program samples without penalties, biases and log probabilities");
+    CHECK(cx, r->n_rules <= s->rule_words || !r->n_rules, MPK_ELIMIT,
+          "biases, allowed and banned tokens take %u words, at most %u are possible", r->n_rules, s->rule_words);
+    CHECK(cx, r->n_logprobs <= RT_LOGPROBS && (!r->n_logprobs || (r->logprobs && r->logprobs->n >= logprobs_of(to) && r->max_tokens && !r->host_samples)),
+          MPK_EARG, "log probabilities of %u tokens, at most %d are possible, or there is no room for them",
+          r->n_logprobs, RT_LOGPROBS);
     CHECK(cx, !r->host_samples || (r->logits && s->logits != RT_NOWHERE), MPK_EARG,
           "the program gives no logits, or there is no room for them");
     CHECK(cx, r->n_tokens <= context, MPK_ELIMIT, "the prompt has %u tokens, the context holds %llu", r->n_tokens,
@@ -201,12 +247,16 @@ static void fill_request(rt_request *to, const machine_request *r)
                        .n_prompt = r->n_tokens,
                        .max_tokens = r->max_tokens,
                        .flags = (r->host_samples ? RT_HOST_SAMPLES : 0) |
-                                (r->host_samples && r->all_logits ? RT_ALL_LOGITS : 0),
+                                (r->host_samples && r->all_logits ? RT_ALL_LOGITS : 0) |
+                                (r->n_logprobs && r->all_logprobs ? RT_ALL_SHARES : 0),
                        .n_eos = r->n_eos,
                        .temperature = r->temperature,
                        .top_k = r->top_k,
                        .top_p = r->top_p,
-                       .min_p = r->min_p};
+                       .min_p = r->min_p,
+                       .n_rules = r->rules ? r->n_rules : 0,
+                       .logprobs = (rt_u64)(uintptr_t)(r->logprobs ? r->logprobs->at : NULL),
+                       .n_logprobs = r->n_logprobs};
     for (uint32_t i = 0; i < r->n_eos && i < RT_MAX_EOS; i++)
         to->eos[i] = r->eos[i];
 }
@@ -214,15 +264,22 @@ static void fill_request(rt_request *to, const machine_request *r)
 static mpk_status new_entry(mpk_context *cx, const machine_request *r, const rt_request *request, host_entry **out)
 {
     host_entry *e = calloc(1, sizeof *e);
-    int32_t *tokens = malloc(r->n_tokens * sizeof *tokens);
+    size_t n = (size_t)r->n_tokens + request->n_rules;
+    int32_t *tokens = malloc(n * sizeof *tokens);
     if (!e || !tokens) {
         free(e);
         free(tokens);
         FAIL(cx, MPK_ENOMEM, "out of memory for a request of %u tokens", r->n_tokens);
     }
     memcpy(tokens, r->tokens, r->n_tokens * sizeof *tokens);
+    if (request->n_rules)
+        memcpy(tokens + r->n_tokens, r->rules, request->n_rules * sizeof *tokens);
     e->tokens = tokens;
     e->request = *request;
+    if (request->n_logprobs) {
+        e->shares = r->logprobs;
+        atomic_fetch_add_explicit(&e->shares->holders, 1, memory_order_relaxed);
+    }
     *out = e;
     return MPK_OK;
 }
@@ -233,6 +290,8 @@ static mpk_status submit_locked(mpk_context *cx, machine *m, const machine_reque
     e->id = e->request.id = ++b->next_id;
     if (r->host_samples)
         TRY(lend(cx, m, e, r->logits, logits_of(m, &e->request, r->n_tokens), &e->request.logits));
+    if (r->n_logprobs)
+        TRY(lend(cx, m, e, r->logprobs->at, r->logprobs->n, &e->request.logprobs));
     mpk_status status = add_entry(cx, b, e);
     if (status == MPK_OK)
         send_waiting(m);
@@ -331,6 +390,8 @@ static void note_token(machine *m, const rt_token *t)
 {
     size_t index;
     host_entry *e = find_entry(&m->books, t->id, &index);
+    if (e && t->token >= 0)
+        bring_logprobs(m, e, t);
     if (e && t->reason != RT_GOING)
         remove_entry(m, index);
     else if (e && t->token < 0) {

@@ -9,6 +9,8 @@
 #ifndef HOST_BOOKS_H
 #define HOST_BOOKS_H
 
+#include <stdatomic.h>
+
 #include "base/thread.h"
 #include "image/image.h"
 
@@ -44,6 +46,18 @@ typedef struct host_region {
     uint64_t at, n;
 } host_region;
 
+/* Log probabilities of a request's tokens.  The book and whoever submitted hold it, since either may be the last. */
+typedef struct host_shares {
+    atomic_uint holders;
+    uint64_t n;
+    float at[]; /* [n] */
+} host_shares;
+
+/* n zeros, held once; NULL: out of memory. */
+host_shares *host_shares_new(uint64_t n);
+/* Let go; NULL is allowed. */
+void host_shares_drop(host_shares *s);
+
 /* A request that has been submitted and whose end has not been drained. */
 typedef struct host_entry {
     uint64_t id;
@@ -52,6 +66,7 @@ typedef struct host_entry {
     float *logits; /* the caller's, while `lent` stands for it; NULL: nothing is lent */
     uint64_t n_logits;
     rt_u64 lent;
+    host_shares *shares; /* NULL: none */
     bool sent;      /* in the machine's ring, or past it */
     bool cancelled; /* machine_cancel was called */
     bool ready;     /* host_samples: its logits were drained, it may be continued */

@@ -71,6 +71,7 @@ static fake *fake_open(mpk_context *cx, const machine_def *def)
 {
     fake *f = calloc(1, sizeof *f);
     rt_serving s = {.ready = 1,
+                    .asks = RT_NOWHERE,
                     .n_slots = SLOTS,
                     .max_tokens = 16,
                     .max_rows = 8,

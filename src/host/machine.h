@@ -53,10 +53,12 @@ typedef struct machine_def {
     void (*describe)(machine *m, machine_facts *out);
     /* Name of the code that runs operator `op` of a graph. */
     const char *(*body_of)(const machine *m, uint32_t graph, ir_op_id op);
-    /* A place for n logits that the machine can write to, of which `to` gets a copy with return_logits.  Called with
-     * the lock held.  Both NULL: the machine writes to `to` itself. */
+    /* A place for n logits or log probabilities that the machine can write to, of which `to` gets a copy with
+     * return_logits.  Called with the lock held.  Both NULL: the machine writes to `to` itself. */
     mpk_status (*lend_logits)(mpk_context *cx, machine *m, float *to, uint64_t n, rt_u64 *at);
     void (*return_logits)(machine *m, rt_u64 at, float *to, uint64_t n);
+    /* Copy numbers first .. first + n - 1 of a place that is lent to the same numbers of `to`.  NULL as the two above. */
+    void (*peek_logits)(machine *m, rt_u64 at, float *to, uint64_t first, uint64_t n);
     /* Slots without copies (see machine_make_slots); *out in the arena.  NULL: tensors are written and read.  A target
      * that has them moves them before run_graph, or launches (the last four; see machine_launch_slots). */
     mpk_status (*make_slots)(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n,
@@ -138,6 +140,12 @@ typedef struct machine_request {
     bool host_samples; /* logits are delivered after each feed, and machine_append continues */
     bool all_logits;   /* with host_samples: of every token fed */
     float *logits;     /* with host_samples: f32[1 or n_tokens, V]; borrowed until its rt_token is drained */
+    const int32_t *rules; /* copied: a record as op/rules.h has it; NULL: none */
+    uint32_t n_rules;
+    uint32_t n_logprobs; /* entries for each token: its own, then the most probable ones; 0: none */
+    bool all_logprobs;   /* also for the tokens of the prompt, from the second on */
+    host_shares *logprobs; /* f32[(n_tokens if all_logprobs) + max_tokens, n_logprobs, 2]: id and logarithm of the
+                            * share; those of a token are there once its rt_token is drained.  The book holds it too */
 } machine_request;
 
 /* Put a request in the queue; *id names it in what machine_drain gives.  MPK_ELIMIT: it can never run here, with the

@@ -40,13 +40,20 @@ static void find_tensors(const program_image *image, uint32_t graph, rt_serving 
     s->draws = find_step(image, graph, "draws", IR_I32, 1, R, 0);
     s->logits = find_step(image, graph, "logits", IR_F32, 2, R, -1);
     s->next = find_step(image, graph, "next", IR_I32, 1, R, 0);
+    s->asks = find_step(image, graph, "asks", IR_I32, 2, R, RT_ASKS);
+    s->rules = find_step(image, graph, "rules", IR_I32, 2, -1, -1);
+    s->history = find_step(image, graph, "history", IR_I32, 2, -1, -1);
+    s->shares = find_step(image, graph, "logprobs", IR_F32, 3, R, RT_LOGPROBS);
+    if (s->rules == RT_NOWHERE || s->history == RT_NOWHERE || s->shares == RT_NOWHERE)
+        s->asks = RT_NOWHERE;
 }
 
 static bool same_places(const rt_serving *a, const rt_serving *b)
 {
     return a->tokens == b->tokens && a->positions == b->positions && a->slots == b->slots && a->pages == b->pages &&
            a->rows == b->rows && a->sampling == b->sampling && a->seeds == b->seeds && a->draws == b->draws &&
-           a->logits == b->logits && a->next == b->next;
+           a->logits == b->logits && a->next == b->next && a->asks == b->asks && a->rules == b->rules &&
+           a->history == b->history && a->shares == b->shares;
 }
 
 /* Of the largest graph, which is the last. */
@@ -65,6 +72,12 @@ static void find_sizes(const program_image *image, rt_serving *s)
         s->page_tokens = (rt_u32)dim_of(ir, "k_cache.0", 2);
     }
     s->n_free = s->n_pages;
+    if (s->asks != RT_NOWHERE) {
+        s->rule_words = (rt_u32)dim_of(ir, "rules", 1);
+        s->history_tokens = (rt_u32)dim_of(ir, "history", 1);
+        if (dim_of(ir, "rules", 0) < s->n_slots || dim_of(ir, "history", 0) < s->n_slots)
+            s->asks = RT_NOWHERE;
+    }
 }
 
 /* Every graph must keep the step tensors at the same places. */
@@ -118,5 +131,5 @@ void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, hos
     rings->request_mask = (uint32_t)requests - 1;
     rings->token_mask = power_of_two(most < 2 * slots ? 2 * slots : most) - 1;
     rings->command_mask = power_of_two(2 * (2 * requests + slots + 2 * ((uint64_t)rings->token_mask + 1))) - 1;
-    rings->n_arena = (slots + 4) * host_context(s);
+    rings->n_arena = (slots + 4) * (host_context(s) + (s->asks == RT_NOWHERE ? 0 : s->rule_words));
 }

@@ -330,23 +330,27 @@ mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out
     return MPK_OK;
 }
 
-/* Sampling values count only if do_sample does. */
+/* The filters count only if do_sample does, the penalty always. */
 static mpk_status fill_generation(mpk_context *cx, const json_value *j, load_model *m)
 {
-    double temperature = -1, top_p = -1, min_p = -1;
+    double temperature = -1, top_p = -1, min_p = -1, typical_p = -1, repetition = -1;
     uint32_t top_k = 0;
     bool sample = false;
     TRY(json_read_bool(cx, j, "do_sample", &sample));
     TRY(json_read_double(cx, j, "temperature", &temperature));
     TRY(json_read_double(cx, j, "top_p", &top_p));
     TRY(json_read_double(cx, j, "min_p", &min_p));
+    TRY(json_read_double(cx, j, "typical_p", &typical_p));
+    TRY(json_read_double(cx, j, "repetition_penalty", &repetition));
     TRY(json_read_u32(cx, j, "top_k", &top_k));
+    m->suggested.repetition_penalty = (float)repetition;
     TRY(add_eos_tokens(cx, json_get(j, "eos_token_id"), &m->config));
     if (!sample) /* the file describes greedy decoding: the other values are left-overs */
         return MPK_OK;
     m->suggested.temperature = (float)temperature;
     m->suggested.top_p = (float)top_p;
     m->suggested.min_p = (float)min_p;
+    m->suggested.typical_p = (float)typical_p;
     m->suggested.top_k = top_k <= INT32_MAX ? (int32_t)top_k : 0;
     return MPK_OK;
 }

@@ -230,10 +230,10 @@ static void test_generation_config(void **state)
     load_model m = {0};
     check_ok(&cx, load_hf_generation_config(&cx,
                                             STR("{\"do_sample\": true, \"temperature\": 0.6, \"top_k\": 20, "
-                                                "\"top_p\": 0.95, \"eos_token_id\": [5, 6]}"),
+                                                "\"top_p\": 0.95, \"typical_p\": 0.9, \"eos_token_id\": [5, 6]}"),
                                             &m));
     assert_true(m.suggested.temperature == 0.6f && m.suggested.top_p == 0.95f && m.suggested.top_k == 20);
-    assert_true(m.suggested.min_p <= 0);
+    assert_true(m.suggested.min_p <= 0 && m.suggested.typical_p == 0.9f && m.suggested.repetition_penalty <= 0);
     assert_int_equal(m.config.n_eos_tokens, 2);
     check_ok(&cx, load_hf_chat_template(&cx, STR("{\"chat_template\": \"{{ x }}\"}"), &m));
     assert_true(str_is(m.chat_template, "{{ x }}"));
@@ -250,8 +250,9 @@ static void test_generation_config(void **state)
     assert_true(str_is(m.specials[0].token, "<s>") && str_is(m.specials[1].token, "<end>"));
     assert_string_equal(m.specials[2].name, "unk_token");
     load_close(&m);
-    check_ok(&cx, load_hf_generation_config(&cx, STR("{\"temperature\": 0.6, \"eos_token_id\": null}"), &m));
+    check_ok(&cx, load_hf_generation_config(&cx, STR("{\"temperature\": 0.6, \"repetition_penalty\": 1.1, \"eos_token_id\": null}"), &m));
     assert_true(m.suggested.temperature <= 0); /* without do_sample the model is meant to be greedy */
+    assert_true(m.suggested.repetition_penalty == 1.1f);
     check_fails(&cx, MPK_EFORMAT, "\"top_k\"", load_hf_generation_config(&cx, STR("{\"top_k\": \"all\"}"), &m));
     load_close(&m);
 }

@@ -43,7 +43,7 @@ typedef struct load_model {
     size_t n_specials;
     bool lists_added_tokens; /* of a folder: special_tokens_map.json says nothing more */
     struct {                 /* generation_config.json: what the model's makers suggest; negative or 0: not said */
-        float temperature, top_p, min_p;
+        float temperature, top_p, min_p, typical_p, repetition_penalty;
         int32_t top_k;
     } suggested;
 } load_model;

@@ -13,10 +13,15 @@
  *   sampling   f32[R, 4] live=rows    temperature (0: greedy), top_k (0: off), top_p (1: off), min_p (0: off)
  *   seeds      i64[R] live=rows       random stream of each row
  *   draws      i32[R] live=rows       how many tokens the sequence has drawn before: an index into its stream
+ *   asks       i32[R, 4] live=rows    whether the row has rules, and which log probabilities it wants (op/rules.h)
+ *   rules      i32[B, W]              what each slot's request asks of its tokens (op/rules.h)
+ *   history    i32[B, N * P]          the tokens of each slot whose request has rules, from position 0
  * Outputs:
  *   logits     f32[R, V] live=rows
  *   next       i32[R] live=rows       the sampled token
- * State, a pair of tensors for each layer: k_cache.LAYER and v_cache.LAYER, of kv_dtype[n_pages, G, P, K].
+ *   logprobs   f32[R, 21, 2] live=rows
+ * State: choice f32[B, V], where the logits of a slot with rules are changed.  With greedy_only there are no asks,
+ * rules, history, choice and logprobs.  And a pair of tensors for each layer: k_cache.LAYER and v_cache.LAYER, of kv_dtype[n_pages, G, P, K].
  */
 #ifndef MODEL_H
 #define MODEL_H

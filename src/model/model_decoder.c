@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "op/rules.h"
+
 enum { NAME_BYTES = 128 };
 
 /* Names of what a layer computes, as "layers.3.q_proj". */
@@ -260,6 +262,12 @@ static ir_tensor_id add_begin(decoder *d)
     d->sampling = add_tensor(d, IR_INPUT, IR_ROWS, "sampling", IR_F32, 2, four);
     d->seeds = add_tensor(d, IR_INPUT, IR_ROWS, "seeds", IR_I64, 1, rows);
     d->draws = add_tensor(d, IR_INPUT, IR_ROWS, "draws", IR_I32, 1, rows);
+    if (!s->greedy_only) {
+        d->asks = add_tensor(d, IR_INPUT, IR_ROWS, "asks", IR_I32, 2, four);
+        d->rules = add_tensor(d, IR_INPUT, IR_ALL, "rules", IR_I32, 2, (int64_t[]){s->n_slots, RULES_WORDS});
+        d->history = add_tensor(d, IR_INPUT, IR_ALL, "history", IR_I32, 2,
+                                (int64_t[]){s->n_slots, (int64_t)s->max_pages_per_slot * s->page_tokens});
+    }
     d->embedding = add_weight(d, "model.embed_tokens.weight", 2, d->c->vocab_size, d->c->hidden_size);
     ir_tensor_id x = add_op(d, "embedding", "embedding", 2, (ir_tensor_id[]){d->tokens, d->embedding},
                             (ir_set[]){{.name = "dtype", .s = ir_dtype_table[s->activation_dtype].name}, {0}});
@@ -278,6 +286,20 @@ static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
     return add_op(d, "argmax_reduce", "next", 2, (ir_tensor_id[]){part[0], part[1]}, NULL);
 }
 
+/* The choice as the request asks for it, and what it asks to know of the shares; outputs: next, logprobs. */
+static mpk_status add_sample(decoder *d, ir_tensor_id logits)
+{
+    const int64_t choice_dims[2] = {d->s->n_slots, d->c->vocab_size};
+    ir_tensor_id out[IR_MAX_OUTPUTS],
+        choice = add_tensor(d, IR_STATE, IR_ALL, "choice", IR_F32, 2, choice_dims);
+    TRY(d->status);
+    ir_tensor_id in[] = {logits, d->sampling, d->seeds, d->draws, d->asks, d->rules, d->history, choice};
+    TRY(ir_add_op_as(d->cx, d->g, op_find(STR("sample")), (str[]){STR("next"), STR("chosen"), STR("logprobs")},
+                     sizeof in / sizeof *in, in, NULL, out));
+    TRY(ir_add_output(d->cx, d->g, out[0]));
+    return ir_add_output(d->cx, d->g, out[2]);
+}
+
 /* x[T, D] -> the rows that are wanted [R, D] -> logits f32[R, V] -> next i32[R].  Rows are chosen before the norm: in
  * a chunk of a prompt most tokens need no logits, and the head is the largest product. */
 static mpk_status add_end(decoder *d, ir_tensor_id x)
@@ -294,11 +316,12 @@ static mpk_status add_end(decoder *d, ir_tensor_id x)
     ir_tensor_id logits = add_op(d, "linear", f32 ? "logits" : "lm_head", 2, (ir_tensor_id[]){x, head}, NULL);
     if (!f32)
         logits = add_op(d, "cast", "logits", 1, &logits, (ir_set[]){{.name = "dtype", .s = "f32"}, {0}});
-    ir_tensor_id next = s->greedy_only ? add_argmax(d, logits)
-                                       : add_op(d, "sample", "next", 4,
-                                                (ir_tensor_id[]){logits, d->sampling, d->seeds, d->draws}, NULL);
     TRY(d->status);
     TRY(ir_add_output(d->cx, d->g, logits));
+    if (!s->greedy_only)
+        return add_sample(d, logits);
+    ir_tensor_id next = add_argmax(d, logits);
+    TRY(d->status);
     return ir_add_output(d->cx, d->g, next);
 }
 

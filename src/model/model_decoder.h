@@ -20,6 +20,7 @@ typedef struct decoder {
     mpk_status status;
     uint32_t layer;                                                             /* the one being built */
     ir_tensor_id tokens, positions, slots, pages, rows, sampling, seeds, draws; /* step inputs, see model.h */
+    ir_tensor_id asks, rules, history;                                          /* too; not if greedy_only */
     ir_tensor_id embedding, rope; /* table[V, D]; cos and sin of this step, f32[T, 2, rope_size / 2] */
 } decoder;
 

@@ -7,6 +7,12 @@
  * largest weight.  The draw number draws[r] of stream seeds[r] is a uniform number; the token is where the sum of kept
  * weights passes it.
  *
+ * asks i32[R, 4] says what else a row wants (rules.h).  Rules: the row draws from a copy of its logits in choice f32[B,
+ * V], changed as rules i32[B, W] and history i32[B, C] say; rows of one step have different rows there.  Log
+ * probabilities: f32[R, 21, 2], pairs of id and logarithm of the share that softmax gives it in the row as the model
+ * made it: first of the token that is drawn or asked for, then of the most probable ones in falling order; what is not
+ * asked for is 0.  A row that asks for neither reads no more than its row of asks.
+ *
  * Idea: a heap of ids; only as many are taken out as are looked at, so cost is O(V + looked_at log V), not a sort.
  * NaN and -inf are never drawn.  With peaks [R, ceil(V / 64), 2] of `logits` the largest is found there: a greedy row
  * reads nothing else.
@@ -15,41 +21,73 @@
 
 #include "op/fill.h"
 #include "op/peaks.h"
+#include "op/rules.h"
 
-enum { LOGITS, SAMPLING, SEEDS, DRAWS, PEAKS };
+enum { X, SAMPLING, SEEDS, DRAWS, ASKED, RULES, HISTORY, CHOICE, PEAKS };
+enum { TOKEN, CHOSEN, SHARES };
 enum { TEMPERATURE, TOP_K, TOP_P, MIN_P };
+
+/* The tensors that rows with rules go by. */
+static mpk_status check_rules(mpk_context *cx, const ir_graph *g, const ir_op *op)
+{
+    const ir_tensor *x = shape_input(g, op, X), *words = shape_input(g, op, RULES);
+    TRY(shape_expect(cx, g, op, ASKED, SHAPE_I32, 2, (int64_t[]){x->dims[0], ASKS}));
+    TRY(shape_expect(cx, g, op, RULES, SHAPE_I32, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, HISTORY, SHAPE_I32, 2, (int64_t[]){words->dims[0], SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, CHOICE, 1 << IR_F32, 2, (int64_t[]){words->dims[0], x->dims[1]}));
+    CHECK(cx, words->dims[1] >= RULES_LISTS, MPK_ESHAPE, "sample: rules have %lld words, expected %d or more",
+          (long long)words->dims[1], RULES_LISTS);
+    return MPK_OK;
+}
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    const ir_tensor *x = shape_input(g, op, LOGITS);
-    TRY(shape_expect(cx, g, op, LOGITS, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
-    CHECK(cx, x->dims[1] <= INT32_MAX, MPK_ESHAPE, "sample: %lld columns are too many for an i32",
-          (long long)x->dims[1]);
+    const ir_tensor *x = shape_input(g, op, X);
+    TRY(shape_expect(cx, g, op, X, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
+    CHECK(cx, x->dims[1] <= PEAKS_MOST_COLUMNS, MPK_ESHAPE, "sample: %lld columns, at most %d can be numbered",
+          (long long)x->dims[1], PEAKS_MOST_COLUMNS);
     TRY(shape_expect(cx, g, op, SAMPLING, 1 << IR_F32, 2, (int64_t[]){x->dims[0], 4}));
     TRY(shape_expect(cx, g, op, SEEDS, SHAPE_I64, 1, x->dims));
     TRY(shape_expect(cx, g, op, DRAWS, SHAPE_I32, 1, x->dims));
     TRY(shape_expect(cx, g, op, PEAKS, 1 << IR_F32, 3, (int64_t[]){x->dims[0], peaks_count(x->dims[1]), 2}));
-    for (uint32_t i = SAMPLING; i <= PEAKS; i++)
-        TRY(shape_expect_live(cx, g, op, i, x->live));
-    out->dtype = IR_I32;
-    out->live = x->live;
-    out->rank = 1;
-    out->dims[0] = x->dims[0];
+    TRY(check_rules(cx, g, op));
+    static const uint32_t by_row[] = {SAMPLING, SEEDS, DRAWS, ASKED, PEAKS};
+    for (uint32_t i = 0; i < OP_COUNT(by_row); i++)
+        TRY(shape_expect_live(cx, g, op, by_row[i], x->live));
+    out[TOKEN] = (ir_tensor){.dtype = IR_I32, .live = x->live, .rank = 1, .dims = {x->dims[0]}, .shares = IR_NONE};
+    shape_like(shape_input(g, op, CHOICE), &out[CHOSEN]);
+    out[CHOSEN].shares = op->in[CHOICE];
+    out[SHARES] = (ir_tensor){
+        .dtype = IR_F32, .live = x->live, .rank = 3, .dims = {x->dims[0], LOGPROBS, 2}, .shares = IR_NONE};
     return MPK_OK;
 }
 
+/* Which row of the rules is known only at run time. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
 {
     *read = ir_box_whole(shape_input(g, op, input));
+    if (input == CHOICE)
+        *read = (ir_box){0};
+    if (input == RULES || input == HISTORY || input == CHOICE)
+        return;
     read->lo[0] = box->lo[0];
     read->hi[0] = box->hi[0];
+}
+
+static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
+{
+    *written = ir_box_whole(&g->tensors.at[op->out[output]]);
+    if (output == CHOSEN)
+        return;
+    written->lo[0] = box->lo[0];
+    written->hi[0] = box->hi[0];
 }
 
 /* The heap of one row: an id for each token of the vocabulary. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
-    return (size_t)shape_input(g, op, LOGITS)->dims[1] * sizeof(int32_t);
+    return (size_t)shape_input(g, op, X)->dims[1] * sizeof(int32_t);
 }
 
 /* A row of logits and the heap of its ids; taken ids stand behind the heap, the first one last. */
@@ -178,18 +216,115 @@ static int32_t draw(candidates *c, int64_t best, const float *sampling, uint64_t
     return take(c, i);
 }
 
+/* The logits that row r draws from: a changed copy if it has rules.  True: they are changed. */
+static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS], double temperature, candidates *c)
+{
+    const op_view *x = &call->in[X], *words = &call->in[RULES], *choice = &call->out[CHOSEN];
+    int64_t row = asks[ASK_RULES] - 1;
+    const int32_t *record = (const int32_t *)words->data + row * words->stride[0];
+    int64_t n = asks[ASK_HISTORY], most = call->in[HISTORY].dims[1];
+    if (row < 0 || row >= words->dims[0] || n < 0 || n > most || !rules_are_sound(record, words->dims[1]))
+        return false;
+    rules made = {.words = record,
+                  .history = (const int32_t *)call->in[HISTORY].data + row * call->in[HISTORY].stride[0],
+                  .n_history = n,
+                  .x = (float *)choice->data + row * choice->stride[0],
+                  .n = x->dims[1],
+                  .marks = c->ids};
+    for (int64_t i = 0; i < made.n; i++)
+        made.x[i] = op_load(x, r * x->stride[0] + i * x->stride[1]);
+    rules_apply(&made, temperature);
+    c->x = choice;
+    c->offset = row * choice->stride[0];
+    return true;
+}
+
+/* Log probabilities of a row as the model made it; the first entry is that of `token`. */
+static void tell_shares(const op_call *call, int64_t r, int64_t best, int32_t n, int32_t token, int32_t *ids)
+{
+    const op_view *x = &call->in[X], *out = &call->out[SHARES];
+    float *to = (float *)out->data + r * out->stride[0];
+    candidates c = {.x = x, .offset = r * x->stride[0], .ids = ids, .temperature = 1};
+    memset(to, 0, LOGPROBS * 2 * sizeof *to);
+    if (n <= 0 || best < 0 || best >= x->dims[1])
+        return;
+    c.largest = (double)logit_of(&c, (int32_t)best);
+    double total = log(weigh_all(&c));
+    if (n > 1)
+        build_heap(&c);
+    for (int32_t i = 0; i < n && i < LOGPROBS && i - 1 < (n > 1 ? c.n : 1); i++) {
+        int32_t id = i ? take(&c, i - 1) : token;
+        to[2 * i] = (float)id;
+        to[2 * i + 1] = id >= 0 && id < x->dims[1] ? (float)((double)logit_of(&c, id) - c.largest - total) : 0;
+    }
+}
+
+static void choose(const op_call *call, int64_t r, int32_t *ids)
+{
+    const op_view *in = call->in, *out = &call->out[TOKEN];
+    candidates c = {.x = &in[X], .offset = r * in[X].stride[0], .ids = ids};
+    float sampling[4];
+    int32_t asks[ASKS];
+    walk_load_row(&in[SAMPLING], r * in[SAMPLING].stride[0], 0, 4, sampling);
+    for (int64_t i = 0; i < ASKS; i++)
+        asks[i] = (int32_t)walk_load_int(&in[ASKED], r * in[ASKED].stride[0] + i * in[ASKED].stride[1]);
+    uint64_t seed = (uint64_t)walk_load_int(&in[SEEDS], r * in[SEEDS].stride[0]);
+    uint64_t number = (uint64_t)walk_load_int(&in[DRAWS], r * in[DRAWS].stride[0]);
+    int64_t best =
+        in[PEAKS].data ? peaks_largest(&in[PEAKS], r) : largest_in_row(&in[X], c.offset, 0, in[X].dims[1]);
+    bool changed = choose_row(call, r, asks, (double)sampling[TEMPERATURE], &c);
+    int32_t token = draw(&c, changed ? largest_in_row(c.x, c.offset, 0, in[X].dims[1]) : best, sampling, seed, number);
+    ((int32_t *)out->data)[r * out->stride[0]] = token;
+    tell_shares(call, r, best, asks[ASK_LOGPROBS], asks[ASK_TOKEN] < 0 ? token : asks[ASK_TOKEN], ids);
+}
+
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
-    const op_view *in = call->in, *out = &call->out[0];
-    for (int64_t r = box->lo[0]; r < box->hi[0]; r++) {
-        candidates c = {.x = &in[LOGITS], .offset = r * in[LOGITS].stride[0], .ids = scratch};
-        float sampling[4];
-        walk_load_row(&in[SAMPLING], r * in[SAMPLING].stride[0], 0, 4, sampling);
-        uint64_t seed = (uint64_t)walk_load_int(&in[SEEDS], r * in[SEEDS].stride[0]);
-        uint64_t number = (uint64_t)walk_load_int(&in[DRAWS], r * in[DRAWS].stride[0]);
-        int64_t best = in[PEAKS].data ? peaks_largest(&in[PEAKS], r)
-                                      : largest_in_row(&in[LOGITS], c.offset, 0, in[LOGITS].dims[1]);
-        ((int32_t *)out->data)[r * out->stride[0]] = draw(&c, best, sampling, seed, number);
+    for (int64_t r = box->lo[0]; r < box->hi[0]; r++)
+        choose(call, r, scratch);
+}
+
+/* A record with every rule, each on or off. */
+static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *words)
+{
+    uint64_t bits = rng_u64(seed, 0);
+    float values[] = {bits & 1 ? 1.3f : 1, bits & 2 ? 0.5f : 0, bits & 4 ? 0.25f : 0, bits & 8 ? 1.5f : 0,
+                      bits & 16 ? 0.7f : 1};
+    memcpy(words, values, sizeof values);
+    words[RULES_PROMPT] = 5;
+    words[RULES_LEAST] = (int32_t)(bits >> 5 & 15);
+    words[RULES_BIASES] = bits & 512 ? 2 : 0;
+    words[RULES_ALLOWED] = bits & 1024 && width > RULES_LISTS + 40 ? 20 : 0;
+    words[RULES_ENDS] = 2;
+    words[RULES_BANNED] = 5;
+    int32_t *at = words + RULES_LISTS, *first = at;
+    for (int32_t i = 0; i < words[RULES_BIASES]; i++, at += 2) {
+        float bias = rng_normal(seed, (uint64_t)i);
+        at[0] = (int32_t)columns - 1 - i;
+        memcpy(at + 1, &bias, sizeof bias);
+    }
+    for (int32_t i = 0; i < words[RULES_ALLOWED] + 2; i++)
+        *at++ = (int32_t)fill_choose(seed, 100 + (uint64_t)i, columns);
+    memcpy(at, (int32_t[]){1, 3, 2, 0, 4}, 5 * sizeof *at);
+    for (at += 5; at < first + width - RULES_LISTS; at++)
+        *at = 0;
+}
+
+/* What rows ask: neither, log probabilities, rules, or both; the history is of few tokens that repeat. */
+static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, int32_t *data)
+{
+    const ir_tensor *t = shape_input(g, op, input);
+    int64_t columns = shape_input(g, op, X)->dims[1], width = t->dims[1];
+    for (int64_t i = 0; i < t->dims[0]; i++) {
+        uint64_t bits = rng_u64(seed, (uint64_t)i);
+        int32_t asks[ASKS] = {bits & 1 && i < shape_input(g, op, RULES)->dims[0] ? (int32_t)i + 1 : 0,
+                              5 + (int32_t)(bits >> 1 & 15), bits & 32 ? (int32_t)(bits >> 6) & 15 : 0,
+                              bits & 1024 ? 3 : -1};
+        if (input == RULES)
+            fill_rules(width, columns, seed + (uint64_t)i, data + i * width);
+        for (int64_t k = 0; k < width && input != RULES; k++)
+            data[i * width + k] =
+                input == ASKED ? asks[k] : (int32_t)fill_choose(seed + 1, (uint64_t)(i * width + k), columns) % 9;
     }
 }
 
@@ -197,10 +332,14 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);
-    for (int64_t i = 0; input != LOGITS && i < ir_elements(t); i++) {
+    if (input == ASKED || input == RULES || input == HISTORY) {
+        fill_asks(g, op, input, seed, data);
+        return;
+    }
+    for (int64_t i = 0; input != X && input != CHOICE && i < ir_elements(t); i++) {
         uint64_t bits = rng_u64(seed, (uint64_t)i);
         if (input == PEAKS) {
-            ((float *)data)[i] = i % 2 ? (float)fill_choose(seed, (uint64_t)i, shape_input(g, op, LOGITS)->dims[1])
+            ((float *)data)[i] = i % 2 ? (float)fill_choose(seed, (uint64_t)i, shape_input(g, op, X)->dims[1])
                                        : rng_normal(seed, (uint64_t)i);
         } else if (input == SAMPLING) {
             float values[4] = {(float)(bits % 4) * 0.5f, (float)(bits % 3) * 20, 1 - (float)(bits % 5) * 0.1f,
@@ -212,31 +351,39 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     }
 }
 
-static const op_operand in[] = {{"logits", 0}, {"sampling", 0}, {"seeds", 0}, {"draws", 0}, {"peaks", OP_OPTIONAL}};
-static const op_operand out[] = {{"token", 0}};
+static const op_operand in[] = {
+    {"logits", 0},  {"sampling", 0}, {"seeds", 0},  {"draws", 0},           {"asks", 0},
+    {"rules", 0}, {"history", 0},  {"choice", 0}, {"peaks", OP_OPTIONAL},
+};
+static const op_operand out[] = {{"token", 0}, {"choice", 0}, {"logprobs", 0}};
 
-#define CASE(rows, logits)                                                                                \
-    {                                                                                                     \
-        "input %x : " logits " live=rows\ninput %s : f32[" rows ", 4] live=rows\ninput %seed : i64[" rows \
-        "] live=rows\n"                                                                                   \
-        "input %draw : i32[" rows "] live=rows\n%t = sample(%x, %s, %seed, %draw)\n"                      \
+#define ROWS(rows, logits)                                                                                \
+    "input %x : " logits " live=rows\ninput %s : f32[" rows ", 4] live=rows\ninput %seed : i64[" rows     \
+    "] live=rows\ninput %draw : i32[" rows "] live=rows\ninput %a : i32[" rows ", 4] live=rows\n"
+#define CASE(rows, columns, dtype, words)                                                                        \
+    {                                                                                                            \
+        ROWS(rows, dtype "[" rows ", " columns "]")                                                              \
+        "input %r : i32[" rows ", " words "]\ninput %h : i32[" rows ", 40]\nstate %c : f32[" rows ", " columns     \
+        "]\n%t, %choice, %p = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n"                                    \
     }
 static const op_case cases[] = {
-    CASE("1", "f32[1, 1003]"),
-    CASE("7", "f32[7, 1003]"),
-    CASE("16", "bf16[16, 49]"),
-    {"input %x : f32[5, 300] live=rows\ninput %s : f32[5, 4] live=rows\ninput %seed : i64[5] live=rows\n"
-     "input %draw : i32[5] live=rows\ninput %p : f32[5, 5, 2] live=rows\n%t = sample(%x, %s, %seed, %draw, %p)\n"}};
+    CASE("1", "1003", "f32", "64"),
+    CASE("7", "1003", "f32", "64"),
+    CASE("16", "49", "bf16", "30"),
+    {ROWS("5", "f32[5, 300]") "input %r : i32[3, 64]\ninput %h : i32[3, 40]\nstate %c : f32[3, 300]\n"
+                              "input %p : f32[5, 5, 2] live=rows\n"
+                              "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c, %p)\n"}};
 
 const op_def op_sample = {
     .name = "sample",
-    .summary = "draw a token: temperature, top_k, top_p, min_p, a random number by seed and count",
+    .summary = "draw a token: temperature, top_k, top_p, min_p, a random number by seed and count; rules, shares",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
-    .flags = OP_DATA_DEPENDENT,
+    .flags = OP_DATA_DEPENDENT | OP_WRITES_APART,
     .infer = infer,
     .axes = shape_axes_first,
     .reads = reads,
+    .writes = writes,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
     OP_CASES(cases),

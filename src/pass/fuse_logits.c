@@ -8,7 +8,7 @@
 #include "pass/fuse.h"
 
 /* Operands of sample and logits. */
-enum { SAMPLE_INPUTS = 5, SAMPLE_PEAKS = 4 };
+enum { SAMPLE_INPUTS = 9, SAMPLE_PEAKS = 8, SAMPLE_OUTPUTS = 3 };
 enum { LOGITS_X, LOGITS_W, LOGITS_NORM, LOGITS_ROWS, LOGITS_INPUTS };
 
 typedef struct tail {
@@ -54,21 +54,23 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
 
 static mpk_status apply_logits(rewrite *w, ir_op_id id)
 {
-    ir_tensor_id made[IR_MAX_OUTPUTS], token[IR_MAX_OUTPUTS], in[SAMPLE_INPUTS];
+    ir_tensor_id made[IR_MAX_OUTPUTS], chosen[IR_MAX_OUTPUTS], in[SAMPLE_INPUTS], old[SAMPLE_OUTPUTS];
     const ir_op *sample = &w->g->ops.at[id];
     tail t;
     if (strcmp(sample->def->name, "sample") != 0 || rewrite_input(w, sample, SAMPLE_PEAKS) != IR_NONE)
         return MPK_OK;
     for (uint32_t i = 0; i < SAMPLE_INPUTS; i++)
         in[i] = rewrite_input(w, sample, i);
-    ir_tensor_id old_logits = in[0], old_token = sample->out[0];
+    memcpy(old, sample->out, sizeof old);
+    ir_tensor_id old_logits = in[0];
     if (!match_tail(w, old_logits, &t))
         return MPK_OK;
     TRY(rewrite_add(w, t.key, "logits", LOGITS_INPUTS, t.in, (ir_set[]){{.name = "eps", .f = t.eps}, {0}}, made));
     in[0] = made[0];
     in[SAMPLE_PEAKS] = made[1];
-    TRY(rewrite_add(w, w->keys.at[id], "sample", SAMPLE_INPUTS, in, NULL, token));
-    rewrite_replace(w, old_token, token[0]);
+    TRY(rewrite_add(w, w->keys.at[id], "sample", SAMPLE_INPUTS, in, NULL, chosen));
+    for (uint32_t i = 0; i < SAMPLE_OUTPUTS; i++)
+        rewrite_replace(w, old[i], chosen[i]);
     rewrite_replace(w, old_logits, made[0]);
     return MPK_OK;
 }

@@ -128,8 +128,9 @@ static void operators_of_a_gpu(void **state)
             assert_int_equal(count_of(g, "embedding") + count_of(g, "rope_table") + count_of(g, "logits") +
                                  count_of(g, "sample"),
                              4);
-            assert_int_equal(g->outputs.n, 2);
-            assert_true(ir_find(g, "logits") == g->outputs.at[0] && ir_find(g, "next") == g->outputs.at[1]);
+            assert_int_equal(g->outputs.n, 3);
+            assert_true(ir_find(g, "logits") == g->outputs.at[0] && ir_find(g, "next") == g->outputs.at[1] &&
+                        ir_find(g, "logprobs") == g->outputs.at[2]);
             load_close(&m);
             arena_free(&a);
         }

@@ -174,7 +174,11 @@ enum {
     RT_HOST_SAMPLES =
         1, /* the host chooses the tokens: after each feed it gets logits, and the request waits for RT_APPEND */
     RT_ALL_LOGITS = 2, /* with RT_HOST_SAMPLES: logits of every token fed, not only of the last */
+    RT_ALL_SHARES = 4, /* with n_logprobs: also of the tokens of the prompt, from the second on */
 };
+
+/* What a row of logits asks of `sample` beside the filters (op/rules.h, the same order). */
+enum { RT_ASK_RULES, RT_ASK_HISTORY, RT_ASK_LOGPROBS, RT_ASK_TOKEN, RT_ASKS, RT_LOGPROBS = 21 };
 
 /* Host -> machine: a request.  Law: each one accepted gets exactly one rt_token whose reason is not RT_GOING. */
 typedef struct rt_request {
@@ -188,7 +192,11 @@ typedef struct rt_request {
     rt_u32 n_eos; /* 0: never stop for a token */
     float temperature, top_k, top_p, min_p;
     rt_i32 eos[RT_MAX_EOS];
-    rt_u32 dropped; /* the machine's: cancelled while it waited */
+    rt_u32 dropped;     /* the machine's: cancelled while it waited */
+    rt_u32 n_rules;     /* words of the record of rules, which lies behind the prompt in the token arena; 0: none */
+    rt_u64 logprobs;    /* n_logprobs: address of f32[tokens, n_logprobs, 2], of generated tokens or of all */
+    rt_u32 n_logprobs;  /* entries for each token, at most RT_LOGPROBS; 0: none */
+    rt_u32 reserved;
 } rt_request;
 
 enum { RT_CANCEL = 1, RT_APPEND = 2 };
@@ -333,6 +341,8 @@ typedef struct rt_serving {
     rt_u32 ready;                /* 0: the program takes no requests */
     /* offsets in the step area, RT_NOWHERE if the program has no such tensor */
     rt_u64 tokens, positions, slots, pages, rows, sampling, seeds, draws, logits, next;
+    rt_u64 asks, rules, history, shares; /* all or none */
+    rt_u32 rule_words, history_tokens;   /* of a slot */
     rt_u32 n_free, n_promised, n_active, n_admitted;
     rt_u32 running;    /* 1: a step for requests is under way, its outputs have not been read */
     rt_u32 steady;     /* 1: that step has one token and one row of each request that feeds, and no prompt */
@@ -411,7 +421,7 @@ typedef char rt_size_of_graph[sizeof(rt_graph) == 64 ? 1 : -1];
 typedef char rt_size_of_place[sizeof(rt_place) == 16 ? 1 : -1];
 typedef char rt_size_of_weight[sizeof(rt_weight) == 72 ? 1 : -1];
 typedef char rt_size_of_header[sizeof(rt_header) == 216 ? 1 : -1];
-typedef char rt_size_of_request[sizeof(rt_request) == 136 ? 1 : -1];
+typedef char rt_size_of_request[sizeof(rt_request) == 152 ? 1 : -1];
 typedef char rt_size_of_command[sizeof(rt_command) == 32 ? 1 : -1];
 typedef char rt_size_of_slot[sizeof(rt_slot) == 72 ? 1 : -1];
 typedef char rt_size_of_token[sizeof(rt_token) == 24 ? 1 : -1];

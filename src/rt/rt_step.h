@@ -155,6 +155,22 @@ RT_FN void rt_slot_deliver(rt_machine *m, rt_u32 index)
     slot->rows += slot->step_rows;
 }
 
+/* Copy the step's log probabilities of one request to the host: those of a row are of the token after it. */
+RT_FN void rt_slot_deliver_shares(rt_machine *m, rt_u32 index)
+{
+    const rt_serving *s = m->serving;
+    const rt_slot *slot = &m->slots[index];
+    const rt_request *r = &m->running[index];
+    rt_u32 first = r->flags & RT_ALL_SHARES ? 0 : r->n_prompt;
+    for (rt_u32 row = 0; row < slot->step_rows; row++) {
+        rt_u64 at = slot->position - slot->step_rows + row + 1 - first;
+        const float *from =
+            (const float *)(m->step_area + s->shares) + (rt_u64)(slot->step_row + row) * RT_LOGPROBS * 2;
+        for (rt_u32 i = 0; i < 2 * r->n_logprobs; i++)
+            ((float *)r->logprobs)[at * 2 * r->n_logprobs + i] = from[i];
+    }
+}
+
 RT_FN int rt_is_eos(const rt_request *r, rt_u32 n_eos, rt_i32 token)
 {
     int found = 0; /* no way out of the loop: the loads do not wait for each other */
@@ -215,6 +231,8 @@ RT_LARGE_FN int rt_step_collect(rt_machine *m)
         slot->step_tokens = 0;
         if (m->running[i].flags & RT_HOST_SAMPLES)
             rt_slot_deliver(m, i);
+        if (m->running[i].n_logprobs)
+            rt_slot_deliver_shares(m, i);
         if (slot->n_fed == slot->n_source)
             rt_slot_next(m, i);
     }
@@ -293,6 +311,15 @@ RT_FN rt_u32 rt_find_free(const rt_machine *m)
     return RT_NONE;
 }
 
+/* Copy a request's rules from behind its prompt to its slot. */
+RT_FN void rt_slot_take_rules(const rt_machine *m, rt_u32 index)
+{
+    const rt_request *r = &m->running[index];
+    rt_i32 *to = (rt_i32 *)(m->step_area + m->serving->rules) + (rt_u64)index * m->serving->rule_words;
+    for (rt_u32 i = 0; i < r->n_rules; i++)
+        to[i] = m->token_arena[r->prompt + r->n_prompt + i];
+}
+
 RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u32 limit)
 {
     rt_serving *s = m->serving;
@@ -309,6 +336,21 @@ RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r,
     slot->n_source = r->n_prompt;
     s->n_promised += slot->reserved;
     s->n_active++;
+    if (r->n_rules)
+        rt_slot_take_rules(m, index);
+}
+
+/* Does all that the request says lie in the arena, and is there a place for its rules? */
+RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
+{
+    const rt_serving *s = m->serving;
+    rt_u64 n = (rt_u64)r->n_prompt + r->n_rules;
+    if (n > m->n_arena || r->prompt > m->n_arena - n)
+        return 0;
+    if (!r->n_rules && !r->n_logprobs)
+        return 1;
+    return s->asks != RT_NOWHERE && r->n_rules <= s->rule_words && r->n_logprobs <= RT_LOGPROBS &&
+           (!r->n_logprobs || r->logprobs);
 }
 
 /* Admit in order of arrival until a slot or a page is missing. */
@@ -319,7 +361,7 @@ RT_LARGE_FN void rt_step_admit(rt_machine *m)
     while (rt_ring_ready(m->request_ring)) {
         const rt_request *r = &m->requests[rt_load_relaxed_device(&m->request_ring->read) & m->request_mask];
         rt_u32 limit = rt_request_limit(s, r), index = rt_find_free(m);
-        if (r->n_prompt > m->n_arena || r->prompt > m->n_arena - r->n_prompt)
+        if (!rt_request_fits(m, r))
             limit = 0;
         if (!r->dropped && !limit) {
             if (!rt_tokens_space(m))
@@ -356,6 +398,21 @@ RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
         ((rt_i32 *)(m->step_area + tensor))[i] = value;
 }
 
+/* What one row asks beside the filters: `after` tokens follow its own in what is fed.  Rules are for the row that
+ * draws. */
+RT_FN void rt_put_asks(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 after)
+{
+    const rt_slot *slot = &m->slots[index];
+    const rt_request *r = &m->running[index];
+    rt_i32 *asks = (rt_i32 *)(m->step_area + m->serving->asks) + RT_ASKS * (rt_u64)row;
+    rt_u32 known = slot->position + slot->step_tokens - after, fed = slot->n_fed + slot->step_tokens - after;
+    int draws = fed == slot->n_source;
+    asks[RT_ASK_RULES] = r->n_rules && draws ? (rt_i32)index + 1 : 0;
+    asks[RT_ASK_HISTORY] = (rt_i32)known;
+    asks[RT_ASK_LOGPROBS] = (rt_i32)r->n_logprobs;
+    asks[RT_ASK_TOKEN] = draws ? -1 : m->token_arena[slot->source + fed];
+}
+
 /* One row of logits for token `token` of the step. */
 RT_FN void rt_put_row(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 token)
 {
@@ -379,7 +436,7 @@ RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left
 {
     rt_u32 left = slot->n_source - slot->n_fed;
     rt_u32 n = left < tokens_left ? left : tokens_left;
-    if (flags & RT_ALL_LOGITS) {
+    if (flags & (RT_ALL_LOGITS | RT_ALL_SHARES)) {
         *rows = n < rows_left ? n : rows_left;
         return *rows;
     }
@@ -401,12 +458,17 @@ RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
         rt_put(m, s->tokens, at + i, token);
         rt_put(m, s->positions, at + i, (rt_i32)(slot->position + i));
         rt_put(m, s->slots, at + i, (rt_i32)index);
+        if (m->running[index].n_rules)
+            rt_put(m, s->history, index * s->history_tokens + slot->position + i, token);
     }
     slot->step_tokens = n;
     slot->step_row = s->built_rows;
     slot->step_rows = rows;
-    for (rt_u32 i = 0; i < rows; i++)
+    for (rt_u32 i = 0; i < rows; i++) {
         rt_put_row(m, index, slot->step_row + i, at + n - rows + i);
+        if (s->asks != RT_NOWHERE)
+            rt_put_asks(m, index, slot->step_row + i, rows - 1 - i);
+    }
     s->built_tokens += n;
     s->built_rows += rows;
 }
@@ -436,13 +498,14 @@ RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
     return best;
 }
 
-/* One token and one row of each request that feeds, and no prompt: rows are numbered like tokens. */
+/* One token and one row of each request that feeds, no prompt, no rules: rows are numbered like tokens. */
 RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
 {
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
         if (slot->state == RT_SLOT_FEEDING &&
-            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1))
+            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1 ||
+             m->running[i].n_rules || m->running[i].n_logprobs))
             return 0;
     }
     return 1;

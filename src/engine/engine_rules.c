@@ -1,0 +1,191 @@
+/* engine_rules.c - what a request asks of its tokens beyond the filters, as the record that `sample` reads (op/rules.h).
+ *
+ * Input: checked options; output: words for the machine, none if nothing is asked for.
+ */
+#include <stdlib.h>
+
+#include "engine/engine_request.h"
+#include "op/rules.h"
+
+/* The record that is being made. */
+typedef struct record {
+    int32_t *words; /* [RULES_WORDS] */
+    uint32_t n;
+} record;
+
+static mpk_status add_word(mpk_context *cx, record *to, int32_t word)
+{
+    CHECK(cx, to->n < RULES_WORDS, MPK_ELIMIT,
+          "biases, allowed tokens and bad words take more than the %d words that a request has for them: ask for fewer",
+          RULES_WORDS);
+    to->words[to->n++] = word;
+    return MPK_OK;
+}
+
+static int32_t float_bits(float x)
+{
+    int32_t word;
+    memcpy(&word, &x, sizeof word);
+    return word;
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    int32_t x = ((const mpk_token_bias *)a)->token, y = ((const mpk_token_bias *)b)->token;
+    return x < y ? -1 : x > y;
+}
+
+static mpk_status add_biases(mpk_context *cx, mpk_request *r, record *to)
+{
+    const mpk_request_options *o = &r->options;
+    mpk_token_bias *sorted;
+    NEW(cx, &r->arena, sorted, o->n_biases);
+    if (!o->n_biases)
+        return MPK_OK;
+    memcpy(sorted, o->biases, o->n_biases * sizeof *sorted);
+    qsort(sorted, o->n_biases, sizeof *sorted, compare_ids);
+    for (uint32_t i = 0; i < o->n_biases; i++) {
+        TRY(engine_check_tokens(cx, r->engine, &sorted[i].token, 1));
+        CHECK(cx, !i || sorted[i].token != sorted[i - 1].token, MPK_EARG, "token %d has two biases", sorted[i].token);
+        TRY(add_word(cx, to, sorted[i].token));
+        TRY(add_word(cx, to, float_bits(sorted[i].bias)));
+    }
+    return MPK_OK;
+}
+
+static mpk_status add_ids(mpk_context *cx, const mpk_engine *e, const int32_t *ids, uint32_t n, record *to)
+{
+    TRY(engine_check_tokens(cx, e, ids, n));
+    for (uint32_t i = 0; i < n; i++)
+        TRY(add_word(cx, to, ids[i]));
+    return MPK_OK;
+}
+
+/* The tokens of a text, as one sequence. */
+static mpk_status add_sequence(mpk_context *cx, mpk_request *r, str word, record *to)
+{
+    tokenizer_ids ids = {0};
+    TRY(tokenizer_encode(cx, r->engine->tokens.tokenizer, &r->arena, word.at, word.n, 0, &ids));
+    if (!ids.n)
+        return MPK_OK;
+    CHECK(cx, ids.n < RULES_WORDS, MPK_ELIMIT, "a bad word has %zu tokens", ids.n);
+    TRY(add_word(cx, to, (int32_t)ids.n));
+    return add_ids(cx, r->engine, ids.at, (uint32_t)ids.n, to);
+}
+
+/* Each text as it stands at the beginning and behind a space. */
+static mpk_status add_bad_words(mpk_context *cx, mpk_request *r, record *to)
+{
+    const mpk_request_options *o = &r->options;
+    CHECK(cx, !o->n_bad_words || r->engine->tokens.tokenizer, MPK_EUNSUPPORTED,
+          "bad words need a tokenizer, which this model has not");
+    for (uint32_t i = 0; i < o->n_bad_words; i++) {
+        size_t n = strlen(o->bad_words[i]);
+        char *spaced;
+        NEW(cx, &r->arena, spaced, n + 2);
+        spaced[0] = ' ';
+        memcpy(spaced + 1, o->bad_words[i], n + 1);
+        TRY(add_sequence(cx, r, (str){spaced + 1, n}, to));
+        if (spaced[1] != ' ')
+            TRY(add_sequence(cx, r, (str){spaced, n + 1}, to));
+    }
+    return MPK_OK;
+}
+
+static bool are_rules(const mpk_request_options *o)
+{
+    bool repetition = o->repetition_penalty > 0 && o->repetition_penalty != 1;
+    bool typical = o->typical_p > 0 && o->typical_p < 1;
+    return o->presence_penalty != 0 || o->frequency_penalty != 0 || repetition || o->min_tokens || o->top_n_sigma > 0 ||
+           typical || o->n_biases || o->n_allowed || o->n_bad_words;
+}
+
+static mpk_status add_lists(mpk_context *cx, mpk_request *r, record *to)
+{
+    const mpk_request_options *o = &r->options;
+    const model_config *c = &r->engine->build.model.config;
+    uint32_t n_ends = o->min_tokens && !o->ignore_eos ? c->n_eos_tokens : 0;
+    TRY(add_biases(cx, r, to));
+    TRY(add_ids(cx, r->engine, o->allowed_tokens, o->n_allowed, to));
+    TRY(add_ids(cx, r->engine, c->eos_tokens, n_ends, to));
+    uint32_t before = to->n;
+    TRY(add_bad_words(cx, r, to));
+    to->words[RULES_BIASES] = (int32_t)o->n_biases;
+    to->words[RULES_ALLOWED] = (int32_t)o->n_allowed;
+    to->words[RULES_ENDS] = (int32_t)n_ends;
+    to->words[RULES_BANNED] = (int32_t)(to->n - before);
+    return MPK_OK;
+}
+
+mpk_status engine_make_rules(mpk_context *cx, mpk_request *r, const int32_t **words, uint32_t *n)
+{
+    const mpk_request_options *o = &r->options;
+    record made = {.n = RULES_LISTS};
+    if (!are_rules(o))
+        return MPK_OK;
+    CHECK(cx, o->min_tokens <= r->limit, MPK_EARG, "min_tokens is %u, more than the %u tokens that the answer may have",
+          o->min_tokens, r->limit);
+    NEW(cx, &r->arena, made.words, RULES_WORDS);
+    made.words[RULES_REPETITION] = float_bits(o->repetition_penalty > 0 ? o->repetition_penalty : 1);
+    made.words[RULES_PRESENCE] = float_bits(o->presence_penalty);
+    made.words[RULES_FREQUENCY] = float_bits(o->frequency_penalty);
+    made.words[RULES_SIGMA] = float_bits(o->top_n_sigma);
+    made.words[RULES_TYPICAL] = float_bits(o->typical_p > 0 ? o->typical_p : 1);
+    made.words[RULES_PROMPT] = (int32_t)r->n_prompt;
+    made.words[RULES_LEAST] = (int32_t)o->min_tokens;
+    TRY(add_lists(cx, r, &made));
+    *words = made.words;
+    *n = made.n;
+    return MPK_OK;
+}
+
+/* ---- log probabilities ---- */
+
+uint32_t engine_logprobs(const mpk_request_options *o)
+{
+    return o->logprobs || o->prompt_logprobs ? 1 + o->top_logprobs : 0;
+}
+
+mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r)
+{
+    uint64_t tokens = (uint64_t)r->limit + (r->options.prompt_logprobs ? r->n_prompt : 0);
+    r->n_logprobs = engine_logprobs(&r->options);
+    if (!r->n_logprobs)
+        return MPK_OK;
+    r->shares = host_shares_new(2 * tokens * r->n_logprobs);
+    CHECK(cx, r->shares, MPK_ENOMEM, "out of memory for the log probabilities of %llu tokens",
+          (unsigned long long)tokens);
+    return MPK_OK;
+}
+
+/* The entries of token `index` of those that have log probabilities. */
+static uint32_t copy_logprobs(const mpk_request *r, size_t index, mpk_logprob *out, uint32_t most)
+{
+    uint32_t n = r->n_logprobs < most ? r->n_logprobs : most;
+    const float *from = r->shares->at + 2 * index * r->n_logprobs;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (mpk_logprob){(int32_t)from[2 * i], from[2 * i + 1]};
+    return n;
+}
+
+uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
+{
+    if (!r->options.logprobs)
+        return 0;
+    pthread_mutex_lock(&r->engine->mutex);
+    uint32_t n = token < r->n_tokens
+                     ? copy_logprobs(r, token + (r->options.prompt_logprobs ? r->n_prompt : 0), out, most)
+                     : 0;
+    pthread_mutex_unlock(&r->engine->mutex);
+    return n;
+}
+
+uint32_t mpk_prompt_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
+{
+    if (!r->options.prompt_logprobs || !token || token >= r->n_prompt)
+        return 0;
+    pthread_mutex_lock(&r->engine->mutex);
+    uint32_t n = r->n_tokens ? copy_logprobs(r, token, out, most) : 0;
+    pthread_mutex_unlock(&r->engine->mutex);
+    return n;
+}

@@ -1,0 +1,239 @@
+/* rules.h - what a request asks of its tokens beyond the filters of `sample`: penalties, biases, bans, two more filters.
+ *
+ * A request's rules are one record of 32-bit words in its row of `rules`; the row of `history` holds the tokens of the
+ * request from position 0 on.  The engine writes the record, `sample` and its GPU body (device/task/sample.cuh) read
+ * it.  They change a copy of the row of logits, in this order:
+ *
+ *   biases       x += bias
+ *   repetition   of each token in the history, once: x is divided by the penalty if x > 0, else multiplied with it
+ *   presence     of each token among those generated, once: x -= penalty
+ *   frequency    of each occurrence among those generated: x -= penalty
+ *   allowed      if any is listed: all other tokens are banned (x = -inf)
+ *   ends         banned while fewer than `least` tokens have been generated
+ *   banned       the last token of a sequence is banned where the history ends with what is before it
+ *   sigma        banned if x is more than so many standard deviations below the largest logit
+ *   typical      of the tokens whose surprise is nearest the expected one, the fewest with this share are kept
+ *
+ * The last two are for rows with a temperature.  A value that is off changes nothing.
+ */
+#ifndef OP_RULES_H
+#define OP_RULES_H
+
+#include <math.h>
+#include <string.h>
+
+#include "op/walk.h"
+
+/* Words of a record; lists follow each other from RULES_LISTS on. */
+enum {
+    RULES_REPETITION, /* float bits; off: 1 */
+    RULES_PRESENCE,   /* float bits; off: 0 */
+    RULES_FREQUENCY,  /* float bits; off: 0 */
+    RULES_SIGMA,      /* float bits; off: 0 */
+    RULES_TYPICAL,    /* float bits; off: 1 */
+    RULES_PROMPT,     /* tokens of the prompt: the history behind them was generated */
+    RULES_LEAST,      /* tokens to generate before an end may come */
+    RULES_BIASES,     /* pairs: id, float bits; no id twice */
+    RULES_ALLOWED,    /* ids; 0: all are */
+    RULES_ENDS,       /* ids that end the text */
+    RULES_BANNED,     /* words of the banned sequences, each its length and its ids */
+    RULES_LISTS,
+    RULES_WORDS = 4096 /* of a record at most */
+};
+
+/* What a row asks for, its row of `asks`. */
+enum {
+    ASK_RULES,    /* 1 + the row of rules, history and choice; 0: no rules */
+    ASK_HISTORY,  /* tokens in the history */
+    ASK_LOGPROBS, /* entries of logprobs; 0: none */
+    ASK_TOKEN,    /* the token of the first entry; -1: the one that is drawn */
+    ASKS
+};
+
+/* Entries of logprobs: a token of choice, then the most probable ones. */
+enum { LOGPROBS_TOP = 20, LOGPROBS = 1 + LOGPROBS_TOP };
+
+typedef struct rules {
+    const int32_t *words, *history;
+    int64_t n_history;
+    float *x; /* [n] the row, changed */
+    int64_t n;
+    int32_t *marks; /* [n] of ids; scratch */
+} rules;
+
+/* Do the lists lie within a record of so many words?  A row with a record that is unsound has no rules. */
+static inline bool rules_are_sound(const int32_t *words, int64_t width)
+{
+    int64_t n = RULES_LISTS;
+    for (uint32_t i = RULES_PROMPT; i < RULES_LISTS; i++) {
+        if (words[i] < 0)
+            return false;
+        n += (int64_t)words[i] * (i < RULES_BIASES ? 0 : 1 + (i == RULES_BIASES));
+    }
+    if (n > width)
+        return false;
+    for (int64_t at = n - words[RULES_BANNED]; at < n; at += 1 + (int64_t)words[at])
+        if (words[at] < 1 || words[at] >= n - at)
+            return false;
+    return true;
+}
+
+static inline float rules_float(const rules *r, uint32_t word)
+{
+    float x;
+    memcpy(&x, &r->words[word], sizeof x);
+    return x;
+}
+
+static inline void rules_ban(const rules *r, int32_t id)
+{
+    if (id >= 0 && id < r->n)
+        r->x[id] = -INFINITY;
+}
+
+/* Set a bit of an id's mark; false if it was set, or there is no such id. */
+static inline bool rules_mark(const rules *r, int32_t id, int32_t bit)
+{
+    if (id < 0 || id >= r->n || r->marks[id] & bit)
+        return false;
+    r->marks[id] |= bit;
+    return true;
+}
+
+enum { RULES_SEEN = 1, RULES_MADE = 2, RULES_PERMITTED = 4 };
+
+static inline void rules_penalize(const rules *r)
+{
+    float repetition = rules_float(r, RULES_REPETITION), presence = rules_float(r, RULES_PRESENCE),
+          frequency = rules_float(r, RULES_FREQUENCY);
+    for (int64_t i = 0; i < r->n_history && repetition != 1; i++) {
+        int32_t id = r->history[i];
+        if (rules_mark(r, id, RULES_SEEN))
+            r->x[id] = r->x[id] > 0 ? r->x[id] / repetition : r->x[id] * repetition;
+    }
+    for (int64_t i = r->words[RULES_PROMPT]; i < r->n_history && presence != 0; i++)
+        if (rules_mark(r, r->history[i], RULES_MADE))
+            r->x[r->history[i]] -= presence;
+    for (int64_t i = r->words[RULES_PROMPT]; i < r->n_history && frequency != 0; i++)
+        if (r->history[i] >= 0 && r->history[i] < r->n)
+            r->x[r->history[i]] -= frequency;
+}
+
+/* Ban the last token of each sequence whose other tokens end the history. */
+static inline void rules_ban_sequences(const rules *r, const int32_t *at, const int32_t *end)
+{
+    for (; at < end; at += 1 + at[0]) {
+        int64_t before = at[0] - 1;
+        if (before <= r->n_history &&
+            memcmp(at + 1, r->history + r->n_history - before, (size_t)before * sizeof *at) == 0)
+            rules_ban(r, at[at[0]]);
+    }
+}
+
+/* The lists of the record. */
+static inline void rules_list(const rules *r)
+{
+    const int32_t *w = r->words, *at = w + RULES_LISTS;
+    for (int32_t i = 0; i < w[RULES_BIASES]; i++, at += 2) {
+        float bias;
+        memcpy(&bias, at + 1, sizeof bias);
+        if (at[0] >= 0 && at[0] < r->n)
+            r->x[at[0]] += bias;
+    }
+    rules_penalize(r);
+    for (int32_t i = 0; i < w[RULES_ALLOWED]; i++)
+        rules_mark(r, *at++, RULES_PERMITTED);
+    for (int64_t id = 0; id < r->n && w[RULES_ALLOWED]; id++)
+        if (!(r->marks[id] & RULES_PERMITTED))
+            r->x[id] = -INFINITY;
+    for (int32_t i = 0; i < w[RULES_ENDS]; i++, at++)
+        if (r->n_history - w[RULES_PROMPT] < w[RULES_LEAST])
+            rules_ban(r, *at);
+    rules_ban_sequences(r, at, at + w[RULES_BANNED]);
+}
+
+/* Ban what is more than `sigmas` standard deviations below the largest. */
+static inline void rules_cut_deviation(const rules *r, double largest, double sigmas)
+{
+    double count = 0, sum = 0, squares = 0;
+    for (int64_t i = 0; i < r->n; i++)
+        if (r->x[i] > -INFINITY) {
+            count += 1;
+            sum += (double)r->x[i];
+        }
+    double mean = sum / count;
+    for (int64_t i = 0; i < r->n; i++)
+        if (r->x[i] > -INFINITY)
+            squares += ((double)r->x[i] - mean) * ((double)r->x[i] - mean);
+    double least = largest - sigmas * sqrt(squares / count);
+    for (int64_t i = 0; i < r->n; i++)
+        if ((double)r->x[i] < least)
+            r->x[i] = -INFINITY;
+}
+
+/* How far a token's surprise is from the expected one, as bits that rise with it; banned ones are infinitely far. */
+static inline uint32_t rules_distance(double scaled, double expected)
+{
+    float far = (float)fabs(scaled - expected);
+    uint32_t bits;
+    memcpy(&bits, &far, sizeof bits);
+    return bits;
+}
+
+/* Keep the fewest tokens of typical surprise whose share reaches `share`; equally far ones stay together.  The
+ * distance at which to cut is found by halving: only weights in the half that is looked at are added up. */
+static inline void rules_cut_untypical(const rules *r, double largest, double temperature, double share)
+{
+    uint32_t *far = (uint32_t *)r->marks, low = 0, high = 0x7f800000u;
+    double sum = 0, weighted = 0, below = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        double scaled = ((double)r->x[i] - largest) / temperature, weight = exp(scaled);
+        sum += r->x[i] > -INFINITY ? weight : 0;
+        weighted += r->x[i] > -INFINITY ? weight * scaled : 0;
+    }
+    for (int64_t i = 0; i < r->n; i++)
+        far[i] = r->x[i] > -INFINITY
+                     ? rules_distance(((double)r->x[i] - largest) / temperature, weighted / sum)
+                     : 0x7f800000u;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        double inside = 0;
+        for (int64_t i = 0; i < r->n; i++)
+            if (far[i] >= low && far[i] <= middle)
+                inside += exp(((double)r->x[i] - largest) / temperature);
+        if (below + inside >= share * sum) {
+            high = middle;
+        } else {
+            below += inside;
+            low = middle + 1;
+        }
+    }
+    for (int64_t i = 0; i < r->n; i++)
+        if (far[i] > high)
+            r->x[i] = -INFINITY;
+}
+
+static inline double rules_largest(const rules *r)
+{
+    double largest = -INFINITY;
+    for (int64_t i = 0; i < r->n; i++)
+        largest = (double)r->x[i] > largest ? (double)r->x[i] : largest;
+    return largest;
+}
+
+/* Change the row as the record says. */
+static inline void rules_apply(const rules *r, double temperature)
+{
+    double sigmas = (double)rules_float(r, RULES_SIGMA), typical = (double)rules_float(r, RULES_TYPICAL);
+    memset(r->marks, 0, (size_t)r->n * sizeof *r->marks);
+    rules_list(r);
+    double largest = rules_largest(r);
+    if (!(temperature > 0) || !isfinite(largest))
+        return;
+    if (sigmas > 0)
+        rules_cut_deviation(r, largest, sigmas);
+    if (typical > 0 && typical < 1)
+        rules_cut_untypical(r, largest, temperature, typical);
+}
+
+#endif

@@ -243,8 +243,8 @@ typedef struct mpk_request_options {
     float frequency_penalty;       /* the same for each time that it was generated; 0: off */
     const int32_t *allowed_tokens; /* no others come; n_allowed 0: all may */
     uint32_t n_allowed;
-    uint32_t min_tokens;           /* the model may not end the answer before; 0: off */
-    const char *const *bad_words;  /* texts that do not come, at a beginning or behind a space */
+    uint32_t min_tokens;          /* the model may not end the answer before; 0: off */
+    const char *const *bad_words; /* texts that do not come, at a beginning or behind a space */
     uint32_t n_bad_words;
     float top_n_sigma; /* only tokens whose logit is at most so many standard deviations below the largest; 0: off */
     float typical_p;   /* only the tokens of the most typical surprise that add up to this share; 0 or 1: off */

@@ -34,8 +34,8 @@ class SamplingParams:
     """How an answer is drawn.  temperature 0 takes the likeliest token; 0 turns top_k, min_p and max_tokens off.
 
     logit_bias: what is added to the logits of tokens; allowed_token_ids: no others come; bad_words: texts that do not
-    come; min_tokens: the model may not end the answer before; logprobs, prompt_logprobs: log probabilities of each token
-    of the answer, of the prompt, and of so many of the most probable ones (0: of none).
+    come; min_tokens: the model may not end the answer before; logprobs, prompt_logprobs: log probabilities of each
+    token of the answer, of the prompt, and of so many of the most probable ones (0: of none).
     """
 
     max_tokens: int = 0

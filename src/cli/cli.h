@@ -134,30 +134,29 @@ typedef struct cli_sampling {
     uint32_t min_tokens;
 } cli_sampling;
 
-#define CLI_SAMPLING_ROWS(t, m)                                                                           \
-    CLI_OPTION(t, m.temperature, "temp", CLI_NUMBER, .value = "X",                                        \
-               .help = "temperature; 0: always the most probable token (0)", .most = 100),                \
-        CLI_OPTION(t, m.top_k, "top-k", CLI_WHOLE, .value = "N",                                          \
-                   .help = "only the N most probable tokens; 0: off (0)", .most = 1 << 30),               \
-        CLI_OPTION(t, m.top_p, "top-p", CLI_NUMBER, .value = "X",                                         \
-                   .help = "only the fewest tokens that add up to X; 1: off (1)", .most = 1),             \
-        CLI_OPTION(t, m.min_p, "min-p", CLI_NUMBER, .value = "X",                                         \
-                   .help = "only tokens with X times the best one's probability; 0: off (0)", .most = 1), \
-        CLI_OPTION(t, m.typical_p, "typical-p", CLI_NUMBER, .value = "X",                                 \
-                   .help = "only tokens of typical surprise that add up to X; 1: off (1)", .most = 1),    \
-        CLI_OPTION(t, m.top_n_sigma, "top-n-sigma", CLI_NUMBER, .value = "X",                             \
-                   .help = "only logits within X standard deviations of the best; 0: off (0)",            \
-                   .most = 1000),                                                                         \
-        CLI_OPTION(t, m.repetition_penalty, "repetition-penalty", CLI_NUMBER, .value = "X",               \
-                   .help = "divide logits of tokens that were there by X; 1: off (1)", .most = 1000),     \
-        CLI_OPTION(t, m.presence_penalty, "presence-penalty", CLI_NUMBER, .value = "X",                   \
-                   .help = "less X for tokens of the answer (0)", .least = -1000, .most = 1000),          \
-        CLI_OPTION(t, m.frequency_penalty, "frequency-penalty", CLI_NUMBER, .value = "X",                 \
-                   .help = "less X for each time that they came (0)", .least = -1000, .most = 1000),      \
-        CLI_OPTION(t, m.min_tokens, "min-tokens", CLI_COUNT, .value = "N",                                \
-                   .help = "the model may not end the text before (0)", .most = 1 << 24),                 \
-        CLI_OPTION(t, m.bad_words, "bad-word", CLI_LIST, .value = "TEXT",                                \
-                   .help = "a text that does not come; may be given several times"),                     \
+#define CLI_SAMPLING_ROWS(t, m)                                                                               \
+    CLI_OPTION(t, m.temperature, "temp", CLI_NUMBER, .value = "X",                                            \
+               .help = "temperature; 0: always the most probable token (0)", .most = 100),                    \
+        CLI_OPTION(t, m.top_k, "top-k", CLI_WHOLE, .value = "N",                                              \
+                   .help = "only the N most probable tokens; 0: off (0)", .most = 1 << 30),                   \
+        CLI_OPTION(t, m.top_p, "top-p", CLI_NUMBER, .value = "X",                                             \
+                   .help = "only the fewest tokens that add up to X; 1: off (1)", .most = 1),                 \
+        CLI_OPTION(t, m.min_p, "min-p", CLI_NUMBER, .value = "X",                                             \
+                   .help = "only tokens with X times the best one's probability; 0: off (0)", .most = 1),     \
+        CLI_OPTION(t, m.typical_p, "typical-p", CLI_NUMBER, .value = "X",                                     \
+                   .help = "only tokens of typical surprise that add up to X; 1: off (1)", .most = 1),        \
+        CLI_OPTION(t, m.top_n_sigma, "top-n-sigma", CLI_NUMBER, .value = "X",                                 \
+                   .help = "only logits within X standard deviations of the best; 0: off (0)", .most = 1000), \
+        CLI_OPTION(t, m.repetition_penalty, "repetition-penalty", CLI_NUMBER, .value = "X",                   \
+                   .help = "divide logits of tokens that were there by X; 1: off (1)", .most = 1000),         \
+        CLI_OPTION(t, m.presence_penalty, "presence-penalty", CLI_NUMBER, .value = "X",                       \
+                   .help = "less X for tokens of the answer (0)", .least = -1000, .most = 1000),              \
+        CLI_OPTION(t, m.frequency_penalty, "frequency-penalty", CLI_NUMBER, .value = "X",                     \
+                   .help = "less X for each time that they came (0)", .least = -1000, .most = 1000),          \
+        CLI_OPTION(t, m.min_tokens, "min-tokens", CLI_COUNT, .value = "N",                                    \
+                   .help = "the model may not end the text before (0)", .most = 1 << 24),                     \
+        CLI_OPTION(t, m.bad_words, "bad-word", CLI_LIST, .value = "TEXT",                                     \
+                   .help = "a text that does not come; may be given several times"),                          \
         CLI_OPTION(t, m.seed, "seed", CLI_WHOLE, .value = "N", .help = "of the random draws (0)")
 
 /* ---- options.c ---- */

@@ -27,16 +27,16 @@ typedef struct line_request {
     mpk_request_options options;
     const char *stops[MAX_STOPS];
     arena *arena; /* for lists, until it is submitted */
-    str prompt; /* at NULL: tokens */
+    str prompt;   /* at NULL: tokens */
     size_t n_tokens;
     int32_t *tokens; /* heap */
 } line_request;
 
 /* A line in work. */
 typedef struct job {
-    mpk_request *request; /* NULL: it was refused, see error */
+    mpk_request *request;           /* NULL: it was refused, see error */
     bool logprobs, prompt_logprobs; /* they were asked for */
-    text id;              /* JSON, given back with the answer; empty: none */
+    text id;                        /* JSON, given back with the answer; empty: none */
     char error[ERROR_BYTES];
 } job;
 

@@ -9,7 +9,7 @@ struct mpk_request {
     arena arena;
     mpk_request_options options;
     size_t n_prompt;
-    uint32_t limit; /* tokens of the answer at most */
+    uint32_t limit;      /* tokens of the answer at most */
     uint32_t n_logprobs; /* entries of `shares` for each token; 0: none */
     host_shares *shares; /* first of the prompt, if prompt_logprobs */
     bool is_sequence;

@@ -1,4 +1,5 @@
-/* engine_rules.c - what a request asks of its tokens beyond the filters, as the record that `sample` reads (op/rules.h).
+/* engine_rules.c - what a request asks of its tokens beyond the filters, as the record that `sample` reads
+ * (op/rules.h).
  *
  * Input: checked options; output: words for the machine, none if nothing is asked for.
  */
@@ -173,9 +174,8 @@ uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *o
     if (!r->options.logprobs)
         return 0;
     pthread_mutex_lock(&r->engine->mutex);
-    uint32_t n = token < r->n_tokens
-                     ? copy_logprobs(r, token + (r->options.prompt_logprobs ? r->n_prompt : 0), out, most)
-                     : 0;
+    uint32_t n =
+        token < r->n_tokens ? copy_logprobs(r, token + (r->options.prompt_logprobs ? r->n_prompt : 0), out, most) : 0;
     pthread_mutex_unlock(&r->engine->mutex);
     return n;
 }

@@ -227,7 +227,9 @@ static mpk_status check_request(mpk_context *cx, const host_books *b, const mach
           "this program samples without penalties, biases and log probabilities");
     CHECK(cx, r->n_rules <= s->rule_words || !r->n_rules, MPK_ELIMIT,
           "biases, allowed and banned tokens take %u words, at most %u are possible", r->n_rules, s->rule_words);
-    CHECK(cx, r->n_logprobs <= RT_LOGPROBS && (!r->n_logprobs || (r->logprobs && r->logprobs->n >= logprobs_of(to) && r->max_tokens && !r->host_samples)),
+    CHECK(cx,
+          r->n_logprobs <= RT_LOGPROBS && (!r->n_logprobs || (r->logprobs && r->logprobs->n >= logprobs_of(to) &&
+                                                              r->max_tokens && !r->host_samples)),
           MPK_EARG, "log probabilities of %u tokens, at most %d are possible, or there is no room for them",
           r->n_logprobs, RT_LOGPROBS);
     CHECK(cx, !r->host_samples || (r->logits && s->logits != RT_NOWHERE), MPK_EARG,

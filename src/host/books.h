@@ -67,9 +67,9 @@ typedef struct host_entry {
     uint64_t n_logits;
     rt_u64 lent;
     host_shares *shares; /* NULL: none */
-    bool sent;      /* in the machine's ring, or past it */
-    bool cancelled; /* machine_cancel was called */
-    bool ready;     /* host_samples: its logits were drained, it may be continued */
+    bool sent;           /* in the machine's ring, or past it */
+    bool cancelled;      /* machine_cancel was called */
+    bool ready;          /* host_samples: its logits were drained, it may be continued */
     rt_request request;
 } host_entry;
 

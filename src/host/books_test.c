@@ -59,13 +59,21 @@ static void fake_return(machine *m, rt_u64 at, float *to, uint64_t n)
     f->lent--;
 }
 
+static void fake_peek(machine *m, rt_u64 at, float *to, uint64_t first, uint64_t n)
+{
+    fake *f = (fake *)m;
+    assert_int_equal(at, (rt_u64)(uintptr_t)f->logits);
+    memcpy(to + first, f->logits + first, n * sizeof *to);
+}
+
 static const machine_def plain = {.name = "fake", .ring = fake_ring, .check = fake_check, .wait = fake_wait};
 static const machine_def lending = {.name = "fake",
                                     .ring = fake_ring,
                                     .check = fake_check,
                                     .wait = fake_wait,
                                     .lend_logits = fake_lend,
-                                    .return_logits = fake_return};
+                                    .return_logits = fake_return,
+                                    .peek_logits = fake_peek};
 
 static fake *fake_open(mpk_context *cx, const machine_def *def)
 {
@@ -365,6 +373,50 @@ static void test_lent_logits(void **state)
     fake_close(f);
 }
 
+/* Log probabilities come with their tokens, those of the prompt with the first; rules lie behind the prompt. */
+static void test_lent_logprobs(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    fake *f = fake_open(&cx, &lending);
+    int32_t prompt[3] = {1, 2, 3}, rules[2] = {77, 78};
+    uint64_t id;
+    rt_token t;
+    rt_request r;
+    uint32_t n;
+    host_shares *shares = host_shares_new(2 * 2 * (3 + 2));
+    machine_request wanted = {.tokens = prompt,
+                              .n_tokens = 3,
+                              .max_tokens = 2,
+                              .rules = rules,
+                              .n_rules = 2,
+                              .n_logprobs = 2,
+                              .all_logprobs = true,
+                              .logprobs = shares};
+    check_fails(&cx, MPK_EUNSUPPORTED, "without penalties", machine_submit(&cx, &f->base, &wanted, &id));
+    f->base.books.serving.asks = 0;
+    check_fails(&cx, MPK_ELIMIT, "take 2 words", machine_submit(&cx, &f->base, &wanted, &id));
+    f->base.books.serving.rule_words = 8;
+    wanted.max_tokens = 3;
+    check_fails(&cx, MPK_EARG, "no room for them", machine_submit(&cx, &f->base, &wanted, &id));
+    wanted.max_tokens = 2;
+    check_ok(&cx, machine_submit(&cx, &f->base, &wanted, &id));
+    assert_true(take_request(f, &r));
+    assert_true(r.n_rules == 2 && r.n_logprobs == 2 && r.flags == RT_ALL_SHARES);
+    assert_memory_equal(f->ends.token_arena + r.prompt + 3, rules, sizeof rules);
+    for (int i = 0; i < 20; i++)
+        f->logits[i] = (float)i + 1;
+    assert_true(tell(f, (rt_token){.id = id, .token = 5, .reason = RT_GOING}));
+    check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+    assert_true(shares->at[0] == 1 && shares->at[15] == 16 && shares->at[16] == 0);
+    assert_true(tell(f, (rt_token){.id = id, .token = 6, .index = 1, .reason = RT_LENGTH}));
+    check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+    assert_true(shares->at[19] == 20);
+    assert_int_equal(f->lent, 0);
+    host_shares_drop(shares);
+    fake_close(f);
+}
+
 static void test_waking_and_failing(void **state)
 {
     (void)state;
@@ -394,9 +446,8 @@ static void test_waking_and_failing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_requests),
-        cmocka_unit_test(test_waiting_and_cancelling),
-        cmocka_unit_test(test_lent_logits),
+        cmocka_unit_test(test_many_requests),      cmocka_unit_test(test_waiting_and_cancelling),
+        cmocka_unit_test(test_lent_logits),        cmocka_unit_test(test_lent_logprobs),
         cmocka_unit_test(test_waking_and_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

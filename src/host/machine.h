@@ -57,7 +57,8 @@ typedef struct machine_def {
      * return_logits.  Called with the lock held.  Both NULL: the machine writes to `to` itself. */
     mpk_status (*lend_logits)(mpk_context *cx, machine *m, float *to, uint64_t n, rt_u64 *at);
     void (*return_logits)(machine *m, rt_u64 at, float *to, uint64_t n);
-    /* Copy numbers first .. first + n - 1 of a place that is lent to the same numbers of `to`.  NULL as the two above. */
+    /* Copy numbers first .. first + n - 1 of a place that is lent to the same numbers of `to`.  NULL as the two above.
+     */
     void (*peek_logits)(machine *m, rt_u64 at, float *to, uint64_t first, uint64_t n);
     /* Slots without copies (see machine_make_slots); *out in the arena.  NULL: tensors are written and read.  A target
      * that has them moves them before run_graph, or launches (the last four; see machine_launch_slots). */
@@ -137,13 +138,13 @@ typedef struct machine_request {
     uint64_t seed;
     const int32_t *eos; /* copied; n_eos 0: none ends it */
     uint32_t n_eos;
-    bool host_samples; /* logits are delivered after each feed, and machine_append continues */
-    bool all_logits;   /* with host_samples: of every token fed */
-    float *logits;     /* with host_samples: f32[1 or n_tokens, V]; borrowed until its rt_token is drained */
+    bool host_samples;    /* logits are delivered after each feed, and machine_append continues */
+    bool all_logits;      /* with host_samples: of every token fed */
+    float *logits;        /* with host_samples: f32[1 or n_tokens, V]; borrowed until its rt_token is drained */
     const int32_t *rules; /* copied: a record as op/rules.h has it; NULL: none */
     uint32_t n_rules;
-    uint32_t n_logprobs; /* entries for each token: its own, then the most probable ones; 0: none */
-    bool all_logprobs;   /* also for the tokens of the prompt, from the second on */
+    uint32_t n_logprobs;   /* entries for each token: its own, then the most probable ones; 0: none */
+    bool all_logprobs;     /* also for the tokens of the prompt, from the second on */
     host_shares *logprobs; /* f32[(n_tokens if all_logprobs) + max_tokens, n_logprobs, 2]: id and logarithm of the
                             * share; those of a token are there once its rt_token is drained.  The book holds it too */
 } machine_request;

@@ -250,7 +250,8 @@ static void test_generation_config(void **state)
     assert_true(str_is(m.specials[0].token, "<s>") && str_is(m.specials[1].token, "<end>"));
     assert_string_equal(m.specials[2].name, "unk_token");
     load_close(&m);
-    check_ok(&cx, load_hf_generation_config(&cx, STR("{\"temperature\": 0.6, \"repetition_penalty\": 1.1, \"eos_token_id\": null}"), &m));
+    check_ok(&cx, load_hf_generation_config(
+                      &cx, STR("{\"temperature\": 0.6, \"repetition_penalty\": 1.1, \"eos_token_id\": null}"), &m));
     assert_true(m.suggested.temperature <= 0); /* without do_sample the model is meant to be greedy */
     assert_true(m.suggested.repetition_penalty == 1.1f);
     check_fails(&cx, MPK_EFORMAT, "\"top_k\"", load_hf_generation_config(&cx, STR("{\"top_k\": \"all\"}"), &m));

@@ -20,8 +20,8 @@
  *   logits     f32[R, V] live=rows
  *   next       i32[R] live=rows       the sampled token
  *   logprobs   f32[R, 21, 2] live=rows
- * State: choice f32[B, V], where the logits of a slot with rules are changed.  With greedy_only there are no asks,
- * rules, history, choice and logprobs.  And a pair of tensors for each layer: k_cache.LAYER and v_cache.LAYER, of kv_dtype[n_pages, G, P, K].
+ * State: k_cache.LAYER and v_cache.LAYER of each layer, of kv_dtype[n_pages, G, P, K]; choice f32[B, V], where the
+ * logits of a slot with rules are changed.  With greedy_only there are no asks, rules, history, choice and logprobs.
  */
 #ifndef MODEL_H
 #define MODEL_H

@@ -290,8 +290,7 @@ static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
 static mpk_status add_sample(decoder *d, ir_tensor_id logits)
 {
     const int64_t choice_dims[2] = {d->s->n_slots, d->c->vocab_size};
-    ir_tensor_id out[IR_MAX_OUTPUTS],
-        choice = add_tensor(d, IR_STATE, IR_ALL, "choice", IR_F32, 2, choice_dims);
+    ir_tensor_id out[IR_MAX_OUTPUTS], choice = add_tensor(d, IR_STATE, IR_ALL, "choice", IR_F32, 2, choice_dims);
     TRY(d->status);
     ir_tensor_id in[] = {logits, d->sampling, d->seeds, d->draws, d->asks, d->rules, d->history, choice};
     TRY(ir_add_op_as(d->cx, d->g, op_find(STR("sample")), (str[]){STR("next"), STR("chosen"), STR("logprobs")},

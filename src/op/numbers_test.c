@@ -682,7 +682,8 @@ static void test_logits(void **state)
                "live=rows\ninput %s : f32[5, 4] live=rows\ninput %seed : i64[5] live=rows\ninput %d : i32[5] "
                "live=rows\n%g = gather(%x, %r)\n%h = rms_norm(%g, %n) {eps = 1e-05}\n%l1 = linear(%h, %w)\n"
                "input %a : i32[5, 4] live=rows\ninput %u : i32[1, 11]\ninput %y : i32[1, 1]\nstate %c : f32[1, 1003]\n"
-               "%t1, %c1, %p1 = sample(%l1, %s, %seed, %d, %a, %u, %y, %c)\n%l2, %peaks = logits(%x, %w, %n, %r) {eps = 1e-05}\n"
+               "%t1, %c1, %p1 = sample(%l1, %s, %seed, %d, %a, %u, %y, %c)\n%l2, %peaks = logits(%x, %w, %n, %r) {eps "
+               "= 1e-05}\n"
                "%t2, %c2, %p2 = sample(%l2, %s, %seed, %d, %a, %u, %y, %c1, %peaks)\n");
     memcpy(data_of(&b, "r"), (int32_t[]){6, 0, 99, 3, 3}, 20);
     memset(data_of(&b, "s"), 0, 80);

@@ -1,4 +1,5 @@
-/* rules.h - what a request asks of its tokens beyond the filters of `sample`: penalties, biases, bans, two more filters.
+/* rules.h - what a request asks of its tokens beyond the filters of `sample`: penalties, biases, bans, two more
+ * filters.
  *
  * A request's rules are one record of 32-bit words in its row of `rules`; the row of `history` holds the tokens of the
  * request from position 0 on.  The engine writes the record, `sample` and its GPU body (device/task/sample.cuh) read
@@ -192,9 +193,8 @@ static inline void rules_cut_untypical(const rules *r, double largest, double te
         weighted += r->x[i] > -INFINITY ? weight * scaled : 0;
     }
     for (int64_t i = 0; i < r->n; i++)
-        far[i] = r->x[i] > -INFINITY
-                     ? rules_distance(((double)r->x[i] - largest) / temperature, weighted / sum)
-                     : 0x7f800000u;
+        far[i] = r->x[i] > -INFINITY ? rules_distance(((double)r->x[i] - largest) / temperature, weighted / sum)
+                                     : 0x7f800000u;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         double inside = 0;

@@ -57,8 +57,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     out[TOKEN] = (ir_tensor){.dtype = IR_I32, .live = x->live, .rank = 1, .dims = {x->dims[0]}, .shares = IR_NONE};
     shape_like(shape_input(g, op, CHOICE), &out[CHOSEN]);
     out[CHOSEN].shares = op->in[CHOICE];
-    out[SHARES] = (ir_tensor){
-        .dtype = IR_F32, .live = x->live, .rank = 3, .dims = {x->dims[0], LOGPROBS, 2}, .shares = IR_NONE};
+    out[SHARES] =
+        (ir_tensor){.dtype = IR_F32, .live = x->live, .rank = 3, .dims = {x->dims[0], LOGPROBS, 2}, .shares = IR_NONE};
     return MPK_OK;
 }
 
@@ -270,8 +270,7 @@ static void choose(const op_call *call, int64_t r, int32_t *ids)
         asks[i] = (int32_t)walk_load_int(&in[ASKED], r * in[ASKED].stride[0] + i * in[ASKED].stride[1]);
     uint64_t seed = (uint64_t)walk_load_int(&in[SEEDS], r * in[SEEDS].stride[0]);
     uint64_t number = (uint64_t)walk_load_int(&in[DRAWS], r * in[DRAWS].stride[0]);
-    int64_t best =
-        in[PEAKS].data ? peaks_largest(&in[PEAKS], r) : largest_in_row(&in[X], c.offset, 0, in[X].dims[1]);
+    int64_t best = in[PEAKS].data ? peaks_largest(&in[PEAKS], r) : largest_in_row(&in[X], c.offset, 0, in[X].dims[1]);
     bool changed = choose_row(call, r, asks, (double)sampling[TEMPERATURE], &c);
     int32_t token = draw(&c, changed ? largest_in_row(c.x, c.offset, 0, in[X].dims[1]) : best, sampling, seed, number);
     ((int32_t *)out->data)[r * out->stride[0]] = token;
@@ -352,19 +351,19 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand in[] = {
-    {"logits", 0},  {"sampling", 0}, {"seeds", 0},  {"draws", 0},           {"asks", 0},
-    {"rules", 0}, {"history", 0},  {"choice", 0}, {"peaks", OP_OPTIONAL},
+    {"logits", 0}, {"sampling", 0}, {"seeds", 0},  {"draws", 0},           {"asks", 0},
+    {"rules", 0},  {"history", 0},  {"choice", 0}, {"peaks", OP_OPTIONAL},
 };
 static const op_operand out[] = {{"token", 0}, {"choice", 0}, {"logprobs", 0}};
 
-#define ROWS(rows, logits)                                                                                \
-    "input %x : " logits " live=rows\ninput %s : f32[" rows ", 4] live=rows\ninput %seed : i64[" rows     \
+#define ROWS(rows, logits)                                                                            \
+    "input %x : " logits " live=rows\ninput %s : f32[" rows ", 4] live=rows\ninput %seed : i64[" rows \
     "] live=rows\ninput %draw : i32[" rows "] live=rows\ninput %a : i32[" rows ", 4] live=rows\n"
-#define CASE(rows, columns, dtype, words)                                                                        \
-    {                                                                                                            \
-        ROWS(rows, dtype "[" rows ", " columns "]")                                                              \
-        "input %r : i32[" rows ", " words "]\ninput %h : i32[" rows ", 40]\nstate %c : f32[" rows ", " columns     \
-        "]\n%t, %choice, %p = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n"                                    \
+#define CASE(rows, columns, dtype, words)                                                                      \
+    {                                                                                                          \
+        ROWS(rows, dtype "[" rows ", " columns "]")                                                            \
+        "input %r : i32[" rows ", " words "]\ninput %h : i32[" rows ", 40]\nstate %c : f32[" rows ", " columns \
+        "]\n%t, %choice, %p = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n"                                  \
     }
 static const op_case cases[] = {
     CASE("1", "1003", "f32", "64"),

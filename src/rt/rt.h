@@ -192,10 +192,10 @@ typedef struct rt_request {
     rt_u32 n_eos; /* 0: never stop for a token */
     float temperature, top_k, top_p, min_p;
     rt_i32 eos[RT_MAX_EOS];
-    rt_u32 dropped;     /* the machine's: cancelled while it waited */
-    rt_u32 n_rules;     /* words of the record of rules, which lies behind the prompt in the token arena; 0: none */
-    rt_u64 logprobs;    /* n_logprobs: address of f32[tokens, n_logprobs, 2], of generated tokens or of all */
-    rt_u32 n_logprobs;  /* entries for each token, at most RT_LOGPROBS; 0: none */
+    rt_u32 dropped;    /* the machine's: cancelled while it waited */
+    rt_u32 n_rules;    /* words of the record of rules, which lies behind the prompt in the token arena; 0: none */
+    rt_u64 logprobs;   /* n_logprobs: address of f32[tokens, n_logprobs, 2], of generated tokens or of all */
+    rt_u32 n_logprobs; /* entries for each token, at most RT_LOGPROBS; 0: none */
     rt_u32 reserved;
 } rt_request;
 

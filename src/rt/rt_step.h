@@ -504,8 +504,8 @@ RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
         if (slot->state == RT_SLOT_FEEDING &&
-            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1 ||
-             m->running[i].n_rules || m->running[i].n_logprobs))
+            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1 || m->running[i].n_rules ||
+             m->running[i].n_logprobs))
             return 0;
     }
     return 1;

@@ -529,7 +529,7 @@ static mpk_status put_step(mpk_context *cx, const unit *u, model_bed *bed, const
     int32_t tokens[32] = {0}, positions[32] = {0}, slots[32] = {0}, rows[32] = {0}, draws[32] = {0}, pages[4 * 8];
     int64_t seeds[32] = {0};
     float sampling[32 * 4] = {0};
-    int32_t asks[32 * 4] = {0};
+    int32_t asks[32 * 5] = {0};
     for (uint32_t i = 0; i < s->n; i++) {
         tokens[i] = (int32_t)(rng_u64(seed, s->first + i) % 1003);
         positions[i] = (int32_t)(s->first + i);

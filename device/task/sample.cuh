@@ -32,7 +32,7 @@ enum {
     RULES_BANNED,
     RULES_LISTS
 };
-enum { ASK_RULES, ASK_HISTORY, ASK_LOGPROBS, ASK_TOKEN, ASKS, LOGPROBS = 21 };
+enum { ASK_RULES, ASK_FROM, ASK_HISTORY, ASK_LOGPROBS, ASK_TOKEN, ASKS, LOGPROBS = 21 };
 /* Scratch behind that of the reductions. */
 enum {
     SAMPLE_RANKS = MPK_REDUCE_BYTES,                   /* rt_u64[SAMPLE_BLOCK] */
@@ -562,10 +562,11 @@ MPK_FN bool sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 
                           const sample_row &r, rules_row *out)
 {
     rt_i64 row = asks[ASK_RULES] - 1;
-    if (row < 0 || row >= v.rules.dims[0] || asks[ASK_HISTORY] < 0 || asks[ASK_HISTORY] > v.history.dims[1])
+    if (row < 0 || row >= v.rules.dims[0] || asks[ASK_HISTORY] < 0 || asks[ASK_FROM] < 0 ||
+        asks[ASK_FROM] > v.history.dims[0] - asks[ASK_HISTORY])
         return false;
     rules_row made = {(const rt_i32 *)mpk_data(t, v.rules) + row * v.rules.stride[0],
-                      (const rt_i32 *)mpk_data(t, v.history) + row * v.history.stride[0], asks[ASK_HISTORY],
+                      (const rt_i32 *)mpk_data(t, v.history) + asks[ASK_FROM], asks[ASK_HISTORY],
                       (float *)mpk_data(t, v.choice) + row * v.choice.stride[0], r.x->dims[1]};
     if (!rules_are_sound(made.g_words, v.rules.dims[1]))
         return false;
@@ -590,10 +591,10 @@ MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view
         sample_row r = {&logits, mpk_data(t, logits), row * logits.stride[0], 0, 1, -1, 0, 0};
         float how[4];
         rt_i32 asks[ASKS];
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 4; i++)
             how[i] = mpk_get(sampling, g_sampling, row * sampling.stride[0] + i * sampling.stride[1]);
+        for (int i = 0; i < ASKS; i++)
             asks[i] = (rt_i32)mpk_get_int(asked, g_asked, row * asked.stride[0] + i * asked.stride[1]);
-        }
         float uniform = sample_uniform((rt_u64)mpk_get_int(seeds, g_seeds, row * seeds.stride[0]),
                                        (rt_u64)mpk_get_int(draws, g_draws, row * draws.stride[0]));
         rt_i64 best = sample_best(t, logits, peaks, row), from = best;

@@ -123,7 +123,10 @@ static void print_numbers(uint32_t n, const int64_t *numbers, text *out)
 
 enum { MOST_ROWS = 1 << 20 }; /* more than any step has */
 
-static void print_view(const ir_tensor *t, uint32_t operand, bool any_rows, text *out)
+/* Which operands may have any number of rows: those that are partly alive, or all. */
+enum { ROWS_AS_THEY_ARE, ANY_LIVE_ROWS, ANY_ROWS };
+
+static void print_view(const ir_tensor *t, uint32_t operand, int any_rows, text *out)
 {
     int64_t dims[IR_MAX_RANK];
     if (!t) {
@@ -131,7 +134,7 @@ static void print_view(const ir_tensor *t, uint32_t operand, bool any_rows, text
         return;
     }
     memcpy(dims, t->dims, sizeof dims);
-    if (any_rows && t->live != IR_ALL)
+    if (any_rows == ANY_ROWS || (any_rows == ANY_LIVE_ROWS && t->live != IR_ALL))
         dims[0] = MOST_ROWS;
     text_print(out, " = {%u, %s, %s, %u, ", operand, dtype_names[t->dtype], live_names[t->live], t->rank);
     print_numbers(t->rank, dims, out);
@@ -140,7 +143,7 @@ static void print_view(const ir_tensor *t, uint32_t operand, bool any_rows, text
     text_print(out, "};\n");
 }
 
-static void print_head(const gen_call *c, uint32_t n, bool any_rows, text *out)
+static void print_head(const gen_call *c, uint32_t n, int any_rows, text *out)
 {
     const op_def *def = c->op->def;
     text_print(out, "static __device__ __noinline__ void body_%u(const mpk_task &t)\n{\n", n);
@@ -158,12 +161,17 @@ static void print_head(const gen_call *c, uint32_t n, bool any_rows, text *out)
 
 void gen_print_head(const gen_call *c, uint32_t n, text *out)
 {
-    print_head(c, n, false, out);
+    print_head(c, n, ROWS_AS_THEY_ARE, out);
 }
 
 void gen_print_head_of_rows(const gen_call *c, uint32_t n, text *out)
 {
-    print_head(c, n, true, out);
+    print_head(c, n, ANY_LIVE_ROWS, out);
+}
+
+void gen_print_head_of_slots(const gen_call *c, uint32_t n, text *out)
+{
+    print_head(c, n, ANY_ROWS, out);
 }
 
 void gen_print_call(const gen_call *c, const char *function, text *out)

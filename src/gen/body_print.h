@@ -23,6 +23,8 @@ uint32_t gen_scratch_reduce(const gen_call *c);
 void gen_print_head(const gen_call *c, uint32_t n, text *out);
 /* The same for a body that learns from its box alone which rows there are: graphs of different T share it. */
 void gen_print_head_of_rows(const gen_call *c, uint32_t n, text *out);
+/* The same where that holds of all operands: programs for any number of requests share it. */
+void gen_print_head_of_slots(const gen_call *c, uint32_t n, text *out);
 /* "    function(t, in_x, in_weight, out_y": what follows is the record's. */
 void gen_print_call(const gen_call *c, const char *function, text *out);
 /* The whole instance: head, one call with attributes of the operator behind the operands, end.  what: two letters for

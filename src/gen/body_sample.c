@@ -4,7 +4,7 @@
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
-    gen_print_head_of_rows(c, n, out);
+    gen_print_head_of_slots(c, n, out);
     gen_print_call(c, "sample_run", out);
     text_print(out, ");\n}\n");
     return MPK_OK;

@@ -42,7 +42,7 @@ static void find_tensors(const program_image *image, uint32_t graph, rt_serving 
     s->next = find_step(image, graph, "next", IR_I32, 1, R, 0);
     s->asks = find_step(image, graph, "asks", IR_I32, 2, R, RT_ASKS);
     s->rules = find_step(image, graph, "rules", IR_I32, 2, -1, -1);
-    s->history = find_step(image, graph, "history", IR_I32, 2, -1, -1);
+    s->history = find_step(image, graph, "history", IR_I32, 1, -1, 0);
     s->shares = find_step(image, graph, "logprobs", IR_F32, 3, R, RT_LOGPROBS);
     if (s->rules == RT_NOWHERE || s->history == RT_NOWHERE || s->shares == RT_NOWHERE)
         s->asks = RT_NOWHERE;
@@ -74,8 +74,8 @@ static void find_sizes(const program_image *image, rt_serving *s)
     s->n_free = s->n_pages;
     if (s->asks != RT_NOWHERE) {
         s->rule_words = (rt_u32)dim_of(ir, "rules", 1);
-        s->history_tokens = (rt_u32)dim_of(ir, "history", 1);
-        if (dim_of(ir, "rules", 0) < s->n_slots || dim_of(ir, "history", 0) < s->n_slots)
+        s->history_tokens = (rt_u32)(dim_of(ir, "history", 0) / s->n_slots);
+        if (dim_of(ir, "rules", 0) < s->n_slots)
             s->asks = RT_NOWHERE;
     }
 }

@@ -263,10 +263,10 @@ static ir_tensor_id add_begin(decoder *d)
     d->seeds = add_tensor(d, IR_INPUT, IR_ROWS, "seeds", IR_I64, 1, rows);
     d->draws = add_tensor(d, IR_INPUT, IR_ROWS, "draws", IR_I32, 1, rows);
     if (!s->greedy_only) {
-        d->asks = add_tensor(d, IR_INPUT, IR_ROWS, "asks", IR_I32, 2, four);
+        d->asks = add_tensor(d, IR_INPUT, IR_ROWS, "asks", IR_I32, 2, (int64_t[]){s->n_rows, ASKS});
         d->rules = add_tensor(d, IR_INPUT, IR_ALL, "rules", IR_I32, 2, (int64_t[]){s->n_slots, RULES_WORDS});
-        d->history = add_tensor(d, IR_INPUT, IR_ALL, "history", IR_I32, 2,
-                                (int64_t[]){s->n_slots, (int64_t)s->max_pages_per_slot * s->page_tokens});
+        d->history = add_tensor(d, IR_INPUT, IR_ALL, "history", IR_I32, 1,
+                                (int64_t[]){(int64_t)s->n_slots * s->max_pages_per_slot * s->page_tokens});
     }
     d->embedding = add_weight(d, "model.embed_tokens.weight", 2, d->c->vocab_size, d->c->hidden_size);
     ir_tensor_id x = add_op(d, "embedding", "embedding", 2, (ir_tensor_id[]){d->tokens, d->embedding},

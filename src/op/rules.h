@@ -1,7 +1,7 @@
 /* rules.h - what a request asks of its tokens beyond the filters of `sample`: penalties, biases, bans, two more
  * filters.
  *
- * A request's rules are one record of 32-bit words in its row of `rules`; the row of `history` holds the tokens of the
+ * A request's rules are one record of 32-bit words in its row of `rules`; a part of `history` holds the tokens of the
  * request from position 0 on.  The engine writes the record, `sample` and its GPU body (device/task/sample.cuh) read
  * it.  They change a copy of the row of logits, in this order:
  *
@@ -44,8 +44,9 @@ enum {
 
 /* What a row asks for, its row of `asks`. */
 enum {
-    ASK_RULES,    /* 1 + the row of rules, history and choice; 0: no rules */
-    ASK_HISTORY,  /* tokens in the history */
+    ASK_RULES,    /* 1 + the row of rules and choice; 0: no rules */
+    ASK_FROM,     /* where in `history` the request's tokens begin */
+    ASK_HISTORY,  /* how many there are */
     ASK_LOGPROBS, /* entries of logprobs; 0: none */
     ASK_TOKEN,    /* the token of the first entry; -1: the one that is drawn */
     ASKS

@@ -7,8 +7,8 @@
  * largest weight.  The draw number draws[r] of stream seeds[r] is a uniform number; the token is where the sum of kept
  * weights passes it.
  *
- * asks i32[R, 4] says what else a row wants (rules.h).  Rules: the row draws from a copy of its logits in choice f32[B,
- * V], changed as rules i32[B, W] and history i32[B, C] say; rows of one step have different rows there.  Log
+ * asks i32[R, 5] says what else a row wants (rules.h).  Rules: the row draws from a copy of its logits in choice f32[B,
+ * V], changed as rules i32[B, W] and history i32[N] say; rows of one step have different rows there.  Log
  * probabilities: f32[R, 21, 2], pairs of id and logarithm of the share that softmax gives it in the row as the model
  * made it: first of the token that is drawn or asked for, then of the most probable ones in falling order; what is not
  * asked for is 0.  A row that asks for neither reads no more than its row of asks.
@@ -33,7 +33,7 @@ static mpk_status check_rules(mpk_context *cx, const ir_graph *g, const ir_op *o
     const ir_tensor *x = shape_input(g, op, X), *words = shape_input(g, op, RULES);
     TRY(shape_expect(cx, g, op, ASKED, SHAPE_I32, 2, (int64_t[]){x->dims[0], ASKS}));
     TRY(shape_expect(cx, g, op, RULES, SHAPE_I32, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
-    TRY(shape_expect(cx, g, op, HISTORY, SHAPE_I32, 2, (int64_t[]){words->dims[0], SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, HISTORY, SHAPE_I32, 1, (int64_t[]){SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, CHOICE, 1 << IR_F32, 2, (int64_t[]){words->dims[0], x->dims[1]}));
     CHECK(cx, words->dims[1] >= RULES_LISTS, MPK_ESHAPE, "sample: rules have %lld words, expected %d or more",
           (long long)words->dims[1], RULES_LISTS);
@@ -222,11 +222,12 @@ static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS],
     const op_view *x = &call->in[X], *words = &call->in[RULES], *choice = &call->out[CHOSEN];
     int64_t row = asks[ASK_RULES] - 1;
     const int32_t *record = (const int32_t *)words->data + row * words->stride[0];
-    int64_t n = asks[ASK_HISTORY], most = call->in[HISTORY].dims[1];
-    if (row < 0 || row >= words->dims[0] || n < 0 || n > most || !rules_are_sound(record, words->dims[1]))
+    int64_t n = asks[ASK_HISTORY], from = asks[ASK_FROM], most = call->in[HISTORY].dims[0];
+    if (row < 0 || row >= words->dims[0] || n < 0 || from < 0 || from > most - n ||
+        !rules_are_sound(record, words->dims[1]))
         return false;
     rules made = {.words = record,
-                  .history = (const int32_t *)call->in[HISTORY].data + row * call->in[HISTORY].stride[0],
+                  .history = (const int32_t *)call->in[HISTORY].data + from,
                   .n_history = n,
                   .x = (float *)choice->data + row * choice->stride[0],
                   .n = x->dims[1],
@@ -313,12 +314,12 @@ static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *w
 static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, int32_t *data)
 {
     const ir_tensor *t = shape_input(g, op, input);
-    int64_t columns = shape_input(g, op, X)->dims[1], width = t->dims[1];
+    int64_t columns = shape_input(g, op, X)->dims[1], width = input == HISTORY ? 1 : t->dims[1];
     for (int64_t i = 0; i < t->dims[0]; i++) {
         uint64_t bits = rng_u64(seed, (uint64_t)i);
         int32_t asks[ASKS] = {bits & 1 && i < shape_input(g, op, RULES)->dims[0] ? (int32_t)i + 1 : 0,
-                              5 + (int32_t)(bits >> 1 & 15), bits & 32 ? (int32_t)(bits >> 6) & 15 : 0,
-                              bits & 1024 ? 3 : -1};
+                              (int32_t)(bits >> 20 & 15), 5 + (int32_t)(bits >> 1 & 15),
+                              bits & 32 ? (int32_t)(bits >> 6) & 15 : 0, bits & 1024 ? 3 : -1};
         if (input == RULES)
             fill_rules(width, columns, seed + (uint64_t)i, data + i * width);
         for (int64_t k = 0; k < width && input != RULES; k++)
@@ -358,18 +359,18 @@ static const op_operand out[] = {{"token", 0}, {"choice", 0}, {"logprobs", 0}};
 
 #define ROWS(rows, logits)                                                                            \
     "input %x : " logits " live=rows\ninput %s : f32[" rows ", 4] live=rows\ninput %seed : i64[" rows \
-    "] live=rows\ninput %draw : i32[" rows "] live=rows\ninput %a : i32[" rows ", 4] live=rows\n"
-#define CASE(rows, columns, dtype, words)                                                                      \
-    {                                                                                                          \
-        ROWS(rows, dtype "[" rows ", " columns "]")                                                            \
-        "input %r : i32[" rows ", " words "]\ninput %h : i32[" rows ", 40]\nstate %c : f32[" rows ", " columns \
-        "]\n%t, %choice, %p = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n"                                  \
+    "] live=rows\ninput %draw : i32[" rows "] live=rows\ninput %a : i32[" rows ", 5] live=rows\n"
+#define CASE(rows, columns, dtype, words)                                                            \
+    {                                                                                                \
+        ROWS(rows, dtype "[" rows ", " columns "]")                                                  \
+        "input %r : i32[" rows ", " words "]\ninput %h : i32[40]\nstate %c : f32[" rows ", " columns \
+        "]\n%t, %choice, %p = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n"                        \
     }
 static const op_case cases[] = {
     CASE("1", "1003", "f32", "64"),
     CASE("7", "1003", "f32", "64"),
     CASE("16", "49", "bf16", "30"),
-    {ROWS("5", "f32[5, 300]") "input %r : i32[3, 64]\ninput %h : i32[3, 40]\nstate %c : f32[3, 300]\n"
+    {ROWS("5", "f32[5, 300]") "input %r : i32[3, 64]\ninput %h : i32[40]\nstate %c : f32[3, 300]\n"
                               "input %p : f32[5, 5, 2] live=rows\n"
                               "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c, %p)\n"}};
 

@@ -178,7 +178,7 @@ enum {
 };
 
 /* What a row of logits asks of `sample` beside the filters (op/rules.h, the same order). */
-enum { RT_ASK_RULES, RT_ASK_HISTORY, RT_ASK_LOGPROBS, RT_ASK_TOKEN, RT_ASKS, RT_LOGPROBS = 21 };
+enum { RT_ASK_RULES, RT_ASK_FROM, RT_ASK_HISTORY, RT_ASK_LOGPROBS, RT_ASK_TOKEN, RT_ASKS, RT_LOGPROBS = 21 };
 
 /* Host -> machine: a request.  Law: each one accepted gets exactly one rt_token whose reason is not RT_GOING. */
 typedef struct rt_request {

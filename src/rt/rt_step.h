@@ -408,6 +408,7 @@ RT_FN void rt_put_asks(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 aft
     rt_u32 known = slot->position + slot->step_tokens - after, fed = slot->n_fed + slot->step_tokens - after;
     int draws = fed == slot->n_source;
     asks[RT_ASK_RULES] = r->n_rules && draws ? (rt_i32)index + 1 : 0;
+    asks[RT_ASK_FROM] = (rt_i32)(index * m->serving->history_tokens);
     asks[RT_ASK_HISTORY] = (rt_i32)known;
     asks[RT_ASK_LOGPROBS] = (rt_i32)r->n_logprobs;
     asks[RT_ASK_TOKEN] = draws ? -1 : m->token_arena[slot->source + fed];

@@ -23,7 +23,14 @@ if(NOT MPK_PYTHON)
   pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd>=0.9.75)
   file(GLOB net_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/net/*.c)
   list(FILTER net_sources EXCLUDE REGEX "_(test|fuzz)\\.c$")
-  add_library(mpk_net OBJECT ${net_sources})
+  set(page ${CMAKE_BINARY_DIR}/generated/net_page_text.c)
+  add_custom_command(
+    OUTPUT ${page}
+    COMMAND ${CMAKE_COMMAND} -DINPUT=${CMAKE_SOURCE_DIR}/src/net/page.html -DOUTPUT=${page}
+            -P ${CMAKE_SOURCE_DIR}/cmake/page.cmake
+    DEPENDS ${CMAKE_SOURCE_DIR}/src/net/page.html ${CMAKE_SOURCE_DIR}/cmake/page.cmake
+    VERBATIM)
+  add_library(mpk_net OBJECT ${net_sources} ${page})
   target_include_directories(mpk_net PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(mpk_net PUBLIC mpk_libraries PkgConfig::MICROHTTPD)
   file(GLOB cli_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cli/*.c)

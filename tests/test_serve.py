@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -38,7 +39,7 @@ class Server:
         self.reader = threading.Thread(target=lambda: self.errors.extend(self.process.stderr))
         self.reader.start()
         self.lines = self.process.stdout.readline()
-        found = re.fullmatch(r"mpk: serving (.*) on http://(.*):(\d+) \(CPU, \d+ threads?; context \d+, \d+ requests "
+        found = re.fullmatch(r"mpk: serving (.*) on https?://(.*):(\d+) \(CPU, \d+ threads?; context \d+, \d+ requests "
                              r"at a time\)\n", self.lines)
         assert found, self.finish()
         self.name, self.host, self.port = found[1], found[2].strip("[]"), int(found[3])
@@ -98,7 +99,7 @@ class Server:
         return [json.loads(e[6:]) for e in events]
 
     def metric(self, name):
-        return float(re.search(rf"^{name} (\S+)$", self.ask("GET", "/metrics")[2], re.M)[1])
+        return float(re.search(rf"^{re.escape(name)} (\S+)$", self.ask("GET", "/metrics")[2], re.M)[1])
 
     def wait_metric(self, name, value):
         end = time.monotonic() + WAIT
@@ -106,8 +107,15 @@ class Server:
             assert time.monotonic() < end, f"{name} is {self.metric(name)}, not {value}"
             time.sleep(0.02)
 
-    def client(self, **more):
-        return openai.OpenAI(base_url=f"http://{self.host}:{self.port}/v1", api_key="none", max_retries=0, **more)
+    def wait_error(self, words):
+        """Until a line with these words is in the log."""
+        end = time.monotonic() + WAIT
+        while not any(words in line for line in self.errors):
+            assert time.monotonic() < end, self.errors
+            time.sleep(0.02)
+
+    def client(self, scheme="http", **more):
+        return openai.OpenAI(base_url=f"{scheme}://{self.host}:{self.port}/v1", api_key="none", max_retries=0, **more)
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +156,11 @@ def test_facts(server):
     assert server.ask("GET", "/v1/models/tiny")[2] == models["data"][0]
     assert server.ask("GET", "/v1/models/other")[0] == 404
     assert server.ask("HEAD", "/health")[0::2] == (200, "")
+    props = server.ask("GET", "/props")[2]
+    assert props["total_slots"] == 16 and props["default_generation_settings"]["n_ctx"] == 256
+    assert props["default_generation_settings"]["params"]["temperature"] == 1
+    slots = server.ask("GET", "/slots")[2]
+    assert len(slots) == 16 and slots[3] == {"id": 3, "n_ctx": 256, "is_processing": False}
 
 
 def test_metrics(server):
@@ -158,13 +171,50 @@ def test_metrics(server):
     text = server.ask("GET", "/metrics")[2]
     assert server.metric("mpk_generated_tokens_total") == before + 5
     assert re.search(r'^mpk_http_requests_total\{endpoint="/v1/completions",status="200"\} \d+$', text, re.M)
-    for name in ("time_to_first_token", "time_per_output_token", "request_duration"):
+    for name in ("time_to_first_token", "time_per_output_token", "request_duration", "inter_token", "decode"):
         buckets = [int(n) for n in re.findall(rf'^mpk_{name}_seconds_bucket\{{le="[^"]+"\}} (\d+)$', text, re.M)]
         assert buckets == sorted(buckets) and len(buckets) > 10
         assert buckets[-1] == server.metric(f"mpk_{name}_seconds_count") > 0
-        assert server.metric(f"mpk_{name}_seconds_sum") > 0 or name == "time_per_output_token"  # they may come at once
+        may_be_0 = ("time_per_output_token", "inter_token", "decode")  # tokens may come at once
+        assert server.metric(f"mpk_{name}_seconds_sum") > 0 or name in may_be_0
     for line in text.splitlines():
         assert re.fullmatch(r"# (HELP|TYPE) \w+ .*|[a-z_]+(\{.*\})? \S+", line), line
+
+
+def test_metrics_of_what_runs(busy):
+    gaps = busy.metric("mpk_inter_token_seconds_count")
+    busy.complete(max_tokens=9)
+    assert busy.metric("mpk_inter_token_seconds_count") == gaps + 8
+    ended = busy.metric('mpk_answers_total{reason="abort"}')
+    n_prompt = len(busy.post("/tokenize", {"prompt": "in the"})["tokens"])
+    assert busy.metric("mpk_kv_tokens_used") == 0 and busy.metric("mpk_kv_tokens") >= 1 << 21
+    generated = busy.metric("mpk_generated_tokens_total")
+    c = begin(busy, True)
+    busy.wait_metric("mpk_requests_running", 1)
+    assert busy.metric("mpk_kv_tokens_used") > n_prompt and busy.metric("mpk_kv_usage_ratio") > 0
+    assert busy.ask("GET", "/slots")[2][0]["is_processing"]
+    assert busy.metric("mpk_generated_tokens_total") > generated  # counted as they come
+    c.close()
+    busy.wait_metric("mpk_requests_running", 0)
+    assert busy.metric("mpk_kv_tokens_used") == 0
+    assert busy.metric('mpk_answers_total{reason="abort"}') == ended + 1
+
+
+def test_metrics_under_the_names_of_vllm(model):
+    with Server(model, "--metrics-names=vllm", "--model-name", 'a"b') as s:
+        s.complete(max_tokens=5)
+        text = s.ask("GET", "/metrics")[2]
+        label = 'model_name="a\\"b"'
+        assert f'vllm:generation_tokens_total{{{label}}} 5\n' in text and "\nmpk_generated_tokens_total 5\n" in text
+        assert f'vllm:request_success_total{{{label},finished_reason="length"}} 1\n' in text
+        assert f'vllm:inter_token_latency_seconds_bucket{{{label},le="+Inf"}} 4\n' in text
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total",
+                     "time_to_first_token_seconds_count", "request_decode_time_seconds_count"):
+            assert f"\nvllm:{name}{{{label}}} " in text
+        for line in text.splitlines():
+            assert re.fullmatch(r"# (HELP|TYPE) [\w:]+ .*|[a-z_:0-9]+(\{.*\})? \S+", line), line
+        names = re.findall(r"^# TYPE (\S+)", text, re.M)
+        assert len(names) == len(set(names))
 
 
 def test_tokenize(server):
@@ -498,7 +548,7 @@ def test_too_many_prompts(server):
 
 
 def test_unknown_paths_and_methods(server):
-    for path in ("/", "/v1", "/v1/completions/", "/v1/embeddings", "/v1/models/", "//", "/" + "x" * 5000):
+    for path in ("/v1", "/v1/completions/", "/v1/embeddings", "/v1/models/", "//", "/" + "x" * 5000):
         status, _, reply = server.ask("POST", path, {"prompt": "x"})
         assert status == 404 and reply["error"]["message"], path
     for method, path, allowed in (("GET", "/v1/completions", "POST"), ("DELETE", "/v1/models", "GET"),
@@ -606,6 +656,48 @@ def test_keys(model):
             assert s.ask("GET", "/v1/models", headers={"Authorization": "bearer secret"})[0] == 200
             with pytest.raises(openai.AuthenticationError):
                 s.client().models.list()
+
+
+def test_keys_of_a_file(model, tmp_path):
+    path = tmp_path / "keys"
+
+    def status(s, key):
+        return s.ask("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})[0]
+    path.write_text("# people\n\n  one \r\ntwo")
+    with Server(model, "--api-key-file", path, "--api-key", "mine") as s:
+        assert [status(s, k) for k in ("one", "two", "mine", "# people", "", "three")] == [200] * 3 + [401] * 3
+        path.write_text("three\n")
+        s.process.send_signal(signal.SIGHUP)
+        s.wait_error("read again")
+        assert [status(s, k) for k in ("one", "three", "mine")] == [401, 200, 200]
+        path.write_text("# nobody\n")  # a mistake locks nobody out and lets nobody in
+        s.process.send_signal(signal.SIGHUP)
+        s.wait_error("there is no key")
+        assert [status(s, k) for k in ("one", "three", "mine")] == [401, 200, 200]
+    assert "there is no key" in support.mpk("serve", model, "--api-key-file", path, "--port=0", code=1)[1]
+    assert "no file" in support.mpk("serve", model, "--api-key-file", tmp_path / "no file", "--port=0", code=1)[1]
+
+
+def test_tls(model, tmp_path):
+    certificate, key, other = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "other.pem"
+    for to in (other, key):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
+                        "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2", "-out", certificate,
+                        "-keyout", to], check=True, capture_output=True)
+    with Server(model, "--tls-cert", certificate, "--tls-key", key) as s:
+        trust = ssl.create_default_context(cafile=str(certificate))
+        client = s.client(http_client=openai.DefaultHttpxClient(verify=trust), scheme="https")
+        stream = client.completions.create(model="tiny", prompt="in the", max_tokens=9, stream=True)
+        assert list(stream)[-1].choices[0].finish_reason
+        with s.connect() as c:  # without TLS
+            c.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert not c.recv(100).startswith(b"HTTP")
+    fails = (["--tls-cert", certificate], ["--tls-key", key], ["--tls-cert", certificate, "--tls-key", other],
+             ["--tls-cert", certificate, "--tls-key", tmp_path / "no file"],
+             ["--tls-cert", key, "--tls-key", certificate])
+    for options in fails:
+        out, errors = support.mpk("serve", model, "--port=0", *options, code=None)
+        assert out == b"" and re.search("--tls-key belong|is .* the certificate|no file", errors), errors
 
 
 def test_cors(server, model):
@@ -864,7 +956,8 @@ def test_log_as_json(model):
         s.ask("POST", "/v1/completions", {"prompt": "in the", "colour": 1}, {"X-Request-Id": "mine \x7f"})
         s.ask("GET", "/health")
         _, errors = s.finish(signal.SIGINT)
-    lines = [json.loads(line) for line in errors.splitlines()]
+    lines = sorted(map(json.loads, errors.splitlines()), key=lambda x: ["/v1/completions", "/health", None].index(
+        x.get("path")))  # a reply is there before its line
     assert lines[0].keys() == {"time", "client", "request_id", "method", "path", "status", "prompt_tokens",
                                "completion_tokens", "first_token_ms", "ms", "ignored"}
     assert lines[0]["request_id"] == "mine??" and lines[0]["ignored"] == "colour" and lines[0]["status"] == 200

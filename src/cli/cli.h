@@ -203,6 +203,10 @@ int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids
 void cli_catch_interrupt(void);
 /* Has one been noted since the last cli_catch_interrupt? */
 bool cli_interrupted(void);
+/* From now on a hang-up (SIGHUP) is noted, too, and does not end the process. */
+void cli_catch_hangup(void);
+/* Has one been noted since the last call? */
+bool cli_take_hangup(void);
 /* A line that the next one replaces, if standard error is a terminal; an empty one wipes it. */
 void cli_progress(const char *format, ...) BASE_PRINTF(1, 2);
 /* For mpk_engine_options.progress: shows it, and stops at Ctrl-C. */

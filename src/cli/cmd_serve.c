@@ -17,10 +17,11 @@ enum {
 };
 
 typedef struct serve_arguments {
-    const char *model, *host, *api_key, *model_name, *template_file, *cors_origin;
+    const char *model, *host, *api_key, *key_file, *certificate, *private_key, *model_name, *template_file,
+        *cors_origin;
     cli_whole port, max_waiting, grace, ping; /* for these 0 is a value */
     bool any_model_name;
-    int log_format;
+    int log_format, metrics_names;
     uint32_t max_connections, timeout, max_body;
     cli_engine engine;
 } serve_arguments;
@@ -34,6 +35,11 @@ static const cli_option options[] = {
                .most = 65535),
     CLI_OPTION(serve_arguments, api_key, "api-key", CLI_TEXT, .value = "KEY",
                .help = "answer only who sends this key ($MPK_API_KEY)"),
+    CLI_OPTION(serve_arguments, key_file, "api-key-file", CLI_TEXT, .value = "FILE",
+               .help = "keys, one a line; SIGHUP reads it again"),
+    CLI_OPTION(serve_arguments, certificate, "tls-cert", CLI_TEXT, .value = "FILE",
+               .help = "serve HTTPS with this certificate (PEM)"),
+    CLI_OPTION(serve_arguments, private_key, "tls-key", CLI_TEXT, .value = "FILE", .help = "and its key (PEM)"),
     CLI_OPTION(serve_arguments, model_name, "model-name", CLI_TEXT, .value = "NAME",
                .help = "as clients call the model (the last part of its path)"),
     CLI_OPTION(serve_arguments, template_file, "chat-template", CLI_TEXT, .value = "FILE",
@@ -56,6 +62,8 @@ static const cli_option options[] = {
                .help = "answer whatever model a request names"),
     CLI_OPTION(serve_arguments, log_format, "log-format", CLI_CHOICE, .value = "text|json",
                .help = "of the line for each request (text)"),
+    CLI_OPTION(serve_arguments, metrics_names, "metrics-names", CLI_CHOICE, .value = "mpk|vllm",
+               .help = "vllm: metrics also under vLLM's names (mpk)"),
     CLI_BATCH_ROW(serve_arguments, engine),
     CLI_DEVICE_ROW(serve_arguments, engine),
     CLI_THREADS_ROW(serve_arguments, engine),
@@ -98,6 +106,10 @@ static int read_options(const cli_command *command, mpk_context *cx, arena *a, c
         .port = (uint16_t)whole_or(args->port, DEFAULT_PORT),
         .model_name = args->model_name ? args->model_name : last_part(a, args->model),
         .api_key = key,
+        .key_file = args->key_file,
+        .tls_certificate = args->certificate,
+        .tls_key = args->private_key,
+        .vllm_metrics = args->metrics_names,
         .cors_origin = args->cors_origin,
         .max_waiting = whole_or(args->max_waiting, DEFAULT_WAITING),
         .max_connections = args->max_connections ? args->max_connections : DEFAULT_CONNECTIONS,
@@ -108,6 +120,8 @@ static int read_options(const cli_command *command, mpk_context *cx, arena *a, c
         .body_bytes = (size_t)(args->max_body ? args->max_body : DEFAULT_BODY_MIB) << 20,
         .log = args->engine.quiet ? NULL : print_line,
     };
+    if (!args->certificate != !args->private_key)
+        return cli_misuse(command, "--tls-cert and --tls-key belong together: give both or none");
     if (key && !*key)
         return cli_misuse(command, "%s: the key is empty; leave it out to serve everyone",
                           args->api_key ? "--api-key" : "MPK_API_KEY");
@@ -130,12 +144,26 @@ static bool say_ready(const net_server *server, const net_options *o, mpk_engine
     return good;
 }
 
+static void reload(mpk_context *cx, const net_options *o, net_server *server)
+{
+    text line = {0};
+    if (net_server_reload(cx, server) == MPK_OK)
+        text_print(&line, "the keys were read again");
+    else
+        text_print(&line, "the keys stay as they were: %s", mpk_error_message(cx));
+    net_log_note(o, line.failed ? "out of memory" : line.at);
+    text_free(&line);
+}
+
 /* Looking is simpler than waiting for a signal that any thread may get. */
-static void wait_for_interrupt(void)
+static void wait_for_interrupt(mpk_context *cx, const net_options *o, net_server *server)
 {
     const struct timespec nap = {.tv_nsec = 100000000};
-    while (!cli_interrupted())
+    while (!cli_interrupted()) {
+        if (cli_take_hangup())
+            reload(cx, o, server);
         nanosleep(&nap, NULL);
+    }
 }
 
 /* The server is stopped before the engine, which it borrows, is closed. */
@@ -145,7 +173,7 @@ static int serve(const cli_command *command, mpk_context *cx, const net_options 
     const mpk_status status = net_server_start(cx, server, engine);
     const bool ready = status == MPK_OK && say_ready(server, o, engine);
     if (ready) {
-        wait_for_interrupt();
+        wait_for_interrupt(cx, o, server);
         net_log_note(o, "stopping; once more ends at once");
     }
     net_server_stop(server, grace);
@@ -179,6 +207,8 @@ static int open_and_serve(const cli_command *command, mpk_context *cx, arena *a,
     if (code != CLI_DONE)
         return code;
     cli_catch_interrupt();
+    if (args->key_file)
+        cli_catch_hangup();
     if (net_server_open(cx, &o, &server) != MPK_OK)
         return cli_report(command, cx);
     mpk_status status = mpk_engine_open(cx, args->model, &wanted, &engine);

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "cli/cli.h"
 
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupted, hung_up;
 static int write_error; /* errno of the first failed write to standard output */
 static bool progress_shown;
 
@@ -167,6 +167,25 @@ void cli_catch_interrupt(void)
 bool cli_interrupted(void)
 {
     return interrupted;
+}
+
+static void note_hangup(int signal_number)
+{
+    (void)signal_number;
+    hung_up = 1;
+}
+
+void cli_catch_hangup(void)
+{
+    const struct sigaction action = {.sa_handler = note_hangup, .sa_flags = SA_RESTART};
+    sigaction(SIGHUP, &action, NULL);
+}
+
+bool cli_take_hangup(void)
+{
+    const bool noted = hung_up;
+    hung_up = 0;
+    return noted;
 }
 
 /* ---- options ---- */

@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "mpk/mpk.h"
+#include "net/net_keys.h"
 #include "net/net_metrics.h"
 #include "net/net_parts.h"
 #include "net/net_request.h"
@@ -37,10 +38,14 @@ struct net_server {
     char url[320];
     char fingerprint[32];
     net_metrics metrics;
-    _Atomic uint32_t exchanges;  /* whose request is whole and whose reply is not */
-    _Atomic uint32_t answers;    /* of the engine, submitted and not ended */
-    _Atomic uint32_t running;    /* of these, whose first token has come */
-    _Atomic uint64_t held_bytes; /* of bodies and what was made of them */
+    net_keys keys;
+    arena arena;                       /* of what TLS needs */
+    const char *certificate, *private; /* PEM; NULL: without TLS */
+    _Atomic uint32_t exchanges;        /* whose request is whole and whose reply is not */
+    _Atomic uint32_t answers;          /* of the engine, submitted and not ended */
+    _Atomic uint32_t running;          /* of these, whose first token has come */
+    _Atomic uint64_t kv_used;          /* tokens of these, prompts counted */
+    _Atomic uint64_t held_bytes;       /* of bodies and what was made of them */
     _Atomic bool stopping, cancelling, failed;
 };
 
@@ -70,7 +75,7 @@ struct net_answer {
     bool begun;      /* its role was sent */
     bool told;       /* its end was sent */
     uint32_t n_calls_sent;
-    size_t n_tokens;
+    size_t n_tokens, n_prompt;
     const char *stopped_by; /* the stop text that ended it; NULL: none */
     /* Of dialects that have items (net_items.h): net_item's, what of the parts is in them, events so far. */
     text items;
@@ -186,6 +191,9 @@ mpk_status net_facts_models(net_exchange *x, const char *path);
 mpk_status net_facts_health(net_exchange *x, const char *path);
 mpk_status net_facts_version(net_exchange *x, const char *path);
 mpk_status net_facts_metrics(net_exchange *x, const char *path);
+mpk_status net_facts_props(net_exchange *x, const char *path);
+mpk_status net_facts_slots(net_exchange *x, const char *path);
+mpk_status net_page_send(net_exchange *x, const char *path);
 mpk_status net_tokens_encode(net_exchange *x, const char *path);
 mpk_status net_tokens_decode(net_exchange *x, const char *path);
 mpk_status net_completion_run(net_exchange *x, const char *path);

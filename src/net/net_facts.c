@@ -45,13 +45,62 @@ mpk_status net_facts_version(net_exchange *x, const char *path)
     return net_reply_json(x, &body);
 }
 
+static net_load load_of(const net_server *s)
+{
+    const uint32_t answers = s->answers, running = s->running;
+    return (net_load){.running = running,
+                      .waiting = answers > running ? answers - running : 0,
+                      .kv_used = s->kv_used,
+                      .kv_tokens = s->facts.kv_tokens,
+                      .model = s->options.model_name};
+}
+
 mpk_status net_facts_metrics(net_exchange *x, const char *path)
 {
     const net_server *s = x->server;
-    const uint32_t answers = s->answers, running = s->running;
+    const net_load now = load_of(s);
     text body = {0};
     (void)path;
-    net_metrics_print(&s->metrics, net_route_name, net_route_count(), running,
-                      answers > running ? answers - running : 0, &body);
+    net_metrics_print(&s->metrics, net_route_name, net_route_count(), &now, s->options.vllm_metrics, &body);
     return net_reply_text(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
+/* ---- as llama-server has them ---- */
+
+static void write_number(const char *name, double value, text *to)
+{
+    text_print(to, ",\"%s\":", name);
+    text_add_double(to, value);
+}
+
+mpk_status net_facts_props(net_exchange *x, const char *path)
+{
+    const net_server *s = x->server;
+    const mpk_request_options o = net_completion_suggested(x);
+    text body = {0};
+    (void)path;
+    text_print(&body, "{\"default_generation_settings\":{\"n_ctx\":%u,\"params\":{\"n_predict\":-1",
+               s->facts.context_tokens);
+    write_number("temperature", o.temperature > 0 ? o.temperature : 1, &body);
+    write_number("top_k", o.top_k, &body);
+    write_number("top_p", o.top_p > 0 ? o.top_p : 1, &body);
+    write_number("min_p", o.min_p, &body);
+    text_print(&body, "}},\"total_slots\":%u,\"model_alias\":", s->facts.max_batch);
+    json_write_str(&body, str_from(s->options.model_name));
+    text_print(&body, ",\"build_info\":\"%s\",\"modalities\":{\"vision\":false,\"audio\":false}}", s->fingerprint);
+    return net_reply_json(x, &body);
+}
+
+/* The engine has places, not slots with names: as many are at work as answers are. */
+mpk_status net_facts_slots(net_exchange *x, const char *path)
+{
+    const net_server *s = x->server;
+    const uint32_t running = s->running;
+    text body = {0};
+    (void)path;
+    for (uint32_t i = 0; i < s->facts.max_batch; i++)
+        text_print(&body, "%s{\"id\":%u,\"n_ctx\":%u,\"is_processing\":%s}", i ? "," : "[", i, s->facts.context_tokens,
+                   i < running ? "true" : "false");
+    text_print(&body, "]");
+    return net_reply_json(x, &body);
 }

@@ -1,10 +1,12 @@
-/* net_metrics.c - counters and their text for Prometheus (exposition format 0.0.4). */
+/* net_metrics.c - counters and their text for Prometheus (exposition format 0.0.4), under our names and vLLM's. */
 #include "net/net_metrics.h"
 
 static const double first_token_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,
                                             0.75,  1,     2.5,  5,    7.5,  10,   20,   40,  80},
                     per_token_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
                                           0.15,  0.2,    0.3,   0.4,  0.5,   0.75, 1,     2.5},
+                    gap_bounds[] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008,
+                                    0.01,   0.015,  0.025,  0.05,  0.1,   0.2,   0.5,   1,     2.5},
                     request_bounds[] = {0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5,
                                         5,    10,   15,  20,  30,  40,  60, 120, 240, 480};
 #define BOUNDS(b) (b), sizeof(b) / sizeof *(b)
@@ -32,13 +34,18 @@ void net_metrics_count_reply(net_metrics *m, unsigned endpoint, int status)
     m->replies[endpoint][at]++;
 }
 
-void net_metrics_count_answer(net_metrics *m, uint64_t n_tokens, uint64_t first_ns, uint64_t last_ns)
+void net_metrics_count_answer(net_metrics *m, mpk_finish finish, const uint64_t *token_ns, uint64_t n_tokens)
 {
-    m->generated_tokens += n_tokens;
-    if (n_tokens)
-        observe(&m->first_token, BOUNDS(first_token_bounds), first_ns);
+    m->finished[finish]++;
+    if (!n_tokens)
+        return;
+    const uint64_t decode_ns = token_ns[n_tokens - 1] - token_ns[0];
+    observe(&m->first_token, BOUNDS(first_token_bounds), token_ns[0]);
+    observe(&m->decode, BOUNDS(request_bounds), decode_ns);
     if (n_tokens > 1)
-        observe(&m->per_token, BOUNDS(per_token_bounds), (last_ns - first_ns) / (n_tokens - 1));
+        observe(&m->per_token, BOUNDS(per_token_bounds), decode_ns / (n_tokens - 1));
+    for (uint64_t i = 1; i < n_tokens; i++)
+        observe(&m->gap, BOUNDS(gap_bounds), token_ns[i] - token_ns[i - 1]);
 }
 
 void net_metrics_count_request(net_metrics *m, uint64_t ns)
@@ -48,37 +55,108 @@ void net_metrics_count_request(net_metrics *m, uint64_t ns)
 
 /* ---- text ---- */
 
-static void print_header(text *to, const char *name, const char *type, const char *help)
+/* Of ours and of vLLM's names, which are printed now; vLLM's have the model as a label. */
+typedef struct printer {
+    text *to;
+    bool vllm;
+    const char *model;
+} printer;
+
+typedef struct metric {
+    const char *name, *vllm; /* vllm NULL: it has no such metric */
+    const char *type, *help;
+} metric;
+
+static const char *name_of(const printer *p, const metric *m)
 {
-    text_print(to, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    return p->vllm ? m->vllm : m->name;
 }
 
-static void print_one(text *to, const char *name, const char *type, const char *help, uint64_t value)
+/* The value of a label: backslashes, quotes and ends of lines are escaped. */
+static void print_value(text *to, const char *value)
 {
-    print_header(to, name, type, help);
-    text_print(to, "%s %llu\n", name, (unsigned long long)value);
+    for (; *value; value++) {
+        if (*value == '\\' || *value == '"')
+            text_add(to, "\\", 1);
+        text_add(to, *value == '\n' ? "\\n" : value, *value == '\n' ? 2 : 1);
+    }
 }
 
-static void print_histogram(text *to, const char *name, const char *help, const net_histogram *h, const double *bounds,
-                            size_t n)
+/* {model_name="...",label="value"}; label NULL: none. */
+static void print_labels(const printer *p, const char *label, const char *value)
+{
+    if (!p->vllm && !label)
+        return;
+    text_print(p->to, "{");
+    if (p->vllm) {
+        text_print(p->to, "model_name=\"");
+        print_value(p->to, p->model);
+        text_print(p->to, label ? "\"," : "\"");
+    }
+    if (label)
+        text_print(p->to, "%s=\"%s\"", label, value);
+    text_print(p->to, "}");
+}
+
+/* False: the metric is not among those that are printed now. */
+static bool print_header(const printer *p, const metric *m)
+{
+    const char *name = name_of(p, m);
+    if (name)
+        text_print(p->to, "# HELP %s %s\n# TYPE %s %s\n", name, m->help, name, m->type);
+    return name != NULL;
+}
+
+static void print_one(const printer *p, const metric *m, double value)
+{
+    if (!print_header(p, m))
+        return;
+    text_print(p->to, "%s", name_of(p, m));
+    print_labels(p, NULL, NULL);
+    text_add(p->to, " ", 1);
+    text_add_double(p->to, value);
+    text_add(p->to, "\n", 1);
+}
+
+static void print_count(const printer *p, const metric *m, const char *suffix, const char *label, const char *value,
+                        uint64_t n)
+{
+    text_print(p->to, "%s%s", name_of(p, m), suffix);
+    print_labels(p, label, value);
+    text_print(p->to, " %llu\n", (unsigned long long)n);
+}
+
+static void print_histogram(const printer *p, const metric *m, const net_histogram *h, const double *bounds, size_t n)
 {
     uint64_t so_far = 0;
-    print_header(to, name, "histogram", help);
-    for (size_t i = 0; i < n; i++)
-        text_print(to, "%s_bucket{le=\"%g\"} %llu\n", name, bounds[i], (unsigned long long)(so_far += h->buckets[i]));
+    if (!print_header(p, m))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        text bound = {0};
+        text_print(&bound, "%g", bounds[i]);
+        so_far += h->buckets[i];
+        print_count(p, m, "_bucket", "le", bound.at ? bound.at : "", so_far);
+        text_free(&bound);
+    }
     so_far += h->buckets[NET_MAX_BUCKETS];
-    text_print(to, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9f\n%s_count %llu\n", name, (unsigned long long)so_far, name,
-               (double)h->sum_ns * 1e-9, name, (unsigned long long)so_far);
+    print_count(p, m, "_bucket", "le", "+Inf", so_far);
+    text_print(p->to, "%s_sum", name_of(p, m));
+    print_labels(p, NULL, NULL);
+    text_print(p->to, " %.9f\n", (double)h->sum_ns * 1e-9);
+    print_count(p, m, "_count", NULL, NULL, so_far);
 }
 
 static void print_replies(text *to, const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names)
 {
+    static const metric replies = {"mpk_http_requests_total", NULL, "counter",
+                                   "HTTP requests by endpoint and status of the reply."};
     static const char *const codes[] = {
 #define NET_STATUS_NAME(code) #code,
         NET_STATUS_MAP(NET_STATUS_NAME)
 #undef NET_STATUS_NAME
     };
-    print_header(to, "mpk_http_requests_total", "counter", "HTTP requests by endpoint and status of the reply.");
+    const printer p = {.to = to};
+    print_header(&p, &replies);
     for (unsigned e = 0; e < n_names; e++)
         for (unsigned i = 0; i < NET_STATUSES; i++)
             if (m->replies[e][i])
@@ -86,20 +164,69 @@ static void print_replies(text *to, const net_metrics *m, const char *(*name)(un
                            (unsigned long long)m->replies[e][i]);
 }
 
-void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names, uint64_t running,
-                       uint64_t waiting, text *to)
+static void print_finished(const printer *p, const net_metrics *m)
 {
+    static const metric finished = {"mpk_answers_total", "vllm:request_success_total", "counter",
+                                    "Answers that have ended, by reason."};
+    static const char *const reasons[NET_FINISHES] = {[MPK_FINISH_STOP] = "stop",
+                                                      [MPK_FINISH_LENGTH] = "length",
+                                                      [MPK_FINISH_CANCELLED] = "abort",
+                                                      [MPK_FINISH_ERROR] = "error"};
+    print_header(p, &finished);
+    for (int i = MPK_FINISH_STOP; i < NET_FINISHES; i++)
+        print_count(p, &finished, "", p->vllm ? "finished_reason" : "reason", reasons[i], m->finished[i]);
+}
+
+static void print_now(const printer *p, const net_load *now)
+{
+    static const metric running = {"mpk_requests_running", "vllm:num_requests_running", "gauge",
+                                   "Answers whose first token has come and whose last has not."},
+                        waiting = {"mpk_requests_waiting", "vllm:num_requests_waiting", "gauge",
+                                   "Answers that wait for a place, or for their prompt to be computed."},
+                        used = {"mpk_kv_tokens_used", NULL, "gauge", "Positions of the KV cache that answers hold."},
+                        all = {"mpk_kv_tokens", NULL, "gauge", "Positions of the KV cache."},
+                        share = {"mpk_kv_usage_ratio", "vllm:kv_cache_usage_perc", "gauge",
+                                 "Share of the KV cache that answers hold, 0 to 1."};
+    print_one(p, &running, (double)now->running);
+    print_one(p, &waiting, (double)now->waiting);
+    print_one(p, &used, (double)now->kv_used);
+    print_one(p, &all, (double)now->kv_tokens);
+    print_one(p, &share, now->kv_tokens ? (double)now->kv_used / (double)now->kv_tokens : 0);
+}
+
+static void print_all(const printer *p, const net_metrics *m, const net_load *now)
+{
+    static const metric prompt = {"mpk_prompt_tokens_total", "vllm:prompt_tokens_total", "counter",
+                                  "Tokens of prompts."},
+                        generated = {"mpk_generated_tokens_total", "vllm:generation_tokens_total", "counter",
+                                     "Tokens of answers."},
+                        first = {"mpk_time_to_first_token_seconds", "vllm:time_to_first_token_seconds", "histogram",
+                                 "From submitting an answer to its first token."},
+                        mean = {"mpk_time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds",
+                                "histogram", "Mean distance of an answer's tokens after the first."},
+                        gap = {"mpk_inter_token_seconds", "vllm:inter_token_latency_seconds", "histogram",
+                               "Each distance of two tokens of an answer."},
+                        decode = {"mpk_decode_seconds", "vllm:request_decode_time_seconds", "histogram",
+                                  "From an answer's first token to its last."},
+                        request = {"mpk_request_duration_seconds", "vllm:e2e_request_latency_seconds", "histogram",
+                                   "From the headers of a completion to the end of its reply."};
+    print_now(p, now);
+    print_finished(p, m);
+    print_one(p, &prompt, (double)m->prompt_tokens);
+    print_one(p, &generated, (double)m->generated_tokens);
+    print_histogram(p, &first, &m->first_token, BOUNDS(first_token_bounds));
+    print_histogram(p, &mean, &m->per_token, BOUNDS(per_token_bounds));
+    print_histogram(p, &gap, &m->gap, BOUNDS(gap_bounds));
+    print_histogram(p, &decode, &m->decode, BOUNDS(request_bounds));
+    print_histogram(p, &request, &m->request, BOUNDS(request_bounds));
+}
+
+void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names, const net_load *now,
+                       bool with_vllm, text *to)
+{
+    const printer ours = {.to = to, .model = now->model}, theirs = {.to = to, .model = now->model, .vllm = true};
     print_replies(to, m, name, n_names);
-    print_one(to, "mpk_requests_running", "gauge", "Answers whose first token has come and whose last has not.",
-              running);
-    print_one(to, "mpk_requests_waiting", "gauge", "Answers that wait for a place, or for their prompt to be computed.",
-              waiting);
-    print_one(to, "mpk_prompt_tokens_total", "counter", "Tokens of prompts.", m->prompt_tokens);
-    print_one(to, "mpk_generated_tokens_total", "counter", "Tokens of answers.", m->generated_tokens);
-    print_histogram(to, "mpk_time_to_first_token_seconds", "From submitting an answer to its first token.",
-                    &m->first_token, BOUNDS(first_token_bounds));
-    print_histogram(to, "mpk_time_per_output_token_seconds", "Mean distance of an answer's tokens after the first.",
-                    &m->per_token, BOUNDS(per_token_bounds));
-    print_histogram(to, "mpk_request_duration_seconds", "From the headers of a completion to the end of its reply.",
-                    &m->request, BOUNDS(request_bounds));
+    print_all(&ours, m, now);
+    if (with_vllm)
+        print_all(&theirs, m, now);
 }

@@ -6,8 +6,9 @@
 #include <stdint.h>
 
 #include "base/str.h"
+#include "mpk/mpk.h"
 
-enum { NET_MAX_BUCKETS = 20, NET_ENDPOINTS = 13 };
+enum { NET_MAX_BUCKETS = 20, NET_ENDPOINTS = 16, NET_FINISHES = MPK_FINISH_ERROR + 1 };
 
 typedef struct net_histogram {
     _Atomic uint64_t buckets[NET_MAX_BUCKETS + 1]; /* each alone, not added up; the last: above every bound */
@@ -26,16 +27,24 @@ enum {
 typedef struct net_metrics {
     _Atomic uint64_t replies[NET_ENDPOINTS][NET_STATUSES];
     _Atomic uint64_t prompt_tokens, generated_tokens;
-    net_histogram first_token, per_token, request;
+    _Atomic uint64_t finished[NET_FINISHES]; /* answers, by mpk_finish */
+    net_histogram first_token, per_token, gap, decode, request;
 } net_metrics;
+
+/* What the server is doing now. */
+typedef struct net_load {
+    uint64_t running, waiting;   /* answers */
+    uint64_t kv_used, kv_tokens; /* positions of the KV cache: of running answers, and all */
+    const char *model;
+} net_load;
 
 /* endpoint: index of the route (net_route_name).  A status that is not in the map counts as 500. */
 void net_metrics_count_reply(net_metrics *m, unsigned endpoint, int status);
-/* An answer of the engine has ended: tokens, and when the first and the last came after it was submitted. */
-void net_metrics_count_answer(net_metrics *m, uint64_t n_tokens, uint64_t first_ns, uint64_t last_ns);
+/* An answer of the engine has ended; token_ns: when each token came after it was submitted. */
+void net_metrics_count_answer(net_metrics *m, mpk_finish finish, const uint64_t *token_ns, uint64_t n_tokens);
 void net_metrics_count_request(net_metrics *m, uint64_t ns);
-/* name: of an endpoint, of which there are n_names; running and waiting: answers in the engine now. */
-void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names, uint64_t running,
-                       uint64_t waiting, text *to);
+/* name: of an endpoint, of which there are n_names.  with_vllm: once more under the names and labels of vLLM. */
+void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names, const net_load *now,
+                       bool with_vllm, text *to);
 
 #endif

@@ -30,6 +30,9 @@ static const route routes[] = {
     {.path = "/health", .methods = METHOD_GET, .is_open = true, .is_always = true, .run = net_facts_health},
     {.path = "/version", .methods = METHOD_GET, .run = net_facts_version},
     {.path = "/metrics", .methods = METHOD_GET, .is_always = true, .run = net_facts_metrics},
+    {.path = "/props", .methods = METHOD_GET, .run = net_facts_props},
+    {.path = "/slots", .methods = METHOD_GET, .run = net_facts_slots},
+    {.path = "/", .methods = METHOD_GET, .is_open = true, .run = net_page_send},
     {.path = "/tokenize", .methods = METHOD_POST, .run = net_tokens_encode},
     {.path = "/detokenize", .methods = METHOD_POST, .run = net_tokens_decode},
     {.path = NULL},
@@ -70,28 +73,16 @@ static unsigned method_of(const char *name)
                                                                  : 0;
 }
 
-/* Takes as long for a key that is nearly right as for one that is not. */
-static bool is_key(const char *given, const char *key)
-{
-    const size_t n = strlen(key);
-    volatile unsigned difference = strlen(given) != n;
-    for (size_t i = 0, at = 0; i < n; i++) {
-        difference |= (unsigned char)given[at] ^ (unsigned char)key[i];
-        at += given[at] != 0;
-    }
-    return difference == 0;
-}
-
 static mpk_status check_key(net_exchange *x)
 {
-    const char *key = x->server->options.api_key;
-    if (!key || routes[x->route].is_open)
+    net_keys *keys = &x->server->keys;
+    if (!net_keys_needed(keys) || routes[x->route].is_open)
         return MPK_OK;
     const char *given = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
     const char *plain = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key"); /* Anthropic's */
-    if (given && strncasecmp(given, "Bearer ", 7) == 0 && is_key(given + 7, key))
+    if (given && strncasecmp(given, "Bearer ", 7) == 0 && net_keys_has(keys, given + 7))
         return MPK_OK;
-    if (plain && is_key(plain, key))
+    if (plain && net_keys_has(keys, plain))
         return MPK_OK;
     return net_refuse(x->cx, &x->refusal, 401, NULL, "invalid_api_key",
                       "%s: send the header \"Authorization: Bearer KEY\"",

@@ -10,10 +10,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/thread.h"
 #include "net/net_exchange.h"
 
-enum { CONNECTION_BYTES = 64 << 10, LAST_WORDS_MS = 2000, NAP_MS = 10, SPARE_DESCRIPTORS = 32 };
+enum {
+    MAX_PEM_BYTES = 1 << 20,
+    CONNECTION_BYTES = 64 << 10,
+    LAST_WORDS_MS = 2000,
+    NAP_MS = 10,
+    SPARE_DESCRIPTORS = 32
+};
 
 /* ---- the socket ---- */
 
@@ -68,8 +75,8 @@ static void write_url(net_server *s)
     unsigned port =
         at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port;
     const bool colons = strchr(s->options.host, ':') != NULL;
-    snprintf(s->url, sizeof s->url, "http://%s%.250s%s:%u", colons ? "[" : "", s->options.host, colons ? "]" : "",
-             ntohs((uint16_t)port));
+    snprintf(s->url, sizeof s->url, "%s://%s%.250s%s:%u", s->certificate ? "https" : "http", colons ? "[" : "",
+             s->options.host, colons ? "]" : "", ntohs((uint16_t)port));
 }
 
 /* Each connection is a descriptor: take as many as the system lets us without asking anyone, and keep so few
@@ -96,12 +103,20 @@ static uint32_t fit_connections(const net_server *s)
 static mpk_status start_daemon(mpk_context *cx, net_server *s)
 {
     const net_options *o = &s->options;
-    const unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
-    s->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, net_exchange_handle, s, MHD_OPTION_LISTEN_SOCKET, s->socket, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)fit_connections(s), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->timeout_s,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
-        net_exchange_complete, s, MHD_OPTION_URI_LOG_CALLBACK, net_exchange_begin, s, MHD_OPTION_END);
+    const unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
+                           MHD_USE_ITC | (s->certificate ? MHD_USE_TLS : 0);
+    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)s->certificate},
+                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)s->private},
+                                   {MHD_OPTION_END, 0, NULL}};
+    s->daemon =
+        MHD_start_daemon(flags, 0, NULL, NULL, net_exchange_handle, s, MHD_OPTION_LISTEN_SOCKET, s->socket,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)fit_connections(s), MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)o->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+                         MHD_OPTION_NOTIFY_COMPLETED, net_exchange_complete, s, MHD_OPTION_URI_LOG_CALLBACK,
+                         net_exchange_begin, s, MHD_OPTION_ARRAY, s->certificate ? tls : tls + 2, MHD_OPTION_END);
+    CHECK(cx, s->daemon || !s->certificate, MPK_EFORMAT,
+          "the HTTPS server cannot start: is %s the certificate to the key %s, both PEM?", o->tls_certificate,
+          o->tls_key);
     CHECK(cx, s->daemon, MPK_ELIMIT, "the HTTP server cannot start its threads: %s", strerror(errno));
     return MPK_OK;
 }
@@ -122,21 +137,61 @@ static void measure_tokens(mpk_context *cx, net_server *s)
     s->most_text_bytes = 4 * (uint64_t)longest * s->facts.context_tokens;
 }
 
+static mpk_status read_tls(mpk_context *cx, net_server *s)
+{
+    const net_options *o = &s->options;
+    str certificate, key;
+    if (!o->tls_certificate)
+        return MPK_OK;
+    CHECK(cx, MHD_is_feature_supported(MHD_FEATURE_TLS) == MHD_YES, MPK_EUNSUPPORTED,
+          "this libmicrohttpd was built without TLS");
+    TRY(file_read(cx, &s->arena, o->tls_certificate, MAX_PEM_BYTES, &certificate));
+    TRY(file_read(cx, &s->arena, o->tls_key, MAX_PEM_BYTES, &key));
+    s->certificate = certificate.at;
+    s->private = key.at;
+    return MPK_OK;
+}
+
+static mpk_status prepare(mpk_context *cx, net_server *s)
+{
+    TRY(net_keys_read(cx, &s->keys));
+    TRY(read_tls(cx, s));
+    TRY(open_socket(cx, s->options.host, s->options.port, &s->socket));
+    write_url(s);
+    return MPK_OK;
+}
+
+static void free_server(net_server *s)
+{
+    net_keys_close(&s->keys);
+    arena_free(&s->arena);
+    free(s);
+}
+
 mpk_status net_server_open(mpk_context *cx, const net_options *options, net_server **out)
 {
     net_server *s = calloc(1, sizeof *s);
     CHECK(cx, s, MPK_ENOMEM, "out of memory for the server");
     s->options = *options;
     s->created = time(NULL);
+    s->keys.one = options->api_key;
+    s->keys.path = options->key_file;
     snprintf(s->fingerprint, sizeof s->fingerprint, "mpk-%s", mpk_version());
-    mpk_status status = open_socket(cx, options->host, options->port, &s->socket);
-    if (status != MPK_OK) {
+    if (pthread_mutex_init(&s->keys.mutex, NULL) != 0) {
         free(s);
-        return status;
+        FAIL(cx, MPK_ENOMEM, "out of memory for the server");
     }
-    write_url(s);
-    *out = s;
-    return MPK_OK;
+    mpk_status status = prepare(cx, s);
+    if (status == MPK_OK)
+        *out = s;
+    else
+        free_server(s);
+    return status;
+}
+
+mpk_status net_server_reload(mpk_context *cx, net_server *s)
+{
+    return net_keys_read(cx, &s->keys);
 }
 
 mpk_status net_server_start(mpk_context *cx, net_server *s, mpk_engine *engine)
@@ -189,5 +244,5 @@ void net_server_stop(net_server *s, uint32_t grace_s)
         stop_daemon(s, grace_s);
     else
         close(s->socket);
-    free(s);
+    free_server(s);
 }

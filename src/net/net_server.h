@@ -49,18 +49,20 @@
 typedef struct net_server net_server;
 
 typedef struct net_options {
-    const char *host;          /* a name or an address, of IPv4 or IPv6 */
-    uint16_t port;             /* 0: any that is free */
-    const char *model_name;    /* as clients call the model */
-    const char *api_key;       /* NULL: everyone is welcome */
-    const char *cors_origin;   /* whose pages may ask, "*": everyone's; NULL: none */
-    const char *chat_template; /* Jinja, instead of the model's own; NULL: that one */
-    uint32_t max_waiting;      /* requests that wait for a place in the engine */
+    const char *host;                      /* a name or an address, of IPv4 or IPv6 */
+    uint16_t port;                         /* 0: any that is free */
+    const char *model_name;                /* as clients call the model */
+    const char *api_key;                   /* NULL: everyone is welcome, unless there is a file */
+    const char *key_file;                  /* of keys, one a line; NULL: none */
+    const char *tls_certificate, *tls_key; /* files, PEM; NULL: without TLS */
+    const char *cors_origin;               /* whose pages may ask, "*": everyone's; NULL: none */
+    const char *chat_template;             /* Jinja, instead of the model's own; NULL: that one */
+    uint32_t max_waiting;                  /* requests that wait for a place in the engine */
     uint32_t max_connections, timeout_s;
     uint32_t ping_s;     /* a stream on which nothing comes for so long gets a ping; 0: never */
     size_t body_bytes;   /* of a request at most */
     bool any_model_name; /* answer whatever model a request names */
-    bool log_json;
+    bool log_json, vllm_metrics;
     void (*log)(void *log_user, const char *line); /* NULL: none; called by any thread */
     void *log_user;
 } net_options;
@@ -70,6 +72,8 @@ typedef struct net_options {
 mpk_status net_server_open(mpk_context *cx, const net_options *options, net_server **out);
 /* Listen and answer until net_server_stop, which is due after a failure, too. */
 mpk_status net_server_start(mpk_context *cx, net_server *server, mpk_engine *engine);
+/* Read the file of keys again; if that fails, the old ones stay. */
+mpk_status net_server_reload(mpk_context *cx, net_server *server);
 /* "http://127.0.0.1:8000" */
 const char *net_server_url(const net_server *server);
 /* Take no more connections, let what runs finish within the grace time, cancel the rest, free everything.  A request

@@ -63,8 +63,10 @@ mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialec
 
 static void stop_running(net_exchange *x, net_answer *a)
 {
-    if (a->is_running)
+    if (a->is_running) {
         x->server->running--;
+        x->server->kv_used -= a->n_prompt + a->n_tokens;
+    }
     a->is_running = false;
 }
 
@@ -73,6 +75,9 @@ void net_work_close(net_exchange *x)
     net_work *w = &x->work;
     for (uint32_t i = 0; i < w->n; i++) {
         stop_running(x, &w->answers[i]);
+        if (w->answers[i].request)
+            net_metrics_count_answer(&x->server->metrics, x->server->failed ? MPK_FINISH_ERROR : MPK_FINISH_CANCELLED,
+                                     NULL, 0);
         mpk_request_free(w->answers[i].request);
         w->answers[i].request = NULL;
         text_free(&w->answers[i].content);
@@ -178,6 +183,7 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
         else
             TRY(net_random_seed(x->cx, &o.seed));
         TRY(submit_tokens(x, ids, n_ids, &o, &a->request));
+        a->n_prompt = n_ids;
         w->n++;
         w->n_running++;
         if (q->echo)
@@ -249,14 +255,12 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     if (w->dialect->is_chat)
         TRY(net_parts_end(x->cx, &a->parts));
     TRY(find_stop(x, a, &whole));
-    if (whole.n_tokens)
-        net_metrics_count_answer(&x->server->metrics, whole.n_tokens, whole.token_ns[0],
-                                 whole.token_ns[whole.n_tokens - 1]);
+    net_metrics_count_answer(&x->server->metrics, whole.finish, whole.token_ns, whole.n_tokens);
+    stop_running(x, a);
     a->finish = whole.finish;
     a->n_tokens = whole.n_tokens;
     mpk_request_free(a->request);
     a->request = NULL;
-    stop_running(x, a);
     w->n_running--;
     w->n_places--;
     x->server->answers--;
@@ -265,10 +269,14 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
 
 static void note_tokens(net_exchange *x, net_answer *a, size_t n)
 {
-    if (!a->is_running)
+    if (!a->is_running) {
         x->server->running++;
+        x->server->kv_used += a->n_prompt;
+    }
     a->is_running = true;
     a->n_tokens += n;
+    x->server->kv_used += n;
+    x->server->metrics.generated_tokens += n;
     if (!x->work.first_token_ns)
         x->work.first_token_ns = clock_ns();
 }

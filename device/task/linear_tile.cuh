@@ -512,9 +512,13 @@ MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
     return column < s.bias_rows[1] ? tile_bias(t, s, 1, column) : tile_bias(t, s, 2, column - s.bias_rows[1]);
 }
 
+/* As activate(), without its division, which is a call: beside one, ptxas waits after every product (C7509). */
 MPK_FN float tile_activate(int activation, float x)
 {
-    return activation == ACTIVATE_SILU ? __fdividef(x, 1 + __expf(-x)) : activate(activation, x);
+    if (activation == ACTIVATE_GELU)
+        return activate_gelu(x);
+    const float u = activation == ACTIVATE_SILU ? x : 1.59576912160573072f * (x + 0.044715f * x * x * x);
+    return __fdividef(x, 1 + __expf(-u));
 }
 
 /* Where a tile goes; read before the first store, or it would be read again behind each. */

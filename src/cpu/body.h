@@ -14,7 +14,13 @@
 
 /* Instruction sets, as found at run time (cpu_features in cpu.h; MPK_CPU_FEATURES=none|avx2|avx512|avx512bf16 lowers
  * them for tests). */
-enum { CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_AVX512_VNNI = 4, CPU_AVX512_BF16 = 8 }; /* CPU_AVX2: with FMA and F16C */
+enum {
+    CPU_AVX2 = 1, /* with FMA and F16C */
+    CPU_AVX512 = 2,
+    CPU_AVX512_VNNI = 4,
+    CPU_AVX512_BF16 = 8,
+    CPU_AVX_VNNI = 16
+};
 
 typedef struct cpu_body {
     const char *op;   /* name of the operator */

@@ -8,14 +8,15 @@
  * added token by token in the order of its experts: so these columns are as many as fit into PAIRS_BYTES.
  *
  * Scratch: the sorted pairs; rows of x as f32, with a norm all of the box, each normalised once for all its pairs, else
- * those of a block if they are narrow, ragged or apart; a panel; two blocks of sums; kept rows.
+ * those of a block if they are of 16 bits, ragged or apart; rows of a block in 8-bit blocks; a panel; two blocks of
+ * sums; kept rows.
  */
 #include "cpu/expert_fast.h"
 
 #include "op/experts.h"
 
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM }; /* inputs */
-enum { GLU, EPS };                              /* attributes */
+enum { GLU, EPS, ACTIVATIONS };                 /* attributes */
 enum { PAIRS_BYTES = 2 << 20 };
 
 /* What one task works on. */
@@ -30,6 +31,7 @@ typedef struct expert_task {
     int32_t *pairs, *rows; /* [n_pairs] by expert: the pair, and its row of x counted from token t0 */
     int32_t *ends;         /* [E] how many pairs the experts up to this one have */
     float *x_scratch, *sums[2], *kept;
+    void *narrowed;
 } expert_task;
 
 static bool is_float_row(const op_view *v)
@@ -105,13 +107,16 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     p->kernels = k;
     p->k = call->in[W0].dims[2];
     p->padded = linear_round_up(p->k, 16);
-    task->block = linear_block_tokens(p->padded, task->n_pairs);
+    p->direct = false; /* known for a block of pairs */
+    p->forms = linear_forms_of(call, W0, W1, call->attributes[ACTIVATIONS].s);
+    task->block = linear_block_tokens(4 * p->padded + linear_narrow_bytes(p), task->n_pairs);
     task->kept_columns = kept_columns(task->n_pairs, columns);
     task->pairs = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->pairs);
     task->rows = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->rows);
     task->ends = take(scratch, &used, (size_t)call->in[W0].dims[0] * sizeof *task->ends);
     task->x_scratch = take(scratch, &used, (size_t)(scratch_rows(call, task) * p->padded) * sizeof(float));
-    p->panel = take(scratch, &used, (size_t)linear_panel_floats(k, p->padded) * sizeof(float));
+    task->narrowed = take(scratch, &used, (size_t)(task->block * linear_narrow_bytes(p)));
+    p->panel = take(scratch, &used, linear_panel_bytes(p, task->block));
     for (int i = 0; i < 2; i++)
         task->sums[i] = take(scratch, &used, (size_t)task->block * LINEAR_COLUMNS * sizeof(float));
     task->kept = take(scratch, &used, linear_present(call, SCALE) ? kept_bytes(task->n_pairs, columns) : 0);
@@ -170,7 +175,7 @@ static void load_row(const expert_task *task, int64_t row, float *to)
 }
 
 /* The rows of x of n sorted pairs from `first` on, as padded f32. */
-static void prepare_x(expert_task *task, int64_t first, int64_t n)
+static void find_x(expert_task *task, int64_t first, int64_t n)
 {
     const op_view *x = &task->call->in[X];
     linear_product *p = &task->product;
@@ -183,6 +188,16 @@ static void prepare_x(expert_task *task, int64_t first, int64_t n)
     p->x = (linear_rows){task->x_scratch, p->padded, n, ready ? task->rows + first : 0};
     for (int64_t i = 0; !ready && i < n; i++)
         load_row(task, task->rows[first + i], task->x_scratch + i * p->padded);
+}
+
+/* These rows in the forms that the weights need. */
+static void prepare_x(expert_task *task, int64_t first, int64_t n)
+{
+    linear_product *p = &task->product;
+    find_x(task, first, n);
+    linear_place_narrow(p, n, task->narrowed);
+    for (int64_t i = 0; i < n && linear_narrow_bytes(p); i++)
+        linear_narrow_row(p, linear_row(&p->x, i), i);
 }
 
 /* An expert's weight as a matrix. */

@@ -26,20 +26,37 @@
 
 enum { NEEDS = CPU_AVX2, RANK = 1 };
 
+LINEAR_SET(linear_avx2, int8_avx2)
+LINEAR_SET(linear_avxvnni, int8_avxvnni)
+
 const cpu_body cpu_body_linear_avx2 = {.op = "linear",
                                        .name = "linear avx2",
                                        .needs = NEEDS,
                                        .rank = RANK,
                                        .accepts = linear_accepts,
-                                       .scratch_bytes = linear_set_scratch_bytes,
-                                       .run = linear_set_run};
+                                       .scratch_bytes = linear_avx2_scratch_bytes,
+                                       .run = linear_avx2_run};
 const cpu_body cpu_body_expert_linear_avx2 = {.op = "expert_linear",
                                               .name = "expert_linear avx2",
                                               .needs = NEEDS,
                                               .rank = RANK,
                                               .accepts = expert_accepts,
-                                              .scratch_bytes = expert_set_scratch_bytes,
-                                              .run = expert_set_run};
+                                              .scratch_bytes = linear_avx2_expert_scratch_bytes,
+                                              .run = linear_avx2_expert_run};
+const cpu_body cpu_body_linear_avxvnni = {.op = "linear",
+                                          .name = "linear avxvnni",
+                                          .needs = NEEDS | CPU_AVX_VNNI,
+                                          .rank = RANK + 1,
+                                          .accepts = linear_accepts,
+                                          .scratch_bytes = linear_avxvnni_scratch_bytes,
+                                          .run = linear_avxvnni_run};
+const cpu_body cpu_body_expert_linear_avxvnni = {.op = "expert_linear",
+                                                 .name = "expert_linear avxvnni",
+                                                 .needs = NEEDS | CPU_AVX_VNNI,
+                                                 .rank = RANK + 1,
+                                                 .accepts = expert_accepts,
+                                                 .scratch_bytes = linear_avxvnni_expert_scratch_bytes,
+                                                 .run = linear_avxvnni_expert_run};
 const cpu_body cpu_body_attention_avx2 = {.op = "attention",
                                           .name = "attention avx2",
                                           .needs = NEEDS,

@@ -25,22 +25,39 @@
 #pragma GCC pop_options
 #endif
 
-enum { NEEDS = CPU_AVX2 | CPU_AVX512, RANK = 2 };
+enum { NEEDS = CPU_AVX2 | CPU_AVX512, RANK = 3 };
+
+LINEAR_SET(linear_avx512, int8_avx2)
+LINEAR_SET(linear_avx512vnni, int8_avx512vnni)
 
 const cpu_body cpu_body_linear_avx512 = {.op = "linear",
                                          .name = "linear avx512",
                                          .needs = NEEDS,
                                          .rank = RANK,
                                          .accepts = linear_accepts,
-                                         .scratch_bytes = linear_set_scratch_bytes,
-                                         .run = linear_set_run};
+                                         .scratch_bytes = linear_avx512_scratch_bytes,
+                                         .run = linear_avx512_run};
 const cpu_body cpu_body_expert_linear_avx512 = {.op = "expert_linear",
                                                 .name = "expert_linear avx512",
                                                 .needs = NEEDS,
                                                 .rank = RANK,
                                                 .accepts = expert_accepts,
-                                                .scratch_bytes = expert_set_scratch_bytes,
-                                                .run = expert_set_run};
+                                                .scratch_bytes = linear_avx512_expert_scratch_bytes,
+                                                .run = linear_avx512_expert_run};
+const cpu_body cpu_body_linear_avx512vnni = {.op = "linear",
+                                             .name = "linear avx512vnni",
+                                             .needs = NEEDS | CPU_AVX512_VNNI,
+                                             .rank = RANK + 1,
+                                             .accepts = linear_accepts,
+                                             .scratch_bytes = linear_avx512vnni_scratch_bytes,
+                                             .run = linear_avx512vnni_run};
+const cpu_body cpu_body_expert_linear_avx512vnni = {.op = "expert_linear",
+                                                    .name = "expert_linear avx512vnni",
+                                                    .needs = NEEDS | CPU_AVX512_VNNI,
+                                                    .rank = RANK + 1,
+                                                    .accepts = expert_accepts,
+                                                    .scratch_bytes = linear_avx512vnni_expert_scratch_bytes,
+                                                    .run = linear_avx512vnni_expert_run};
 const cpu_body cpu_body_attention_avx512 = {.op = "attention",
                                             .name = "attention avx512",
                                             .needs = NEEDS,

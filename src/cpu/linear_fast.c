@@ -6,14 +6,16 @@
  * scratch, chunk by chunk of K, and used for all tokens of the block.  The arithmetic (linear_fast.h) is the same in
  * both.
  *
- * Scratch: x as f32 if it is normed, narrow or ragged; one panel; two blocks of sums.
+ * Scratch: x as f32 if it is normed, of 16 bits or ragged (one row if all weights multiply 8-bit blocks); x in 8-bit
+ * blocks; one panel; two blocks of sums.
  */
 #include "cpu/linear_fast.h"
 
 #include "ir/blocks.h"
+#include "op/narrow.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
-enum { EPS, GLU };                                  /* attributes */
+enum { EPS, GLU, ACTIVATIONS };                     /* attributes */
 enum { X_BYTES = 512 * 1024 };                      /* of x in a block of tokens */
 
 /* What one task works on. */
@@ -49,11 +51,54 @@ bool linear_accepts(const op_call *call)
     return takes_dtype(&call->out[0]);
 }
 
-int64_t linear_block_tokens(int64_t padded, int64_t n)
+int64_t linear_block_tokens(int64_t bytes, int64_t n)
 {
-    int64_t fit = X_BYTES / (4 * padded) / 4 * 4;
+    int64_t fit = X_BYTES / bytes / 4 * 4;
     fit = fit < 16 ? 16 : fit;
     return fit < n ? fit : n;
+}
+
+linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last, str activations)
+{
+    linear_forms forms = {0};
+    for (uint32_t i = first; i <= last; i++) {
+        const op_view *w = linear_present(call, i);
+        int64_t block = w && narrow_is_asked(activations) ? narrow_block(w->dtype) : 0;
+        if (block)
+            forms.narrow[block != 32] = true;
+        else if (w)
+            forms.plain = true;
+    }
+    return forms;
+}
+
+static const int64_t narrow_blocks[2] = {32, 256};
+
+int64_t linear_narrow_bytes(const linear_product *p)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < 2; i++)
+        bytes += p->forms.narrow[i] ? int8_row_bytes(p->k, narrow_blocks[i]) : 0;
+    return bytes;
+}
+
+void linear_place_narrow(linear_product *p, int64_t n, void *scratch)
+{
+    unsigned char *at = scratch;
+    for (int i = 0; i < 2; i++) {
+        p->narrowed[i] = (int8_rows){at, p->k, narrow_blocks[i], n};
+        at += p->forms.narrow[i] ? n * int8_row_bytes(p->k, narrow_blocks[i]) : 0;
+    }
+}
+
+void linear_narrow_row(linear_product *p, const float *x, int64_t t)
+{
+    for (int i = 0; i < 2; i++) {
+        const int8_rows *to = &p->narrowed[i];
+        if (p->forms.narrow[i])
+            p->kernels->int8->narrow(x, p->k, to->block,
+                                     (void *)(uintptr_t)(to->at + t * int8_row_bytes(p->k, to->block)));
+    }
 }
 
 /* Is x used where it lies? */
@@ -62,6 +107,7 @@ static bool x_in_place(const op_call *call)
     return call->in[X].dtype == IR_F32 && call->in[X].dims[1] % 16 == 0 && !linear_present(call, NORM);
 }
 
+/* May few tokens be multiplied by every weight without a panel of floats? */
 static bool is_direct(const op_call *call, const linear_kernels *k, int64_t tokens)
 {
     bool all = tokens <= LINEAR_DIRECT_TOKENS && call->in[X].dims[1] % 32 == 0;
@@ -70,9 +116,12 @@ static bool is_direct(const op_call *call, const linear_kernels *k, int64_t toke
     return all;
 }
 
-int64_t linear_panel_floats(const linear_kernels *k, int64_t padded)
+size_t linear_panel_bytes(const linear_product *p, int64_t n)
 {
-    return k->panel_rows * (padded < LINEAR_CHUNK ? padded : LINEAR_CHUNK);
+    int64_t floats = p->kernels->panel_rows * (p->padded < LINEAR_CHUNK ? p->padded : LINEAR_CHUNK);
+    size_t plain = p->direct || !p->forms.plain ? 0 : (size_t)linear_round_up(4 * floats, 64);
+    size_t narrow = (p->forms.narrow[0] || p->forms.narrow[1]) && n > INT8_DIRECT_TOKENS ? INT8_PANEL_BYTES : 0;
+    return plain > narrow ? plain : narrow;
 }
 
 /* Where the parts of scratch begin; returns the end. */
@@ -84,17 +133,20 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     p->k = call->in[X].dims[1];
     p->padded = linear_round_up(p->k, 16);
     p->direct = is_direct(call, k, n);
-    p->x.n = linear_block_tokens(p->padded, n);
-    size_t x_bytes = x_in_place(call) ? 0 : (size_t)(p->x.n * p->padded) * 4;
-    size_t panel_bytes = p->direct ? 0 : (size_t)linear_panel_floats(k, p->padded) * 4;
+    p->forms = linear_forms_of(call, W0, W2, call->attributes[ACTIVATIONS].s);
+    p->x.n = linear_block_tokens((p->forms.plain ? 4 * p->padded : 0) + linear_narrow_bytes(p), n);
+    size_t x_bytes = x_in_place(call) ? 0 : (size_t)((p->forms.plain ? p->x.n : 1) * p->padded) * 4;
+    size_t narrow_bytes = (size_t)(p->x.n * linear_narrow_bytes(p)), panel_bytes = linear_panel_bytes(p, p->x.n);
     size_t sums_bytes = (size_t)p->x.n * LINEAR_COLUMNS * 4;
     if (scratch) {
         task->x_scratch = (float *)(void *)scratch;
-        p->panel = (float *)(void *)(scratch + x_bytes);
+        linear_place_narrow(p, p->x.n, scratch + x_bytes);
+        scratch += x_bytes + narrow_bytes;
+        p->panel = (float *)(void *)scratch;
         for (int i = 0; i < 2; i++)
-            task->sums[i] = (float *)(void *)(scratch + x_bytes + panel_bytes + (size_t)i * sums_bytes);
+            task->sums[i] = (float *)(void *)(scratch + panel_bytes + (size_t)i * sums_bytes);
     }
-    return x_bytes + panel_bytes + 2 * sums_bytes;
+    return x_bytes + narrow_bytes + panel_bytes + 2 * sums_bytes;
 }
 
 size_t linear_scratch_bytes(const op_call *call, const ir_box *box, const linear_kernels *k)
@@ -110,27 +162,36 @@ static char *element(const op_view *v, int64_t row, int64_t column)
     return (char *)v->data + n / info->block_elements * info->block_bytes;
 }
 
-/* The block's rows of x as padded f32. */
-static void prepare_x(linear_task *task, int64_t t0, int64_t n)
+/* Row t of x as padded f32, normalised: where it lies, or in `to`. */
+static const float *load_row(const linear_task *task, int64_t t, float *to)
 {
     const op_call *call = task->call;
     const op_view *x = &call->in[X], *norm = linear_present(call, NORM);
+    const linear_product *p = &task->product;
+    const void *from = element(x, t, 0);
+    if (x_in_place(call))
+        return from;
+    if (norm)
+        p->kernels->norm(from, x->dtype, p->k, norm->data, norm->dtype, (float)call->attributes[EPS].f, to);
+    else
+        p->kernels->widen(from, x->dtype, p->k, to);
+    memset(to + p->k, 0, (size_t)(p->padded - p->k) * sizeof *to);
+    return to;
+}
+
+/* The block's rows of x in the forms that its weights need. */
+static void prepare_x(linear_task *task, int64_t t0, int64_t n)
+{
     linear_product *p = &task->product;
+    bool in_place = x_in_place(task->call);
     task->t0 = t0;
-    if (x_in_place(call)) {
-        p->x = (linear_rows){(const float *)(const void *)element(x, t0, 0), x->stride[0], n, 0};
-        return;
-    }
     p->x = (linear_rows){task->x_scratch, p->padded, n, 0};
-    for (int64_t t = 0; t < n; t++) {
-        float *to = task->x_scratch + t * p->padded;
-        const void *from = element(x, t0 + t, 0);
-        if (norm)
-            p->kernels->norm(from, x->dtype, p->k, norm->data, norm->dtype, (float)call->attributes[EPS].f, to);
-        else
-            p->kernels->widen(from, x->dtype, p->k, to);
-        memset(to + p->k, 0, (size_t)(p->padded - p->k) * sizeof *to);
-    }
+    if (in_place)
+        p->x = (linear_rows){load_row(task, t0, 0), task->call->in[X].stride[0], n, 0};
+    for (int i = 0; i < 2; i++)
+        p->narrowed[i].n = n;
+    for (int64_t t = 0; t < n && (!in_place || linear_narrow_bytes(p)); t++)
+        linear_narrow_row(p, load_row(task, t0 + t, task->x_scratch + (p->forms.plain ? t : 0) * p->padded), t);
 }
 
 static int64_t chunk_end(int64_t k0, int64_t end)
@@ -177,7 +238,11 @@ static void sum_panel(const linear_product *p, const op_view *w, int64_t row, in
 
 void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums)
 {
-    if (p->direct)
+    int64_t block = narrow_block(w->dtype);
+    if (block && p->forms.narrow[block != 32])
+        p->kernels->int8->product[w->dtype](&p->narrowed[block != 32], element(w, row, 0),
+                                            element(w, 1, 0) - element(w, 0, 0), n, p->panel, sums, LINEAR_COLUMNS);
+    else if (p->direct)
         sum_direct(p, w, row, n, sums);
     else
         sum_panel(p, w, row, n, sums);

@@ -5,12 +5,14 @@
  *   - a weight is its fp32 value: widened, or unpacked as blocks.h defines it (then exact up to one rounding);
  *   - K is taken in chunks of LINEAR_CHUNK; in a chunk lane k mod 16 adds w x by FMA in rising k; the lanes are added
  *     as v_sum does; the sums of the chunks are added in rising order;
+ *   - but a weight in a block format, if the operator says activations = i8, is multiplied as int8_fast.h says;
  *   - then the bias, the activation, the product of gate and up, the residual, each rounded to fp32.
  */
 #ifndef CPU_LINEAR_FAST_H
 #define CPU_LINEAR_FAST_H
 
 #include "cpu/body.h"
+#include "cpu/int8_fast.h"
 
 enum {
     LINEAR_CHUNK = 768,  /* elements of K; a multiple of every block; a panel's rows of it stay in the first cache */
@@ -60,22 +62,39 @@ typedef struct linear_kernels {
                  float *to);
     void (*widen)(const void *x, ir_dtype dtype, int64_t n, float *to);
     void (*finish)(const linear_finish *f);
+    const int8_kernels *int8;
 } linear_kernels;
+
+/* The forms of x that the weights of an operator need: itself, and 8-bit blocks of 32 and of 256. */
+typedef struct linear_forms {
+    bool plain, narrow[2];
+} linear_forms;
 
 /* Rows of x that are multiplied with rows of weights. */
 typedef struct linear_product {
     const linear_kernels *kernels;
     int64_t k, padded; /* K, and rounded up to 16: the length of a row in scratch */
     bool direct;       /* few tokens, and no weight that must be unpacked first */
-    linear_rows x;     /* `padded` long, unless they lie where K = padded */
-    float *panel;      /* scratch, linear_panel_floats, unless `direct` */
+    linear_forms forms;
+    linear_rows x;         /* `padded` long, unless they lie where K = padded; for weights that need them plain */
+    int8_rows narrowed[2]; /* the same rows in blocks of 32 and of 256, if some weight needs them */
+    float *panel;          /* scratch of linear_panel_bytes */
 } linear_product;
 
 /* sums[t * LINEAR_COLUMNS + r] = w[row + r] . x_t for n <= LINEAR_COLUMNS rows of a weight [F, K]. */
 void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums);
-int64_t linear_panel_floats(const linear_kernels *k, int64_t padded);
-/* Of n rows of x, how many are worked on together: so many that they stay in the second cache. */
-int64_t linear_block_tokens(int64_t padded, int64_t n);
+/* The forms of x for the weights among inputs `first` to `last`; activations: the operator's attribute. */
+linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last, str activations);
+/* For blocks of n rows: 0 if every product is direct, never less for more rows. */
+size_t linear_panel_bytes(const linear_product *p, int64_t n);
+/* Of n rows of x of so many bytes, how many are worked on together: so many that they stay in the second cache. */
+int64_t linear_block_tokens(int64_t bytes, int64_t n);
+/* Bytes of a row of x in all 8-bit forms that are needed. */
+int64_t linear_narrow_bytes(const linear_product *p);
+/* Give the 8-bit forms of n rows their places from `scratch` on, of linear_narrow_bytes a row. */
+void linear_place_narrow(linear_product *p, int64_t n, void *scratch);
+/* Fill those of row t. */
+void linear_narrow_row(linear_product *p, const float *x, int64_t t);
 linear_activation linear_activation_of(str glu);
 
 /* An input that is there, or NULL. */

@@ -425,46 +425,45 @@ static void norm_to_f32(const void *x, ir_dtype dtype, int64_t n, const void *we
     norm_rms_row(x, dtype, n, weight, weight_dtype, eps, to, IR_F32);
 }
 
-static const linear_kernels linear_set = {
-    .panel_rows = V_PANEL_ROWS,
-    .direct = {[IR_F32] = direct_f32,
-               [IR_F16] = direct_f16,
-               [IR_BF16] = direct_bf16,
-               [IR_Q8_0] = direct_q8_0,
-               [IR_Q4_0] = direct_q4_0,
-               [IR_Q4_1] = direct_q4_1,
-               [IR_Q5_0] = direct_q5_0,
-               [IR_Q5_1] = direct_q5_1,
-               [IR_Q2_K] = direct_q2_k,
-               [IR_Q3_K] = direct_q3_k,
-               [IR_Q4_K] = direct_q4_k,
-               [IR_Q5_K] = direct_q5_k,
-               [IR_Q6_K] = direct_q6_k},
-    .unpack = unpack_row,
-    .panel = panel,
-    .norm = norm_to_f32,
-    .widen = widen_row,
-    .finish = finish,
-};
-
-static size_t linear_set_scratch_bytes(const op_call *call, const ir_box *box)
-{
-    return linear_scratch_bytes(call, box, &linear_set);
-}
-
-static void linear_set_run(const op_call *call, const ir_box *box, void *scratch)
-{
-    linear_run(call, box, scratch, &linear_set);
-}
-
-static size_t expert_set_scratch_bytes(const op_call *call, const ir_box *box)
-{
-    return expert_scratch_bytes(call, box, &linear_set);
-}
-
-static void expert_set_run(const op_call *call, const ir_box *box, void *scratch)
-{
-    expert_run(call, box, scratch, &linear_set);
-}
+/* A set of kernels with the products of an instruction set for 8-bit activations, and the bodies made of it. */
+#define LINEAR_SET(name, products)                                                       \
+    static const linear_kernels name = {                                                 \
+        .panel_rows = V_PANEL_ROWS,                                                      \
+        .direct = {[IR_F32] = direct_f32,                                                \
+                   [IR_F16] = direct_f16,                                                \
+                   [IR_BF16] = direct_bf16,                                              \
+                   [IR_Q8_0] = direct_q8_0,                                              \
+                   [IR_Q4_0] = direct_q4_0,                                              \
+                   [IR_Q4_1] = direct_q4_1,                                              \
+                   [IR_Q5_0] = direct_q5_0,                                              \
+                   [IR_Q5_1] = direct_q5_1,                                              \
+                   [IR_Q2_K] = direct_q2_k,                                              \
+                   [IR_Q3_K] = direct_q3_k,                                              \
+                   [IR_Q4_K] = direct_q4_k,                                              \
+                   [IR_Q5_K] = direct_q5_k,                                              \
+                   [IR_Q6_K] = direct_q6_k},                                             \
+        .unpack = unpack_row,                                                            \
+        .panel = panel,                                                                  \
+        .norm = norm_to_f32,                                                             \
+        .widen = widen_row,                                                              \
+        .finish = finish,                                                                \
+        .int8 = &(products),                                                             \
+    };                                                                                   \
+    static size_t name##_scratch_bytes(const op_call *call, const ir_box *box)           \
+    {                                                                                    \
+        return linear_scratch_bytes(call, box, &name);                                   \
+    }                                                                                    \
+    static void name##_run(const op_call *call, const ir_box *box, void *scratch)        \
+    {                                                                                    \
+        linear_run(call, box, scratch, &name);                                           \
+    }                                                                                    \
+    static size_t name##_expert_scratch_bytes(const op_call *call, const ir_box *box)    \
+    {                                                                                    \
+        return expert_scratch_bytes(call, box, &name);                                   \
+    }                                                                                    \
+    static void name##_expert_run(const op_call *call, const ir_box *box, void *scratch) \
+    {                                                                                    \
+        expert_run(call, box, scratch, &name);                                           \
+    }
 
 #endif

@@ -4,7 +4,7 @@
  * j) is activation(w0[e] x) * (w1[e] x) with e = ids[t, j], or without glu w0[e] x; x is row t, or with three axes row
  * (t, j).  norm: each row of x is first normalised as rms_norm does.  Without scale the result is the pairs, [T, N, F];
  * with it [T, F]: the pairs of a token times their scales, added in rising j, and the residual.  A pair whose id names
- * no expert is zeros.
+ * no expert is zeros.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
  *
  * Which expert a pair needs is known only when ids are there.  Tasks are static all the same: a task is some columns of
  * the result for all pairs of its tokens, so that it has the same share of every expert, whichever are active.
@@ -14,10 +14,11 @@
 #include "op/dot.h"
 #include "op/experts.h"
 #include "op/fill.h"
+#include "op/narrow.h"
 #include "op/norm.h"
 
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
-enum { GLU, EPS };
+enum { GLU, EPS, ACTIVATIONS };
 
 static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
@@ -27,7 +28,7 @@ static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
     CHECK(cx, !glu.n == !shape_input(g, op, W1), MPK_ESHAPE, "expert_linear: glu and the input w1 need each other");
     CHECK(cx, shape_input(g, op, SCALE) || !shape_input(g, op, RESIDUAL), MPK_ESHAPE,
           "expert_linear: a residual is added to a sum, which needs the input scale");
-    return MPK_OK;
+    return narrow_check(cx, g, op, op->attributes[ACTIVATIONS].s, W0, W1);
 }
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -84,28 +85,33 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* A row of x, a row of a weight, the columns of a token. */
+/* A row of x, the same in 8-bit blocks, a row of a weight, the columns of a token. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     uint32_t columns = g->tensors.at[op->out[0]].rank - 1;
-    return (size_t)(2 * shape_input(g, op, W0)->dims[2] + box->hi[columns] - box->lo[columns]) * sizeof(float);
+    return (size_t)(3 * shape_input(g, op, W0)->dims[2] + box->hi[columns] - box->lo[columns]) * sizeof(float);
 }
 
-/* w[expert, row] . x; unpacked: room for a row of w. */
-static float multiply_row(const op_view *w, int64_t expert, int64_t row, const float *x, float *unpacked)
+/* w[expert, row] . x; room for two rows: of x in 8-bit blocks, and of w. */
+static float multiply_row(const op_call *call, const op_view *w, int64_t expert, int64_t row, const float *x,
+                          float *room)
 {
-    walk_load_row(w, expert * w->stride[0] + row * w->stride[1], 0, w->dims[2], unpacked);
-    return dot_rows(x, unpacked, w->dims[2]);
+    int64_t width = w->dims[2], block = narrow_is_asked(call->attributes[ACTIVATIONS].s) ? narrow_block(w->dtype) : 0;
+    float *unpacked = room + width;
+    walk_load_row(w, expert * w->stride[0] + row * w->stride[1], 0, width, unpacked);
+    if (block)
+        narrow_row(x, width, block, room);
+    return dot_rows(block ? room : x, unpacked, width);
 }
 
 /* One column of a pair. */
-static float compute_pair(const op_call *call, int64_t expert, int64_t column, const float *x, float *unpacked)
+static float compute_pair(const op_call *call, int64_t expert, int64_t column, const float *x, float *room)
 {
     str glu = call->attributes[GLU].s;
     if (expert < 0)
         return 0;
-    float y = multiply_row(&call->in[W0], expert, column, x, unpacked);
-    return glu.n ? activate_named(glu, y) * multiply_row(&call->in[W1], expert, column, x, unpacked) : y;
+    float y = multiply_row(call, &call->in[W0], expert, column, x, room);
+    return glu.n ? activate_named(glu, y) * multiply_row(call, &call->in[W1], expert, column, x, room) : y;
 }
 
 /* The row of x of pair (t, j) as f32, normalised. */
@@ -137,7 +143,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *residual = &call->in[RESIDUAL], *out = &call->out[0];
     int64_t lo = box->lo[out->rank - 1], hi = box->hi[out->rank - 1];
-    float *sums = (float *)scratch + 2 * call->in[W0].dims[2];
+    float *sums = (float *)scratch + 3 * call->in[W0].dims[2];
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         memset(sums, 0, (size_t)(hi - lo) * sizeof *sums);
         for (int64_t j = 0; j < call->in[IDS].dims[1]; j++)
@@ -164,7 +170,8 @@ static const op_operand in[] = {{"x", 0},
                                 {"residual", OP_OPTIONAL},
                                 {"norm", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_WORD("glu", ""), SHAPE_REAL("eps", 1e-6)};
+static const op_attribute attributes[] = {SHAPE_WORD("glu", ""), SHAPE_REAL("eps", 1e-6),
+                                          SHAPE_WORD("activations", "f32")};
 
 #define X_AND_IDS(tokens, dtype, n, width) \
     "input %x : " dtype "[" tokens ", " width "] live=tokens\ninput %i : i32[" tokens ", " n "] live=tokens\n"
@@ -212,6 +219,12 @@ static const op_case cases[] = {
     NORMED("7", "bf16", "8", "9", "16", "320", "bf16", "f32"),
     NORMED("33", "f32", "8", "9", "17", "96", "bf16", "bf16"),
     NORMED("33", "bf16", "2", "5", "16", "256", "q8_0", "bf16"),
+    {X_AND_IDS("7", "f32", "2", "256") "const %g : q4_k[3, 9, 256]\nconst %u : q8_0[3, 9, 256]\nconst %n : f32[256]\n"
+                                       "%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = \"silu\", eps = 1e-05, "
+                                       "activations = \"i8\"}\n"},
+    {"input %x : f32[9, 2, 64] live=tokens\ninput %i : i32[9, 2] live=tokens\nconst %w : q4_1[3, 33, 64]\ninput %s : "
+     "f32[9, 2] live=tokens\ninput %r : f32[9, 33] live=tokens\n"
+     "%y = expert_linear(%x, %i, %w, _, %s, %r) {activations = \"i8\"}\n"},
     {"input %x : f32[5, 3, 48] live=tokens\ninput %i : i32[5, 3] live=tokens\nconst %w : f16[4, 21, 48]\ninput %s : "
      "f32[5, 3] live=tokens\ninput %r : f32[5, 21] live=tokens\nconst %n : f32[48]\n"
      "%y = expert_linear(%x, %i, %w, _, %s, %r, %n)\n"},

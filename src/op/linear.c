@@ -2,16 +2,18 @@
  *
  * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the columns of y are those
  * of the weights one after the other; with it w0 is the gate and w1 what it lets through.  norm: x is first normalised
- * as rms_norm does.  Reference code takes eight tokens at a time: a weight row is unpacked once for them.
+ * as rms_norm does.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
+ * Reference code takes eight tokens at a time: a weight row is unpacked once for them.
  */
 #include "op/activate.h"
 #include "op/dot.h"
+#include "op/narrow.h"
 #include "op/norm.h"
 #include "op/shape.h"
 #include "op/walk.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
-enum { EPS, GLU };
+enum { EPS, GLU, ACTIVATIONS };
 enum { TOKENS_AT_ONCE = 8 };
 
 static bool has_glu(const ir_op *op)
@@ -52,6 +54,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     }
     if (has_glu(op))
         TRY(check_glu(cx, g, op));
+    TRY(narrow_check(cx, g, op, op->attributes[ACTIVATIONS].s, W0, W2));
     TRY(shape_expect(cx, g, op, NORM, SHAPE_FLOAT, 1, &width));
     TRY(shape_expect(cx, g, op, RESIDUAL, SHAPE_FLOAT, 2, out->dims));
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
@@ -90,45 +93,59 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* A row of a weight, and up to eight rows of x. */
+/* Rows of x as a weight needs them. */
+enum { WHOLE, IN_32, IN_256, ROW_KINDS };
+
+static int row_kind(const op_call *call, ir_dtype weight)
+{
+    int64_t block = narrow_is_asked(call->attributes[ACTIVATIONS].s) ? narrow_block(weight) : 0;
+    return block == 32 ? IN_32 : block ? IN_256 : WHOLE;
+}
+
+/* A row of a weight, and up to eight rows of x of every kind. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
-    int64_t tokens = box->hi[0] - box->lo[0];
+    int64_t tokens = box->hi[0] - box->lo[0], kinds = narrow_is_asked(op->attributes[ACTIVATIONS].s) ? ROW_KINDS : 1;
     tokens = tokens < TOKENS_AT_ONCE ? tokens : TOKENS_AT_ONCE;
-    return (size_t)((tokens + 1) * shape_input(g, op, W0)->dims[1]) * sizeof(float);
+    return (size_t)((tokens * kinds + 1) * shape_input(g, op, W0)->dims[1]) * sizeof(float);
 }
 
-/* y[t] = x[t] . w[row] + b[row] for n rows of x; unpacked: room for a row of w. */
-static void multiply_row(const op_call *call, uint32_t i, int64_t row, const float *x, int64_t n, float *unpacked,
-                         float *y)
+/* n rows of x; those of another kind are n rows further on. */
+typedef struct x_rows {
+    float *at;
+    int64_t n;
+} x_rows;
+
+/* y[t] = x[t] . w[row] + b[row]; unpacked: room for a row of w. */
+static void multiply_row(const op_call *call, uint32_t i, int64_t row, const x_rows *x, float *unpacked, float *y)
 {
     const op_view *w = &call->in[W0 + i], *b = &call->in[B0 + i];
-    int64_t width = w->dims[1];
+    int64_t width = w->dims[1], first = row_kind(call, w->dtype) * x->n;
     float bias = b->data ? op_load(b, row * b->stride[0]) : 0;
     walk_load_row(w, row * w->stride[0], 0, width, unpacked);
-    for (int64_t t = 0; t < n; t++)
-        y[t] = dot_rows(x + t * width, unpacked, width) + bias;
+    for (int64_t t = 0; t < x->n; t++)
+        y[t] = dot_rows(x->at + (first + t) * width, unpacked, width) + bias;
 }
 
-/* One column of y for n tokens from t0 on. */
-static void compute_column(const op_call *call, int64_t column, int64_t t0, const float *x, int64_t n, float *unpacked)
+/* One column of y for the tokens from t0 on. */
+static void compute_column(const op_call *call, int64_t column, int64_t t0, const x_rows *x, float *unpacked)
 {
     const op_view *residual = &call->in[RESIDUAL], *out = &call->out[0];
     float y[TOKENS_AT_ONCE], up[TOKENS_AT_ONCE];
     str glu = call->attributes[GLU].s;
     if (glu.n) {
-        multiply_row(call, 0, column, x, n, unpacked, y);
-        multiply_row(call, 1, column, x, n, unpacked, up);
-        for (int64_t t = 0; t < n; t++)
+        multiply_row(call, 0, column, x, unpacked, y);
+        multiply_row(call, 1, column, x, unpacked, up);
+        for (int64_t t = 0; t < x->n; t++)
             y[t] = activate_named(glu, y[t]) * up[t];
     } else {
         uint32_t i = 0;
         int64_t row = column;
         for (; row >= call->in[W0 + i].dims[0]; i++)
             row -= call->in[W0 + i].dims[0];
-        multiply_row(call, i, row, x, n, unpacked, y);
+        multiply_row(call, i, row, x, unpacked, y);
     }
-    for (int64_t t = 0; t < n; t++) {
+    for (int64_t t = 0; t < x->n; t++) {
         int64_t at[2] = {t0 + t, column};
         if (residual->data)
             y[t] += op_load(residual, walk_offset(residual, at));
@@ -136,27 +153,34 @@ static void compute_column(const op_call *call, int64_t column, int64_t t0, cons
     }
 }
 
-/* Row t of x as f32, normalised. */
-static void load_x(const op_call *call, int64_t t, float *row)
+/* Rows of x from t0 on as f32, normalised, and as d q of the kinds that some weight needs. */
+static void load_x(const op_call *call, int64_t t0, const x_rows *rows)
 {
     const op_view *x = &call->in[X];
-    int64_t width = call->in[W0].dims[1];
-    walk_load_row(x, t * x->stride[0], 0, width, row);
-    if (call->in[NORM].data)
-        norm_row(row, width, &call->in[NORM], call->attributes[EPS].f, row);
+    int64_t width = call->in[W0].dims[1], n = rows->n * width;
+    for (int64_t t = 0; t < rows->n; t++) {
+        float *row = rows->at + t * width;
+        walk_load_row(x, (t0 + t) * x->stride[0], 0, width, row);
+        if (call->in[NORM].data)
+            norm_row(row, width, &call->in[NORM], call->attributes[EPS].f, row);
+    }
+    for (uint32_t i = W0; i <= W2; i++) {
+        int kind = call->in[i].data ? row_kind(call, call->in[i].dtype) : WHOLE;
+        if (kind != WHOLE)
+            narrow_row(rows->at, n, narrow_block(call->in[i].dtype), rows->at + kind * n);
+    }
 }
 
 /* Rows of x are loaded once for all columns of the box. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
-    int64_t width = call->in[W0].dims[1];
-    float *unpacked = scratch, *rows = unpacked + width;
+    float *unpacked = scratch;
     for (int64_t t0 = box->lo[0]; t0 < box->hi[0]; t0 += TOKENS_AT_ONCE) {
-        int64_t n = box->hi[0] - t0 < TOKENS_AT_ONCE ? box->hi[0] - t0 : TOKENS_AT_ONCE;
-        for (int64_t t = 0; t < n; t++)
-            load_x(call, t0 + t, rows + t * width);
+        x_rows rows = {unpacked + call->in[W0].dims[1], box->hi[0] - t0};
+        rows.n = rows.n < TOKENS_AT_ONCE ? rows.n : TOKENS_AT_ONCE;
+        load_x(call, t0, &rows);
         for (int64_t column = box->lo[1]; column < box->hi[1]; column++)
-            compute_column(call, column, t0, rows, n, unpacked);
+            compute_column(call, column, t0, &rows, unpacked);
     }
 }
 
@@ -170,8 +194,14 @@ static const op_operand in[] = {{"x", 0},
                                 {"norm", OP_OPTIONAL},
                                 {"residual", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("glu", "")};
+static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("glu", ""),
+                                          SHAPE_WORD("activations", "f32")};
 
+#define NARROW(tokens, dtype, rows, width)                                                         \
+    {                                                                                              \
+        "input %x : f32[" tokens ", " width "] live=tokens\nconst %w : " dtype "[" rows ", " width \
+        "]\n%y = linear(%x, %w) {activations = \"i8\"}\n"                                          \
+    }
 #define PLAIN(tokens, dtype, rows, width)                                                          \
     {                                                                                              \
         "input %x : f32[" tokens ", " width "] live=tokens\nconst %w : " dtype "[" rows ", " width \
@@ -215,6 +245,21 @@ static const op_case cases[] = {
     {"input %x : bf16[70, 2056] live=tokens\nconst %w : bf16[60, 2056]\n%y = linear(%x, %w)\n"},
     {"input %x : bf16[130, 40] live=tokens\nconst %g : bf16[2500, 40]\nconst %u : bf16[2500, 40]\nconst %b : "
      "f32[2500]\n%y = linear(%x, %g, %u, _, _, %b) {glu = \"gelu_tanh\"}\n"},
+    NARROW("1", "q4_0", "33", "320"),
+    NARROW("3", "q4_1", "33", "576"),
+    NARROW("17", "q5_0", "33", "320"),
+    NARROW("2", "q5_1", "33", "320"),
+    NARROW("9", "q8_0", "33", "320"),
+    NARROW("1", "q2_k", "19", "768"),
+    NARROW("7", "q3_k", "19", "768"),
+    NARROW("3", "q4_k", "19", "768"),
+    NARROW("5", "q5_k", "19", "768"),
+    NARROW("7", "q6_k", "19", "768"),
+    {"input %x : bf16[5, 256] live=tokens\nconst %q : bf16[80, 256]\nconst %k : q8_0[16, 256]\nconst %v : q6_k[16, "
+     "256]\nconst %bk : f32[16]\nconst %n : f32[256]\n"
+     "%y = linear(%x, %q, %k, %v, _, %bk, _, %n) {eps = 1e-05, activations = \"i8\"}\n"},
+    {"input %x : f32[7, 512] live=tokens\nconst %g : q4_k[48, 512]\nconst %u : q6_k[48, 512]\nconst %n : f32[512]\n"
+     "%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\", activations = \"i8\"}\n"},
     {"input %x : f32[2, 64] live=rows\nconst %g : f16[48, 64]\nconst %u : f16[48, 64]\n%y = linear(%x, %g, %u) {glu = "
      "\"gelu_tanh\"}\n"},
 };

@@ -1,0 +1,23 @@
+/* isa_int8avx2.c - products with 8-bit activations compiled for AVX2. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu/int8_fast.h"
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+#include "cpu/vec_avx2.h"
+
+enum { INT8_TILE = 4 }; /* tokens that are multiplied together, so that all sums stay in registers */
+#include "cpu/int8_kernels.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+const int8_kernels int8_avx2 = INT8_SET;

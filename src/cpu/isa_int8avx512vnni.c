@@ -1,0 +1,24 @@
+/* isa_int8avx512vnni.c - products with 8-bit activations compiled for AVX-512 VNNI, in vectors of 256 bits. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu/int8_fast.h"
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"))), \
+                             apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+#endif
+#include "cpu/vec_avx2.h"
+#define INT8_DOT(acc, u, s) _mm256_dpbusd_epi32(acc, u, s)
+enum { INT8_TILE = 8 }; /* tokens that are multiplied together, so that all sums stay in registers */
+#include "cpu/int8_kernels.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+const int8_kernels int8_avx512vnni = INT8_SET;

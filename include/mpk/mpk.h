@@ -114,6 +114,15 @@ typedef enum mpk_mode {
     MPK_MODE_CALLS,     /* of tensor programs (graph.h): a launch for each run, in the caller's memory on the GPU */
 } mpk_mode;
 
+/* In which form activations are multiplied by weights in the block formats of GGUF (Q4_0, Q4_K ...), on the CPU.
+ * Weights in plain dtypes are always multiplied by activations in f32. */
+typedef enum mpk_activations {
+    MPK_ACTIVATIONS_AUTO, /* of a model on the CPU: i8; else f32.  A program of graph.h is run as it is written */
+    MPK_ACTIVATIONS_F32,  /* exact but for the rounding of fp32 */
+    MPK_ACTIVATIONS_I8,   /* rounded to 8 bits, in blocks with a scale: faster, by up to four times in prompts, and with
+                             an error that is small beside that of the weights' own format */
+} mpk_activations;
+
 /* Cut axis `axis` of the output of every operator that matches into `degree` parts, instead of what the compiler
  * chooses. */
 typedef struct mpk_degree {
@@ -165,6 +174,7 @@ typedef struct mpk_engine_options {
     uint32_t batch_invariant;
     uint32_t no_carriers; /* 1: of a GPU: every task waits for its event's counter; 0: most tasks of a decode step poll
                            * their operands instead (ablation; the same results) */
+    mpk_activations activations; /* I8: MPK_EUNSUPPORTED on a GPU */
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,

@@ -109,6 +109,7 @@ class EngineOptions(Structure):
         ("profile", c_uint32),
         ("batch_invariant", c_uint32),
         ("no_carriers", c_uint32),
+        ("activations", c_int),
     ]
 
 

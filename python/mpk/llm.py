@@ -26,6 +26,7 @@ Prompt = Union[str, Sequence[int]]
 Message = Mapping[str, Any]
 LogProbs = list[tuple[int, float]]
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
+_ACTIVATIONS = ("auto", "f32", "i8")
 _READ_MS = 100  # how long a read waits before Python looks at its signals again
 
 
@@ -199,7 +200,8 @@ class LLM:
     threads: workers (0: one for each processor); max_batch: requests that run at the same time; context_tokens: prompt
     and answer of a request at most; kv_dtype: "f32", "f16" or "bf16"; random_weights: a configuration alone is a model;
     device: "cpu", "cuda", "cuda:1", or "auto": the first GPU if it can be used, else the CPU; batch_invariant: on a GPU
-    too a request gets the same bits alone and in any company.
+    too a request gets the same bits alone and in any company; activations: "f32" or "i8", the form in which a CPU
+    multiplies them by weights in GGUF blocks, or "auto": "i8" on a CPU.
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
 
@@ -217,6 +219,7 @@ class LLM:
         random_seed: int = 0,
         device: str = "auto",
         batch_invariant: bool = False,
+        activations: str = "auto",
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._forks = c.Process.forks
@@ -224,6 +227,8 @@ class LLM:
         self._lock = threading.RLock()
         if kv_dtype not in _DTYPES:
             raise c.ArgumentError(f"kv_dtype is {kv_dtype!r}: expected one of {', '.join(_DTYPES)}")
+        if activations not in _ACTIVATIONS:
+            raise c.ArgumentError(f"activations is {activations!r}: expected one of {', '.join(_ACTIVATIONS)}")
         for name, value in (
             ("threads", threads),
             ("max_batch", max_batch),
@@ -245,6 +250,7 @@ class LLM:
             random_seed=random_seed & (1 << 64) - 1,
             device=device.encode(),
             batch_invariant=batch_invariant,
+            activations=_ACTIVATIONS.index(activations),
         )
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))

@@ -77,7 +77,7 @@ extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_score, cmd
 typedef struct cli_engine {
     uint32_t threads, max_batch, step_tokens, context, kv_tokens;
     cli_whole random;
-    int kv, ops, launch;
+    int kv, activations, ops, launch;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, no_carriers, profile;
     const char *device, *target, *keep;
     int mode;
@@ -92,6 +92,8 @@ typedef struct cli_engine {
                    .help = "tokens of a step at most, a power of two (512)", .least = 1, .most = 8192),             \
         CLI_OPTION(t, m.kv, "kv", CLI_CHOICE, .value = "f32|f16|bf16",                                              \
                    .help = "dtype of the KV cache (f32; on a GPU that of the activations)"),                        \
+        CLI_OPTION(t, m.activations, "activations", CLI_CHOICE, .value = "auto|f32|i8",                             \
+                   .help = "what a CPU multiplies weights in GGUF blocks by (i8: in 8-bit blocks)"),                \
         CLI_OPTION(t, m.kv_tokens, "kv-tokens", CLI_COUNT, .value = "N",                                            \
                    .help = "tokens that all requests together may hold (as memory allows)", .least = 1,             \
                    .most = 4294967295.0),                                                                           \

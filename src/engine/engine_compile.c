@@ -52,6 +52,9 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
         .degrees = degrees,
         .n_degrees = from->n_degrees,
     };
+    CHECK(cx, !device->is_gpu || from->activations != MPK_ACTIVATIONS_I8, MPK_EUNSUPPORTED,
+          "activations in 8 bits (i8) are of the CPU target: on a GPU say auto or f32");
+    to->narrow = from->activations == MPK_ACTIVATIONS_I8;
     if (device->is_gpu)
         set_gpu_options(device, kv_heads, from->batch_invariant != 0, to);
     return MPK_OK;
@@ -87,6 +90,7 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
     const engine_plan *p = &b->plan;
     pass_options options;
     TRY(engine_pass_options(cx, &b->arena, &b->options, &b->device, b->model.config.n_kv_heads, &options));
+    options.narrow = !b->device.is_gpu && b->options.activations != MPK_ACTIVATIONS_F32;
     for (uint32_t i = 0; i < p->n_graphs; i++) {
         bool last = i + 1 == p->n_graphs;
         if (only_tokens && p->n_tokens[i] < only_tokens && !last)

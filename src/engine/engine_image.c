@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 
-enum { IMAGE_VERSION = 2, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
+enum { IMAGE_VERSION = 3, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
 
 /* Little-endian, followed by the path, zeros up to a multiple of 64, the block, and the kernel. */
 typedef struct image_header {
@@ -19,7 +19,7 @@ typedef struct image_header {
     uint32_t version, path_bytes;
     uint64_t checksum; /* of the path and of everything behind this field */
     uint64_t block_bytes, code_bytes, code_hash, fingerprint, random_seed;
-    uint32_t random_weights, fusion, launch, coarse_events, kv_dtype, batch_invariant;
+    uint32_t random_weights, fusion, launch, coarse_events, kv_dtype, batch_invariant, activations;
     engine_plan plan;
 } image_header;
 
@@ -90,6 +90,7 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
     h->coarse_events = o->coarse_events;
     h->kv_dtype = o->kv_dtype;
     h->batch_invariant = o->batch_invariant;
+    h->activations = o->activations;
     h->plan = b->plan;
     h->checksum = checksum(h, path);
     return MPK_OK;
@@ -202,6 +203,10 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
     TRY(check_given(cx, "step_tokens", o->step_tokens, p->n_tokens[p->n_graphs - 1], false));
     CHECK(cx, !o->batch_invariant || h->batch_invariant || !p->arch[0], MPK_EARG,
           "the image was compiled without batch_invariant: leave that away, or compile the model again");
+    bool narrow = h->activations != MPK_ACTIVATIONS_F32 && !p->arch[0];
+    CHECK(cx, !o->activations || (o->activations == MPK_ACTIVATIONS_I8) == narrow, MPK_EARG,
+          "the image was compiled with activations in %s: leave that away, or compile the model again",
+          narrow ? "8 bits (i8)" : "f32");
     o->threads = p->threads;
     o->max_batch = p->max_batch;
     o->context_tokens = p->context_tokens;
@@ -210,6 +215,7 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
     o->coarse_events = h->coarse_events;
     o->kv_dtype = (mpk_dtype)h->kv_dtype;
     o->batch_invariant = h->batch_invariant;
+    o->activations = (mpk_activations)h->activations;
     if (!o->random_weights && h->random_weights) {
         o->random_weights = true;
         o->random_seed = h->random_seed;

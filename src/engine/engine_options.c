@@ -57,6 +57,8 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
     CHECK(cx, (unsigned)to->fusion <= MPK_FUSION_NONE && (unsigned)to->launch <= MPK_LAUNCH_JIT, MPK_EARG,
           "fusion is %d and launch %d: no such choice", (int)to->fusion, (int)to->launch);
     CHECK(cx, (unsigned)to->mode <= MPK_MODE_CALLS, MPK_EARG, "mode is %d: no such choice", (int)to->mode);
+    CHECK(cx, (unsigned)to->activations <= MPK_ACTIVATIONS_I8, MPK_EARG, "activations is %d: no such choice",
+          (int)to->activations);
     CHECK(cx, !to->profile || to->mode == MPK_MODE_KERNEL || to->mode == MPK_MODE_CALLS, MPK_EARG,
           "a profile is of the one kernel: mode must be MPK_MODE_KERNEL or MPK_MODE_CALLS");
     TRY(copy_word(cx, a, &to->device));

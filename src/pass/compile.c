@@ -54,6 +54,8 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
     TRY(pass_recognise(s, &ir));
     TRY(pass_fuse_ops(s, &ir));
     TRY(pass_fuse_map(s, &ir));
+    if (s->options->narrow)
+        TRY(pass_narrow(s, &ir));
     c->ir = ir;
     TRY(compile_graph(s, c, &verify_ns));
     c->stats.compile_ms = (double)(clock_ns() - start - verify_ns) * 1e-6;

@@ -18,6 +18,7 @@ void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out)
         out->in[i] = rewrite_input(w, op, i);
     out->eps = rewrite_attribute(op, "eps")->f;
     out->glu = rewrite_attribute(op, "glu")->s;
+    out->activations = rewrite_attribute(op, "activations")->s;
     out->n_weights = 0;
     for (uint32_t i = 0; i < LINEAR_WEIGHTS; i++)
         out->n_weights += out->in[W0 + i] != IR_NONE;
@@ -29,7 +30,11 @@ mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, 
     if (parts->glu.n && parts->glu.n < sizeof glu)
         memcpy(glu, parts->glu.at, parts->glu.n);
     return rewrite_add(w, key, "linear", LINEAR_INPUTS, parts->in,
-                       (ir_set[]){{.name = "eps", .f = parts->eps}, {.name = "glu", .s = glu}, {0}}, out);
+                       (ir_set[]){{.name = "eps", .f = parts->eps},
+                                  {.name = "glu", .s = glu},
+                                  {.name = "activations", .s = str_is(parts->activations, "i8") ? "i8" : "f32"},
+                                  {0}},
+                       out);
 }
 
 static bool is_plain(const rewrite *w, const linear_parts *p)
@@ -40,9 +45,11 @@ static bool is_plain(const rewrite *w, const linear_parts *p)
     return !p->glu.n && p->in[RESIDUAL] == IR_NONE;
 }
 
+/* The same rows, in the same form. */
 static bool same_x(const linear_parts *a, const linear_parts *b)
 {
-    return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] && (a->in[NORM] == IR_NONE || a->eps == b->eps);
+    return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] && (a->in[NORM] == IR_NONE || a->eps == b->eps) &&
+           str_equal(a->activations, b->activations);
 }
 
 /* Are the operands of an operator at `key` still what they were at its own? */

@@ -12,6 +12,7 @@ const pass_entry pass_table[] = {
     {"fuse_ops", "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "
                  ":splits=S:split_tokens=T:own_units=U:norm_elements=N:relaxed=1:logits=1"},
     {"fuse_map", "chains of element-wise operators become one map (tensor program)"},
+    {"narrow", "8-bit activations for weights in block formats (tensor program)"},
     {"decompose", "cut operators into tasks (tensor program to task graph; paper 4.1)"},
     {"depend", "an event for each producer-consumer pair of tasks (4.1)"},
     {"drop_implied", "drop pairs that others imply"},
@@ -80,6 +81,8 @@ static mpk_status run_on_program(pass_state *s, str name, subject *on)
         return pass_fuse_ops(s, &on->ir);
     if (str_is(name, "fuse_map"))
         return pass_fuse_map(s, &on->ir);
+    if (str_is(name, "narrow"))
+        return pass_narrow(s, &on->ir);
     return pass_decompose(s, on->ir, &on->tg);
 }
 
@@ -178,7 +181,7 @@ static mpk_status run_one(pass_state *s, str name, subject *on, text *out)
     CHECK(s->cx, !on->printed, MPK_EARG, "nothing can follow plan_memory and plan_pages: they print");
     if (on->tg)
         NOTE(s->cx, tg_verify(s->cx, s->scratch, on->tg), "verifying what goes into %.*s", STR_ARG(name));
-    return i < 5 ? run_on_program(s, name, on) : run_on_graph(s, name, on, out);
+    return i < 6 ? run_on_program(s, name, on) : run_on_graph(s, name, on, out);
 }
 
 static mpk_status run_passes(pass_state *s, str passes, str source, text *out)

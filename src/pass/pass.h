@@ -49,6 +49,7 @@ typedef struct pass_options {
     uint32_t norm_elements; /* a norm of at most so many elements is computed by every task that reads it; 0: 16384 */
     bool relaxed;           /* rules may skip the rounding of bf16 and f16 results between what they fuse */
     bool whole_tiles;       /* cut operators at whole tiles (op_axis.tile) and into a task for each worker */
+    bool narrow;            /* weights in block formats are multiplied by activations in 8-bit blocks */
     bool logits;            /* rows, norm, vocabulary product and the search for the largest are one operator */
     /* Scratch of the target's body for a box of an operator, in addition to none of ref's: the larger of both counts.
      * NULL: ref alone. */
@@ -93,6 +94,7 @@ mpk_status pass_simplify(pass_state *s, ir_graph **g);  /* drop dead operators, 
 mpk_status pass_recognise(pass_state *s, ir_graph **g); /* small operators that together are one we do whole */
 mpk_status pass_fuse_ops(pass_state *s, ir_graph **g);  /* fewer, larger operators, as options->fusion says */
 mpk_status pass_fuse_map(pass_state *s, ir_graph **g);  /* chains of element-wise operators into one (FULL only) */
+mpk_status pass_narrow(pass_state *s, ir_graph **g);    /* 8-bit activations for weights in block formats */
 
 /* ---- to and on the tGraph; arrays are in the scratch arena up to linearize, in the result arena after it ---- */
 

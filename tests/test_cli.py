@@ -22,9 +22,9 @@ def model(tmp_path_factory):
     return tiny.model(tmp_path_factory.mktemp("cli") / "model")
 
 
-def fails(*arguments, code, needle, stdin=b""):
+def fails(*arguments, code, needle, stdin=b"", env=None):
     """Nothing on standard output, one line on standard error that has the needle."""
-    out, errors = support.mpk(*arguments, code=code, stdin=stdin)
+    out, errors = support.mpk(*arguments, code=code, stdin=stdin, env=env)
     assert out == b""
     assert errors.startswith("mpk: ") and errors.count("\n") == 1, errors
     assert re.search(needle, errors), errors
@@ -361,6 +361,7 @@ def test_devices(model):
     fails("run", model, "-p", "x", "--device", "gpu", code=1, needle="there is no device 'gpu'")
     fails("inspect", model, "--target", "sm_10", code=1, needle="sm_90a")
     fails("inspect", model, "--target", "sm_80", "--device", "cpu", code=1, needle="the device is the CPU")
+    fails("inspect", model, "--target", "sm_90a", "--activations=i8", code=1, needle="i8.*CPU")
     fails("bench", model, "--mode", "graph", "--device", "cpu", code=1, needle="for a GPU")
     fails("bench", model, "--profile", "--device", "cpu", code=1, needle="profile.*for a GPU")
     for target, workers in ("sm_80", 108), ("sm_90a", 132):
@@ -478,6 +479,8 @@ def test_doctor():
     empty = {"XDG_CACHE_HOME": "/nowhere", "PATH": "/nowhere"}
     findings = json.loads(support.mpk("doctor", "--json", env=empty)[0])
     needs = {f["subject"]: f.get("need") for f in findings}
+    assert "for none" in support.mpk("doctor", env={"MPK_ISA": "none"})[0].decode()
+    fails("doctor", code=1, needle="avx512vnni", env={"MPK_ISA": "avx3"})
     assert "dev demo" in needs["demo model"] and "graphviz" in needs["graphviz"]
 
 

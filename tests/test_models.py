@@ -269,7 +269,7 @@ def test_all_fusions_agree(tmp_path):
         model, config = make(name)
         folder = support.save(model, tmp_path / name, "bfloat16")
         tokens = [RANDOM.randrange(config.vocab_size) for _ in range(75)]
-        reference = {"MPK_CPU_FEATURES": "none"}
+        reference = {"MPK_ISA": "none"}
         plain = support.score(folder, tokens, tmp_path, "--ops", "none", env=reference)
         assert numpy.array_equal(plain, support.score(folder, tokens, tmp_path, "--ops", "full", env=reference)), name
         for ops in ["full", "none"]:

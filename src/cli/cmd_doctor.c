@@ -50,11 +50,12 @@ static double number(const json_value *object, const char *key)
 
 static void look_at_processor(report *r, const json_value *machine)
 {
-    const json_value *features = json_get(machine, "features");
+    const json_value *features = json_get(machine, "features"), *isa = json_get(machine, "isa");
     bool has = features && features->text.n;
     add_finding(r, "processor", has ? NULL : "every model runs, but slowly: use a processor with AVX2 or AVX-512",
-                "%.0f processors for this process; %.*s", number(machine, "processors"),
-                has ? (int)features->text.n : 38, has ? features->text.at : "no vector instructions that mpk knows");
+                "%.0f processors for this process; %.*s; the code that runs is for %.*s", number(machine, "processors"),
+                has ? (int)features->text.n : 38, has ? features->text.at : "no vector instructions that mpk knows",
+                isa ? (int)isa->text.n : 0, isa ? isa->text.at : "");
 }
 
 static void look_at_memory(report *r, const json_value *machine)

@@ -12,8 +12,7 @@
 
 #include "ir/op.h"
 
-/* Instruction sets, as found at run time (cpu_features in cpu.h; MPK_CPU_FEATURES=none|avx2|avx512|avx512bf16 lowers
- * them for tests). */
+/* Instruction sets, as found at run time (cpu_features in cpu.h). */
 enum {
     CPU_AVX2 = 1, /* with FMA and F16C */
     CPU_AVX512 = 2,

@@ -505,6 +505,7 @@ mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *w
     static const cpu_options none = {0};
     cpu_machine *m = NULL;
     void *block = NULL;
+    TRY(cpu_check_isa(cx));
     /* By hand, not from the arena inside it; the words of different writers should not share lines with the heap's. */
     if (posix_memalign(&block, RT_LINE, sizeof *m))
         FAIL(cx, MPK_ENOMEM, "out of memory for a machine");

@@ -8,8 +8,13 @@
 
 #include "host/machine.h"
 
-/* Instruction sets of this processor, CPU_* of body.h, lowered by MPK_CPU_FEATURES (none, avx2, avx512, avx512bf16). */
+/* Instruction sets of this processor, CPU_* of body.h, limited by the environment's MPK_ISA: none, avx2, avxvnni,
+ * avx512 (without VNNI), avx512vnni.  None if MPK_ISA is another word. */
 uint32_t cpu_features(void);
+/* MPK_EARG if MPK_ISA is another word. */
+mpk_status cpu_check_isa(mpk_context *cx);
+/* The word of MPK_ISA for what runs. */
+const char *cpu_isa(void);
 
 /* Zero means the default. */
 typedef struct cpu_options {

@@ -1,4 +1,4 @@
-/* cpu_features.c - instruction sets of this processor, as the operating system lets us use them. */
+/* cpu_features.c - instruction sets of this processor, as the operating system and MPK_ISA let us use them. */
 #include <stdlib.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -14,6 +14,12 @@ static bool has_f16c(void)
     unsigned a, b, c = 0, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
 }
+
+static bool has_avx_vnni(void)
+{
+    unsigned a = 0, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
 #endif
 
 static uint32_t detect(void)
@@ -23,6 +29,8 @@ static uint32_t detect(void)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
         f |= CPU_AVX2;
+    if (f && has_avx_vnni())
+        f |= CPU_AVX_VNNI;
     if (f && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
         f |= CPU_AVX512;
@@ -35,15 +43,50 @@ static uint32_t detect(void)
     return f;
 }
 
+/* The words of MPK_ISA, each with what it allows, from less to more. */
+static const struct {
+    const char *word;
+    uint32_t allowed;
+} levels[] = {
+    {"none", 0},
+    {"avx2", CPU_AVX2},
+    {"avxvnni", CPU_AVX2 | CPU_AVX_VNNI},
+    {"avx512", CPU_AVX2 | CPU_AVX_VNNI | CPU_AVX512},
+    {"avx512vnni", CPU_AVX2 | CPU_AVX_VNNI | CPU_AVX512 | CPU_AVX512_VNNI | CPU_AVX512_BF16},
+};
+enum { LEVELS = sizeof levels / sizeof *levels };
+
+/* The level that MPK_ISA names, the last if it is not set, LEVELS if there is no such. */
+static int find_limit(void)
+{
+    const char *limit = getenv("MPK_ISA");
+    int i = 0;
+    if (!limit || !*limit)
+        return LEVELS - 1;
+    while (i < LEVELS && !str_is(str_from(limit), levels[i].word))
+        i++;
+    return i;
+}
+
+mpk_status cpu_check_isa(mpk_context *cx)
+{
+    CHECK(cx, find_limit() < LEVELS, MPK_EARG, "MPK_ISA is \"%s\", expected none, avx2, avxvnni, avx512 or avx512vnni",
+          getenv("MPK_ISA"));
+    return MPK_OK;
+}
+
 uint32_t cpu_features(void)
 {
-    const char *limit = getenv("MPK_CPU_FEATURES");
-    uint32_t allowed = CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI | CPU_AVX512_BF16;
-    if (limit && str_is(str_from(limit), "none"))
-        allowed = 0;
-    else if (limit && str_is(str_from(limit), "avx2"))
-        allowed = CPU_AVX2;
-    else if (limit && str_is(str_from(limit), "avx512"))
-        allowed = CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI;
-    return detect() & allowed;
+    int limit = find_limit();
+    return limit < LEVELS ? detect() & levels[limit].allowed : 0;
+}
+
+const char *cpu_isa(void)
+{
+    static const uint32_t adds[LEVELS] = {0, CPU_AVX2, CPU_AVX_VNNI, CPU_AVX512, CPU_AVX512_VNNI};
+    uint32_t features = cpu_features();
+    int i = LEVELS - 1;
+    while (i && !(features & adds[i]))
+        i--;
+    return levels[i].word;
 }

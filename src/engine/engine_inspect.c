@@ -284,9 +284,11 @@ mpk_status mpk_machine(mpk_context *cx, char **json)
         uint32_t bit;
         const char *name;
     } sets[] = {{CPU_AVX2, "AVX2 with FMA and F16C"},
+                {CPU_AVX_VNNI, "AVX-VNNI"},
                 {CPU_AVX512, "AVX-512"},
                 {CPU_AVX512_VNNI, "AVX-512 VNNI"},
                 {CPU_AVX512_BF16, "AVX-512 BF16"}};
+    TRY(cpu_check_isa(cx));
     uint32_t features = cpu_features();
     uint64_t total, available = engine_free_memory(&total);
     char pcre[64] = "";
@@ -297,6 +299,7 @@ mpk_status mpk_machine(mpk_context *cx, char **json)
     for (size_t i = 0, n = 0; i < sizeof sets / sizeof *sets; i++)
         if (features & sets[i].bit)
             text_print(&t, "%s%s", n++ ? ", " : "", sets[i].name);
+    text_print(&t, "\", \"isa\": \"%s", cpu_isa());
     text_print(&t,
                "\", \"memory_bytes\": %llu, \"free_memory_bytes\": %llu, \"libraries\": {\"pcre2\": \"%s\", "
                "\"utf8proc\": \"%s\"}, ",

@@ -117,3 +117,80 @@ def test_attention_with_wide_heads(dtype):
     expected = torch.nn.functional.scaled_dot_product_attention(q, q + 1, q + 1, is_causal=True)
     torch.testing.assert_close(fast(q, q + 1), expected)
     assert is_whole(reports) and "sdpa" not in reports[0].programs[0].describe()["kinds"]
+
+
+# ---- triangles, strides, assertions, windows ----
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("unit", [False, True])
+def test_triangular_systems(upper, left, unit):
+    """The other half, and a diagonal of ones, are not read."""
+
+    def fn(a, b):
+        return torch.linalg.solve_triangular(a, b, upper=upper, left=left, unitriangular=unit)
+
+    for n, dtype in ((1, torch.float32), (5, torch.float32), (64, torch.float32), (9, torch.float64)):
+        torch._dynamo.reset()
+        whole = torch.ones(n, n, dtype=torch.bool)
+        unread = whole.tril(0 if unit else -1) if upper else whole.triu(0 if unit else 1)
+        a = (torch.randn(2, 1, n, n, dtype=dtype) / n + 2 * torch.eye(n, dtype=dtype)).masked_fill(unread, torch.nan)
+        b = torch.randn(*((3, n, 4) if left else (3, 4, n)), dtype=dtype)
+        fast, reports = compiled(fn)
+        plain = a.nan_to_num(1.0)
+        torch.testing.assert_close(fast(a, b), fn(plain, b))
+        assert is_whole(reports)
+
+
+def strided_transpose(x):
+    return x.t().as_strided((2, 3), (1, 2), 1) * 2
+
+
+def strided_part(x):
+    return x[1:].as_strided((2, 3), (1, 2)) + 1
+
+
+def strided_intermediate(x):
+    return (x * 2).t()[1:].as_strided((3, 2), (2, 5)) + 1
+
+
+def overlapping_windows(x):
+    return x.view(-1).as_strided((4, 8), (4, 1)).softmax(-1)
+
+
+@pytest.mark.parametrize("fn", [strided_transpose, strided_part, strided_intermediate, overlapping_windows])
+def test_strides_of_what_is_not_contiguous(fn):
+    fast, reports = compiled(fn)
+    for make in (lambda: torch.randn(4, 5), lambda: torch.randn(5, 4).t()):
+        if fn is overlapping_windows and not make().is_contiguous():
+            continue
+        x = make()
+        torch.testing.assert_close(fast(x), fn(x))
+    assert all(not r.fallbacks and len(r.programs) == 1 for r in reports)
+
+
+def test_assertions_of_a_model():
+    def fn(x):
+        torch._assert_async((x > 0).all(), "all must be positive")
+        return x * 2
+
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        fast, reports = compiled(fn, dynamic=dynamic)
+        for _ in range(2):
+            assert torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0))
+            with pytest.raises(RuntimeError, match="all must be positive"):
+                fast(torch.tensor([1.0, -1.0, 1.0]))
+        assert is_whole(reports)
+
+
+@pytest.mark.parametrize("pad, count, divisor", [(0, True, None), (1, True, None), (1, False, None), (1, True, 7)])
+def test_windows_that_exceed_the_input(pad, count, divisor):
+    def fn(x):
+        return torch.nn.functional.avg_pool2d(x, 9, 9, pad, True, count, divisor) + 1
+
+    x = torch.randn(2, 3, 5, 6)
+    fast, reports = compiled(fn)
+    torch.testing.assert_close(fast(x), fn(x))
+    assert is_whole(reports)

@@ -92,7 +92,9 @@ class Runner:
     def __init__(self, gm: torch.fx.GraphModule, e: Emitter, values: dict, options: Options, report: Report) -> None:
         self.gm, self.options, self.report, self.device = gm, options, report, e.device
         (returned,) = gm.graph.find_nodes(op="output")[0].args
-        self.places, self.outputs = place_results(e, values, returned)
+        checks = assertions(gm)
+        self.places, self.outputs = place_results(e, values, [*returned, *(tested for tested, _ in checks)])
+        self.messages = [message for _, message in checks]
         assign_mutations(gm, e, values)
         self.emitter, self.slots = e, e.slots
         self.lock, self.program, self.refused = threading.Lock(), None, False
@@ -115,9 +117,8 @@ class Runner:
         self.moving = [(at, i) for at, i in self.inputs if i not in still]
         self.pick_moving, self.last = pick([i for _, i in self.moving]), None
         self.results = [place[1:] for place in self.places if place[0] == "slot"]
-        self.plain = len(self.results) == len(self.places) and self.outputs == [
-            (at, []) for at in range(len(self.places))
-        ]
+        in_order = [(at, []) for at in range(len(self.places))]
+        self.plain = len(self.results) == len(self.places) and self.outputs == in_order and not self.messages
         self.idle = not self.results and not self.written
         self.make = maker(self.device)
 
@@ -206,7 +207,10 @@ class Runner:
                 tensor.copy_(copy)
         rest = iter(made)
         placed = [next(rest) if place[0] == "slot" else given(place, arguments) for place in self.places]
-        return [view_of(placed[at], views) for at, views in self.outputs]
+        results = [view_of(placed[at], views) for at, views in self.outputs]
+        for message in reversed(self.messages):
+            aten._assert_async.msg(results.pop(), message)
+        return results
 
     def copy_in(self, at: int, i: int, tensor: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
         """A copy of an argument as the program wants it, and the argument if the copy is to be copied back."""
@@ -270,6 +274,13 @@ def mutations(gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.No
     return [(n, n.args[0], n.args[1]) for n in copies if n.args[0].op == "placeholder"]
 
 
+def assertions(gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, str]]:
+    """What must be true in each call, with the message of the error."""
+    nodes = [n for n in gm.graph.nodes if n.op == "call_function" and n.target in ASSERTIONS]
+    return [(n.args[0], n.args[1] if len(n.args) > 1 else "an assertion of the model is not true") for n in nodes]
+
+
+ASSERTIONS = {aten._assert_async.default, aten._assert_async.msg}
 OVERWRITING = {
     aten.index_put.default,
     aten.slice_scatter.default,
@@ -304,6 +315,8 @@ def lower_graph(gm: torch.fx.GraphModule) -> tuple[Emitter, dict, dict[torch.fx.
             values[node] = e.folded(data) if isinstance(data, torch.Tensor) else data
         elif node in late:
             values[node] = values[node.args[1]]
+        elif node.target in ASSERTIONS and isinstance(values[node.args[0]], Val):
+            values[node] = None  # the runner looks at the result
         elif node.op == "call_function":
             try:
                 values[node] = e.lower(node, values)

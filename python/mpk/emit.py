@@ -133,6 +133,7 @@ class Emitter:
         self.in_place: set[torch.fx.Node] = set()  # nodes whose result takes the place of their first argument
         self.n_stand_ins = 0  # results of PyTorch that lowering went on with
         self.views: set[int] = set()  # tensors that may share the storage of another
+        self.values: dict[torch.fx.Node, Any] = {}
 
     # ---- tensors that come from outside ----
 
@@ -315,7 +316,7 @@ class Emitter:
 
     def lower(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
         """The value of a node: a Val, or a list of them.  Raises Unsupported."""
-        self.node = node
+        self.node, self.values = node, values
         if node.target is operator.getitem:
             value = values[node.args[0]][node.args[1]]
             return value() if callable(value) else value
@@ -399,6 +400,24 @@ def bind(node: torch.fx.Node) -> list[Any]:
     for parameter in parameters[len(arguments) :]:
         arguments.append(node.kwargs[parameter.name] if parameter.name in node.kwargs else parameter.default_value)
     return arguments
+
+
+def base_of(node: Any) -> tuple[Any, list[tuple]]:
+    """The node in whose memory that of a node lies, and the views by numbers alone that lead from there to it."""
+    chain: list[tuple] = []
+    while isinstance(node, torch.fx.Node) and node.op == "call_function" and is_view(node):
+        chain.insert(0, (node.target, node.args[1:], node.kwargs))
+        node = node.args[0]
+    return node, chain
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    """Is it a view by numbers alone?  One of several results is a view if all of them are."""
+    if len(node.all_input_nodes) != 1 or not isinstance(node.args[0], torch.fx.Node):
+        return False
+    if node.target is operator.getitem:
+        return is_view(node.args[0])
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
 def dense_order(shape: Sequence[int], stride: Sequence[int]) -> list[int]:

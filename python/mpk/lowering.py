@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mpk.emit import Emitter, Unsupported, Val, shape_only, table
+from mpk.emit import Emitter, Unsupported, Val, base_of, dense_order, is_permuted, shape_only, table
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -469,10 +469,14 @@ def contiguous_strides(shape: Sequence[int]) -> list[int]:
 
 @lower(aten.as_strided, aten.as_strided_copy)
 def as_strided(e: Emitter, x: Val, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Val:
-    meta = e.node.args[0].meta["val"]
-    if list(meta.stride()) != contiguous_strides(x.shape) and x.numel > 1 or meta.storage_offset():
-        raise Unsupported("as_strided of what is not contiguous")
-    return strided(e, x, size, stride, offset or 0)
+    """A view of the memory in which x lies: of what x is itself a view of, in the order of its memory."""
+    base, _ = base_of(e.node.args[0])
+    seen, whole, val = e.node.args[0].meta["val"], base.meta["val"], e.values[base]
+    first = (seen.storage_offset() if offset is None else offset) - whole.storage_offset()
+    last = first + sum((n - 1) * s for n, s in zip(size, stride))
+    if not is_permuted(whole.shape, whole.stride()) or first < 0 or last >= whole.numel() or not isinstance(val, Val):
+        raise Unsupported("as_strided of memory with gaps, or of more than there is")
+    return strided(e, e.permute(val, dense_order(whole.shape, whole.stride())), size, stride, first)
 
 
 def strided(e: Emitter, x: Val, shape: Sequence[int], strides: Sequence[int], offset: int) -> Val:

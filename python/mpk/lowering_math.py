@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mpk.emit import Emitter, Unsupported, Val, dtype_name
-from mpk.lowering import aten, lower, packet, prims, result_dtype, result_shape
+from mpk.lowering import aten, lower, packet, prims, result_dtype, result_shape, strided
 
 LOW = (torch.float16, torch.bfloat16)
 WIDEST_HEADS = 2048  # of queries and values together, that the body of sdpa on a GPU takes (src/gen/body_index.c)
@@ -213,6 +213,51 @@ def mv(e: Emitter, a: Val, b: Val) -> Val:
 @lower(aten.dot, aten.vdot)
 def dot(e: Emitter, a: Val, b: Val) -> Val:
     return e.reshape(product(e, e.reshape(a, (1, a.numel)), e.reshape(b, (b.numel, 1))), ())
+
+
+def invert_lower(e: Emitter, a: Val, is_unit: bool) -> Val:
+    """The inverses of lower triangles [B, N, N], N a power of two: blocks on the diagonal are inverted in pairs,
+    [[A, 0], [C, D]] to [[A', 0], [-D' C A', D']], until one is left."""
+    batch, n, _ = a.shape
+    if is_unit:
+        inverse = e.folded(torch.ones((), dtype=a.dtype).expand(batch, n, 1, 1))
+    else:
+        diagonal = strided(e, a, [batch, n], [n * n, n + 1], 0)
+        inverse = e.reshape(e.map("1 / {0}", diagonal, dtype=a.dtype), (batch, n, 1, 1))
+    size = 1
+    while size < n:
+        pairs = n // (2 * size)
+        block = (batch * pairs, size, size)
+        corner = [batch, pairs, size, size], [n * n, 2 * size * (n + 1), n, 1], size * n
+        halves = e.reshape(inverse, (batch * pairs, 2, size, size))
+        upper, lower_ = e.select(halves, 1, 0), e.select(halves, 1, 1)
+        inner = e.op("batch_matmul", e.reshape(strided(e, a, *corner), block), upper)
+        below = e.map("-{0}", e.op("batch_matmul", lower_, inner), dtype=a.dtype)
+        beside = e.folded(torch.zeros((), dtype=a.dtype).expand(block))
+        rows = [e.concat([upper, beside], 2), e.concat([below, lower_], 2)]
+        inverse = e.reshape(e.concat(rows, 1), (batch, pairs, 2 * size, 2 * size))
+        size *= 2
+    return e.reshape(inverse, (batch, n, n))
+
+
+@lower(aten.linalg_solve_triangular)
+def solve_triangular(
+    e: Emitter, a: Val, b: Val, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Val:
+    """x with a x = b, or x a = b: b times the inverse of the triangle, of which the other half is not read."""
+    shape, n = result_shape(e), a.shape[-1]
+    batch, size = math.prod(shape[:-2]), 1 << (n - 1).bit_length()
+    a = e.reshape(e.expand(a, (*shape[:-2], n, n)), (batch, n, n))
+    b = e.reshape(e.expand(b, shape), (batch, *shape[-2:]))
+    a = e.permute(a, [0, 2, 1]) if upper else a
+    if size > n:  # ones after the diagonal
+        a = e.op("pad", a, before=[0, 0, 0], after=[0, size - n, size - n], mode="constant", value=0.0)
+        more = torch.arange(size) >= n
+        a = e.map("where({0}, 1, {1})", e.folded(torch.diag(more)), a, dtype=a.dtype)
+    inverse = invert_lower(e, a, unitriangular)
+    inverse = e.slice(e.slice(inverse, 1, 0, n), 2, 0, n)
+    inverse = e.permute(inverse, [0, 2, 1]) if upper else inverse
+    return e.reshape(e.op("batch_matmul", *((inverse, b) if left else (b, inverse))), shape)
 
 
 @lower(aten._trilinear)
@@ -548,14 +593,17 @@ def avg_pool(spatial: int) -> Callable:
         count: bool = True,
         divisor: int | None = None,
     ) -> Val:
+        sizes, pads = per_axis(kernel, spatial), per_axis(pad, spatial)
+        if ceil:  # a window may reach beyond the padding, which is not counted
+            sizes = [min(k, n + 2 * p) for k, n, p in zip(sizes, x.shape[-spatial:], pads)]
         return pooled(
             e,
             x,
             spatial,
             "avg_pool",
-            kernel=per_axis(kernel, spatial),
+            kernel=sizes,
             stride=per_axis(stride or kernel, spatial),
-            padding=per_axis(pad, spatial),
+            padding=pads,
             ceil=int(ceil),
             count_include_pad=int(count),
             divisor=divisor or 0,

@@ -7,34 +7,15 @@ backend.Runner makes the tensors anew in each call and applies the views.
 from __future__ import annotations
 
 import collections
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from mpk.emit import Emitter, Slot, Val, dense_order, is_permuted
+from mpk.emit import Emitter, Slot, Val, base_of, dense_order, is_permuted
 from mpk.lowering import contiguous_strides
 
 aten = torch.ops.aten
-
-
-def base_of(node: Any) -> tuple[Any, list[tuple]]:
-    """The node in whose memory a result lies, and the views by numbers alone that lead from there to the result."""
-    chain: list[tuple] = []
-    while isinstance(node, torch.fx.Node) and node.op == "call_function" and _is_view(node):
-        chain.insert(0, (node.target, node.args[1:], node.kwargs))
-        node = node.args[0]
-    return node, chain
-
-
-def _is_view(node: torch.fx.Node) -> bool:
-    """Is it a view by numbers alone?  One of several results is a view if all of them are."""
-    if len(node.all_input_nodes) != 1 or not isinstance(node.args[0], torch.fx.Node):
-        return False
-    if node.target is operator.getitem:
-        return _is_view(node.args[0])
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
 def view_of(value: Any, views: Sequence[tuple]) -> Any:

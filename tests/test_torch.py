@@ -480,6 +480,22 @@ def test_a_forked_child_is_told():
     assert os.waitpid(child, 0)[1] == 0
 
 
+RESIZED = [("nearest", 2), ("nearest-exact", 1), ("linear", 1), ("bilinear", 2), ("trilinear", 3), ("bicubic", 2)]
+
+
+@pytest.mark.parametrize("mode, axes", RESIZED)
+def test_resizing_is_one_operator(mode, axes):
+    def resize(x):
+        return torch.nn.functional.interpolate(x, scale_factor=2.3, mode=mode)
+
+    kernels = dict(torch.ops.aten.upsample_bilinear2d.vec.py_kernels)
+    x = torch.randn(2, 3, *(5, 7, 4)[:axes])
+    told = mpk.explain(resize, x)
+    assert told.kinds == {"upsample": 1}
+    torch.testing.assert_close(told.result, resize(x))
+    assert torch.ops.aten.upsample_bilinear2d.vec.py_kernels == kernels, "other backends see another dispatch"
+
+
 def test_explain():
     told = mpk.explain(lambda x: torch.linalg.det(x) + x.sin().sum(), torch.randn(4, 4))
     assert told.graphs == 1 and told.launches >= 1 and told.tasks >= 1 and told.kinds.get("reduce") == 1

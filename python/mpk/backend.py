@@ -535,4 +535,5 @@ def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
-    return backend(gm, example_inputs)
+    with own.whole_resizers():
+        return backend(gm, example_inputs)

@@ -8,7 +8,7 @@
 #include "cpu/body.h"
 #include "cpu/cpu.h"
 
-enum { RANDOM_GRAPHS = 1500, MOST_CUTS = 4 };
+enum { RANDOM_GRAPHS = 1700, MOST_CUTS = 4 };
 
 static mpk_context cx;
 static uint64_t seed;
@@ -433,6 +433,49 @@ static void add_sdpa(text *t, uint64_t *state)
     text_print(t, "%%y = sdpa(%%q, %%k, %%v, %s)%s\n", choose(state, 2) ? "_" : "%m", pick(state, more, 4));
 }
 
+static void add_pool(text *t, uint64_t *state)
+{
+    int space = 1 + (int)choose(state, 3), largest = (int)choose(state, 2);
+    text kernel = {0}, stride = {0}, padding = {0}, dilation = {0}, x = {0};
+    for (int i = 0; i < space; i++) {
+        const char *comma = i ? ", " : "";
+        int k = 1 + (int)choose(state, 5), wide = largest ? 1 + (int)choose(state, 3) : 1;
+        text_print(&kernel, "%s%d", comma, k);
+        text_print(&x, ", %d", (k - 1) * wide + 1 + (int)choose(state, space == 1 ? 700 : space == 2 ? 40 : 9));
+        text_print(&stride, "%s%d", comma, 1 + (int)choose(state, 4));
+        text_print(&padding, "%s%d", comma, (int)choose(state, k / 2 + 1));
+        text_print(&dilation, "%s%d", comma, wide);
+    }
+    text_print(t, "input %%x : %s[%d, %d%s] live=tokens\n", pick(state, floats, 3), 1 + (int)choose(state, 3),
+               1 + (int)choose(state, 3), x.at);
+    text_print(t, "%%y%s = %s(%%x) {kernel = [%s], stride = [%s], padding = [%s], dilation = [%s], ceil = %d",
+               largest ? ", %i" : "", largest ? "max_pool" : "avg_pool", kernel.at, stride.at, padding.at, dilation.at,
+               (int)choose(state, 2));
+    if (!largest)
+        text_print(t, ", count_include_pad = %d, divisor = %d", (int)choose(state, 2), (int)choose(state, 3));
+    text_print(t, "}\n");
+    text *const parts[] = {&kernel, &stride, &padding, &dilation, &x};
+    for (int i = 0; i < 5; i++)
+        text_free(parts[i]);
+}
+
+static void add_upsample(text *t, uint64_t *state)
+{
+    static const char *const modes[] = {"nearest", "nearest_exact", "linear", "cubic"};
+    const char *mode = pick(state, modes, 4);
+    int space = 1 + (int)choose(state, str_is(str_from(mode), "cubic") ? 2 : 3);
+    text x = {0}, size = {0};
+    for (int i = 0; i < space; i++) {
+        text_print(&x, ", %d", 1 + (int)choose(state, space == 1 ? 300 : 20));
+        text_print(&size, "%s%d", i ? ", " : "", 1 + (int)choose(state, space == 1 ? 700 : 40));
+    }
+    text_print(t, "input %%x : %s[2, %d%s]\n", pick(state, floats, 3), 1 + (int)choose(state, 3), x.at);
+    text_print(t, "%%y = upsample(%%x) {size = [%s], mode = \"%s\", align_corners = %d%s}\n", size.at, mode,
+               (int)choose(state, 2), choose(state, 4) ? "" : ", scale_0 = 1.7");
+    text_free(&x);
+    text_free(&size);
+}
+
 static bool has_body(const char *op)
 {
     for (const cpu_body *const *b = cpu_body_table; *b; b++)
@@ -454,10 +497,10 @@ static void test_cases(void **state)
 static void test_random(void **unused)
 {
     (void)unused;
-    void (*const add[])(text *, uint64_t *) = {add_linear,       add_expert_linear, add_attention, add_rms_norm,
-                                               add_rope_kv,      add_linear,        add_argmax,    add_expert_linear,
-                                               add_map,          add_element,       add_norm,      add_reduce,
-                                               add_batch_matmul, add_conv,          add_sdpa};
+    void (*const add[])(text *, uint64_t *) = {
+        add_linear,       add_expert_linear, add_attention, add_rms_norm, add_rope_kv, add_linear,
+        add_argmax,       add_expert_linear, add_map,       add_element,  add_norm,    add_reduce,
+        add_batch_matmul, add_conv,          add_sdpa,      add_pool,     add_upsample};
     const int kinds = sizeof add / sizeof *add;
     uint64_t state = 0;
     for (int i = 0; i < RANDOM_GRAPHS; i++) {

@@ -14,7 +14,7 @@
 #include "op/map_program.h"
 #include "op/walk.h"
 
-enum { ELEMENT_RUN = 256, ELEMENT_OPERANDS = IR_MAX_INPUTS + 1 };
+enum { ELEMENT_RUN = 512, ELEMENT_OPERANDS = IR_MAX_INPUTS + 1 };
 
 /* Elements of a run. */
 typedef union element_lane {
@@ -75,12 +75,20 @@ static int64_t element_offset(const element_walk *w, uint32_t operand, const int
     return offset;
 }
 
+static void element_fill(float *to, int64_t n, float value)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = value;
+}
+
 /* n elements as floats: where they lie, or in `to`. */
 static const float *element_floats(const op_view *x, int64_t offset, int64_t stride, int64_t n, float *to)
 {
     if (x->dtype == IR_F32 && stride == 1)
         return (const float *)x->data + offset;
-    if (x->dtype == IR_F32)
+    if (stride == 0)
+        element_fill(to, n, op_load(x, offset));
+    else if (x->dtype == IR_F32)
         for (int64_t i = 0; i < n; i++)
             to[i] = ((const float *)x->data)[offset + i * stride];
     else if (stride == 1)
@@ -97,6 +105,10 @@ static void element_store(const op_view *y, int64_t offset, int64_t stride, int6
     float *at = (float *)y->data + offset;
     if (y->dtype == IR_F32 && at == from)
         return;
+    if (y->dtype == IR_F32 && stride == 1) {
+        memcpy(at, from, (size_t)n * sizeof *at);
+        return;
+    }
     for (int64_t i = 0; i < n && y->dtype == IR_F32; i++)
         at[i * stride] = from[i];
     for (int64_t i = 0; i < n && y->dtype == IR_F16; i++)
@@ -234,6 +246,7 @@ enum { MAP_EXPRESSION };
 typedef struct element_program {
     map_program map;
     element_loop *loop[MAP_STEPS]; /* NULL: an input, a number, or a function of floats that only the map's table has */
+    bool is_even[MAP_STEPS];       /* the value is the same along a row: it is computed for the row's first run alone */
 } element_program;
 
 /* The reference loop of a function of floats, a part at a time. */
@@ -323,8 +336,8 @@ static const void *element_input(const element_run *r, const map_step *step, ele
 
 static const void *element_number(const map_step *step, int64_t n, element_lane *to)
 {
-    for (int64_t i = 0; i < n && step->type == MAP_F; i++)
-        to->f[i] = (float)step->real;
+    if (step->type == MAP_F)
+        element_fill(to->f, n, (float)step->real);
     for (int64_t i = 0; i < n && step->type == MAP_B; i++)
         to->b[i] = (int32_t)step->whole;
     return to;
@@ -366,6 +379,22 @@ static void element_finish(const element_run *r)
             ((uint8_t *)y->data)[r->offset[0] + i * stride] = (uint8_t)truths[i];
 }
 
+/* Values that are the same along a row keep their slot if every step has one of its own. */
+static void element_find_even(element_program *p, const element_walk *walk)
+{
+    for (uint32_t s = 0; s < p->map.n; s++) {
+        map_step *step = &p->map.steps[s];
+        bool even = p->map.n <= MAP_SLOTS && s != p->map.result;
+        if (step->kind == MAP_INPUT)
+            even = even && walk->stride[step->number + 1][walk->rank - 1] == 0;
+        for (uint32_t k = 0; k < MAP_ARGUMENTS && step->kind > MAP_NUMBER; k++)
+            even = even && (p->is_even[step->arg[k]] || (k > 0 && step->kind != MAP_CALL));
+        p->is_even[s] = even;
+        if (p->map.n <= MAP_SLOTS)
+            step->slot = (uint16_t)s;
+    }
+}
+
 static size_t map_scratch_bytes(const op_call *call, const ir_box *box)
 {
     (void)call, (void)box;
@@ -381,15 +410,19 @@ static void map_run(const op_call *call, const ir_box *box, void *scratch)
     if (!element_compile(call, program))
         return; /* accepts has refused it */
     element_begin(call, box, &walk);
+    element_find_even(program, &walk);
     uint32_t last = walk.rank - 1;
     do {
+        for (uint32_t k = 0; k < walk.n_operands; k++)
+            r.offset[k] = element_offset(&walk, k, at);
         for (at[last] = 0; at[last] < walk.box.hi[last]; at[last] += ELEMENT_RUN) {
             r.n = walk.box.hi[last] - at[last] < ELEMENT_RUN ? walk.box.hi[last] - at[last] : ELEMENT_RUN;
-            for (uint32_t k = 0; k < walk.n_operands; k++)
-                r.offset[k] = element_offset(&walk, k, at);
             for (uint32_t s = 0; s < program->map.n; s++)
-                element_step(&r, s);
+                if (!program->is_even[s] || at[last] == 0)
+                    element_step(&r, s);
             element_finish(&r);
+            for (uint32_t k = 0; k < walk.n_operands; k++)
+                r.offset[k] += r.n * walk.stride[k][last];
         }
         at[last] = 0;
     } while (walk_next(&walk.box, last, at));

@@ -6,6 +6,8 @@
 
 #include "cpu/body.h"
 #include "op/map_program.h"
+#include "op/pool.h"
+#include "op/upsample.h"
 #include "op/walk.h"
 
 #ifdef __clang__
@@ -20,6 +22,7 @@
 #include "cpu/product_kernels.h"
 #include "cpu/conv_kernels.h"
 #include "cpu/sdpa_kernels.h"
+#include "cpu/window_kernels.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -112,3 +115,24 @@ const cpu_body cpu_body_sdpa_avx2 = {.op = "sdpa",
                                      .accepts = sdpa_accepts,
                                      .scratch_bytes = sdpa_scratch_bytes,
                                      .run = sdpa_run};
+const cpu_body cpu_body_max_pool_avx2 = {.op = "max_pool",
+                                         .name = "max_pool avx2",
+                                         .needs = NEEDS,
+                                         .rank = RANK,
+                                         .accepts = pool_accepts,
+                                         .scratch_bytes = pool_scratch_bytes,
+                                         .run = max_pool_run};
+const cpu_body cpu_body_avg_pool_avx2 = {.op = "avg_pool",
+                                         .name = "avg_pool avx2",
+                                         .needs = NEEDS,
+                                         .rank = RANK,
+                                         .accepts = pool_accepts,
+                                         .scratch_bytes = pool_scratch_bytes,
+                                         .run = avg_pool_run};
+const cpu_body cpu_body_upsample_avx2 = {.op = "upsample",
+                                         .name = "upsample avx2",
+                                         .needs = NEEDS,
+                                         .rank = RANK,
+                                         .accepts = upsample_accepts,
+                                         .scratch_bytes = upsample_scratch_bytes,
+                                         .run = upsample_run};

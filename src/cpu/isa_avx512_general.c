@@ -6,6 +6,8 @@
 
 #include "cpu/body.h"
 #include "op/map_program.h"
+#include "op/pool.h"
+#include "op/upsample.h"
 #include "op/walk.h"
 
 #ifdef __clang__
@@ -21,6 +23,7 @@
 #include "cpu/product_kernels.h"
 #include "cpu/conv_kernels.h"
 #include "cpu/sdpa_kernels.h"
+#include "cpu/window_kernels.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -117,3 +120,24 @@ const cpu_body cpu_body_sdpa_avx512 = {.op = "sdpa",
                                        .accepts = sdpa_accepts,
                                        .scratch_bytes = sdpa_scratch_bytes,
                                        .run = sdpa_run};
+const cpu_body cpu_body_max_pool_avx512 = {.op = "max_pool",
+                                           .name = "max_pool avx512",
+                                           .needs = NEEDS,
+                                           .rank = RANK,
+                                           .accepts = pool_accepts,
+                                           .scratch_bytes = pool_scratch_bytes,
+                                           .run = max_pool_run};
+const cpu_body cpu_body_avg_pool_avx512 = {.op = "avg_pool",
+                                           .name = "avg_pool avx512",
+                                           .needs = NEEDS,
+                                           .rank = RANK,
+                                           .accepts = pool_accepts,
+                                           .scratch_bytes = pool_scratch_bytes,
+                                           .run = avg_pool_run};
+const cpu_body cpu_body_upsample_avx512 = {.op = "upsample",
+                                           .name = "upsample avx512",
+                                           .needs = NEEDS,
+                                           .rank = RANK,
+                                           .accepts = upsample_accepts,
+                                           .scratch_bytes = upsample_scratch_bytes,
+                                           .run = upsample_run};

@@ -29,19 +29,25 @@ static bool reduce_takes_weight(const op_call *call, uint32_t input)
 
 /* ---- sums ---- */
 
-/* Sum of x - mean, or of its squares, over a row. */
+V_INLINE vd sum_vector(vd sum, vf x, vd middle, bool squares)
+{
+    vd away = squares ? vd_sub(vd_wide(x), middle) : vd_wide(x);
+    return squares ? vd_fma(away, away, sum) : vd_add(away, sum);
+}
+
+/* Sum of x, or of the squares of x - mean, over a row. */
 V_INLINE double sum_row_as(const void *row, ir_dtype dtype, int64_t n, double mean, bool squares)
 {
-    vd sums[2] = {vd_set(0), vd_set(0)}, middle = vd_set(mean);
-    int64_t whole = n / 16 * 16;
-    for (int64_t i = 0; i < whole; i += 16) {
-        vd *sum = &sums[i >> 4 & 1], away = vd_wide(row_load(row, dtype, i, 16));
-        if (squares)
-            away = vd_sub(away, middle);
-        *sum = squares ? vd_fma(away, away, *sum) : vd_add(away, *sum);
+    vd even = vd_set(0), odd = vd_set(0), middle = vd_set(mean);
+    int64_t whole = n / 16 * 16, i = 0;
+    for (; i + 32 <= whole; i += 32) {
+        even = sum_vector(even, row_load(row, dtype, i, 16), middle, squares);
+        odd = sum_vector(odd, row_load(row, dtype, i + 16, 16), middle, squares);
     }
-    double sum = vd_sum(vd_add(sums[0], sums[1]));
-    for (int64_t i = whole; i < n; i++) {
+    if (i < whole)
+        even = sum_vector(even, row_load(row, dtype, i, 16), middle, squares);
+    double sum = vd_sum(vd_add(even, odd));
+    for (i = whole; i < n; i++) {
         double away = (double)row_element(row, dtype, i) - (squares ? mean : 0);
         sum += squares ? away * away : away;
     }
@@ -68,20 +74,40 @@ static bool layer_norm_accepts(const op_call *call)
            reduce_takes_weight(call, LN_BIAS);
 }
 
+/* A row, and what it becomes. */
+typedef struct norm_row {
+    const void *x, *weight, *bias; /* weight, bias: NULL if there is none */
+    ir_dtype dtype, weight_dtype, bias_dtype;
+    void *y;
+    int64_t n;
+} norm_row;
+
 /* (x - mean) * factor in double, rounded; then times weight and plus bias in fp32. */
-V_INLINE void normalise_as(const void *x, ir_dtype dtype, int64_t n, double mean, double factor, const op_view *weight,
-                           const op_view *bias, void *y)
+V_INLINE void normalise_as(const norm_row *r, ir_dtype dtype, ir_dtype weight, ir_dtype bias, double mean,
+                           double factor)
 {
     vd middle = vd_set(mean), scale = vd_set(factor), zero = vd_set(0);
-    for (int64_t i = 0; i < n; i += 16) {
-        vd away = vd_sub(vd_wide(row_load(x, dtype, i, n - i)), middle);
+    const void *w = r->weight, *b = r->bias;
+    for (int64_t i = 0, n = r->n; i < n; i += 16) {
+        vd away = vd_sub(vd_wide(row_load(r->x, dtype, i, n - i)), middle);
         vf v = vd_narrow(vd_fma(away, scale, zero));
-        if (weight->data)
-            v = v_mul(v, row_load(weight->data, weight->dtype, i, n - i));
-        if (bias->data)
-            v = v_add(v, row_load(bias->data, bias->dtype, i, n - i));
-        row_store(y, dtype, i, n - i, v);
+        if (w)
+            v = v_mul(v, row_load(w, weight, i, n - i));
+        if (b)
+            v = v_add(v, row_load(b, bias, i, n - i));
+        row_store(r->y, dtype, i, n - i, v);
     }
+}
+
+/* Compiled for rows of f32, the common case, and for any. */
+static void normalise_row(const norm_row *r, double eps)
+{
+    double mean = sum_row(r->x, r->dtype, r->n) / (double)r->n;
+    double factor = 1 / sqrt(sum_squares(r->x, r->dtype, r->n, mean) / (double)r->n + eps);
+    if (r->dtype == IR_F32 && r->weight_dtype == IR_F32 && r->bias_dtype == IR_F32)
+        normalise_as(r, IR_F32, IR_F32, IR_F32, mean, factor);
+    else
+        normalise_as(r, r->dtype, r->weight_dtype, r->bias_dtype, mean, factor);
 }
 
 static void layer_norm_run(const op_call *call, const ir_box *box, void *scratch)
@@ -89,18 +115,16 @@ static void layer_norm_run(const op_call *call, const ir_box *box, void *scratch
     (void)scratch;
     const op_view *x = &call->in[LN_X], *y = &call->out[0], *weight = &call->in[LN_WEIGHT], *bias = &call->in[LN_BIAS];
     uint32_t last = x->rank - 1;
-    int64_t at[IR_MAX_RANK], n = x->dims[last];
+    norm_row r = {.weight = weight->data, .bias = bias->data, .dtype = x->dtype, .n = x->dims[last]};
+    r.weight_dtype = r.weight ? weight->dtype : IR_F32;
+    r.bias_dtype = r.bias ? bias->dtype : IR_F32;
+    int64_t at[IR_MAX_RANK];
     memcpy(at, box->lo, sizeof at);
     do {
         at[last] = 0;
-        const void *row = reduce_pointer(x, walk_offset(x, at));
-        void *to = reduce_pointer(y, walk_offset(y, at));
-        double mean = sum_row(row, x->dtype, n) / (double)n;
-        double factor = 1 / sqrt(sum_squares(row, x->dtype, n, mean) / (double)n + call->attributes[0].f);
-        if (x->dtype == IR_F32)
-            normalise_as(row, IR_F32, n, mean, factor, weight, bias, to);
-        else
-            normalise_as(row, x->dtype, n, mean, factor, weight, bias, to);
+        r.x = reduce_pointer(x, walk_offset(x, at));
+        r.y = reduce_pointer(y, walk_offset(y, at));
+        normalise_row(&r, call->attributes[0].f);
     } while (walk_next(box, last, at));
 }
 
@@ -247,7 +271,7 @@ static void log_softmax_run(const op_call *call, const ir_box *box, void *scratc
 /* ---- reduce ---- */
 
 enum { RD_AXES, RD_KEEP, RD_KIND, RD_DTYPE };
-enum { RD_STRIP = 64 };
+enum { RD_STRIP = 512 };
 typedef enum reduce_fast { FAST_SUM, FAST_MEAN, FAST_MAX, FAST_MIN, FAST_NONE } reduce_fast;
 
 static reduce_fast reduce_kind_of(const op_call *call)
@@ -315,9 +339,10 @@ static double fold_into_one(const void *row, ir_dtype dtype, int64_t n, reduce_f
 /* n entries of a row, each onto its own. */
 static void fold_apart(const void *row, ir_dtype dtype, int64_t n, reduce_fast kind, double *to)
 {
-    float v[RD_STRIP];
-    for (int64_t i = 0; i < n; i += 16)
-        v_store(v + i, row_load(row, dtype, i, n - i));
+    float wide[RD_STRIP];
+    const float *v = dtype == IR_F32 ? row : wide;
+    for (int64_t i = 0; i < n && dtype != IR_F32; i += 16)
+        v_store(wide + i, row_load(row, dtype, i, n - i));
     if (kind == FAST_MAX)
         for (int64_t i = 0; i < n; i++)
             to[i] = (double)v[i] > to[i] || v[i] != v[i] ? (double)v[i] : to[i];
@@ -329,48 +354,62 @@ static void fold_apart(const void *row, ir_dtype dtype, int64_t n, reduce_fast k
             to[i] += (double)v[i];
 }
 
-/* n entries of the result, whose first is made of `part` of x but for the axes from `row_axis` on; into_one: those are
- * reduced, and n is 1. */
-static void reduce_strip(const op_call *call, const ir_box *part, uint32_t row_axis, bool into_one, int64_t n,
-                         double *sums)
+/* What is the same for all entries of the result. */
+typedef struct reduce_task {
+    const op_call *call;
+    reduce_fast kind;
+    uint32_t reduced;  /* axes of x, as bits */
+    uint32_t row_axis; /* axes of x from here on are a row */
+    bool into_one;     /* rows are reduced */
+    int64_t length;    /* of such a row */
+    double count;      /* entries of x that an entry of the result is made of, if it is their mean; else 1 */
+} reduce_task;
+
+static reduce_task reduce_describe(const op_call *call)
 {
     const op_view *x = &call->in[0];
-    reduce_fast kind = reduce_kind_of(call);
-    int64_t at[IR_MAX_RANK], length = n;
-    for (uint32_t i = row_axis; i < x->rank && into_one; i++)
-        length = i == row_axis ? x->dims[i] : length * x->dims[i];
+    reduce_task t = {
+        .call = call, .kind = reduce_kind_of(call), .row_axis = first_of_row(call), .length = 1, .count = 1};
+    t.into_one = is_reduced(call, x->rank - 1);
+    for (uint32_t i = 0; i < x->rank; i++) {
+        t.length *= i >= t.row_axis ? x->dims[i] : 1;
+        if (!is_reduced(call, i))
+            continue;
+        t.reduced |= 1u << i;
+        t.count *= t.kind == FAST_MEAN ? (double)x->dims[i] : 1;
+    }
+    return t;
+}
+
+/* n entries of the result, whose first is made of `part` of x; if rows are reduced, n is 1. */
+static void reduce_strip(const reduce_task *t, const ir_box *part, int64_t n, double *sums)
+{
+    const op_view *x = &t->call->in[0];
+    int64_t at[IR_MAX_RANK];
     for (int64_t i = 0; i < n; i++)
-        sums[i] = kind == FAST_MAX ? -INFINITY : kind == FAST_MIN ? INFINITY : 0;
+        sums[i] = t->kind == FAST_MAX ? -INFINITY : t->kind == FAST_MIN ? INFINITY : 0;
     memcpy(at, part->lo, sizeof at);
     if (ir_box_is_empty(part, x->rank))
         return;
     do {
         const void *row = reduce_pointer(x, walk_offset(x, at));
-        if (into_one)
-            sums[0] = fold_into_one(row, x->dtype, length, kind, sums[0]);
+        if (t->into_one)
+            sums[0] = fold_into_one(row, x->dtype, t->length, t->kind, sums[0]);
         else
-            fold_apart(row, x->dtype, n, kind, sums);
-    } while (walk_next(part, row_axis, at));
-}
-
-static double count_reduced(const op_call *call)
-{
-    double n = 1;
-    for (uint32_t i = 0; i < call->in[0].rank; i++)
-        n *= is_reduced(call, i) ? (double)call->in[0].dims[i] : 1;
-    return n;
+            fold_apart(row, x->dtype, n, t->kind, sums);
+    } while (walk_next(part, t->row_axis, at));
 }
 
 /* What of x entry `at` of the result is made of. */
-static void reduce_part(const op_call *call, const int64_t *at, ir_box *part)
+static void reduce_part(const reduce_task *t, const int64_t *at, ir_box *part)
 {
+    const op_view *x = &t->call->in[0];
     uint32_t o = 0;
-    *part = (ir_box){0};
-    for (uint32_t i = 0; i < call->in[0].rank; i++) {
-        bool reduced = is_reduced(call, i);
+    for (uint32_t i = 0; i < x->rank; i++) {
+        bool reduced = t->reduced >> i & 1;
         part->lo[i] = reduced ? 0 : at[o];
-        part->hi[i] = reduced ? call->in[0].dims[i] : at[o] + 1;
-        o += !reduced || call->attributes[RD_KEEP].i;
+        part->hi[i] = reduced ? x->dims[i] : at[o] + 1;
+        o += !reduced || t->call->attributes[RD_KEEP].i;
     }
 }
 
@@ -378,18 +417,19 @@ static void reduce_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
     const op_view *y = &call->out[0];
-    uint32_t row_axis = first_of_row(call), last = y->rank ? y->rank - 1 : 0;
-    bool into_one = is_reduced(call, call->in[0].rank - 1);
-    double sums[RD_STRIP], count = reduce_kind_of(call) == FAST_MEAN ? count_reduced(call) : 1;
+    reduce_task t = reduce_describe(call);
+    uint32_t last = y->rank ? y->rank - 1 : 0;
+    double sums[RD_STRIP];
+    ir_box part = {0};
     int64_t at[IR_MAX_RANK];
     memcpy(at, box->lo, sizeof at);
     do {
-        ir_box part;
-        int64_t left = into_one ? 1 : box->hi[last] - at[last], n = left < RD_STRIP ? left : RD_STRIP;
-        reduce_part(call, at, &part);
-        reduce_strip(call, &part, row_axis, into_one, n, sums);
+        int64_t left = t.into_one ? 1 : box->hi[last] - at[last], n = left < RD_STRIP ? left : RD_STRIP;
+        int64_t to = walk_offset(y, at), step = t.into_one ? 0 : y->stride[last];
+        reduce_part(&t, at, &part);
+        reduce_strip(&t, &part, n, sums);
         for (int64_t i = 0; i < n; i++)
-            op_store(y, walk_offset(y, at) + i * (into_one ? 0 : y->stride[last]), (float)(sums[i] / count));
+            op_store(y, to + i * step, (float)(sums[i] / t.count));
         at[last] += n - 1;
     } while (walk_next(box, y->rank, at));
 }

@@ -5,6 +5,8 @@
 #include "net/net_parameters.h"
 #include "net/net_request.h"
 
+#include "net/net_rules.h"
+
 typedef struct reader {
     mpk_context *cx;
     arena *a;
@@ -181,9 +183,6 @@ static mpk_status read_stream(reader *r)
 static mpk_status check_values(reader *r)
 {
     const json_value *best = json_get(r->body, "best_of"), *special = json_get(r->body, "skip_special_tokens");
-    const json_value *least = json_get(r->body, "min_tokens");
-    if (least && !(least->kind == JSON_KIND_NUMBER && least->number == 0) && !r->out->sampling.ignore_eos)
-        REFUSE(r, "min_tokens", "'min_tokens' is not supported: leave it out, or give \"ignore_eos\": true");
     if (best && !(best->kind == JSON_KIND_NUMBER && best->number == r->out->n_answers))
         REFUSE(r, "best_of", "'best_of' is not supported: leave it out or give what 'n' is");
     if (special && !(special->kind == JSON_KIND_BOOL && special->boolean))
@@ -226,6 +225,7 @@ static mpk_status read_shared(reader *r, unsigned endpoint, const mpk_request_op
     *r->out = (net_request){.special = endpoint == NET_FOR_COMPLETION};
     TRY(net_parameters_check(r->cx, r->body, endpoint, r->out->ignored, r->why));
     TRY(read_sampling(r, suggested));
+    TRY(net_rules_read(r->cx, r->a, r->body, &r->out->sampling, r->why));
     TRY(read_stream(r));
     TRY(check_values(r));
     TRY(refuse_logprobs(r));

@@ -147,13 +147,8 @@ static void test_refusals(void **state)
         {false, "{\"prompt\": \"a\", \"stream\": true, \"stream_options\": {\"include_usage\": 1}}", "include_usage"},
         {false, "{\"prompt\": \"a\", \"echo\": \"yes\"}", "echo"},
         {false, "{\"prompt\": \"a\", \"logprobs\": 0}", "logprobs"},
-        {false, "{\"prompt\": \"a\", \"logit_bias\": {\"1\": 2}}", "logit_bias"},
-        {false, "{\"prompt\": \"a\", \"presence_penalty\": 0.1}", "presence_penalty"},
-        {false, "{\"prompt\": \"a\", \"frequency_penalty\": -1}", "frequency_penalty"},
-        {false, "{\"prompt\": \"a\", \"repetition_penalty\": 1.1}", "repetition_penalty"},
         {false, "{\"prompt\": \"a\", \"best_of\": 2}", "best_of"},
         {false, "{\"prompt\": \"a\", \"suffix\": \"b\"}", "suffix"},
-        {false, "{\"prompt\": \"a\", \"min_tokens\": 2}", "min_tokens"},
         {false, "{\"prompt\": \"a\", \"stop_token_ids\": [2]}", "stop_token_ids"},
         {false, "{\"prompt\": \"a\", \"truncate_prompt_tokens\": 0}", "truncate_prompt_tokens"},
         {false, "{\"prompt\": \"a\", \"n_predict\": 0}", "n_predict"},
@@ -223,11 +218,58 @@ static void test_count(void **state)
     text_free(&t);
 }
 
+/* What changes no logits as it should is refused by its name. */
+static void test_rules_refused(void **state)
+{
+    (void)state;
+    static const char *const wrong[][2] = {
+        {"logit_bias", "{\"1\": 101}"}, {"logit_bias", "{\"x\": 1}"}, {"logit_bias", "{\"99999999999\": 1}"},
+        {"logit_bias", "[1]"},          {"presence_penalty", "2.1"},  {"frequency_penalty", "\"1\""},
+        {"repetition_penalty", "-1"},   {"repeat_last_n", "64"},      {"typical_p", "1.5"},
+        {"min_tokens", "1.5"},          {"min_tokens", "-1"},         {"allowed_token_ids", "[-1]"},
+        {"bad_words", "[\"\"]"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        bed b = {0};
+        text body = {0};
+        text_print(&body, "{\"prompt\": \"a\", \"%s\": %s}", wrong[i][0], wrong[i][1]);
+        check_fails(&b.cx, MPK_EARG, wrong[i][0], read_body(&b, false, body.at));
+        assert_string_equal(b.why.field, wrong[i][0]);
+        text_free(&body);
+        arena_free(&b.a);
+    }
+}
+
+/* What changes logits, in the names of OpenAI, vLLM and llama-server; null and what asks for nothing change nothing. */
+static void test_rules(void **state)
+{
+    (void)state;
+    bed b = {0};
+    check_ok(&b.cx, read_body(&b, false,
+                              "{\"prompt\": \"a\", \"presence_penalty\": 0.5, \"frequency_penalty\": -1, "
+                              "\"repeat_penalty\": 1.3, \"typical_p\": 0.9, \"top_n_sigma\": -1, \"min_tokens\": 3, "
+                              "\"logit_bias\": {\"7\": -100, \"12\": 2.5}, \"allowed_token_ids\": [1, 2, 3], "
+                              "\"bad_words\": [\"x\", \"yy\"]}"));
+    const mpk_request_options *o = &b.q.sampling;
+    assert_true(o->presence_penalty == 0.5f && o->frequency_penalty == -1 && o->repetition_penalty == 1.3f);
+    assert_true(o->typical_p == 0.9f && o->top_n_sigma == 0 && o->min_tokens == 3);
+    assert_true(o->n_biases == 2 && o->biases[1].token == 12 && o->biases[1].bias == 2.5f);
+    assert_true(o->n_allowed == 3 && o->allowed_tokens[2] == 3);
+    assert_true(o->n_bad_words == 2 && strcmp(o->bad_words[1], "yy") == 0);
+    check_ok(&b.cx, read_body(&b, false,
+                              "{\"prompt\": \"a\", \"presence_penalty\": null, \"logit_bias\": {}, \"bad_words\": [], "
+                              "\"allowed_token_ids\": null, \"repetition_penalty\": 1}"));
+    assert_true(o->presence_penalty == 0 && !o->n_biases && !o->n_bad_words && !o->n_allowed);
+    assert_true(o->repetition_penalty == 1);
+    arena_free(&b.a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_completion), cmocka_unit_test(test_chat),  cmocka_unit_test(test_ends_and_variables),
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_count),
+        cmocka_unit_test(test_completion),    cmocka_unit_test(test_chat),  cmocka_unit_test(test_ends_and_variables),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_count), cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_rules_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,140 @@
+/* net_rules.c - penalties, biases, allowed and bad tokens of a body, as options of a request. */
+#include "net/net_rules.h"
+
+typedef struct reader {
+    mpk_context *cx;
+    arena *a;
+    const json_value *body;
+    mpk_request_options *to;
+    net_refusal *why;
+} reader;
+
+/* A number; null and an absent one leave *to as it is. */
+static mpk_status read_number(const reader *r, const char *key, double least, double most, float *to)
+{
+    const json_value *v = json_get(r->body, key);
+    if (!v || v->kind == JSON_KIND_NULL)
+        return MPK_OK;
+    if (v->kind != JSON_KIND_NUMBER || !(v->number >= least && v->number <= most))
+        return net_refuse(r->cx, r->why, 400, key, NULL, "'%s' is not a number from %g to %g", key, least, most);
+    *to = (float)v->number;
+    return MPK_OK;
+}
+
+/* A list or an object that asks for something; NULL: there is none. */
+static mpk_status find_items(const reader *r, const char *key, json_kind kind, const json_value **to)
+{
+    const json_value *v = json_get(r->body, key);
+    *to = NULL;
+    if (!v || v->kind == JSON_KIND_NULL)
+        return MPK_OK;
+    if (v->kind != kind)
+        return net_refuse(r->cx, r->why, 400, key, NULL, "'%s' is not %s", key,
+                          kind == JSON_KIND_LIST ? "a list" : "an object");
+    *to = v->n ? v : NULL;
+    return MPK_OK;
+}
+
+/* The token id that a text is; -1: it is none. */
+static int64_t id_of(str word)
+{
+    int64_t id = word.n && word.n < 11 ? 0 : -1;
+    for (size_t i = 0; i < word.n && id >= 0; i++)
+        id = word.at[i] >= '0' && word.at[i] <= '9' ? 10 * id + (word.at[i] - '0') : -1;
+    return id <= INT32_MAX ? id : -1;
+}
+
+/* OpenAI's object: token id to bias. */
+static mpk_status read_biases(const reader *r)
+{
+    const json_value *v;
+    mpk_token_bias *biases;
+    TRY(find_items(r, "logit_bias", JSON_KIND_OBJECT, &v));
+    if (!v)
+        return MPK_OK;
+    NEW(r->cx, r->a, biases, v->n);
+    for (size_t i = 0; i < v->n; i++) {
+        const json_value *item = &v->items[i];
+        int64_t id = id_of(item->key);
+        if (id < 0 || item->kind != JSON_KIND_NUMBER || !(item->number >= -100 && item->number <= 100))
+            return net_refuse(r->cx, r->why, 400, "logit_bias", NULL,
+                              "'logit_bias': \"%.*s\" is not a token id with a number from -100 to 100",
+                              STR_ARG(item->key));
+        biases[i] = (mpk_token_bias){(int32_t)id, (float)item->number};
+    }
+    r->to->biases = biases;
+    r->to->n_biases = (uint32_t)v->n;
+    return MPK_OK;
+}
+
+static mpk_status read_allowed(const reader *r)
+{
+    const json_value *v;
+    int32_t *ids;
+    TRY(find_items(r, "allowed_token_ids", JSON_KIND_LIST, &v));
+    if (!v)
+        return MPK_OK;
+    NEW(r->cx, r->a, ids, v->n);
+    for (size_t i = 0; i < v->n; i++) {
+        const json_value *item = &v->items[i];
+        if (item->kind != JSON_KIND_NUMBER || !item->is_integer || item->integer < 0 || item->integer > INT32_MAX)
+            return net_refuse(r->cx, r->why, 400, "allowed_token_ids", NULL,
+                              "'allowed_token_ids': item %zu is not a token id", i);
+        ids[i] = (int32_t)item->integer;
+    }
+    r->to->allowed_tokens = ids;
+    r->to->n_allowed = (uint32_t)v->n;
+    return MPK_OK;
+}
+
+static mpk_status read_bad_words(const reader *r)
+{
+    const json_value *v;
+    const char **words;
+    TRY(find_items(r, "bad_words", JSON_KIND_LIST, &v));
+    if (!v)
+        return MPK_OK;
+    NEW(r->cx, r->a, words, v->n);
+    for (size_t i = 0; i < v->n; i++) {
+        str word = v->items[i].text;
+        if (v->items[i].kind != JSON_KIND_STRING || !word.n || memchr(word.at, 0, word.n))
+            return net_refuse(r->cx, r->why, 400, "bad_words", NULL,
+                              "'bad_words': item %zu is not a text, is empty, or holds a NUL", i);
+        words[i] = arena_copy(r->a, word.at, word.n);
+        CHECK(r->cx, words[i], MPK_ENOMEM, "out of memory for a bad word");
+    }
+    r->to->bad_words = words;
+    r->to->n_bad_words = (uint32_t)v->n;
+    return MPK_OK;
+}
+
+/* More than the answer may have is no error here: it is what max_tokens allows. */
+static mpk_status read_least(const reader *r)
+{
+    float least = 0;
+    TRY(read_number(r, "min_tokens", 0, 1 << 24, &least));
+    if (least != (float)(uint32_t)least)
+        return net_refuse(r->cx, r->why, 400, "min_tokens", NULL, "'min_tokens' is not a whole number");
+    r->to->min_tokens = (uint32_t)least;
+    return MPK_OK;
+}
+
+mpk_status net_rules_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to, net_refusal *why)
+{
+    const reader r = {cx, a, body, to, why};
+    TRY(read_number(&r, "presence_penalty", -2, 2, &to->presence_penalty));
+    TRY(read_number(&r, "frequency_penalty", -2, 2, &to->frequency_penalty));
+    float last = -1; /* llama-server's: over how many tokens repeat_penalty counts */
+    TRY(read_number(&r, "repeat_last_n", -1, 0, &last));
+    if (last != 0)
+        TRY(read_number(&r, "repeat_penalty", 0, 1000, &to->repetition_penalty));
+    TRY(read_number(&r, "repetition_penalty", 0, 1000, &to->repetition_penalty));
+    TRY(read_number(&r, "typical_p", 0, 1, &to->typical_p));
+    TRY(read_number(&r, "top_n_sigma", -1, 1000, &to->top_n_sigma));
+    if (to->top_n_sigma < 0)
+        to->top_n_sigma = 0; /* llama-server's word for off */
+    TRY(read_least(&r));
+    TRY(read_biases(&r));
+    TRY(read_allowed(&r));
+    return read_bad_words(&r);
+}

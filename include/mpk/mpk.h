@@ -119,8 +119,8 @@ typedef enum mpk_mode {
 typedef enum mpk_activations {
     MPK_ACTIVATIONS_AUTO, /* of a model on the CPU: i8; else f32.  A program of graph.h is run as it is written */
     MPK_ACTIVATIONS_F32,  /* exact but for the rounding of fp32 */
-    MPK_ACTIVATIONS_I8,   /* rounded to 8 bits, in blocks with a scale: faster, by up to four times in prompts, and with
-                             an error that is small beside that of the weights' own format */
+    MPK_ACTIVATIONS_I8,   /* rounded to 8 bits, in blocks with a scale: faster, with a KL divergence from F32 that
+                             bench/kl.py measures (3e-3 nats a token of SmolLM2-135M in Q4_1) */
 } mpk_activations;
 
 /* Cut axis `axis` of the output of every operator that matches into `degree` parts, instead of what the compiler

@@ -328,6 +328,22 @@ def test_seeds(server):
     assert texts == three
 
 
+def test_log_probabilities(server):
+    probs = server.complete(logprobs=3)["choices"][0]["logprobs"]
+    text = server.complete()["choices"][0]["text"]
+    assert "".join(probs["tokens"]) == text or any(t.startswith("token_id:") for t in probs["tokens"])
+    for value, top in zip(probs["token_logprobs"], probs["top_logprobs"]):
+        assert len(top) == 3 and value == max(top.values()) and value <= 0
+    events = server.stream("/v1/completions", {"prompt": "in the", "max_tokens": 8, "temperature": 0,
+                                               "ignore_eos": True, "logprobs": 3})
+    streamed = [v for e in events for v in e["choices"][0]["logprobs"]["token_logprobs"]]
+    assert streamed == probs["token_logprobs"]
+    entries = chat(server, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
+    assert len(entries) == 12 and all(len(e["top_logprobs"]) == 2 and e["top_logprobs"][0]["logprob"] == e["logprob"]
+                                      for e in entries)
+    assert server.complete()["choices"][0]["logprobs"] is None
+
+
 def test_stop(server):
     whole = server.complete(max_tokens=40)["choices"][0]["text"]
     stop = whole[len(whole) // 2:][:2]
@@ -506,7 +522,7 @@ def test_openai_client(server):
     assert e.value.code == "context_length_exceeded"
     assert re.search(r"maximum context length is 256 tokens.* \d+ tokens", e.value.message)
     with pytest.raises(openai.BadRequestError) as e:
-        client.completions.create(model="tiny", prompt="x", logprobs=3)
+        client.completions.create(model="tiny", prompt="x", logprobs=21)
     assert e.value.param == "logprobs"
 
 

@@ -203,8 +203,8 @@ SHARED = {  # name: a value that asks for something, what becomes of it
     "dry_allowed_length": (3, INERT), "dry_penalty_last_n": (9, INERT), "dry_sequence_breakers": (["a"], INERT),
     "mirostat_tau": (4, INERT), "mirostat_eta": (0.2, INERT), "frequency_penalty": (0.5, WORKS),
     "presence_penalty": (0.5, WORKS), "repetition_penalty": (1.1, WORKS), "repeat_penalty": (1.1, WORKS),
-    "length_penalty": (1.1, REFUSED), "logit_bias": ({"5": 1}, WORKS), "logprobs": (True, REFUSED),
-    "top_logprobs": (2, REFUSED), "prompt_logprobs": (1, REFUSED), "best_of": (3, REFUSED), "min_tokens": (2, WORKS),
+    "length_penalty": (1.1, REFUSED), "logit_bias": ({"5": 1}, WORKS), "prompt_logprobs": (1, REFUSED),
+    "best_of": (3, REFUSED), "min_tokens": (2, WORKS),
     "use_beam_search": (True, REFUSED), "stop_token_ids": ([1], REFUSED), "stop_regex": ("a", REFUSED),
     "include_stop_str_in_output": (True, REFUSED), "no_stop_trim": (True, REFUSED), "bad_words": (["a"], WORKS),
     "allowed_token_ids": ([1], WORKS), "logits_processors": (["a"], REFUSED),
@@ -226,9 +226,10 @@ SHARED = {  # name: a value that asks for something, what becomes of it
     "timings_per_token": (True, REFUSED), "return_progress": (True, REFUSED), "response_fields": (["a"], REFUSED),
 }
 PARAMETERS = {
-    "/v1/completions": {**SHARED, "echo": (True, WORKS), "suffix": ("a", REFUSED), "prompt_embeds": ("a", REFUSED)},
+    "/v1/completions": {**SHARED, "logprobs": (2, WORKS), "echo": (True, WORKS), "suffix": ("a", REFUSED),
+    "prompt_embeds": ("a", REFUSED)},
     "/v1/chat/completions": {
-        **SHARED, "max_completion_tokens": (3, WORKS), "tool_choice": ("none", WORKS),
+        **SHARED, "logprobs": (True, WORKS), "max_completion_tokens": (3, WORKS), "tool_choice": ("none", WORKS),
         "tools": ([{"type": "function", "function": {"name": "f"}}], WORKS), "parallel_tool_calls": (False, WORKS),
         "modalities": (["text"], WORKS), "reasoning_effort": ("low", WORKS), "add_generation_prompt": (False, WORKS),
         "continue_final_message": (True, WORKS), "chat_template_kwargs": ({"a": 1}, WORKS),

@@ -67,10 +67,11 @@ static void write_event(net_exchange *x, net_answer *a, uint32_t index, text *to
         move_member("text", &a->content, &n_members, to);
     else
         text_print(to, "\"text\":\"\"");
-    text_print(to,
-               a->request ? ",\"logprobs\":null,\"finish_reason\":null}]"
-                          : ",\"logprobs\":null,\"finish_reason\":\"%s\"}]",
-               net_document_reason(a));
+    net_probs_move(x, a, to);
+    if (a->request)
+        text_print(to, ",\"finish_reason\":null}]");
+    else
+        text_print(to, ",\"finish_reason\":\"%s\"}]", net_document_reason(a));
     end_event(x, to);
 }
 

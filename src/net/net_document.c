@@ -60,7 +60,7 @@ static void write_message(const net_answer *a, text *to)
     text_print(to, p->calls.n ? "]}" : "}");
 }
 
-static void write_answer(const net_exchange *x, const net_answer *a, uint32_t index, text *to)
+static void write_answer(const net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     text_print(to, "{\"index\":%u,", index);
     if (x->work.dialect->is_chat)
@@ -69,7 +69,8 @@ static void write_answer(const net_exchange *x, const net_answer *a, uint32_t in
         text_print(to, "\"text\":");
         json_write_str(to, str_of(&a->content));
     }
-    text_print(to, ",\"logprobs\":null,\"finish_reason\":\"%s\"}", net_document_reason(a));
+    net_probs_move(x, a, to);
+    text_print(to, ",\"finish_reason\":\"%s\"}", net_document_reason(a));
 }
 
 void net_document_write(net_exchange *x, text *to)

@@ -65,6 +65,12 @@ typedef struct net_dialect {
     const char *ping; /* an event that says nothing */
 } net_dialect;
 
+/* Log probabilities that no document and no event has yet: JSON without brackets; of a chat only the first. */
+typedef struct net_probs {
+    text tokens, values, tops, offsets;
+    size_t offset; /* bytes of the tokens so far */
+} net_probs;
+
 /* One answer that the engine computes. */
 struct net_answer {
     mpk_request *request; /* NULL: it has ended */
@@ -76,6 +82,7 @@ struct net_answer {
     bool told;       /* its end was sent */
     uint32_t n_calls_sent;
     size_t n_tokens, n_prompt;
+    net_probs probs;
     const char *stopped_by; /* the stop text that ended it; NULL: none */
     /* Of dialects that have items (net_items.h): net_item's, what of the parts is in them, events so far. */
     text items;
@@ -88,7 +95,7 @@ typedef struct net_work {
     char id[48];
     int64_t created;
     const net_dialect *dialect;
-    bool include_usage, usage_always;
+    bool include_usage, usage_always, logprobs;
     const char *const *stops; /* texts that end an answer */
     uint32_t n_stops;
     const char *echo; /* of a response: members that repeat the request */
@@ -248,6 +255,14 @@ void net_document_write_usage(const net_exchange *x, text *to);
 void net_document_write_call(const net_call *call, uint32_t index, bool with_index, text *to);
 /* "stop", "length", "tool_calls" */
 const char *net_document_reason(const net_answer *a);
+
+/* ---- net_probs.c ---- */
+
+/* Keep the log probabilities of tokens [from, to) of an answer that runs, if they are asked for. */
+mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to);
+/* ,"logprobs":... with what was kept; it is then taken. */
+void net_probs_move(const net_exchange *x, net_answer *a, text *to);
+void net_probs_close(net_probs *p);
 
 /* ---- net_stream.c: answers as server-sent events ---- */
 

@@ -37,7 +37,7 @@ typedef struct parameter {
 
 static const char sampler[] = "the kernel draws tokens in other ways (docs/server.md)",
                   masks[] = "answers cannot be held to a grammar, a schema or a list of choices",
-                  probabilities[] = "the kernel gives tokens and no probabilities",
+                  probabilities[] = "give 'logprobs', which are those of the answer",
                   one_model[] = "the server has one model and no adapters", text_only[] = "the model reads only text",
                   no_order[] = "requests are taken in their order of arrival",
                   no_extras[] = "the reply has no such part",
@@ -78,7 +78,7 @@ static const parameter parameters[] = {
     READS("frequency_penalty", BOTH),
     READS("presence_penalty", BOTH),
     READS("logit_bias", BOTH),
-    REFUSES("top_logprobs", BOTH, 0, probabilities),
+    READS("top_logprobs", NET_FOR_CHAT),
     REFUSES("suffix", NET_FOR_COMPLETION, 0, "the endpoint /infill fills a gap in a text"),
     REFUSES("audio", NET_FOR_CHAT, 0, text_only),
     REFUSES("functions", NET_FOR_CHAT, 0, "give 'tools'"),

@@ -190,12 +190,21 @@ static mpk_status check_values(reader *r)
     return MPK_OK;
 }
 
-/* A number asks for that many in a completion, even 0. */
-static mpk_status refuse_logprobs(reader *r)
+/* Of a chat a flag, with top_logprobs beside it; of a completion how many. */
+static mpk_status read_logprobs(reader *r, unsigned endpoint)
 {
-    const json_value *v = json_get(r->body, "logprobs");
-    if (v && !(v->kind == JSON_KIND_BOOL && !v->boolean))
-        REFUSE(r, "logprobs", "'logprobs' is not supported: the kernel gives tokens and no probabilities");
+    mpk_request_options *s = &r->out->sampling;
+    int64_t n = 0;
+    if (endpoint == NET_FOR_CHAT) {
+        TRY(read_flag(r, "logprobs", &s->logprobs));
+        TRY(read_whole(r, "top_logprobs", 0, NET_MAX_LOGPROBS, &n));
+        if (n && !s->logprobs)
+            REFUSE(r, "top_logprobs", "'top_logprobs' is for requests with \"logprobs\": true");
+    } else {
+        TRY(read_whole(r, "logprobs", 0, NET_MAX_LOGPROBS, &n));
+        s->logprobs = json_get(r->body, "logprobs") != NULL;
+    }
+    s->top_logprobs = (uint32_t)n;
     return MPK_OK;
 }
 
@@ -228,7 +237,7 @@ static mpk_status read_shared(reader *r, unsigned endpoint, const mpk_request_op
     TRY(net_rules_read(r->cx, r->a, r->body, &r->out->sampling, r->why));
     TRY(read_stream(r));
     TRY(check_values(r));
-    TRY(refuse_logprobs(r));
+    TRY(read_logprobs(r, endpoint));
     TRY(read_flag(r, "add_special_tokens", &r->out->special));
     TRY(read_truncation(r));
     return check_format(r);
@@ -301,6 +310,8 @@ mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_val
     TRY(read_n_predict(&r, &max_tokens));
     TRY(read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
     TRY(read_flag(&r, "echo", &out->echo));
+    if (out->echo && out->sampling.logprobs)
+        return net_refuse(cx, why, 400, "echo", NULL, "'echo' with 'logprobs' is not supported: give one of them");
     out->sampling.max_tokens = (uint32_t)max_tokens;
     return read_prompts(&r);
 }

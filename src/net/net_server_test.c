@@ -4,6 +4,7 @@
  * The engine answers every request with the pieces of `script`, one token each; a piece "!" is a fault of the engine.
  */
 /* ctest: brings its own engine */
+#include <math.h>
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -148,6 +149,15 @@ mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms,
         r->finish = MPK_FINISH_STOP;
     piece->finish = r->finish;
     return MPK_OK;
+}
+
+uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
+{
+    (void)r;
+    assert_true(most >= 2);
+    out[0] = (mpk_logprob){'a' + (int32_t)token, -0.5f};
+    out[1] = (mpk_logprob){'z', -INFINITY};
+    return 2;
 }
 
 mpk_status mpk_request_wait(mpk_context *cx, mpk_request *r, mpk_answer *answer)
@@ -333,6 +343,24 @@ static void test_reasoning(void **state)
     close_bed(&b);
 }
 
+static void test_probabilities(void **state)
+{
+    (void)state;
+    bed b = {0};
+    open_bed(&b);
+    SCRIPT(&b, "a", "b");
+    assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\",\"logprobs\":1}"), 200);
+    check_has(&b, "\"logprobs\":{\"tokens\":[\"a\",\"b\"],\"token_logprobs\":[-0.5,-0.5],\"top_logprobs\":"
+                  "[{\"z\":-9999},{\"z\":-9999}],\"text_offset\":[0,1]}");
+    const char *body = "{\"messages\":[{\"role\":\"user\"}],\"logprobs\":true,\"top_logprobs\":1}";
+    assert_int_equal(ask(&b, "/v1/chat/completions", body), 200);
+    check_has(&b, "\"logprobs\":{\"content\":[{\"token\":\"a\",\"logprob\":-0.5,\"bytes\":[97],\"top_logprobs\":["
+                  "{\"token\":\"z\",\"logprob\":-9999,\"bytes\":[122]}]},{\"token\":\"b\",");
+    assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\",\"logprobs\":0,\"stream\":true}"), 200);
+    check_has(&b, "\"text\":\"b\",\"logprobs\":{\"tokens\":[\"b\"],");
+    close_bed(&b);
+}
+
 static void test_fault(void **state)
 {
     (void)state;
@@ -377,8 +405,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),     cmocka_unit_test(test_blocks), cmocka_unit_test(test_items),
-        cmocka_unit_test(test_reasoning), cmocka_unit_test(test_fault),  cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_calls),     cmocka_unit_test(test_blocks),        cmocka_unit_test(test_items),
+        cmocka_unit_test(test_reasoning), cmocka_unit_test(test_probabilities), cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,6 +51,7 @@ mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialec
     net_work *w = &x->work;
     w->dialect = dialect;
     w->include_usage = q->include_usage;
+    w->logprobs = q->sampling.logprobs;
     w->usage_always = q->include_usage && q->usage_always;
     memcpy(x->ignored, q->ignored, sizeof x->ignored);
     w->created = time(NULL);
@@ -82,6 +83,7 @@ void net_work_close(net_exchange *x)
         w->answers[i].request = NULL;
         text_free(&w->answers[i].content);
         w->answers[i].content = (text){0};
+        net_probs_close(&w->answers[i].probs);
         text_free(&w->answers[i].items);
         w->answers[i].items = (text){0};
         net_parts_close(&w->answers[i].parts);
@@ -122,7 +124,7 @@ static mpk_status judge(net_exchange *x, mpk_status status, size_t n)
     if (status == MPK_ELIMIT && n >= net_work_context(x->server))
         return refuse_length(x, n);
     if (status == MPK_ELIMIT)
-        return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded", "%s", mpk_error_message(x->cx));
+        return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "%s", mpk_error_message(x->cx));
     if (status == MPK_EARG || status == MPK_EUNSUPPORTED)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL, "%s", mpk_error_message(x->cx));
     return status == MPK_OK || status == MPK_ENOMEM ? status : note_fault(x, status, 503);
@@ -286,8 +288,10 @@ static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool 
     mpk_piece piece;
     TRY(mpk_request_read(x->cx, a->request, timeout_ms, &piece));
     str words = {piece.text, piece.n_bytes};
-    if (piece.n_tokens)
+    if (piece.n_tokens) {
         note_tokens(x, a, piece.n_tokens);
+        TRY(net_probs_take(x, a, a->n_tokens - piece.n_tokens, a->n_tokens));
+    }
     *news |= piece.n_tokens || piece.finish != MPK_RUNNING;
     if (x->work.dialect->is_chat)
         TRY(net_parts_put(x->cx, &a->parts, words));

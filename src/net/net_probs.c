@@ -1,0 +1,163 @@
+/* net_probs.c - log probabilities of an answer's tokens, as OpenAI's documents and events have them.
+ *
+ * A chat has a list of entries; a completion has four lists beside each other.  What has come is kept as JSON until a
+ * document or an event takes it.
+ */
+#include <math.h>
+
+#include "net/net_exchange.h"
+
+enum { MOST_PROBS = 21 };
+static const double never = -9999; /* for minus infinity, which JSON has not */
+
+static void add_number(float logprob, text *to)
+{
+    text_add_double(to, isfinite(logprob) ? (double)logprob : never);
+}
+
+/* The text of a token; freed by mpk_free.  NULL: it has none. */
+static char *text_of(net_exchange *x, int32_t token, size_t *n)
+{
+    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
+    char *bytes = NULL;
+    *n = 0;
+    if (tokenizer && mpk_detokenize(x->cx, tokenizer, &token, 1, &bytes, n) != MPK_OK)
+        bytes = NULL;
+    return bytes;
+}
+
+/* Of a part of a character the tokenizer gives no bytes. */
+static bool is_whole(str bytes)
+{
+    return !memmem(bytes.at, bytes.n, "\xef\xbf\xbd", 3);
+}
+
+/* Such a token is called by its id, as vLLM does: several of them would have one name. */
+static void write_name(int32_t token, str bytes, text *to)
+{
+    if (is_whole(bytes))
+        json_write_str(to, bytes);
+    else
+        text_print(to, "\"token_id:%d\"", token);
+}
+
+static void separate(text *to)
+{
+    text_add(to, ",", to->n > 0);
+}
+
+/* {"token":...,"logprob":...,"bytes":[...] without its closing brace */
+static void add_entry(net_exchange *x, const mpk_logprob *p, text *to)
+{
+    size_t n;
+    char *bytes = text_of(x, p->token, &n);
+    const str words = {bytes ? bytes : "", n};
+    const bool whole = is_whole(words);
+    text_print(to, "{\"token\":");
+    write_name(p->token, words, to);
+    text_print(to, ",\"logprob\":");
+    add_number(p->logprob, to);
+    text_print(to, whole ? ",\"bytes\":[" : ",\"bytes\":null");
+    for (size_t i = 0; whole && i < n; i++)
+        text_print(to, i ? ",%u" : "%u", (unsigned char)bytes[i]);
+    text_print(to, whole ? "]" : "");
+    mpk_free(bytes);
+}
+
+static void add_to_chat(net_exchange *x, net_probs *to, const mpk_logprob *p, uint32_t n)
+{
+    separate(&to->tokens);
+    add_entry(x, &p[0], &to->tokens);
+    text_print(&to->tokens, ",\"top_logprobs\":[");
+    for (uint32_t i = 1; i < n; i++) {
+        text_add(&to->tokens, ",", i > 1);
+        add_entry(x, &p[i], &to->tokens);
+        text_print(&to->tokens, "}");
+    }
+    text_print(&to->tokens, "]}");
+}
+
+/* An object with the texts of the most probable tokens as names. */
+static void add_tops(net_exchange *x, const mpk_logprob *p, uint32_t n, text *to)
+{
+    text_add(to, "{", 1);
+    for (uint32_t i = 1; i < n; i++) {
+        size_t n_bytes;
+        char *bytes = text_of(x, p[i].token, &n_bytes);
+        text_add(to, ",", i > 1);
+        write_name(p[i].token, (str){bytes ? bytes : "", n_bytes}, to);
+        text_print(to, ":");
+        add_number(p[i].logprob, to);
+        mpk_free(bytes);
+    }
+    text_add(to, "}", 1);
+}
+
+static void add_to_completion(net_exchange *x, net_probs *to, const mpk_logprob *p, uint32_t n)
+{
+    size_t n_bytes;
+    char *bytes = text_of(x, p[0].token, &n_bytes);
+    separate(&to->tokens);
+    write_name(p[0].token, (str){bytes ? bytes : "", n_bytes}, &to->tokens);
+    separate(&to->values);
+    add_number(p[0].logprob, &to->values);
+    separate(&to->tops);
+    add_tops(x, p, n, &to->tops);
+    separate(&to->offsets);
+    text_print(&to->offsets, "%zu", to->offset);
+    to->offset += n_bytes;
+    mpk_free(bytes);
+}
+
+mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to)
+{
+    mpk_logprob found[MOST_PROBS];
+    net_probs *probs = &a->probs;
+    if (!x->work.logprobs)
+        return MPK_OK;
+    for (size_t i = from; i < to; i++) {
+        const uint32_t n = mpk_request_logprobs(a->request, i, found, MOST_PROBS);
+        if (n && x->work.dialect->is_chat)
+            add_to_chat(x, probs, found, n);
+        else if (n)
+            add_to_completion(x, probs, found, n);
+    }
+    CHECK(x->cx, !probs->tokens.failed && !probs->values.failed && !probs->tops.failed && !probs->offsets.failed,
+          MPK_ENOMEM, "out of memory for log probabilities");
+    return MPK_OK;
+}
+
+static void move(const char *before, text *from, text *to)
+{
+    text_print(to, "%s[", before);
+    text_add(to, from->at, from->n);
+    text_add(to, "]", 1);
+    from->n = 0;
+}
+
+void net_probs_move(const net_exchange *x, net_answer *a, text *to)
+{
+    net_probs *p = &a->probs;
+    text_print(to, ",\"logprobs\":");
+    if (!x->work.logprobs)
+        text_print(to, "null");
+    else if (x->work.dialect->is_chat) {
+        move("{\"content\":", &p->tokens, to);
+        text_print(to, ",\"refusal\":null}");
+    } else {
+        move("{\"tokens\":", &p->tokens, to);
+        move(",\"token_logprobs\":", &p->values, to);
+        move(",\"top_logprobs\":", &p->tops, to);
+        move(",\"text_offset\":", &p->offsets, to);
+        text_print(to, "}");
+    }
+}
+
+void net_probs_close(net_probs *p)
+{
+    text_free(&p->tokens);
+    text_free(&p->values);
+    text_free(&p->tops);
+    text_free(&p->offsets);
+    *p = (net_probs){0};
+}

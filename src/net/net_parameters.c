@@ -79,7 +79,7 @@ static const parameter parameters[] = {
     READS("presence_penalty", BOTH),
     READS("logit_bias", BOTH),
     READS("top_logprobs", NET_FOR_CHAT),
-    REFUSES("suffix", NET_FOR_COMPLETION, 0, "the endpoint /infill fills a gap in a text"),
+    REFUSES("suffix", NET_FOR_COMPLETION, 0, "a text is continued, gaps are not filled"),
     REFUSES("audio", NET_FOR_CHAT, 0, text_only),
     REFUSES("functions", NET_FOR_CHAT, 0, "give 'tools'"),
     REFUSES("function_call", NET_FOR_CHAT, 0, "give 'tools' and 'tool_choice'"),

@@ -1,15 +1,19 @@
 /* compile_speed_test.c - the compiler at real sizes: the paper's counts, and the time, memory and proof of Qwen3-8B.
  *
- * The models are those of the paper's compiler-stage table (§6.6), for 132 workers and 1 to 16 tokens in a step.
+ * The models are those of the paper's compiler-stage table (§6.6), for 132 workers and 1 to 16 tokens in a step.  Time
+ * is processor time of all threads, so that a busy machine does not fail the test; the limits are about three times
+ * what docs/compiler.md states, so that a pass whose cost grows faster than the graph does.
  */
 /* ctest: slow */
 #include "check.h"
 
-#include "base/thread.h"
+#include <sys/resource.h>
+
 #include "model/model.h"
 #include "pass/pass.h"
 
-enum { WORKERS = 132, GRAPHS = 5 };
+enum { WORKERS = 132, GRAPHS = 5, MOST_KIB = 1200 * 1024 };
+static const double MOST_SECONDS = 4; /* for the passes and the proofs of Qwen3-8B with all fusions */
 
 static const model_config qwen3_8b = {
     .family = {"qwen3", 5},
@@ -62,31 +66,40 @@ static void report(const char *what, const tg_program *p)
     }
 }
 
-/* Compile for 1, 2, 4, 8, 16 tokens; returns the milliseconds of the passes and of the proofs. */
-static void compile(const model_config *c, const pass_options *options, const char *what, uint32_t operators,
-                    double *compile_ms, double *verify_ms)
+static double processor_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Compile for 1, 2, 4, 8, 16 tokens, which makes `operators` of each; returns the seconds of passes and proofs. */
+static double compile(const model_config *c, const pass_options *options, const char *what,
+                      const uint32_t operators[GRAPHS])
 {
     mpk_context cx = {0};
     arena a = {0}, result = {0};
     ir_graph *graphs[GRAPHS];
     uint32_t n_tokens[GRAPHS];
     tg_program p;
+    struct rusage used;
     for (uint32_t i = 0; i < GRAPHS; i++) {
         n_tokens[i] = 1u << i;
         graphs[i] = build(&cx, &a, c, n_tokens[i]);
     }
+    double seconds = -processor_seconds();
     check_ok(&cx, pass_compile(&cx, &result, options, GRAPHS, graphs, n_tokens, &p));
+    seconds += processor_seconds();
     report(what, &p);
-    *compile_ms = *verify_ms = 0;
-    for (uint32_t i = 0; i < GRAPHS; i++) {
-        assert_int_equal(p.graphs[i].stats.operators, operators ? operators : p.graphs[i].stats.operators);
-        *compile_ms += p.graphs[i].stats.compile_ms;
-        *verify_ms += p.graphs[i].stats.verify_ms;
-    }
-    print_message("%s: passes %.0f ms, proofs %.0f ms, temps %llu bytes\n", what, *compile_ms, *verify_ms,
-                  (unsigned long long)p.area_bytes[TG_TEMPS]);
+    for (uint32_t i = 0; i < GRAPHS; i++)
+        assert_int_equal(p.graphs[i].stats.operators, operators[i]);
+    getrusage(RUSAGE_SELF, &used);
+    print_message("%s: passes and proofs %.2f s of processor time, temps %llu bytes; the process took %ld MiB so far\n",
+                  what, seconds, (unsigned long long)p.area_bytes[TG_TEMPS], used.ru_maxrss / 1024);
+    assert_true(used.ru_maxrss < MOST_KIB);
     arena_free(&a);
     arena_free(&result);
+    return seconds;
 }
 
 static pass_options options_for(pass_fusion fusion, uint32_t workers)
@@ -100,27 +113,24 @@ static void paper_operators_are_counted(void **state)
     (void)state;
     model_config c = qwen3_8b;
     pass_options options = options_for(PASS_FUSE_PAPER, WORKERS);
-    double compile_ms, verify_ms;
-    compile(&c, &options, "Qwen3-8B, paper", 293, &compile_ms, &verify_ms);
+    compile(&c, &options, "Qwen3-8B, paper", (uint32_t[]){293, 293, 293, 293, 293});
     c.n_layers = 28;
     c.hidden_size = 2048;
     c.n_heads = 16;
     c.ffn_size = 6144;
-    compile(&c, &options, "Qwen3-1.7B, paper", 229, &compile_ms, &verify_ms);
+    compile(&c, &options, "Qwen3-1.7B, paper", (uint32_t[]){229, 229, 229, 229, 229});
 }
 
 static void real_sizes_are_quick(void **state)
 {
     (void)state;
-    double compile_ms, verify_ms;
     pass_options options = options_for(PASS_FUSE_FULL, WORKERS);
-    compile(&qwen3_8b, &options, "Qwen3-8B, full", 0, &compile_ms, &verify_ms);
-    if (getenv("MPK_MEASURE")) { /* on a machine that does nothing else */
-        assert_true(compile_ms < 1000);
-        assert_true(verify_ms < 2000);
-    }
+    /* from 8 tokens on a norm is an operator of its own */
+    double seconds = compile(&qwen3_8b, &options, "Qwen3-8B, full", (uint32_t[]){221, 221, 221, 294, 294});
+    if (seconds > MOST_SECONDS)
+        fail_msg("%.2f s of processor time, at most %.2f are expected", seconds, MOST_SECONDS);
     options = options_for(PASS_FUSE_NONE, WORKERS);
-    compile(&qwen3_8b, &options, "Qwen3-8B, none", 0, &compile_ms, &verify_ms);
+    compile(&qwen3_8b, &options, "Qwen3-8B, none", (uint32_t[]){654, 654, 654, 654, 654});
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 /* gguf_config.c - hyper-parameters and vocabulary of a GGUF file.
  *
- * Architectures llama (also of Mistral models and, with experts, of Mixtral), qwen2, qwen3, qwen3moe.  GGUF writes no
+ * The families' records (model.h) say which architectures there are and what their files mean.  GGUF writes no
  * biases, no tied head and no layers without experts as hyper-parameters: the tensors tell.  It writes Llama 3's rope
  * scaling as divisors of the frequencies (rope_freqs.weight); they are recomputed from the formula's parameters and
  * compared.
@@ -15,6 +15,7 @@ typedef struct scope {
     mpk_context *cx;
     const gguf *f;
     str architecture;
+    const model_def *def;
     char key[160];
 } scope;
 
@@ -90,8 +91,8 @@ static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
 {
     char name[64];
     TRY(get_u32(s, "expert_count", &c->n_experts));
-    CHECK(s->cx, !c->n_experts || str_is(c->family, "mixtral") || str_is(c->family, "qwen3_moe"), MPK_EUNSUPPORTED,
-          "%s is not supported in this architecture", s->key);
+    CHECK(s->cx, !c->n_experts || s->def->is_mixture, MPK_EUNSUPPORTED, "%s is not supported in this architecture",
+          s->key);
     c->expert_ffn_size = c->ffn_size;
     c->expert_every = 1;
     c->normalize_experts = true;
@@ -106,25 +107,22 @@ static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
     return MPK_OK;
 }
 
-/* Which family a file's architecture is: ours are named as in Hugging Face configurations. */
+/* Which family a file's architecture is. */
 static mpk_status find_family(scope *s, model_config *c)
 {
     uint32_t n_experts = 0;
     TRY(get_u32(s, "expert_count", &n_experts));
-    c->family = s->architecture;
-    if (str_is(s->architecture, "llama") && n_experts)
-        c->family = STR("mixtral");
-    if (str_is(s->architecture, "qwen3moe"))
-        c->family = STR("qwen3_moe");
-    return model_check_family(s->cx, c->family);
+    TRY(model_find_gguf(s->cx, s->architecture, n_experts > 0, &s->def));
+    c->family = str_from(s->def->family);
+    return MPK_OK;
 }
 
-/* Only Mistral's files of the llama architecture are known to mean all layers by this. */
+/* Which layers have the window is not said: it is refused unless the family means all of them. */
 static mpk_status fill_window(scope *s, model_config *c)
 {
     uint32_t window = 0;
     TRY(get_u32(s, "attention.sliding_window", &window));
-    CHECK(s->cx, !window || str_is(s->architecture, "llama"), MPK_EUNSUPPORTED,
+    CHECK(s->cx, !window || s->def->gguf_window, MPK_EUNSUPPORTED,
           "%s: a window of %u tokens is not supported in this architecture (which layers have it is not said)", s->key,
           window);
     c->window = window;
@@ -264,7 +262,7 @@ mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m)
     CHECK(cx, s.architecture.n, MPK_EFORMAT, "general.architecture is missing");
     TRY(fill_config(&s, m, &c));
     m->config = c;
-    return str_is(s.architecture, "llama") ? gguf_order_rope_rows(cx, m) : MPK_OK;
+    return s.def->gguf_neighbours ? gguf_order_rope_rows(cx, m) : MPK_OK;
 }
 
 /* ---- vocabulary ---- */

@@ -44,22 +44,17 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
     return MPK_OK;
 }
 
-static bool is_mixture(const model_config *c)
-{
-    return str_is(c->family, "qwen3_moe") || str_is(c->family, "mixtral");
-}
-
 /* Qwen3's "num_experts" is "num_local_experts" where Transformers 5 writes it. */
-static mpk_status count_experts(mpk_context *cx, const json_value *j, model_config *c)
+static mpk_status count_experts(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
 {
     static const char *const names[] = {"num_experts", "num_local_experts", "n_routed_experts"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         uint32_t n = 0;
         TRY(json_read_u32(cx, j, names[i], &n));
-        CHECK(cx, n <= 1 || (is_mixture(c) && i < 2), MPK_EUNSUPPORTED,
+        CHECK(cx, n <= 1 || (def->is_mixture && i < 2), MPK_EUNSUPPORTED,
               "mixtures of experts of the family \"%.*s\" are not supported (\"%s\" is %u)", LOAD_NAME(c->family),
               names[i], n);
-        c->n_experts = is_mixture(c) && n > c->n_experts ? n : c->n_experts;
+        c->n_experts = def->is_mixture && n > c->n_experts ? n : c->n_experts;
     }
     return MPK_OK;
 }
@@ -79,22 +74,21 @@ static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_
 }
 
 /* Sizes have to be stated; what else is absent takes Transformers' default. */
-static mpk_status fill_experts(mpk_context *cx, const json_value *j, model_config *c)
+static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
 {
-    bool is_mixtral = str_is(c->family, "mixtral");
-    TRY(count_experts(cx, j, c));
-    if (!is_mixture(c))
+    TRY(count_experts(cx, j, def, c));
+    if (!def->is_mixture)
         return MPK_OK;
-    CHECK(cx, c->n_experts || !is_mixtral, MPK_EFORMAT, "\"num_local_experts\" is missing or 0");
-    const char *needed[] = {"num_experts_per_tok", is_mixtral ? "intermediate_size" : "moe_intermediate_size"};
+    CHECK(cx, c->n_experts || !def->only_experts, MPK_EFORMAT, "\"num_local_experts\" is missing or 0");
+    const char *needed[] = {"num_experts_per_tok", def->expert_ffn};
     uint32_t *to[] = {&c->experts_per_token, &c->expert_ffn_size};
     for (int i = 0; c->n_experts && i < 2; i++) {
         CHECK(cx, json_get(j, needed[i]), MPK_EFORMAT, "\"%s\" is missing", needed[i]);
         TRY(json_read_u32(cx, j, needed[i], to[i]));
     }
     c->expert_every = 1;
-    c->normalize_experts = is_mixtral;
-    if (is_mixtral)
+    c->normalize_experts = def->only_experts;
+    if (def->only_experts)
         return MPK_OK;
     TRY(json_read_u32(cx, j, "decoder_sparse_step", &c->expert_every));
     TRY(json_read_bool(cx, j, "norm_topk_prob", &c->normalize_experts));
@@ -140,17 +134,17 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config 
     return MPK_OK;
 }
 
-/* Which families have which biases, whatever the config says (Transformers' modules decide it, too). */
-static mpk_status fill_biases(mpk_context *cx, const json_value *j, model_config *c)
+/* What the config says of biases counts only in families that ask for it, as in Transformers' modules. */
+static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
 {
     bool attention = false;
     TRY(json_read_bool(cx, j, "attention_bias", &attention));
     TRY(json_read_bool(cx, j, "tie_word_embeddings", &c->tied_embeddings));
-    if (str_is(c->family, "llama"))
+    if (def->mlp_bias)
         TRY(json_read_bool(cx, j, "mlp_bias", &c->mlp_bias));
-    if (str_is(c->family, "llama") || str_is(c->family, "qwen3") || str_is(c->family, "qwen3_moe"))
+    if (def->biases == MODEL_BIASES_SAID)
         c->attention_bias = c->attention_out_bias = attention;
-    if (str_is(c->family, "qwen2"))
+    if (def->biases == MODEL_BIASES_QKV)
         c->attention_bias = true;
     return MPK_OK;
 }
@@ -178,19 +172,16 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_c
     return MPK_OK;
 }
 
-/* Mistral and Mixtral slide in every layer; Qwen only if use_sliding_window says so, and then from max_window_layers
- * on, but where it has experts in every layer, too. */
-static mpk_status fill_window(mpk_context *cx, const json_value *j, model_config *c)
+/* The window and the layers that have it, see model_windows. */
+static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
 {
     uint32_t window = 0, first = 28; /* Transformers' default of max_window_layers */
     bool use = false;
     TRY(json_read_u32(cx, j, "sliding_window", &window));
     TRY(json_read_bool(cx, j, "use_sliding_window", &use));
-    if (str_is(c->family, "mistral") || str_is(c->family, "mixtral") || (str_is(c->family, "qwen3_moe") && use))
+    if (def->windows == MODEL_WINDOW_ALWAYS || (def->windows == MODEL_WINDOW_IF_USED && use))
         c->window = window;
-    if (!str_is(c->family, "qwen2") && !str_is(c->family, "qwen3"))
-        return MPK_OK;
-    if (!use || !window)
+    if (def->windows != MODEL_WINDOW_UPPER_LAYERS || !use || !window)
         return MPK_OK;
     TRY(json_read_u32(cx, j, "max_window_layers", &first));
     c->window = window;
@@ -236,12 +227,12 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_
 
 /* The rope object's own values win over those beside it, except original_max_position_embeddings: there Transformers
  * takes the one outside. */
-static mpk_status fill_rope(mpk_context *cx, const json_value *j, model_config *c)
+static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
 {
     const json_value *rope = NULL;
     double rotated = 1.0;
     TRY(find_rope(cx, j, &rope));
-    c->rope_theta = str_is(c->family, "mixtral") ? 1000000 : 10000;
+    c->rope_theta = def->rope_theta;
     TRY(json_read_double(cx, j, "rope_theta", &c->rope_theta));
     TRY(json_read_double(cx, j, "partial_rotary_factor", &rotated));
     TRY(json_read_double(cx, rope, "rope_theta", &c->rope_theta));
@@ -287,22 +278,22 @@ static mpk_status add_eos_tokens(mpk_context *cx, const json_value *value, model
 /* Families before sizes: of an unknown model the first thing to say is that it is unknown. */
 static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, model_config *c)
 {
+    const model_def *def;
     str family = {0};
     TRY(json_read_str(cx, j, "model_type", &family));
     CHECK(cx, family.n, MPK_EFORMAT, "\"model_type\" is missing: this is not the configuration of a model");
-    c->family = (str){arena_copy(a, family.at, family.n), family.n};
-    CHECK(cx, c->family.at, MPK_ENOMEM, "out of memory reading a config");
-    TRY(model_check_family(cx, c->family));
+    TRY(model_find(cx, family, &def));
+    c->family = str_from(def->family);
     TRY(refuse_unsupported(cx, j));
     TRY(fill_sizes(cx, j, c));
-    TRY(fill_experts(cx, j, c));
-    c->norm_eps = str_is(c->family, "mixtral") ? 1e-5 : 1e-6;
+    TRY(fill_experts(cx, j, def, c));
+    c->norm_eps = def->norm_eps;
     TRY(json_read_double(cx, j, "rms_norm_eps", &c->norm_eps));
-    TRY(fill_biases(cx, j, c));
+    TRY(fill_biases(cx, j, def, c));
     TRY(fill_activation(cx, a, j, c));
     TRY(fill_dtype(cx, j, c));
-    TRY(fill_window(cx, j, c));
-    TRY(fill_rope(cx, j, c));
+    TRY(fill_window(cx, j, def, c));
+    TRY(fill_rope(cx, j, def, c));
     c->bos_token = -1;
     const json_value *bos = json_get(j, "bos_token_id");
     if (bos && bos->is_integer && bos->integer >= 0 && bos->integer <= INT32_MAX)

@@ -16,4 +16,14 @@ static mpk_status build(mpk_context *cx, const model_config *c, const model_shap
     return decoder_build(cx, c, s, w, g, layer);
 }
 
-const model_def model_llama = {.family = "llama", .build = build};
+const model_def model_llama = {
+    .family = "llama",
+    .gguf = "llama",
+    .norm_eps = 1e-6,
+    .rope_theta = 10000,
+    .biases = MODEL_BIASES_SAID,
+    .mlp_bias = true,
+    .gguf_window = true, /* of Mistral's files, which name this architecture */
+    .gguf_neighbours = true,
+    .build = build,
+};

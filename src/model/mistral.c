@@ -15,4 +15,10 @@ static mpk_status build(mpk_context *cx, const model_config *c, const model_shap
     return decoder_build(cx, c, s, w, g, layer);
 }
 
-const model_def model_mistral = {.family = "mistral", .build = build};
+const model_def model_mistral = {
+    .family = "mistral",
+    .norm_eps = 1e-6,
+    .rope_theta = 10000,
+    .windows = MODEL_WINDOW_ALWAYS,
+    .build = build,
+};

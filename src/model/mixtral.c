@@ -17,4 +17,16 @@ static mpk_status build(mpk_context *cx, const model_config *c, const model_shap
     return decoder_build(cx, c, s, w, g, layer);
 }
 
-const model_def model_mixtral = {.family = "mixtral", .build = build};
+const model_def model_mixtral = {
+    .family = "mixtral",
+    .gguf = "llama",
+    .norm_eps = 1e-5,
+    .rope_theta = 1000000,
+    .windows = MODEL_WINDOW_ALWAYS,
+    .gguf_window = true,
+    .gguf_neighbours = true,
+    .is_mixture = true,
+    .only_experts = true,
+    .expert_ffn = "intermediate_size",
+    .build = build,
+};

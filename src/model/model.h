@@ -92,8 +92,40 @@ typedef struct model_weights {
     const void *self;
 } model_weights;
 
+/* Which biases the attention products have. */
+typedef enum model_biases {
+    MODEL_NO_BIASES,
+    MODEL_BIASES_SAID, /* all four products, if "attention_bias" says so */
+    MODEL_BIASES_QKV,  /* q, k and v, always */
+} model_biases;
+
+/* What "sliding_window" of a config.json means. */
+typedef enum model_windows {
+    MODEL_NO_WINDOW,
+    MODEL_WINDOW_ALWAYS,      /* it holds in every layer */
+    MODEL_WINDOW_IF_USED,     /* the same, if "use_sliding_window" says so */
+    MODEL_WINDOW_UPPER_LAYERS /* if that says so, from layer "max_window_layers" on */
+} model_windows;
+
+/* A family: what its configuration files mean, and its forward pass.  Loaders and the builder ask this record and test
+ * no family's name. */
 typedef struct model_def {
-    const char *family;
+    const char *family; /* "model_type" of its config.json */
+    const char *gguf;   /* "general.architecture" of its GGUF files; NULL: none, or those of another family */
+    /* What a config.json without "rms_norm_eps" or "rope_theta" means. */
+    double norm_eps, rope_theta;
+    model_biases biases;
+    bool mlp_bias; /* "mlp_bias" may say that the MLP has biases */
+    model_windows windows;
+    bool gguf_window;     /* a window in a GGUF file holds in every layer; else it is refused */
+    bool gguf_neighbours; /* GGUF files have the rows of q and k in the order for rope over neighbours (gguf_rope.c) */
+
+    bool is_mixture; /* it may have experts; all below is about them */
+    /* Every layer has experts, their number must be said, and what a token's experts count adds up to 1; else
+     * "decoder_sparse_step", "mlp_only_layers" and "norm_topk_prob" say. */
+    bool only_experts;
+    const char *expert_ffn; /* the member of config.json that holds the feed-forward size of an expert */
+
     /* Build the tensor program into an empty graph. */
     mpk_status (*build)(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
                         ir_graph *g);
@@ -103,8 +135,11 @@ extern const model_def *const model_table[];
 
 /* ---- model_build.c ---- */
 
-/* MPK_EUNSUPPORTED, naming the families that there are, unless this is one. */
-mpk_status model_check_family(mpk_context *cx, str family);
+/* The record of a family.  MPK_EUNSUPPORTED, naming those that there are. */
+mpk_status model_find(mpk_context *cx, str family, const model_def **out);
+/* The record for GGUF files of this architecture, with or without experts.  MPK_EUNSUPPORTED, naming those that there
+ * are. */
+mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts, const model_def **out);
 /* Refuse what cannot be: zero sizes, heads that do not divide, absurd sizes.  MPK_EFORMAT, MPK_EUNSUPPORTED (unknown
  * family). */
 mpk_status model_check(mpk_context *cx, const model_config *c);

@@ -37,27 +37,45 @@ static mpk_status check_number(mpk_context *cx, const char *what, double value, 
     return MPK_OK;
 }
 
-/* The family's record, or NULL. */
-static const model_def *find_family(str family)
+/* "llama, qwen2": the families, or the architectures that GGUF files of them name, each once. */
+static const char *list_families(char to[256], bool gguf)
 {
-    for (const model_def *const *m = model_table; *m; m++)
-        if (str_is(family, (*m)->family))
-            return *m;
-    return NULL;
+    const char *last = "";
+    size_t n = 0;
+    to[0] = 0;
+    for (const model_def *const *m = model_table; *m; m++) {
+        const char *name = gguf ? (*m)->gguf : (*m)->family;
+        if (!name || strcmp(name, last) == 0 || n + strlen(name) + 3 >= 256)
+            continue;
+        n += (size_t)snprintf(to + n, 256 - n, "%s%s", n ? ", " : "", name);
+        last = name;
+    }
+    return to;
 }
 
-mpk_status model_check_family(mpk_context *cx, str family)
+mpk_status model_find(mpk_context *cx, str family, const model_def **out)
 {
-    if (find_family(family))
-        return MPK_OK;
     char known[256];
-    size_t n = 0;
-    known[0] = 0;
     for (const model_def *const *m = model_table; *m; m++)
-        if (n + strlen((*m)->family) + 3 < sizeof known)
-            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", (*m)->family);
+        if (str_is(family, (*m)->family)) {
+            *out = *m;
+            return MPK_OK;
+        }
     FAIL(cx, MPK_EUNSUPPORTED, "models of the family \"%.*s\" are not supported; these are: %s",
-         (int)(family.n < 64 ? family.n : 64), family.at, known);
+         (int)(family.n < 64 ? family.n : 64), family.at, list_families(known, false));
+}
+
+mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts, const model_def **out)
+{
+    const model_def *found = NULL;
+    char known[256];
+    for (const model_def *const *m = model_table; *m; m++)
+        if ((*m)->gguf && str_is(architecture, (*m)->gguf) && (!found || (*m)->is_mixture == has_experts))
+            found = *m;
+    CHECK(cx, found, MPK_EUNSUPPORTED, "GGUF files of the architecture \"%.*s\" are not supported; these are: %s",
+          (int)(architecture.n < 64 ? architecture.n : 64), architecture.at, list_families(known, true));
+    *out = found;
+    return MPK_OK;
 }
 
 /* What each kind of scaling needs; theta above 1, because its logarithm divides. */
@@ -103,7 +121,8 @@ static mpk_status check_experts(mpk_context *cx, const model_config *c)
 
 mpk_status model_check(mpk_context *cx, const model_config *c)
 {
-    TRY(model_check_family(cx, c->family));
+    const model_def *family;
+    TRY(model_find(cx, c->family, &family));
     TRY(check_size(cx, "number of layers", c->n_layers, MODEL_MAX_LAYERS));
     TRY(check_size(cx, "hidden size", c->hidden_size, MAX_HIDDEN));
     TRY(check_size(cx, "number of attention heads", c->n_heads, MAX_HEADS));
@@ -152,8 +171,9 @@ mpk_status model_build(mpk_context *cx, arena *a, const model_config *c, const m
 {
     TRY(model_check(cx, c));
     TRY(check_shape(cx, s));
-    const model_def *family = find_family(c->family);
+    const model_def *family;
     ir_graph *g;
+    TRY(model_find(cx, c->family, &family));
     TRY(ir_create(cx, a, family->family, &g));
     NOTE(cx, family->build(cx, c, s, w, g), "building a %s model", family->family);
     NOTE(cx, ir_verify(cx, g), "checking the %s model that was built", family->family);

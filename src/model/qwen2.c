@@ -16,4 +16,12 @@ static mpk_status build(mpk_context *cx, const model_config *c, const model_shap
     return decoder_build(cx, c, s, w, g, layer);
 }
 
-const model_def model_qwen2 = {.family = "qwen2", .build = build};
+const model_def model_qwen2 = {
+    .family = "qwen2",
+    .gguf = "qwen2",
+    .norm_eps = 1e-6,
+    .rope_theta = 10000,
+    .biases = MODEL_BIASES_QKV,
+    .windows = MODEL_WINDOW_UPPER_LAYERS,
+    .build = build,
+};

@@ -18,4 +18,12 @@ static mpk_status build(mpk_context *cx, const model_config *c, const model_shap
     return decoder_build(cx, c, s, w, g, layer);
 }
 
-const model_def model_qwen3 = {.family = "qwen3", .build = build};
+const model_def model_qwen3 = {
+    .family = "qwen3",
+    .gguf = "qwen3",
+    .norm_eps = 1e-6,
+    .rope_theta = 10000,
+    .biases = MODEL_BIASES_SAID,
+    .windows = MODEL_WINDOW_UPPER_LAYERS,
+    .build = build,
+};

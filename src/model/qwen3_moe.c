@@ -20,4 +20,14 @@ static mpk_status build(mpk_context *cx, const model_config *c, const model_shap
     return decoder_build(cx, c, s, w, g, layer);
 }
 
-const model_def model_qwen3_moe = {.family = "qwen3_moe", .build = build};
+const model_def model_qwen3_moe = {
+    .family = "qwen3_moe",
+    .gguf = "qwen3moe",
+    .norm_eps = 1e-6,
+    .rope_theta = 10000,
+    .biases = MODEL_BIASES_SAID,
+    .windows = MODEL_WINDOW_IF_USED,
+    .is_mixture = true,
+    .expert_ffn = "moe_intermediate_size",
+    .build = build,
+};

@@ -6,29 +6,21 @@
  */
 #include "pass/pass.h"
 
+#define ROW_ON_PROGRAM(name, summary) {#name, summary, pass_##name, NULL},
+#define ROW_ON_GRAPH(name, summary) {#name, summary, NULL, pass_##name},
+#define ROW(name, summary) {#name, summary, NULL, NULL},
+/* clang-format off */
 const pass_entry pass_table[] = {
-    {"simplify", "drop operators that nothing needs, merge equal ones (tensor program)"},
-    {"recognise", "small operators that together are one that mpk does whole (tensor program)"},
-    {"fuse_ops", "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "
-                 ":splits=S:split_tokens=T:own_units=U:norm_elements=N:relaxed=1:logits=1"},
-    {"fuse_map", "chains of element-wise operators become one map (tensor program)"},
-    {"narrow", "8-bit activations for weights in block formats (tensor program)"},
-    {"decompose", "cut operators into tasks (tensor program to task graph; paper 4.1)"},
-    {"depend", "an event for each producer-consumer pair of tasks (4.1)"},
-    {"drop_implied", "drop pairs that others imply"},
-    {"fuse_events", "successor-set and predecessor-set fusion (4.1)"},
-    {"postpone", "what nothing waits for comes last, where others would fork for its sake"},
-    {"merge_forks", "one event for several that share in-tasks, where that is cheaper"},
-    {"coarsen_events", "events between whole operators (ablation)"},
-    {"label_launch", "JIT or AOT for each operator (5.2)"},
-    {"normalize", "one dependent and one triggering event a task (4.1)"},
-    {"linearize", "an event's tasks become one range (4.1, Algorithm 1)"},
-    {"assign", "AOT tasks to workers (5.2)"},
-    {"plan_memory", "where tensors lie (prints places)"},
-    {"plan_pages", "scratch pages of operators (prints numbers)"},
-    {"verify", "prove what the level of the task graph promises"},
-    {NULL, NULL},
+    PASS_ON_PROGRAM(ROW_ON_PROGRAM)
+    ROW(decompose, "cut operators into tasks (tensor program to task graph; paper 4.1)")
+    ROW(depend, "an event for each producer-consumer pair of tasks (4.1)")
+    PASS_ON_GRAPH(ROW_ON_GRAPH)
+    ROW(plan_memory, "where tensors lie (prints places)")
+    ROW(plan_pages, "scratch pages of operators (prints numbers)")
+    ROW(verify, "prove what the level of the task graph promises")
+    {NULL, NULL, NULL, NULL},
 };
+/* clang-format on */
 
 /* What stands between passes: one of the two, or the text that the last pass printed. */
 typedef struct subject {
@@ -70,56 +62,36 @@ static mpk_status print_pages(pass_state *s, tg_graph *g, text *out)
     return MPK_OK;
 }
 
-static mpk_status run_on_program(pass_state *s, str name, subject *on)
+/* A pass on the tensor program, or decompose. */
+static mpk_status run_on_program(pass_state *s, const pass_entry *pass, subject *on)
 {
-    CHECK(s->cx, !on->tg, MPK_EARG, "%.*s works on a tensor program, this is a task graph", STR_ARG(name));
-    if (str_is(name, "simplify"))
-        return pass_simplify(s, &on->ir);
-    if (str_is(name, "recognise"))
-        return pass_recognise(s, &on->ir);
-    if (str_is(name, "fuse_ops"))
-        return pass_fuse_ops(s, &on->ir);
-    if (str_is(name, "fuse_map"))
-        return pass_fuse_map(s, &on->ir);
-    if (str_is(name, "narrow"))
-        return pass_narrow(s, &on->ir);
-    return pass_decompose(s, on->ir, &on->tg);
+    CHECK(s->cx, !on->tg, MPK_EARG, "%s works on a tensor program, this is a task graph", pass->name);
+    return pass->on_program ? pass->on_program(s, &on->ir) : pass_decompose(s, on->ir, &on->tg);
 }
 
-static mpk_status run_on_graph(pass_state *s, str name, subject *on, text *out)
+static mpk_status depend(pass_state *s, tg_graph *g)
 {
     uint64_t pairs;
-    CHECK(s->cx, on->tg, MPK_EARG, "%.*s works on a task graph, this is a tensor program: run decompose first",
-          STR_ARG(name));
-    if (str_is(name, "depend")) {
-        CHECK(s->cx, on->tg->level == TG_TASKS, MPK_EARG, "depend works on tasks alone, this task graph is %s",
-              tg_level_names[on->tg->level]);
-        return pass_depend(s, on->tg, &pairs);
-    }
-    if (str_is(name, "drop_implied"))
-        return pass_drop_implied(s, on->tg);
-    if (str_is(name, "fuse_events"))
-        return pass_fuse_events(s, on->tg);
-    if (str_is(name, "postpone"))
-        return pass_postpone(s, on->tg);
-    if (str_is(name, "merge_forks"))
-        return pass_merge_forks(s, on->tg);
-    if (str_is(name, "coarsen_events"))
-        return pass_coarsen_events(s, on->tg);
-    if (str_is(name, "label_launch"))
-        return pass_label_launch(s, on->tg);
-    if (str_is(name, "normalize"))
-        return pass_normalize(s, on->tg);
-    if (str_is(name, "linearize"))
-        return pass_linearize(s, on->tg);
-    if (str_is(name, "assign"))
-        return pass_assign(s, on->tg);
-    if (str_is(name, "verify"))
-        return MPK_OK;
-    CHECK(s->cx, on->tg->level == TG_LINEAR, MPK_EARG, "%.*s works on a linear task graph, this one is %s",
-          STR_ARG(name), tg_level_names[on->tg->level]);
+    CHECK(s->cx, g->level == TG_TASKS, MPK_EARG, "depend works on tasks alone, this task graph is %s",
+          tg_level_names[g->level]);
+    return pass_depend(s, g, &pairs);
+}
+
+/* A pass on the task graph, depend, verify, or a plan, which is printed. */
+static mpk_status run_on_graph(pass_state *s, const pass_entry *pass, subject *on, text *out)
+{
+    CHECK(s->cx, on->tg, MPK_EARG, "%s works on a task graph, this is a tensor program: run decompose first",
+          pass->name);
+    if (pass->on_graph)
+        return pass->on_graph(s, on->tg);
+    if (strcmp(pass->name, "depend") == 0)
+        return depend(s, on->tg);
+    if (strcmp(pass->name, "verify") == 0)
+        return MPK_OK; /* done before and after every pass */
+    CHECK(s->cx, on->tg->level == TG_LINEAR, MPK_EARG, "%s works on a linear task graph, this one is %s", pass->name,
+          tg_level_names[on->tg->level]);
     on->printed = true;
-    return str_is(name, "plan_memory") ? print_places(s, on->tg, out) : print_pages(s, on->tg, out);
+    return strcmp(pass->name, "plan_memory") == 0 ? print_places(s, on->tg, out) : print_pages(s, on->tg, out);
 }
 
 /* One setting, NAME=NUMBER. */
@@ -174,14 +146,15 @@ static mpk_status apply_settings(mpk_context *cx, str *name, pass_options *o)
 
 static mpk_status run_one(pass_state *s, str name, subject *on, text *out)
 {
-    uint32_t i = 0;
-    while (pass_table[i].name && !str_is(name, pass_table[i].name))
-        i++;
-    CHECK(s->cx, pass_table[i].name, MPK_EARG, "there is no pass %.*s", STR_ARG(name));
+    const pass_entry *pass = pass_table;
+    while (pass->name && !str_is(name, pass->name))
+        pass++;
+    CHECK(s->cx, pass->name, MPK_EARG, "there is no pass %.*s", STR_ARG(name));
     CHECK(s->cx, !on->printed, MPK_EARG, "nothing can follow plan_memory and plan_pages: they print");
     if (on->tg)
         NOTE(s->cx, tg_verify(s->cx, s->scratch, on->tg), "verifying what goes into %.*s", STR_ARG(name));
-    return i < 6 ? run_on_program(s, name, on) : run_on_graph(s, name, on, out);
+    bool on_program = pass->on_program || strcmp(pass->name, "decompose") == 0;
+    return on_program ? run_on_program(s, pass, on) : run_on_graph(s, pass, on, out);
 }
 
 static mpk_status run_passes(pass_state *s, str passes, str source, text *out)

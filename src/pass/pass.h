@@ -73,11 +73,59 @@ typedef struct pass_state {
 mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options, uint32_t n_graphs,
                         ir_graph *const *graphs, const uint32_t *n_tokens, tg_program *out);
 
+/* ---- the passes ----
+ *
+ * One row for each: its name and what it does, in the order of compile.c.  A row declares pass_NAME and lists the pass
+ * for `mpk opt`, whose goldens test it. */
+
+/* On the tensor program: *g is replaced by a rewritten copy in the result arena. */
+#define PASS_ON_PROGRAM(X)                                                                          \
+    X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")             \
+    X(recognise, "small operators that together are one that mpk does whole (tensor program)")      \
+    X(fuse_ops, "rewrite to fewer, larger operators (tensor program); for a GPU with the settings " \
+                ":splits=S:split_tokens=T:own_units=U:norm_elements=N:relaxed=1:logits=1")          \
+    X(fuse_map, "chains of element-wise operators become one map (tensor program)")                 \
+    X(narrow, "8-bit activations for weights in block formats (tensor program)")
+
+/* On the tGraph, after decompose and depend; arrays are in the scratch arena up to linearize, in the result arena after
+ * it.  fuse_events, normalize and linearize raise its level to TG_FUSED, TG_NORMAL and TG_LINEAR. */
+#define PASS_ON_GRAPH(X)                                                                   \
+    X(drop_implied, "drop pairs that others imply")                                        \
+    X(fuse_events, "successor-set and predecessor-set fusion (4.1)")                       \
+    X(postpone, "what nothing waits for comes last, where others would fork for its sake") \
+    X(merge_forks, "one event for several that share in-tasks, where that is cheaper")     \
+    X(coarsen_events, "events between whole operators (ablation)")                         \
+    X(label_launch, "JIT or AOT for each operator (5.2)")                                  \
+    X(normalize, "one dependent and one triggering event a task (4.1)")                    \
+    X(linearize, "an event's tasks become one range (4.1, Algorithm 1)")                   \
+    X(assign, "AOT tasks to workers (5.2)")
+
+#define PASS_DECLARE(name, summary) mpk_status pass_##name(pass_state *s, ir_graph **g);
+PASS_ON_PROGRAM(PASS_DECLARE)
+#undef PASS_DECLARE
+#define PASS_DECLARE(name, summary) mpk_status pass_##name(pass_state *s, tg_graph *g);
+PASS_ON_GRAPH(PASS_DECLARE)
+#undef PASS_DECLARE
+
+/* The two that lead from one to the other: to TG_TASKS, and to TG_RAW (§4.1). */
+mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out);
+mpk_status pass_depend(pass_state *s, tg_graph *g, uint64_t *pairs);
+
+/* ---- on the program, whose graphs are assigned ---- */
+
+/* Fill places of every graph, weights and area_bytes. */
+mpk_status pass_plan_memory(pass_state *s, tg_program *p);
+/* Fill pages of a compiled graph. */
+mpk_status pass_plan_pages(pass_state *s, const tg_program *p, tg_compiled *c);
+
 /* ---- opt.c: passes on text, for goldens and `mpk opt` ---- */
 
 typedef struct pass_entry {
     const char *name;
     const char *summary;
+    /* What it runs on; both NULL: opt.c knows how. */
+    mpk_status (*on_program)(pass_state *s, ir_graph **g);
+    mpk_status (*on_graph)(pass_state *s, tg_graph *g);
 } pass_entry;
 
 /* The passes by name, in the order of the pipeline; name NULL ends the list. */
@@ -87,34 +135,5 @@ extern const pass_entry pass_table[];
  * decompose, a tGraph for the others.  "verify" proves a graph.  The result is text in the same form (places for
  * plan_memory, numbers of pages for plan_pages).  MPK_EARG: no such pass; MPK_EFORMAT from the parser. */
 mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passes, str source, text *out);
-
-/* ---- on the tensor program: *g is replaced by a rewritten copy in the result arena ---- */
-
-mpk_status pass_simplify(pass_state *s, ir_graph **g);  /* drop dead operators, merge equal ones */
-mpk_status pass_recognise(pass_state *s, ir_graph **g); /* small operators that together are one we do whole */
-mpk_status pass_fuse_ops(pass_state *s, ir_graph **g);  /* fewer, larger operators, as options->fusion says */
-mpk_status pass_fuse_map(pass_state *s, ir_graph **g);  /* chains of element-wise operators into one (FULL only) */
-mpk_status pass_narrow(pass_state *s, ir_graph **g);    /* 8-bit activations for weights in block formats */
-
-/* ---- to and on the tGraph; arrays are in the scratch arena up to linearize, in the result arena after it ---- */
-
-mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out); /* -> TG_TASKS   §4.1 */
-mpk_status pass_depend(pass_state *s, tg_graph *g, uint64_t *pairs);          /* -> TG_RAW     §4.1 */
-mpk_status pass_drop_implied(pass_state *s, tg_graph *g);                     /* on TG_RAW: pairs that others imply */
-mpk_status pass_fuse_events(pass_state *s, tg_graph *g);                      /* -> TG_FUSED   §4.1 */
-mpk_status pass_postpone(pass_state *s, tg_graph *g);                         /* on TG_FUSED: what may come last */
-mpk_status pass_merge_forks(pass_state *s, tg_graph *g);                      /* on TG_FUSED: fewer forks */
-mpk_status pass_coarsen_events(pass_state *s, tg_graph *g);                   /* on TG_FUSED: between whole operators */
-mpk_status pass_label_launch(pass_state *s, tg_graph *g);                     /* on TG_FUSED   §5.2 */
-mpk_status pass_normalize(pass_state *s, tg_graph *g);                        /* -> TG_NORMAL  §4.1 */
-mpk_status pass_linearize(pass_state *s, tg_graph *g);                        /* -> TG_LINEAR  §4.1 */
-mpk_status pass_assign(pass_state *s, tg_graph *g);                           /* AOT tasks to workers §5.2 */
-
-/* ---- on the program, whose graphs are assigned ---- */
-
-/* Fill places of every graph, weights and area_bytes. */
-mpk_status pass_plan_memory(pass_state *s, tg_program *p);
-/* Fill pages of a compiled graph. */
-mpk_status pass_plan_pages(pass_state *s, const tg_program *p, tg_compiled *c);
 
 #endif

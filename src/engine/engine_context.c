@@ -5,7 +5,7 @@
 
 const char *mpk_version(void)
 {
-    return "0.1.0";
+    return MPK_VERSION; /* of the project, from CMakeLists.txt */
 }
 
 mpk_context *mpk_context_create(void)

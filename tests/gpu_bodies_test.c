@@ -313,8 +313,42 @@ static void every_operator_finds_a_body(void **state)
     assert_true(n > PROGRAMS / 2 && n_grown > 10 * n);
 }
 
+/* ---- limits of fast bodies ---- */
+
+/* Which body the last operator of a program gets on Hopper; at a limit the fast one, just beyond it another. */
+static void fast_bodies_keep_their_limits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *body, *graph;
+        bool taken;
+    } rows[] = {
+#define FOLD(columns) "input %p : bf16[2, 9, " columns "]\ninput %l : f32[2, 9, 2]\n%y = attention_fold(%p, %l)\n"
+        {"fold_rows", FOLD("512"), true},
+        {"fold_rows", FOLD("528"), false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        world w = {0};
+        check_ok(&w.cx, ir_parse(&w.cx, &w.a, str_from(rows[i].graph), &w.g));
+        const gen_arch *arch = gen_arch_find("sm_90a");
+        gen_call c = {.ir = w.g,
+                      .op = &w.g->ops.at[w.g->ops.n - 1],
+                      .n_tokens = 2,
+                      .n_workers = arch->n_sms,
+                      .needs = arch->features};
+        const gen_body *body = gen_body_choose(&c, UINT32_MAX);
+        assert_non_null(body);
+        if ((strcmp(body->name, rows[i].body) == 0) != rows[i].taken)
+            fail_msg("row %zu: the body is %s", i, body->name);
+        arena_free(&w.a);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_operator_finds_a_body)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_operator_finds_a_body),
+        cmocka_unit_test(fast_bodies_keep_their_limits),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,8 +100,7 @@ static void test_all_bodies(void **state)
     (void)state;
     cuda_nvrtc *nvrtc;
     if (cuda_nvrtc_open(&cx, &nvrtc) != MPK_OK) {
-        print_message("%s\n", cx.text);
-        skip();
+        check_skip(cx.text);
     }
     for (const gen_arch *arch = gen_arch_table; arch->name; arch++) {
         arena a = {0};
@@ -126,7 +125,7 @@ static void test_loader(void **state)
     (void)state;
     cuda_nvrtc *nvrtc;
     if (cuda_nvrtc_open(&cx, &nvrtc) != MPK_OK)
-        skip();
+        check_skip(cx.text);
     for (const gen_arch *arch = gen_arch_table; arch->name; arch++) {
         arena a = {0};
         str source;
@@ -147,5 +146,5 @@ static void test_loader(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_bodies), cmocka_unit_test(test_loader)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -34,8 +34,7 @@ static fixture *start(fixture *f)
     cuda_nvrtc *n;
     *f = (fixture){.folder = "/tmp/mpk-cache-XXXXXX"};
     if (cuda_nvrtc_open(&f->cx, &n) != MPK_OK) {
-        print_message("skipped: %s\n", f->cx.text);
-        skip();
+        check_skip(f->cx.text);
     }
     cuda_nvrtc_close(n);
     assert_non_null(mkdtemp(f->folder));
@@ -352,5 +351,5 @@ int main(void)
         cmocka_unit_test(programs_are_kept),
         cmocka_unit_test(where_it_lies),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -26,9 +26,8 @@ static cuda_nvrtc *open_or_skip(mpk_context *cx)
     cuda_nvrtc *n;
     mpk_status status = cuda_nvrtc_open(cx, &n);
     if (status != MPK_OK) {
-        print_message("skipped: %s\n", cx->text);
         assert_int_equal(status, MPK_EUNSUPPORTED);
-        skip();
+        check_skip(cx->text);
     }
     return n;
 }
@@ -244,5 +243,5 @@ int main(void)
         cmocka_unit_test(what_is_kept),
         cmocka_unit_test(threads_compile_at_the_same_time),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -89,8 +89,7 @@ static void open_or_skip(const cuda_source *s, cuda_tools *t)
 {
     if (cuda_tools_open(&cx, s, t) == MPK_OK)
         return;
-    print_message("%s\n", cx.text);
-    skip();
+    check_skip(cx.text);
 }
 
 static void as_a_whole_and_in_units(void **state)
@@ -136,7 +135,7 @@ static void tools_and_files(void **state)
     open_or_skip(&s, &t);
     if (!t.linker) {
         cuda_tools_close(&t);
-        skip();
+        check_skip("there is no nvJitLink");
     }
     check_ok(&cx, cuda_tools_describe(&cx, &a, &t, &s, &units));
     check_ok(&cx, cuda_tools_describe(&cx, &a, &(cuda_tools){t.nvrtc, NULL}, &s, &whole));
@@ -193,5 +192,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_a_whole_and_in_units), cmocka_unit_test(tools_and_files),
                                        cmocka_unit_test(no_linker)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -32,8 +32,7 @@ static bed *set_up(bed *b)
     char path[128];
     *b = (bed){.model = "/tmp/mpk-model-XXXXXX", .cache = "/tmp/mpk-cache-XXXXXX"};
     if (cuda_nvrtc_open(&b->cx, &n) != MPK_OK) {
-        print_message("skipped: %s\n", b->cx.text);
-        skip();
+        check_skip(b->cx.text);
     }
     cuda_nvrtc_close(n);
     assert_non_null(mkdtemp(b->model));
@@ -171,5 +170,5 @@ int main(void)
         cmocka_unit_test(a_kernel_of_another_source_is_made_again),
         cmocka_unit_test(without_a_compiler),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -231,7 +231,7 @@ static void test_every_case(void **state)
 {
     (void)state;
     if (!dev.library)
-        skip();
+        check_skip("there is no C++ compiler");
     for (size_t i = 0; i < subjects.n; i++) {
         const ir_graph *g = subjects.at[i].g;
         bool large = ir_elements(&g->tensors.at[g->ops.at[g->ops.n - 1].out[0]]) > 1 << 14;
@@ -255,5 +255,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_case), cmocka_unit_test(test_none_is_refused)};
     base_seed = check_seed();
-    return cmocka_run_group_tests(tests, set_up_device, NULL);
+    return check_result(cmocka_run_group_tests(tests, set_up_device, NULL));
 }

@@ -666,7 +666,7 @@ static double seconds(void)
 static void check_device(const device *d)
 {
     if (!d->code)
-        skip();
+        check_skip("there is no C++ compiler");
     for (size_t i = 0; i < d->subjects.n && d->subjects.at[i].number < COMPANY; i++) {
         const subject *s = &d->subjects.at[i];
         double begin = seconds();
@@ -827,7 +827,7 @@ static void test_company(void **state)
     size_t first = 0;
     (void)state;
     if (!hopper.code)
-        skip();
+        check_skip("there is no C++ compiler");
     while (hopper.subjects.at[first].number < COMPANY)
         first++;
     for (size_t i = first; i < hopper.subjects.n; i++) {
@@ -854,5 +854,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_company), cmocka_unit_test(test_with_warpgroups),
                                        cmocka_unit_test(test_without_warpgroups)};
     base_seed = check_seed();
-    return cmocka_run_group_tests(tests, set_up_devices, NULL);
+    return check_result(cmocka_run_group_tests(tests, set_up_devices, NULL));
 }

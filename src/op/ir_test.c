@@ -99,6 +99,12 @@ static void test_text(void **state)
     tear_down(&b);
 }
 
+/* attention_cache of one token, up to its tables and from there on. */
+#define CACHED                                                                                                \
+    "input %x : f32[1, 256]\nstate %kc : f32[1, 1, 9, 64]\nstate %vc : f32[1, 1, 9, 64]\ninput %i : i64[1]\n" \
+    "input %c : f32[1, 1, 64]\n"
+#define HEADS ") {heads = 2, kv_heads = 1, head_size = 64, splits = 1}"
+
 static void test_parse_errors(void **state)
 {
     static const struct {
@@ -161,6 +167,19 @@ static void test_parse_errors(void **state)
         {"input %p : i32[2]\n%t = rope_table(%p) {size = 8, scaling = \"ntk\"}", "there are default, linear",
          MPK_EUNSUPPORTED},
         {"input %p : i32[2]\n%t = rope_table(%p) {size = 7}", "expected an even number", MPK_EARG},
+        {"input %x : f32[4, 2]\n%z = concat(%x, %x) {axis = 2}", "axis is 2, x0 has rank 2", MPK_ESHAPE},
+        {"input %x : f32[4, 2]\n%z = concat(%x, %x) {axis = -1}", "axis is -1, x0 has rank 2", MPK_ESHAPE},
+        {"input %x : f32[4, 2] live=tokens\n%z = concat(%x, %x) {axis = 0}", "axis 0 of %x is partly alive",
+         MPK_ESHAPE},
+        {CACHED "%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, %c" HEADS, "given both or neither", MPK_ESHAPE},
+        {CACHED "%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, _, %c" HEADS, "given both or neither",
+         MPK_ESHAPE},
+        {CACHED "input %d : f32[2, 1, 64]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, %d, %d" HEADS,
+         "cos has 2 entries, the cache 1", MPK_ESHAPE},
+        {CACHED "input %d : f32[1, 1, 66]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, %d, %d" HEADS,
+         "cos has rows of 66", MPK_ESHAPE},
+        {CACHED "input %d : f32[1, 1, 63]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, %d, %d" HEADS,
+         "cos has rows of 63", MPK_ESHAPE},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

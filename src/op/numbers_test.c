@@ -397,6 +397,36 @@ static void test_rope(void **state)
     tear_down(&b);
 }
 
+/* A position, slot or page just beyond the last has no place: nothing is written. */
+static void test_places_beyond_the_cache(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t position, slot, page;
+        bool written;
+    } rows[] = {{11, 0, 5, true},  {12, 0, 5, false},  {11, 2, 5, false}, {11, 0, 6, false},
+                {-1, 0, 5, false}, {11, -1, 5, false}, {11, 0, -1, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bed b;
+        set_up(&b,
+               "input %x : f32[1, 1, 8]\ninput %p : i32[1]\ninput %s : i32[1]\ninput %pages : i32[2, 3]\n"
+               "state %k : f32[6, 1, 4, 8]\nstate %v : f32[6, 1, 4, 8]\n%ka, %va = kv_write(%x, %x, %p, %s, %pages, "
+               "%k, %v)\n");
+        const int32_t pages[6] = {0, 1, rows[i].page, 2, 3, 4};
+        size_t n = (size_t)ir_bytes(tensor_of(&b, "k"));
+        char *before = malloc(n);
+        assert_non_null(before);
+        memcpy(data_of(&b, "p"), &rows[i].position, 4);
+        memcpy(data_of(&b, "s"), &rows[i].slot, 4);
+        memcpy(data_of(&b, "pages"), pages, sizeof pages);
+        memcpy(before, data_of(&b, "k"), n);
+        eval(&b);
+        assert_int_equal(memcmp(before, data_of(&b, "k"), n) != 0, rows[i].written);
+        free(before);
+        tear_down(&b);
+    }
+}
+
 /* Score of token t, head h with position p of the slot of page table row `slot`; its values start at *value. */
 static double score_of(const bed *b, int64_t t, int64_t h, int64_t slot, int64_t p, int64_t *value)
 {
@@ -878,6 +908,7 @@ int main(void)
         cmocka_unit_test(test_gated_linear),
         cmocka_unit_test(test_rope_table),
         cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_places_beyond_the_cache),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_fused_attention),
         cmocka_unit_test(test_split_attention),

@@ -310,6 +310,29 @@ static void a_norm_for_all_or_none(void **state)
     }
 }
 
+/* Products of one x become one only if their norms are one: the same weight and the same eps. */
+static void siblings_share_a_norm(void **state)
+{
+    (void)state;
+    const struct {
+        const char *norm;
+        size_t linears;
+    } rows[] = {{"%n) {eps = 1e-05}", 1}, {"%n) {eps = 1e-06}", 2}, {"%m) {eps = 1e-05}", 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[512];
+        ir_graph *g;
+        snprintf(program, sizeof program,
+                 "input %%x : f32[2, 32]\nconst %%n : f32[32]\nconst %%m : f32[32]\nconst %%r : f32[8, 32]\n"
+                 "const %%s : f32[8, 32]\n%%a = linear(%%x, %%r, _, _, _, _, _, %%n) {eps = 1e-05}\n"
+                 "%%b = linear(%%x, %%s, _, _, _, _, _, %s\n%%y = add(%%a, %%b)\noutput %%y\n",
+                 rows[i].norm);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        assert_int_equal(count_of(fuse(&a, g, PASS_FUSE_FULL, 2), "linear"), rows[i].linears);
+        arena_free(&a);
+    }
+}
+
 /* Settings may stand behind the name of a pass; what is no setting is refused. */
 static void settings_on_text(void **state)
 {
@@ -347,6 +370,7 @@ int main(void)
                                        cmocka_unit_test(programs_of_a_gpu_compute_the_same),
                                        cmocka_unit_test(settings_on_text),
                                        cmocka_unit_test(a_norm_for_all_or_none),
+                                       cmocka_unit_test(siblings_share_a_norm),
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 /* int8_kernels.h - the inner loops of int8_fast.h in vectors of 256 bits.
  *
  * Included by one .c file for each instruction set.  INT8_DOT is defined where one instruction adds four products of
- * bytes to a lane: dot(acc, unsigned, signed).  Without it bytes are multiplied to pairs in 16 bits (maddubs), as many
+ * bytes to a lane: dot(acc, unsigned, signed); then
+ * INT8_DOT_PAIRS adds two products of 16 bits.  Without it bytes are multiplied to pairs in 16 bits (maddubs), as many
  * of which are added as fit.  Two loops do the products, for eight rows of weights:
  *   direct: few tokens; a row's weights are bytes in the order of K; lanes are added up at the end of a block;
  *   panel: many tokens; rows are unpacked once, interleaved by four elements, so that a lane is a row.
@@ -20,6 +21,7 @@ enum { HAS_DOT = 1 };
 #else
 enum { HAS_DOT = 0 };
 #define INT8_DOT(acc, u, s) (acc)
+#define INT8_DOT_PAIRS(acc, a, b) _mm256_add_epi32(acc, _mm256_madd_epi16(a, b))
 #endif
 
 /* ---- formats; dtype is a constant wherever these are used ---- */
@@ -379,7 +381,7 @@ V_INLINE void direct_row_256(ir_dtype dtype, int nt, const int8_rows *x, const u
 #pragma GCC unroll 4
         for (int t = 0; t < nt; t++) {
             __m256i pairs = pairs_of(dtype, w, lanes_at(token[t] + 256 * b + 32 * i));
-            sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(pairs, scale));
+            sum[t] = INT8_DOT_PAIRS(sum[t], pairs, scale);
         }
     }
 #pragma GCC unroll 4
@@ -573,7 +575,7 @@ V_INLINE void panel_block_256(ir_dtype dtype, int nt, const int8_rows *x, const 
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) {
             __m256i sums = four_of((const uint8_t *)(x_sums_16(x, token[t]) + 16 * b + 2 * g));
-            j[t] = _mm256_add_epi32(j[t], _mm256_madd_epi16(p->factors[g], sums));
+            j[t] = INT8_DOT_PAIRS(j[t], p->factors[g], sums);
         }
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++)

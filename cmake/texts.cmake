@@ -1,15 +1,16 @@
 # Write a C table of texts: cmake -DROOT=... -DOUTPUT=... -P texts.cmake
-# What the library carries for code generation: src/rt/*.h as rt/NAME, what operators share with GPUs, and
+# What the library carries for code generation: src/rt/*.h as rt/NAME, src/shape/*.h likewise, what operators share with
+# GPUs, and
 # device/**/*.cuh without the folder's name.
 file(GLOB runtime RELATIVE ${ROOT}/src ${ROOT}/src/rt/*.h ${ROOT}/src/op/map_arithmetic.h ${ROOT}/src/op/map_special.h
-     ${ROOT}/src/op/split_own.h)
+     ${ROOT}/src/op/split_own.h ${ROOT}/src/shape/*.h)
 file(GLOB_RECURSE device RELATIVE ${ROOT}/device ${ROOT}/device/*.cuh)
 set(definitions "")
 set(rows "")
 set(number 0)
 foreach(name ${runtime} ${device})
   set(path ${ROOT}/device/${name})
-  if(name MATCHES "^(rt|op)/")
+  if(name MATCHES "^(rt|op|shape)/")
     set(path ${ROOT}/src/${name})
   endif()
   file(READ ${path} text)

@@ -16,8 +16,8 @@ import sys
 import tree
 
 # Lowest first; rooms on one line do not see each other.
-ORDER = [["base"], ["ir", "jinja"], ["op"], ["model"], ["load", "tgraph"], ["image"], ["gen", "pass"], ["host"],
-         ["cpu", "cuda"], ["engine"]]
+ORDER = [["base", "shape"], ["ir", "jinja"], ["op"], ["model"], ["load", "tgraph"], ["image"], ["gen", "pass"],
+         ["host"], ["cpu", "cuda"], ["engine"]]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 # rt is seen by what builds its descriptors and by what runs them, and sees nothing itself.
 SEES_RT = {"image", "gen", "pass", "host", "cpu", "cuda", "engine"}
@@ -27,7 +27,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 # Only these two may name a system header: they hide the compiler from the rest of rt.
 RT_PORTS = {"src/rt/rt_port.h", "src/rt/rt_atomic.h"}
 # What each folder of device/ sees besides itself; the last row is device/ itself.
-DEVICE_SEES = {"ptx": {"rt"}, "tile": {"ptx", "rt", "op"}, "task": {"tile", "ptx", "rt", "op"},
+DEVICE_SEES = {"ptx": {"rt"}, "tile": {"ptx", "rt", "op"}, "task": {"tile", "ptx", "rt", "op", "shape"},
                "role": {"tile", "ptx", "rt"}, "": {"role", "tile", "ptx", "rt"}}
 ASSEMBLY = re.compile(r"\basm\b(?=\s*(?:volatile\s*)?\()")
 # The runtime's own: both compilers read rt, so it cannot ask device/ptx.
@@ -55,8 +55,8 @@ def check_include(name, room, kind, target):
     """A sentence if the file of this room may not include the target, else None."""
     head, _, rest = target.partition("/")
     if kind == "<":
-        if room == "rt" and name not in RT_PORTS and not is_test(name):
-            return f"<{target}>: the runtime names no system header outside {', '.join(sorted(RT_PORTS))}"
+        if room in ("rt", "shape") and name not in RT_PORTS and not is_test(name):
+            return f"<{target}>: {room} names no system header outside {', '.join(sorted(RT_PORTS))}"
         return None
     if head == "mpk":
         return f'"{target}": the runtime depends on nothing' if room == "rt" and not is_test(name) else None

@@ -12,28 +12,10 @@
 #ifndef TASK_ATTENTION_SPLIT_STREAM_CUH
 #define TASK_ATTENTION_SPLIT_STREAM_CUH
 
+#include "shape/attention_split_shape.h"
 #include "tile/kv.cuh"
 #include "tile/ring.cuh"
 #include "tile/split.cuh"
-
-enum {
-    ATTENTION_PAGE = 64,    /* tokens of a KV page */
-    ATTENTION_ROWS = 8,     /* query heads of a KV head, at most */
-    ATTENTION_TOKENS = 16,  /* T, at most */
-    ATTENTION_PARTIALS = 9, /* of 8 warps, and of the tokens of the step */
-};
-
-struct attention_shape {
-    int heads, kv_heads, head_size, group; /* group: query heads of a KV head */
-    int splits, unit, own, window;
-    int slots, slot_pages, n_pages;
-    int norm_type; /* of q_norm and k_norm: 0 bf16, 1 f32, -1 absent */
-    float eps, scale;
-    int part; /* operand of the first output */
-};
-
-/* Operands in rt_entry.at. */
-enum { AT_QKV, AT_TABLE, AT_POSITIONS, AT_SLOTS, AT_PAGES, AT_K_CACHE, AT_V_CACHE, AT_Q_NORM, AT_K_NORM };
 
 /* ---- who does what: the same in every lane of every warp that asks ---- */
 
@@ -186,14 +168,14 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
 /* Scratch of a task. */
 template <int K, int GROUP> struct attention_scratch {
     enum {
-        ROW = K * 2 + 16,                      /* bytes of a row of bf16, apart from the next in banks */
-        QUERY = 0,                             /* bf16[8][K] */
-        KEY = QUERY + ATTENTION_ROWS * ROW,    /* bf16[16][K]: keys of the step */
-        VALUE = KEY + ATTENTION_TOKENS * ROW,  /* bf16[16][K] */
-        MOST = VALUE + ATTENTION_TOKENS * ROW, /* float[9][8]: largest score */
-        SUM = MOST + ATTENTION_PARTIALS * 32,
-        OUT = SUM + ATTENTION_PARTIALS * 32, /* float[9][GROUP][K] */
-        BYTES = OUT + ATTENTION_PARTIALS * GROUP * K * 4,
+        ROW = ATTENTION_SCRATCH_ROW(K),
+        QUERY = ATTENTION_SCRATCH_QUERY(K),
+        KEY = ATTENTION_SCRATCH_KEY(K),
+        VALUE = ATTENTION_SCRATCH_VALUE(K),
+        MOST = ATTENTION_SCRATCH_MOST(K),
+        SUM = ATTENTION_SCRATCH_SUM(K),
+        OUT = ATTENTION_SCRATCH_OUT(K),
+        BYTES = ATTENTION_SCRATCH_BYTES(K, GROUP),
     };
 };
 

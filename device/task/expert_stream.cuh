@@ -17,39 +17,19 @@
 #ifndef TASK_EXPERT_STREAM_CUH
 #define TASK_EXPERT_STREAM_CUH
 
+#include "shape/expert_stream_shape.h"
 #include "task/linear_stream.cuh"
 
-enum {
-    EXPERT_NOBODY = 0xffff,  /* a pair without an expert */
-    EXPERT_TOTALS = 512,     /* of a tile: all groups of all its pairs */
-    EXPERT_SHAPE = 32 << 10, /* scratch: expert_shape, behind the parts */
-    EXPERT_SHAPE_BYTES = 256,
-};
+enum { EXPERT_NOBODY = 0xffff }; /* a pair without an expert */
+
 /* Groups of chunks that end together, and pieces of x under way: what registers and scratch have room for. */
 template <int WIDE> struct expert_sizes {
-    enum { SLOTS = WIDE ? 4 : 8, PARTS = SLOTS * 8 * 32 * (WIDE ? 16 : 8), DEPTH = WIDE ? 1 : 2, ROWS = WIDE ? 16 : 8 };
-};
-
-/* Scratch behind the parts, bytes from its beginning; P: pairs of a range. */
-struct expert_places {
-    int totals;     /* f32[2][EXPERT_TOTALS] of even and odd tiles that are summed: scaled, place by place */
-    int counts;     /* u32[8 warps] pairs and chunks << 16 */
-    int norms;      /* f32[tokens of a range] 1 / rms of x */
-    int weights;    /* f32[P] scales */
-    int chunks;     /* u32[chunks] first place, and pairs << 16 */
-    int sums;       /* f32[tokens of a range][8 block] */
-    int ids, order; /* u16[P] a pair's expert; the pairs by expert: places */
-};
-
-struct expert_shape {
-    stream_shape of; /* columns, pages, norm, operands: as those of a product */
-    int ids, scale;  /* operands; scale -1: a row for each pair */
-    int experts, of_token;
-    rt_u32 inverse; /* of of_token, times 2^20, rounded up */
-    int range;      /* tokens whose pairs are sorted together, at most; 2048 pairs */
-    int block;      /* groups of columns that are worked together, at most SLOTS */
-    int split;      /* 1: x has a row for each pair */
-    expert_places at;
+    enum {
+        SLOTS = WIDE ? EXPERT_MANY_SLOTS : EXPERT_FEW_SLOTS,
+        PARTS = WIDE ? EXPERT_MANY_PARTS : EXPERT_FEW_PARTS,
+        DEPTH = WIDE ? 1 : 2,
+        ROWS = WIDE ? EXPERT_MANY_ROWS : EXPERT_FEW_ROWS
+    };
 };
 
 /* ---- the loader's part ---- */
@@ -57,7 +37,7 @@ struct expert_shape {
 /* What 32 lanes show of the ids of 32 pairs, bit by bit, and which of them have id e.  All lanes, EXPERT_NOBODY where
  * there is none. */
 enum { EXPERT_BITS = 8 };
-static_assert(1 << EXPERT_BITS == MPK_THREADS, "a thread takes an expert");
+static_assert(1 << EXPERT_BITS == MPK_THREADS && (int)EXPERT_MOST == MPK_THREADS, "a thread takes an expert");
 struct expert_shown {
     rt_u32 bit[EXPERT_BITS + 1];
 };
@@ -599,7 +579,6 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
  * pieces asks for ten. */
 MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const expert_shape &s)
 {
-    static_assert(sizeof(expert_shape) <= EXPERT_SHAPE_BYTES, "there is room for the shape");
     rt_u32 *s_shape = expert_at<rt_u32>(t, EXPERT_SHAPE);
     for (rt_u32 i = (rt_u32)mpk_thread(); i < sizeof s / 4; i += MPK_THREADS)
         s_shape[i] = ((const rt_u32 *)&s)[i];

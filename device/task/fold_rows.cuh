@@ -9,9 +9,10 @@
 #ifndef TASK_FOLD_ROWS_CUH
 #define TASK_FOLD_ROWS_CUH
 
+#include "shape/fold_rows_shape.h"
 #include "tile/worker.cuh"
 
-enum { FOLD_PART, FOLD_LSE, FOLD_Y, FOLD_AT_ONCE = 8 };
+enum { FOLD_AT_ONCE = 8 }; /* parts that are asked for together */
 
 /* What the splits of one head of one token say, once they do; lane k: splits k, k + 32 ...  -inf: it holds nothing. */
 template <int LOTS> MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, float *e)
@@ -130,6 +131,7 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
  * size a multiple of 8 and at most 256. */
 template <int LOTS> MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
 {
+    static_assert(LOTS * FOLD_LANES <= FOLD_MOST_SPLITS, "the host keeps to what it accepts");
     const int thread = mpk_thread(), lane = thread % 32, end = (int)mpk_end(t);
     const int first = (int)mpk_lo(t, 1) / size, n_heads = (int)mpk_hi(t, 1) / size - first;
     int token = (int)mpk_lo(t, 0), head = thread / 32; /* the warps share out tokens and heads; no division */

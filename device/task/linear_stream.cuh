@@ -16,40 +16,12 @@
  * Columns: page p of a group holds columns 1024 p ...; the last page may hold less, LAST blocks of 32 columns a warp.
  * Cost a page and warp: 4 shared loads of 16 bytes a lane, 8 products.
  */
-#ifndef TASK_STREAM_STREAM_CUH
-#define TASK_STREAM_STREAM_CUH
+#ifndef TASK_LINEAR_STREAM_CUH
+#define TASK_LINEAR_STREAM_CUH
 
+#include "shape/linear_stream_shape.h"
 #include "task/peaks.cuh"
 #include "tile/ring.cuh"
-
-enum {
-    STREAM_TILE = 8,                                      /* groups of 8 rows whose partial sums meet at once */
-    STREAM_PARTS = 0,                                     /* scratch: float[STREAM_TILE][8 warps][32 lanes][4] */
-    STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16,           /* float[16 tokens][8 warps] */
-    STREAM_PEAKS = STREAM_SQUARES + 512,                  /* float[2][STREAM_TILE][16 tokens][2] */
-    STREAM_END = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* stream_end */
-    STREAM_SCRATCH = STREAM_END + 32,
-};
-
-enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH };
-enum { TO_BF16, TO_LOGITS };
-
-/* Where the operands stand in rt_entry.at, and what surrounds the product.  In constant memory: one body runs all
- * shapes, because code that is used by all operators of a layer stays in the instruction cache. */
-struct stream_shape {
-    int columns;           /* of x */
-    float columns_inverse; /* 1 / columns */
-    int pages, last;       /* of a group; blocks a warp in the last one: 1 .. 4 */
-    int at_once;           /* pages of x in registers: the routine's */
-    int rows;              /* of y: columns of the output, n */
-    int norm;              /* 1: rms_norm of x */
-    float eps;
-    int glu;                                 /* GLU_*: groups hold pairs of rows */
-    int x, y, residual;                      /* operands; -1: absent */
-    int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
-    int gathered, tokens; /* operand rows i32[R]: row r of the product is token rows[r] below T, if alive; -1: r */
-    int output, peaks;    /* TO_*; operand of the peaks */
-};
 
 /* Groups of the task's box: the first one, and how many.  A group is 8 rows of w; of a gated product these are 4
  * columns of y. */

@@ -1,23 +1,23 @@
 /* body_fold_rows.c - parts of a split attention of bf16 put together (device/task/fold_rows.cuh). */
 #include "gen/body_print.h"
-
-enum { PART, PART_LSE, LANES = 32, MOST_SPLITS = 8 * LANES, MOST_SIZE = 256 };
+#include "shape/fold_rows_shape.h"
 
 static bool accepts(const gen_call *c)
 {
-    const ir_tensor *part = gen_input(c, PART), *lse = gen_input(c, PART_LSE);
+    const ir_tensor *part = gen_input(c, FOLD_PART), *lse = gen_input(c, FOLD_LSE);
     int64_t size = part->dims[2] / lse->dims[2];
-    return part->dims[1] <= MOST_SPLITS && size % 8 == 0 && size <= MOST_SIZE && gen_is_dense(part, IR_BF16) &&
-           gen_is_dense(lse, IR_F32) && gen_is_dense(gen_output(c, 0), IR_BF16) && ir_elements(part) < INT32_MAX;
+    return part->dims[1] <= FOLD_MOST_SPLITS && size % 8 == 0 && size <= FOLD_MOST_SIZE &&
+           gen_is_dense(part, IR_BF16) && gen_is_dense(lse, IR_F32) && gen_is_dense(gen_output(c, 0), IR_BF16) &&
+           ir_elements(part) < INT32_MAX;
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
-    const ir_tensor *part = gen_input(c, PART), *lse = gen_input(c, PART_LSE);
+    const ir_tensor *part = gen_input(c, FOLD_PART), *lse = gen_input(c, FOLD_LSE);
     text_print(out, "MPK_FN void body_%u(const mpk_task &t)\n{\n    fold_rows<%lld>(t, %lld, %lld, %lld);\n}\n", n,
-               (long long)(part->dims[1] + LANES - 1) / LANES, (long long)part->dims[1], (long long)lse->dims[2],
-               (long long)(part->dims[2] / lse->dims[2]));
+               (long long)(part->dims[1] + FOLD_LANES - 1) / FOLD_LANES, (long long)part->dims[1],
+               (long long)lse->dims[2], (long long)(part->dims[2] / lse->dims[2]));
     return MPK_OK;
 }
 
@@ -26,6 +26,6 @@ const gen_body gen_body_fold_rows = {.op = "attention_fold",
                                      .needs = GEN_BULK,
                                      .rank = 10,
                                      .waits = true,
-                                     .carries = 1 << PART | 1 << PART_LSE,
+                                     .carries = 1 << FOLD_PART | 1 << FOLD_LSE,
                                      .accepts = accepts,
                                      .print = print};

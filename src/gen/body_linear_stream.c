@@ -3,13 +3,6 @@
 #include "gen/body_product.h"
 #include "rt/rt_lane.h"
 
-enum {
-    MOST_TOKENS = 16,
-    NARROW_PAGES = 4, /* of x in registers, for up to 8 tokens, and for up to 16: what is in the routines' names */
-    WIDE_PAGES = 2,
-    SCRATCH_BYTES = 8 * 8 * 32 * 16 + 512 + 2 * 8 * 16 * 8 + 32, /* STREAM_SCRATCH */
-};
-
 /* Rows of the result that a step may have. */
 static int64_t rows_of_step(const gen_call *c)
 {
@@ -25,7 +18,7 @@ static int64_t columns_of(const gen_call *c)
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X);
-    return rows_of_step(c) <= MOST_TOKENS && x->dims[0] <= MOST_TOKENS && gen_is_dense(x, IR_BF16) &&
+    return rows_of_step(c) <= STREAM_MOST_TOKENS && x->dims[0] <= STREAM_MOST_TOKENS && gen_is_dense(x, IR_BF16) &&
            columns_of(c) % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
 }
 
@@ -43,28 +36,48 @@ static void pack(const gen_call *c, gen_pack *out)
     gen_pad_pack(out, glu ? 16 : 8);
 }
 
-/* What the sums become. */
-static void print_output(const gen_call *c, text *out)
+/* Biases of the weights of a linear. */
+static void fill_biases(const gen_call *c, stream_shape *s)
 {
-    if (is_logits(c))
-        text_print(out, ", TO_LOGITS, %u", gen_operand_of_output(c->op, 1));
-    else
-        text_print(out, ", TO_BF16, -1");
+    for (uint32_t i = 0; i < 3; i++) {
+        const ir_tensor *w = is_logits(c) ? NULL : gen_input(c, W0 + i),
+                        *b = is_logits(c) ? NULL : gen_input(c, B0 + i);
+        s->bias[i] = b ? (int)(B0 + i) : -1;
+        s->bias_rows[i] = w ? (int)w->dims[0] : 0;
+        s->bias_type[i] = b && b->dtype == IR_F32;
+    }
+}
+
+static void fill_shape(const gen_call *c, stream_shape *s)
+{
+    const bool logits = is_logits(c);
+    gen_pack p;
+    pack(c, &p);
+    *s = (stream_shape){
+        .at_once = rows_of_step(c) <= STREAM_NARROW_TOKENS ? STREAM_NARROW_PAGES : STREAM_WIDE_PAGES,
+        .rows = (int)gen_output(c, 0)->dims[1],
+        .norm = gen_input(c, logits ? L_NORM : NORM) != NULL,
+        .eps = (float)c->op->attributes[logits ? LOGITS_EPS : LINEAR_EPS].f,
+        .glu = is_gated(c) ? gen_shape_glu(c->op->attributes[LINEAR_GLU].s) : GLU_NONE,
+        .x = X,
+        .y = (int)gen_operand_of_output(c->op, 0),
+        .residual = !logits && gen_input(c, RESIDUAL) ? RESIDUAL : -1,
+        .gathered = logits && gen_input(c, L_ROWS) ? L_ROWS : -1,
+        .tokens = logits ? (int)gen_input(c, L_X)->dims[0] : 0,
+        .output = logits ? TO_LOGITS : TO_BF16,
+        .peaks = logits ? (int)gen_operand_of_output(c->op, 1) : -1,
+    };
+    gen_shape_columns(&p, s);
+    fill_biases(c, s);
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
     (void)n;
-    gen_pack p;
-    pack(c, &p);
-    text_print(out, "{");
-    gen_print_columns(&p, out);
-    text_print(out, ", %d, %lld, ", rows_of_step(c) <= 8 ? NARROW_PAGES : WIDE_PAGES,
-               (long long)gen_output(c, 0)->dims[1]);
-    print_ends(c, "GLU", out);
-    print_output(c, out);
-    text_print(out, "}");
+    stream_shape s;
+    fill_shape(c, &s);
+    gen_print_stream_shape(&s, out);
     return MPK_OK;
 }
 
@@ -73,13 +86,13 @@ static const gen_routine *routine(const gen_call *c)
 {
     static const gen_routine narrow = {"stream_shape", "linear_stream<4, 0>", "linear_stream_load"},
                              wide = {"stream_shape", "linear_stream<2, 1>", "linear_stream_load"};
-    return rows_of_step(c) <= 8 ? &narrow : &wide;
+    return rows_of_step(c) <= STREAM_NARROW_TOKENS ? &narrow : &wide;
 }
 
 static uint32_t scratch_bytes(const gen_call *c)
 {
     (void)c;
-    return SCRATCH_BYTES;
+    return STREAM_SCRATCH;
 }
 
 const gen_body gen_body_linear_stream = {.op = "linear",

@@ -29,9 +29,6 @@ const char *gen_glu_name(str glu)
     return str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
 }
 
-/* Columns that one block of each warp holds; blocks of a page. */
-enum { UNIT_COLUMNS = 256, PAGE_UNITS = 4 };
-
 static int64_t round_up(int64_t n, int64_t unit)
 {
     return (n + unit - 1) / unit * unit;
@@ -40,16 +37,50 @@ static int64_t round_up(int64_t n, int64_t unit)
 void gen_pad_pack(gen_pack *p, int64_t row_unit)
 {
     p->padded_rows = round_up(p->rows, row_unit);
-    p->padded_columns = round_up(p->columns, UNIT_COLUMNS);
+    p->padded_columns = round_up(p->columns, STREAM_UNIT_COLUMNS);
     p->n_bytes = (uint64_t)p->padded_rows * (uint64_t)p->padded_columns * 2;
 }
 
-void gen_print_columns(const gen_pack *p, text *out)
+void gen_shape_columns(const gen_pack *p, stream_shape *out)
 {
-    int64_t units = p->padded_columns / UNIT_COLUMNS, pages = (units + PAGE_UNITS - 1) / PAGE_UNITS;
-    text_print(out, "%lld, ", (long long)p->columns);
-    gen_print_float(1 / (float)p->columns, out);
-    text_print(out, ", %lld, %lld", (long long)pages, (long long)(units - PAGE_UNITS * (pages - 1)));
+    const int64_t units = p->padded_columns / STREAM_UNIT_COLUMNS;
+    out->columns = (int)p->columns;
+    out->columns_inverse = 1 / (float)p->columns;
+    out->pages = (int)((units + STREAM_PAGE_UNITS - 1) / STREAM_PAGE_UNITS);
+    out->last = (int)(units - STREAM_PAGE_UNITS * (out->pages - 1));
+}
+
+int gen_shape_glu(str glu)
+{
+    return str_is(glu, "silu") ? GLU_SILU : str_is(glu, "gelu") ? GLU_GELU : glu.n ? GLU_GELU_TANH : GLU_NONE;
+}
+
+void gen_print_field(const char *name, const int *values, uint32_t n, text *out)
+{
+    text_print(out, "/* %s */ %s", name, n > 1 ? "{" : "");
+    for (uint32_t i = 0; i < n; i++)
+        text_print(out, "%s%d", i ? ", " : "", values[i]);
+    text_print(out, "%s, ", n > 1 ? "}" : "");
+}
+
+void gen_print_float_field(const char *name, float value, text *out)
+{
+    text_print(out, "/* %s */ ", name);
+    gen_print_float(value, out);
+    text_print(out, ", ");
+}
+
+void gen_print_stream_shape(const stream_shape *s, text *out)
+{
+#define PRINT_INT(name) gen_print_field(#name, &s->name, 1, out);
+#define PRINT_FLOAT(name) gen_print_float_field(#name, s->name, out);
+#define PRINT_INTS(name, n) gen_print_field(#name, s->name, n, out);
+    text_print(out, "{");
+    STREAM_SHAPE_FIELDS(PRINT_INT, PRINT_FLOAT, PRINT_INTS)
+    text_print(out, "}");
+#undef PRINT_INT
+#undef PRINT_FLOAT
+#undef PRINT_INTS
 }
 
 const ir_tensor *gen_input(const gen_call *c, uint32_t i)

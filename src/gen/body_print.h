@@ -7,6 +7,7 @@
 #define GEN_BODY_PRINT_H
 
 #include "gen/source.h"
+#include "shape/linear_stream_shape.h"
 
 /* Scratch that the reductions of device/tile/view.cuh use; what a body needs itself comes behind it. */
 enum { GEN_REDUCE_BYTES = 2048, GEN_BODY_THREADS = 256, GEN_MOST_SCRATCH_BYTES = 24 << 10 };
@@ -64,9 +65,15 @@ bool gen_is_streamed(const ir_tensor *t);
 const char *gen_glu_name(str glu);
 /* What follows of rows and columns: both padded, rows to multiples of `row_unit`, and the bytes. */
 void gen_pad_pack(gen_pack *p, int64_t row_unit);
-/* "1024, 1/1024f, 1, 4": columns, what divides by them, pages of a group, blocks a warp in the last one
- * (device/task/linear_stream.cuh). */
-void gen_print_columns(const gen_pack *p, text *out);
+/* columns, columns_inverse, pages and last of the shape that reads it. */
+void gen_shape_columns(const gen_pack *p, stream_shape *out);
+/* GLU_* of an attribute `glu`. */
+int gen_shape_glu(str glu);
+/* A field of a shape as part of an initializer, with its name: ints, or a float. */
+void gen_print_field(const char *name, const int *values, uint32_t n, text *out);
+void gen_print_float_field(const char *name, float value, text *out);
+/* The whole initializer of a stream_shape. */
+void gen_print_stream_shape(const stream_shape *s, text *out);
 /* The tensor of an input, or NULL if it is absent; of an output. */
 const ir_tensor *gen_input(const gen_call *c, uint32_t i);
 const ir_tensor *gen_output(const gen_call *c, uint32_t i);

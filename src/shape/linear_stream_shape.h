@@ -1,0 +1,59 @@
+/* linear_stream_shape.h - streamed products of few tokens, as host and device see them
+ * (gen/body_linear_stream.c, device/task/linear_stream.cuh). */
+#ifndef SHAPE_LINEAR_STREAM_SHAPE_H
+#define SHAPE_LINEAR_STREAM_SHAPE_H
+
+#include "shape/fields.h"
+
+/* Limits. */
+enum {
+    STREAM_MOST_TOKENS = 16,
+    STREAM_NARROW_TOKENS = 8, /* up to here a row of the operand is half a token's columns */
+    STREAM_NARROW_PAGES = 4,  /* of x in registers, up to STREAM_NARROW_TOKENS */
+    STREAM_WIDE_PAGES = 2,    /* and above */
+};
+
+/* Scratch: offsets in bytes. */
+enum {
+    STREAM_TILE = 8,                                      /* groups of 8 rows whose partial sums meet at once */
+    STREAM_PARTS = 0,                                     /* float[STREAM_TILE][8 warps][32 lanes][4] */
+    STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16,           /* float[16 tokens][8 warps] */
+    STREAM_PEAKS = STREAM_SQUARES + 512,                  /* float[2][STREAM_TILE][16 tokens][2] */
+    STREAM_END = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* stream_end */
+    STREAM_SCRATCH = STREAM_END + 32,
+};
+
+/* A page of the packed weight: up to STREAM_PAGE_UNITS blocks of 32 columns for each of 8 warps, 8 rows each. */
+enum { STREAM_UNIT_COLUMNS = 256, STREAM_PAGE_UNITS = 4 };
+
+enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH };
+enum { TO_BF16, TO_LOGITS };
+
+/* Where the operands stand in rt_entry.at, and what surrounds the product.  In constant memory: one body runs all
+ * shapes, because code that is used by all operators of a layer stays in the instruction cache.
+ *
+ *   columns, columns_inverse   of x; 1 / columns
+ *   pages, last                of a group; blocks a warp in the last page: 1 .. STREAM_PAGE_UNITS
+ *   at_once                    pages of x in registers: STREAM_NARROW_PAGES or STREAM_WIDE_PAGES, as the routine
+ *   rows                       of w: columns of y
+ *   norm, eps                  1: rms_norm of x
+ *   glu                        GLU_*; not NONE: groups hold pairs of rows
+ *   x, y, residual             operands; -1: absent
+ *   bias, bias_rows, bias_type of up to three weights: operand or -1, rows of that weight, 0 bf16 or 1 f32
+ *   gathered, tokens           operand rows i32[R]: row r of the product is token rows[r], if that is below
+ *                              `tokens` and alive; -1: row r is token r
+ *   output, peaks              TO_*; operand of the peaks, or -1 */
+/* clang-format off */
+#define STREAM_SHAPE_FIELDS(INT, FLOAT, INTS)                                       \
+    INT(columns) FLOAT(columns_inverse) INT(pages) INT(last) INT(at_once) INT(rows) \
+    INT(norm) FLOAT(eps) INT(glu) INT(x) INT(y) INT(residual) INTS(bias, 3)         \
+    INTS(bias_rows, 3) INTS(bias_type, 3) INT(gathered) INT(tokens) INT(output)     \
+    INT(peaks)
+/* clang-format on */
+
+typedef struct stream_shape {
+    STREAM_SHAPE_FIELDS(FIELD_INT, FIELD_FLOAT, FIELD_INTS)
+} stream_shape;
+SHAPE_ASSERT(stream_shape_has_no_padding, sizeof(stream_shape) == (16 + 3 * 3) * 4);
+
+#endif

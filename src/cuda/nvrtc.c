@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <glob.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -58,6 +59,15 @@ enum { N_FILE_NAMES = 2 };
 
 /* ---- find it ---- */
 
+/* Where the library lies.  A name without a folder is resolved: the process may have loaded the file before, as PyTorch
+ * does, and nvJitLink is looked for beside it. */
+static void keep_path(cuda_nvrtc *n, const char *path)
+{
+    struct link_map *map;
+    bool resolved = !strchr(path, '/') && dlinfo(n->library, RTLD_DI_LINKMAP, &map) == 0 && strchr(map->l_name, '/');
+    snprintf(n->path, sizeof n->path, "%s", resolved ? map->l_name : path);
+}
+
 /* Open the library at path, and the built-in functions beside it.  False: it cannot be opened (dlerror says why). */
 static bool open_file(cuda_nvrtc *n, const char *path)
 {
@@ -72,7 +82,7 @@ static bool open_file(cuda_nvrtc *n, const char *path)
     }
     n->library = dlopen(path, OPEN_FLAGS);
     if (n->library) {
-        snprintf(n->path, sizeof n->path, "%s", path);
+        keep_path(n, path);
         return true;
     }
     if (n->builtins)

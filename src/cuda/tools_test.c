@@ -92,6 +92,20 @@ static void open_or_skip(const cuda_source *s, cuda_tools *t)
     check_skip(cx.text);
 }
 
+/* First in its process: the second opening finds NVRTC loaded, by its name alone, and nvJitLink all the same. */
+static void opened_again(void **state)
+{
+    (void)state;
+    cuda_tools t;
+    cuda_source s = {.name = "unit.cu", .arch = gen_arch_find("sm_80"), .in_units = true};
+    open_or_skip(&s, &t);
+    bool linked = t.linker != NULL;
+    cuda_tools_close(&t);
+    check_ok(&cx, cuda_tools_open(&cx, &s, &t));
+    assert_true(!linked || t.linker);
+    cuda_tools_close(&t);
+}
+
 static void as_a_whole_and_in_units(void **state)
 {
     (void)state;
@@ -190,7 +204,7 @@ static void no_linker(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(as_a_whole_and_in_units), cmocka_unit_test(tools_and_files),
-                                       cmocka_unit_test(no_linker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(opened_again), cmocka_unit_test(as_a_whole_and_in_units),
+                                       cmocka_unit_test(tools_and_files), cmocka_unit_test(no_linker)};
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

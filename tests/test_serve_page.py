@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import time
@@ -54,6 +55,7 @@ class Browser:
 
     def receive(self):
         while b"\0" not in self.rest:
+            assert select.select([self.reader], [], [], WAIT)[0], "the browser does not answer"
             data = self.reader.read(1 << 16)
             assert data, "the browser has ended"
             self.rest += data

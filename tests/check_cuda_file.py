@@ -21,6 +21,7 @@ TEXT = ("The history of computing is longer than the history of computers. Long 
 PROMPTS = ["The capital of France is", "def quicksort(items):\n", "Once upon a time, in a small village by the sea,"]
 ANSWER_TOKENS = 48
 ALLOWED = 0.04  # of the range of the logits
+EXACT = ["--activations=f32"]  # a CPU would round activations to 8 bits
 
 
 def mpk(command, *words):
@@ -38,7 +39,7 @@ def logits_of(args, folder, device, tokens):
     """Teacher-forced logits: a list of rows."""
     ids, out = folder / "ids.txt", folder / "logits.npy"
     ids.write_text(" ".join(map(str, tokens)))
-    mpk(args.mpk, "score", args.model, "--tokens", ids, "--logits", out, "--device", device, "-q")
+    mpk(args.mpk, "score", args.model, "--tokens", ids, "--logits", out, "--device", device, *EXACT, "-q")
     numbers = array.array("f", out.read_bytes()[128:])
     columns = len(numbers) // len(tokens)
     return [numbers[i * columns:(i + 1) * columns] for i in range(len(tokens))]
@@ -47,7 +48,7 @@ def logits_of(args, folder, device, tokens):
 def answer_of(args, folder, device, tokens):
     requests, answers = folder / "requests.jsonl", folder / "answers.jsonl"
     requests.write_text(json.dumps({"tokens": tokens, "max_tokens": ANSWER_TOKENS, "temperature": 0}) + "\n")
-    mpk(args.mpk, "batch", args.model, requests, "-o", answers, "--device", device, "-q")
+    mpk(args.mpk, "batch", args.model, requests, "-o", answers, "--device", device, *EXACT, "-q")
     return json.loads(answers.read_text())["tokens"]
 
 

@@ -52,6 +52,11 @@ def run_bench(o, model, *more):
     return result, shown
 
 
+def save(o, record):
+    """Keep what is there after each row: a run that is cut off loses nothing."""
+    o.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
 def measure(o):
     record = {"system": "mpk", "machine": None, "date": datetime.date.today().isoformat(),
               "commit": o.commit or (find_commit() or "")[:7], "note": o.note, "bytes_per_s": o.bandwidth * 1e12,
@@ -66,6 +71,7 @@ def measure(o):
                                          "ms": step["median"], "least": step["least"], "most": step["most"],
                                          "command": command})
                 print(f"{model} batch {batch}: {step['median']:.3f} ms", flush=True)
+                save(o, record)
         for tokens in PROMPTS.get(model, []) if not o.no_prompts else []:
             result, command = run_bench(o, model, "-p", tokens, "-n", 1, "--context", max(4096, tokens + 64))
             if result:
@@ -73,14 +79,13 @@ def measure(o):
                 record["machine"] = result["device"]
                 record["prompts"].append({"model": model, "tokens": tokens, "ms": first, "command": command})
                 print(f"{model} prompt {tokens}: {first:.2f} ms", flush=True)
-    o.out.write_text(json.dumps(record, indent=1) + "\n")
+                save(o, record)
 
 
 # ---- the page ----
 
 def load():
-    read = [(path, json.loads(path.read_text())) for path in sorted(RESULTS.glob("*.json"))]
-    return [(path, record) for path, record in read if "system" in record]
+    return [(path, json.loads(path.read_text())) for path in sorted(RESULTS.glob("*.json"))]
 
 
 def light_ms(record, row):

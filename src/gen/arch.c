@@ -6,7 +6,7 @@
 #include "gen/device_body.h"
 
 /* A block of 256 + 128 threads on each SM: 65536 registers / 384 are 168 for each, in steps of 8.  (setmaxnreg would
- * give bodies 216, but bears no call of a function beside it: docs/performance.md, "Attempts".)  Pages: as many as
+ * give bodies 216, but bears no call of a function beside it: docs/attempts.md.)  Pages: as many as
  * leave 35 KB of shared memory for scratch, descriptors and the worker's own. */
 #define KIB(n) ((n)*1024u)
 #define WORKER .body_threads = 256, .worker_threads = 384, .page_bytes = KIB(16)

@@ -1,4 +1,4 @@
-/* source.c - the CUDA source of a program (see source.h; paper §4.3: what the compiler emits).
+/* source.c - the CUDA source of a program (see source.h).
  *
  * Idea: first every operator chooses its body and prints its instance; equal prints become one number.  Then the text
  * is put together: constants, the files that are needed (an #include is replaced by the file, once), instances,

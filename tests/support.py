@@ -4,12 +4,16 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("MPK_BUILD", ROOT / "build"))
 MPK = BUILD / "mpk"
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "mpk"
+# The Python package is that of the source tree, over the library of the build that is tested.
+os.environ.setdefault("MPK_LIBRARY", str(BUILD / "libmpk.so"))
+sys.path.insert(0, str(ROOT / "python"))
 DEMO_MODEL = pathlib.Path(os.environ.get("MPK_DEMO_MODEL", CACHE / "SmolLM2-135M-Instruct.Q4_1.gguf"))
 
 

@@ -4,9 +4,10 @@ Every template of llama.cpp's collection with many conversations, hand-written s
 must be equal, or both sides must refuse. Where mpk refuses what Jinja2 renders, it must say that it does not know
 something (MPK_EUNSUPPORTED), and the collection has no such template.
 
-MPK_LIBRARY the built libmpk.so (default: build/libmpk.so) MPK_LLAMA_SDIST llama_cpp_python-0.3.36.tar.gz (default:
-.cache/llama_cpp_python-0.3.36.tar.gz) MPK_SEED repeats a run; the seed is printed MPK_JINJA_RANDOM how many random
-templates
+    MPK_LIBRARY        the built libmpk.so (default: build/libmpk.so)
+    MPK_LLAMA_SDIST    llama_cpp_python-0.3.36.tar.gz (default: .cache/llama_cpp_python-0.3.36.tar.gz)
+    MPK_SEED           repeats a run; the seed is printed
+    MPK_JINJA_RANDOM   how many random templates
 """
 
 import ctypes

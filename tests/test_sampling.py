@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import sys
 
 import numpy
 import pytest
@@ -12,9 +10,6 @@ import transformers
 
 import support
 import tiny
-
-os.environ.setdefault("MPK_LIBRARY", str(support.BUILD / "libmpk.so"))
-sys.path.insert(0, str(support.ROOT / "python"))
 
 RANDOM = support.seed()
 

@@ -10,18 +10,15 @@ import warnings
 
 import pytest
 
-import support
+import support  # before mpk, which it finds
 
-os.environ.setdefault("MPK_LIBRARY", str(support.BUILD / "libmpk.so"))
-sys.path.insert(0, str(support.ROOT / "python"))
+import torch
+import transformers
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
-
-import mpk  # noqa: E402
-import tiny  # noqa: E402
-import torch_models  # noqa: E402
-from mpk import backend, shapes  # noqa: E402
+import mpk
+import tiny
+import torch_models
+from mpk import backend, shapes
 
 transformers.logging.set_verbosity_error()
 

@@ -7,24 +7,19 @@ function of the test plays the kernel.
 
 import ctypes
 import operator
-import os
-import sys
 import warnings
 import weakref
 
 import pytest
 
-import support
+import support  # before mpk, which it finds
 
-os.environ.setdefault("MPK_LIBRARY", str(support.BUILD / "libmpk.so"))
-sys.path.insert(0, str(support.ROOT / "python"))
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
-import torch  # noqa: E402
-from torch._subclasses import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-
-import mpk  # noqa: E402
-from mpk import backend, gpu, results, statics  # noqa: E402
+import mpk
+from mpk import backend, gpu, results, statics
 
 STAND_IN = support.BUILD / "tests" / "libfake_cuda.so"
 

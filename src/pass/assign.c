@@ -2,16 +2,17 @@
  *
  * Input: TG_LINEAR.  Output: `worker` of every AOT task.
  *
- * Round-robin over the tiles of an operator, in the order of the tiles.  An operator with about a task for each worker
- * begins at worker 0: so tile i of one operator and tile i of the next are on the same worker, whose caches hold what
- * it wrote.  Smaller operators go on where the last one ended, so that operators that run side by side do not meet on
- * the first workers.  An empty task goes where the task is that it serves.  Cost: linear.
+ * The tiles of an operator are dealt round-robin, in row-major order.  An operator with about one task for each worker
+ * starts at worker 0, so tile i of one operator and tile i of the next run on the same worker, whose caches still hold
+ * the data.  A smaller operator continues after the worker where the previous one stopped, so that operators that run
+ * in parallel do not share the first workers.  An empty task goes to the worker of the task before or after it.
+ * Cost: linear.
  */
 #include <stdlib.h>
 
 #include "pass/pass.h"
 
-/* The key of a tile among those of its operator. */
+/* A task and its sort key: the lower corner of its tile. */
 typedef struct tile {
     int64_t lo[IR_MAX_RANK];
     tg_task_id task;
@@ -26,7 +27,8 @@ static int compare_tiles(const void *a, const void *b)
     return x->task < y->task ? -1 : x->task > y->task;
 }
 
-/* label_launch gives all tasks of an operator one label; a graph written by hand need not. */
+/* Assign the AOT tasks of one operator.  label_launch gives all tasks of an operator the same label, but a hand-written
+ * graph may mix them. */
 static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks, uint32_t n_tasks, uint32_t *next)
 {
     tile *tiles;
@@ -51,7 +53,7 @@ static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks,
     return MPK_OK;
 }
 
-/* The worker of the only task before or after an empty one. */
+/* The worker of the single task before or after an empty task. */
 static uint32_t served_worker(const tg_graph *g, const tg_task *empty)
 {
     const tg_event *before = &g->events[empty->depends], *after = &g->events[empty->triggers];

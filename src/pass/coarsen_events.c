@@ -1,7 +1,8 @@
-/* coarsen_events.c - events between whole operators, as kernels have them: the ablation of the paper's Fig. 1c.
+/* coarsen_events.c - events between whole operators, like kernel boundaries: the ablation of the paper's Fig. 1c.
  *
- * Input: TG_FUSED.  Output: TG_FUSED in which every task of an operator waits for every task of each operator that any
- * of them waited for.  Never faster; it shows what tile-sized events are worth.  Cost: linear in edges and results.
+ * Input: TG_FUSED.  Output: TG_FUSED in which every task of an operator waits for all tasks of each operator that any of
+ * them waited for.  It makes no program faster; it measures the gain of tile-sized events.  Cost: linear in the edges
+ * before and after.
  */
 #include <stdlib.h>
 
@@ -28,7 +29,7 @@ static mpk_status push_tasks(coarsener *c, ir_op_id op, bool out)
     return MPK_OK;
 }
 
-/* Add all tasks of the operators that the tasks of `op` wait for to the in-tasks. */
+/* Append to the in-tasks all tasks of the operators that the tasks of `op` wait for. */
 static mpk_status push_producers(coarsener *c, const tg_links *links, ir_op_id op)
 {
     const tg_graph *g = c->g;
@@ -54,7 +55,8 @@ static int compare_ids(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* One event for each operator that waits for others; those that wait for none join the start event, made last. */
+/* Make one event for each operator that waits for others.  Operators that wait for none join the start event, which is
+ * made last. */
 static mpk_status make_events(coarsener *c, const tg_links *links)
 {
     bool *starts;
@@ -81,7 +83,7 @@ static mpk_status make_events(coarsener *c, const tg_links *links)
         if (!c->consumed[op])
             TRY(push_tasks(c, op, false));
     }
-    /* Operators in program order; in a graph that was parsed their tasks may be numbered otherwise. */
+    /* Lists are sorted: operators come in program order, but a parsed graph may number their tasks differently. */
     c->events.at[TG_START].n_out = (uint32_t)c->out_tasks.n - c->events.at[TG_START].first_out;
     c->events.at[TG_END].n_in = (uint32_t)c->in_tasks.n - c->events.at[TG_END].first_in;
     qsort(c->out_tasks.at + c->events.at[TG_START].first_out, c->events.at[TG_START].n_out, sizeof *c->out_tasks.at,

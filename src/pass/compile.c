@@ -1,12 +1,12 @@
 /* compile.c - the pipeline (paper §4): tensor programs in, linear tGraphs and the places of tensors out.
  *
- * A proof stands between the passes if options ask for it.  Graphs are compiled side by side, each in scratch memory
- * that goes when it is done; the program keeps the linear graphs.
+ * If the options ask for it, each pass is followed by a proof of its result.  Graphs are compiled in parallel, each in
+ * scratch memory of its own that is freed at the end; the program keeps only the linear graphs.
  */
 #include "base/thread.h"
 #include "pass/pass.h"
 
-/* Prove a level, and count the time apart from that of the passes. */
+/* Prove the graph's level; the time is counted apart from that of the passes. */
 static mpk_status verify(pass_state *s, const tg_graph *g, uint64_t *verify_ns)
 {
     if (!s->options->verify)
@@ -28,7 +28,7 @@ static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_
     TRY(verify(s, g, verify_ns));
     TRY(pass_drop_implied(s, g));
     TRY(pass_fuse_events(s, g));
-    if (!s->options->coarse_events) /* events between whole operators follow the order of these */
+    if (!s->options->coarse_events) /* it could make a cycle between whole operators, which coarse events order */
         TRY(pass_postpone(s, g));
     TRY(pass_merge_forks(s, g));
     if (s->options->coarse_events)
@@ -80,7 +80,7 @@ static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t
     return MPK_OK;
 }
 
-/* Memory and pages of the whole program, and the proof of the former. */
+/* Plan the memory and the scratch pages of the whole program, and prove the memory plan. */
 static mpk_status plan(pass_state *s, tg_program *p)
 {
     uint64_t start = clock_ns();
@@ -97,7 +97,7 @@ static mpk_status plan(pass_state *s, tg_program *p)
     return MPK_OK;
 }
 
-/* Graphs are compiled side by side, each with arenas of its own. */
+/* Graphs are compiled in parallel, each with its own arenas. */
 typedef struct compiling {
     const pass_options *options;
     ir_graph *const *graphs;

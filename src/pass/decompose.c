@@ -2,28 +2,30 @@
  *
  * Input: a tensor program.  Output: tasks, operator by operator, tiles in row-major order of the grid of cuts.
  *
- * Idea: among all grids that the record's axes allow, take the one whose slowest worker loads least.  A task costs the
- * bytes that it reads; tasks of an operator with fixed times run in rounds of one task a worker, those whose time
- * depends on data are balanced as they come.  A task more costs a trigger of an event, so small operators stay whole.
- * Operators that look alike (as those of each layer do) are measured once.  Cost: grids of the distinct operators.
+ * Idea: among all grids that the record's axes allow, take the one whose slowest worker loads the fewest bytes.  The
+ * cost of a task is the number of bytes it reads.  Tasks with fixed times run in rounds of one task per worker; tasks
+ * whose times depend on data are balanced at run time.  Each additional task costs a launch and a trigger of an event,
+ * so small operators stay whole.  Operators that look alike, such as those of different layers, are measured once.
+ * Cost: the number of grids of the distinct operators.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
 
-/* In bytes that a worker could read meanwhile: launching a task, and its trigger, which is one of many on one word. */
+/* The cost of launching a task and of triggering its event, in bytes that a worker could read in that time.  The triggers
+ * of an event are atomic additions to one word. */
 enum { LAUNCH_BYTES = 2048, TRIGGER_BYTES = 64 };
-/* Operators with uneven tasks get more of them than workers, so that there is something to balance; not where tiles are
- * whole: there a task shares what it reads among as many entries as it has, and needs no scheduler. */
+/* Operators with uneven tasks get more tasks than there are workers, so that a scheduler can balance them.  Not where
+ * tiles are whole (pass_options.whole_tiles): there the body of a task balances its entries itself. */
 enum { UNEVEN_TASKS_PER_WORKER = 8 };
 
-/* Tokens of a step mostly share a context, of which each task reads all: this part of the bytes does not go with the
- * number of rows. */
+/* The tokens of a step mostly share a context, and every task reads all of it: this share of the bytes does not depend
+ * on the number of rows of a task. */
 #define CONTEXT_SHARE (1.0 / 64)
 
-/* How much the mean tile counts beside the largest. */
+/* The weight of the mean tile beside the largest one. */
 #define MEAN_SHARE 0.25
 
-/* Cut number i of an axis: units * i / parts units of `unit` elements. */
+/* How an axis is cut: cut i lies at units * i / parts units of `unit` elements. */
 typedef struct axis_cut {
     uint32_t parts;
     int64_t unit;
@@ -51,8 +53,8 @@ static int64_t count_units(int64_t extent, int64_t unit)
     return (extent + unit - 1) / unit;
 }
 
-/* Cut an axis in so many parts: at multiples of `fastest` if these are enough; where tiles are to be whole and the user
- * has not said otherwise, at tiles or not at all. */
+/* Cut an axis into `parts` parts, at multiples of `fastest` if there are enough of them.  With whole_tiles, and unless
+ * the user gave a degree, an axis is cut between tiles or not at all. */
 static bool make_cut(const chooser *c, uint32_t axis, uint32_t parts, axis_cut *out)
 {
     const op_axis *a = &c->axes[axis];
@@ -81,7 +83,7 @@ static void tile_range(const axis_cut *cut, int64_t extent, uint32_t i, int64_t 
     *hi = *hi < extent ? *hi : extent;
 }
 
-/* The largest tile: the one with the most units comes last along each axis, unless it is cut short. */
+/* The largest tile.  Along each axis the last part has the most units, but its end may be cut short. */
 static ir_box largest_tile(const chooser *c)
 {
     ir_box box = {0};
@@ -101,13 +103,14 @@ static ir_box largest_tile(const chooser *c)
     return box;
 }
 
-/* The part of the output that a box is. */
+/* The fraction of the output that a box covers. */
 static double share_of(const chooser *c, const ir_box *box)
 {
     return (double)ir_box_elements(box, c->out->rank) / (double)ir_elements(c->out);
 }
 
-/* Bytes that a task reads at once; of state that the record does not name its share, since work on it is balanced. */
+/* The bytes that a task reads at once.  Of state that the record cannot name exactly it counts the task's share, because
+ * work on such state is balanced. */
 static double bytes_at_once(const chooser *c, const ir_box *box)
 {
     double bytes = (double)op_bytes_read(c->ir, c->op, box);
@@ -117,8 +120,8 @@ static double bytes_at_once(const chooser *c, const ir_box *box)
     return bytes;
 }
 
-/* Bytes that a task reads: where tiles are whole, a task of several takes them one after the other, and reads anew for
- * each what they share. */
+/* The bytes that a task reads.  With whole_tiles a task of several tiles works on one after the other and reads shared
+ * operands again for each. */
 static double bytes_of(const chooser *c, const ir_box *box)
 {
     int64_t tile = c->s->options->whole_tiles && c->out->rank ? c->axes[0].tile : 0;
@@ -129,8 +132,8 @@ static double bytes_of(const chooser *c, const ir_box *box)
     return bytes_at_once(c, &one) * (double)count_units(box->hi[0] - box->lo[0], tile);
 }
 
-/* Workers that share one memory end sooner if some of them load less: a part of the cost is that of the mean tile,
- * which lies between the first tile, one of the smallest, and the largest as their sizes do. */
+/* Workers share one memory, so all of them end sooner if some load less: part of the cost is that of the mean tile.  Its
+ * cost is interpolated, by size, between the first tile, which is one of the smallest, and the largest. */
 static double tile_cost(const chooser *c, const ir_box *largest, uint64_t n)
 {
     double bytes = bytes_of(c, largest), large = share_of(c, largest), least;
@@ -151,7 +154,7 @@ static bool is_uneven(const ir_op *op)
     return (op->def->flags & (OP_DATA_DEPENDENT | OP_EVEN)) == OP_DATA_DEPENDENT;
 }
 
-/* What the slowest worker loads, in bytes, under the grid at hand. */
+/* The bytes that the slowest worker loads under the current grid. */
 static double grid_cost(const chooser *c, uint64_t n)
 {
     double workers = c->s->options->n_workers;
@@ -160,7 +163,7 @@ static double grid_cost(const chooser *c, uint64_t n)
         double rounds = (double)((n + (uint64_t)workers - 1) / (uint64_t)workers);
         return rounds * (tile_cost(c, &box, n) + LAUNCH_BYTES) + TRIGGER_BYTES * (double)n;
     }
-    /* What such a task reads is found by following data, so `reads` can only name all of it: take the share of the
+    /* Such a task finds its operands by following data, so `reads` can only name all of them: take the share of the
      * rows. */
     ir_box rows = box;
     double share = 1;
@@ -186,7 +189,7 @@ static void try_grid(chooser *c, uint64_t n)
     }
 }
 
-/* All grids of axes axis, axis + 1 ... after those fixed before. */
+/* Try all grids over the axes from `axis` on; the cuts of the axes before it are fixed. */
 static void try_axes(chooser *c, uint32_t axis, uint64_t n)
 {
     if (axis == c->out->rank) {
@@ -245,7 +248,7 @@ static mpk_status check_degrees_match(pass_state *s, const ir_graph *ir)
 
 /* ---- choosing ---- */
 
-/* What the tiles write of an output, or read of an input, at the root; returns the root. */
+/* Fill the boxes, at the root, that the tiles write of an output or read of an input.  Returns the root. */
 static ir_tensor_id fill_root_boxes(const chooser *c, const ir_box *tiles, size_t n, uint32_t operand, bool is_output,
                                     ir_box *at_root)
 {
@@ -262,7 +265,7 @@ static ir_tensor_id fill_root_boxes(const chooser *c, const ir_box *tiles, size_
     return root;
 }
 
-/* Does a tile read what another one writes? */
+/* Does any tile read a box that another tile writes? */
 static bool boxes_meet(const ir_box *written, const ir_box *read, size_t n, uint32_t rank)
 {
     for (size_t r = 0; r < n; r++)
@@ -272,7 +275,7 @@ static bool boxes_meet(const ir_box *written, const ir_box *read, size_t n, uint
     return false;
 }
 
-/* An operator that writes in place reads what it writes: then tiles must not need each other's. */
+/* An operator that writes in place also reads the storage that it writes: no tile may read another tile's box. */
 static mpk_status check_tiles_apart(const chooser *c, const ir_box *tiles, size_t n, bool *apart)
 {
     const ir_op *op = c->op;
@@ -307,8 +310,8 @@ static mpk_status choose_grid(chooser *c)
     return MPK_OK;
 }
 
-/* All that the choice depends on; operators with equal keys get equal grids.  The user may name a single operator, and
- * so then its name is part of the key. */
+/* Print everything that the choice depends on; operators with equal keys get equal grids.  The user may name a single
+ * operator, whose name then is part of the key. */
 static void print_key(const chooser *c, text *key)
 {
     const ir_op *op = c->op;
@@ -342,7 +345,7 @@ typedef struct decomposer {
     VEC(tg_task) tasks;
 } decomposer;
 
-/* The grid of the operator at hand: that of an operator like it, or a new choice. */
+/* The grid of the current operator: that of an earlier operator with the same key, or a new choice. */
 static mpk_status find_grid(decomposer *d, tile_grid *out)
 {
     pass_state *s = d->c.s;

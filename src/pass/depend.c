@@ -3,7 +3,7 @@
  * Input: tasks.  Output: TG_RAW, and the number of pairs.  A pair is made if and only if what the first task writes
  * overlaps what the second reads, or, for tensors written in place, also if the second overwrites what the first reads
  * or writes.  The start event releases the tasks without producers, tasks without consumers trigger the end event.
- * Cost: that of tg_visit_conflicts; nothing is quadratic but the pairs themselves.
+ * Cost: that of tg_visit_conflicts; only the number of pairs can be quadratic.
  */
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 typedef struct collector {
     mpk_context *cx;
     arena *a;
-    VEC(tg_task_id) producers; /* of each task that has some, one list after the other */
+    VEC(tg_task_id) producers; /* the producers of each task that has any, list after list */
     uint32_t *first, *n;       /* [n_tasks] the list of each task */
     bool *consumed;            /* [n_tasks] */
 } collector;

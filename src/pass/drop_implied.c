@@ -1,9 +1,9 @@
 /* drop_implied.c - drop the pairs that other pairs imply.
  *
- * Input: a graph (TG_RAW).  Output: the same order of tasks with fewer events.  A task waits for A and for B, and B
- * itself waits for A: then the wait for A says nothing.  A residual connection is such a case: it reaches over
- * operators that are barriers.  The paper's own graphs have no such forks (§6.6); without this pass each residual would
- * be one, and normalisation would pay for it with two empty tasks for every tile.  Proven by exact reachability.  Cost:
+ * Input: TG_RAW.  Output: a graph with the same order of tasks and fewer events.  If a task waits for A and for B, and B
+ * itself waits for A, the wait for A is redundant.  Residual connections are the common case: they skip operators that
+ * are barriers.  The paper's graphs have no such forks (§6.6); without this pass every residual would be a fork, and
+ * normalisation would add two empty tasks for each of its tiles.  Redundancy is decided by exact reachability.  Cost:
  * linear in the pairs.
  */
 #include "pass/pass.h"
@@ -17,7 +17,7 @@ typedef struct dropper {
     bool *gone;       /* [n_events] */
 } dropper;
 
-/* The events of a task whose only in-task is implied: those that say nothing more. */
+/* Drop the redundant events of a task: those whose single in-task is implied by another producer. */
 static void drop_for(dropper *d, tg_task_id t)
 {
     uint32_t first = d->links->first_depends[t], n = d->links->first_depends[t + 1] - first;

@@ -1,10 +1,10 @@
-/* fuse_attention.c - rules that take the operators around an attention together (see fuse_ops.c).
+/* fuse_attention.c - rules that merge the operators around an attention (see fuse_ops.c).
  *
  *   rope_kv    slices of qkv, norms, ropes, kv_write         -> rope_kv(qkv, ...)
- *   attention  the same with the attention behind them       -> attention_qkv(qkv, ...)
+ *   attention  the same, followed by the attention           -> attention_qkv(qkv, ...)
  *   split      the same for few tokens                       -> attention_fold(attention_split(qkv, ...))
  *
- * split and rope_kv are both for the pattern of attention_qkv; which is taken follows from the options.
+ * All three match the pattern of attention_qkv; the options decide which one applies.
  */
 #include "pass/fuse.h"
 
@@ -15,8 +15,8 @@ typedef struct attention_parts {
     const ir_op *kv_write, *rope_table;
 } attention_parts;
 
-/* Is t [T, n, K] the part of qkv [T, columns] that begins at column `first`?  The stride of an axis of one entry says
- * nothing. */
+/* Is t [T, n, K] the part of qkv [T, columns] that begins at column `first`?  The stride of an axis of size 1 is
+ * ignored. */
 static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t first, int64_t n, int64_t head_size)
 {
     const ir_tensor *part = tensor_of(w, t), *whole = tensor_of(w, qkv);
@@ -29,7 +29,7 @@ static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t 
     return true;
 }
 
-/* Through rope and the norm behind it, if there is one, to the part of qkv; IR_NONE: another pattern. */
+/* Follow rope and the norm before it, if there is one, back to the part of qkv; IR_NONE if the pattern differs. */
 static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_parts *p, ir_tensor_id *norm_weight)
 {
     const ir_op *rope = rewrite_producer(w, t, "rope");
@@ -51,7 +51,7 @@ static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_par
     return rewrite_input(w, norm, 0);
 }
 
-/* kv_write before this attention, on the same pages, and read by nothing else. */
+/* Find the kv_write before this attention that writes the same pages and has no other reader. */
 static bool match_write(const rewrite *w, const ir_op *attention, attention_parts *p)
 {
     ir_tensor_id k_cache = rewrite_input(w, attention, 1), v_cache = rewrite_input(w, attention, 2);
@@ -149,7 +149,7 @@ static mpk_status apply_attention_qkv(rewrite *w, ir_op_id id, const attention_p
     return MPK_OK;
 }
 
-/* attention_qkv rounds the table as rope_table does, but reads positions itself. */
+/* attention_qkv computes the table from positions itself and rounds it as rope_table does. */
 static bool can_be_one(const rewrite *w, const attention_parts *p)
 {
     return p->rope_table && rewrite_input(w, p->rope_table, 0) == p->positions;

@@ -1,4 +1,4 @@
-/* fuse_cache.c - attention of few tokens over keys in one piece, cut over these (see fuse_ops.c).
+/* fuse_cache.c - attention of few tokens over a contiguous cache, cut along its keys (see fuse_ops.c).
  *
  *   cache      q, k = rotate(rms_norm(parts of qkv)), v a part of qkv; sdpa(q, index_put(k_cache, k, index),
  *              index_put(v_cache, v, index), mask)            -> attention_fold(attention_cache(qkv, ...))
@@ -7,12 +7,12 @@
  *   views      a view of a view ... of x, that is x          -> x
  *
  * the first two with options->split_tokens, for at most so many tokens.  Norms and rotation may be absent.  The parts
- * stand in qkv one behind the other, as rule siblings leaves them.  Nothing else may touch the caches: the operator
- * stands where the attention stood, and reads them without saying so.
+ * lie in qkv one after the other, as rule siblings leaves them.  Nothing else may touch the caches: the new operator
+ * takes the place of the attention and reads the caches as part of its in-place write.
  */
 #include "pass/fuse.h"
 
-/* As many splits as are folded at once; positions of a block. */
+/* The most splits that one fold takes; the positions of a block. */
 enum { MOST_SPLITS = 32, UNIT = 64 };
 
 enum { SDPA_Q, SDPA_K, SDPA_V, SDPA_MASK };
@@ -24,14 +24,14 @@ typedef struct layout {
 
 static const layout plain = {{0, 1, 2, 3}};
 
-/* The shape that all of these have, in the order of a layout, and what was found. */
+/* The common shape of q, k and v, in the order of a layout, and the operands found. */
 typedef struct cache_parts {
     ir_tensor_id qkv, k_cache, v_cache, index, mask, cosine, sine, q_norm, k_norm;
     int64_t entries, heads, kv_heads, tokens, length, size;
     double eps; /* of the norms; negative: none yet */
 } cache_parts;
 
-/* Does t, with its axes as `from` says, hold the elements of `base` where `to` says? */
+/* Do t, with its axes ordered by `from`, and base, ordered by `to`, have the same storage, sizes and strides? */
 static bool is_same(const rewrite *w, ir_tensor_id t, layout from, ir_tensor_id base, layout to)
 {
     const ir_tensor *a = tensor_of(w, t), *b = tensor_of(w, base);
@@ -45,7 +45,8 @@ static bool is_same(const rewrite *w, ir_tensor_id t, layout from, ir_tensor_id 
     return true;
 }
 
-/* The operator of this kind that made t, and how its result and its first operand, which has the same shape, lie. */
+/* The operator of this kind that made t, seen through views; NULL if there is none.  *of: the layout of t, replaced by
+ * that of the operator's result. */
 static const ir_op *find_maker(const rewrite *w, ir_tensor_id t, const char *kind, layout *of)
 {
     static const layout exchanged = {{0, 2, 1, 3}};
@@ -57,7 +58,7 @@ static const ir_op *find_maker(const rewrite *w, ir_tensor_id t, const char *kin
     return op;
 }
 
-/* Is a table that rotates a tensor of this layout the same for all heads, and one row for each token? */
+/* Does a rotation table for a tensor of this layout have one row for each token, the same for all heads? */
 static bool is_table(const rewrite *w, ir_tensor_id table, layout of, const cache_parts *p)
 {
     const ir_tensor *t = tensor_of(w, table);
@@ -67,7 +68,7 @@ static bool is_table(const rewrite *w, ir_tensor_id table, layout of, const cach
     return dims[of.axis[1]] == 1 && dims[of.axis[2]] == p->tokens;
 }
 
-/* The same as [1 or B, T, R]. */
+/* Add a view of the table as [1 or B, T, R]. */
 static mpk_status add_table(rewrite *w, uint32_t key, const cache_parts *p, ir_tensor_id *table)
 {
     const ir_tensor *t = tensor_of(w, *table);
@@ -75,7 +76,7 @@ static mpk_status add_table(rewrite *w, uint32_t key, const cache_parts *p, ir_t
     return rewrite_reshape(w, key, *table, 3, shape, table);
 }
 
-/* Through rotation and norm, if they are there, to the part of qkv. */
+/* A head operand followed back through rotation and norm, where present, to its part of qkv. */
 typedef struct head_parts {
     const ir_op *rotate;
     layout rotated; /* of the rotation's operand */
@@ -120,7 +121,7 @@ static bool is_part(const rewrite *w, const head_parts *h, const cache_parts *p,
 
 /* ---- the caches ---- */
 
-/* The write in place behind which t is the whole of a cache: views of it and of the cache are all that there is. */
+/* The in-place write after which t is a whole cache; only views may lie between the write, the cache and t. */
 static const ir_op *find_write(const rewrite *w, ir_tensor_id t, ir_tensor_id *cache)
 {
     static const layout by_position = {{1, 2, 0, 3}};
@@ -134,7 +135,7 @@ static const ir_op *find_write(const rewrite *w, ir_tensor_id t, ir_tensor_id *c
     return put;
 }
 
-/* Does nothing touch the storage of a cache but its write and the attention? */
+/* Do only the write and the attention touch the storage of this cache? */
 static bool is_own(const rewrite *w, ir_tensor_id cache, const ir_op *put, const ir_op *sdpa)
 {
     for (size_t o = 0; o < w->g->ops.n; o++) {
@@ -196,7 +197,7 @@ static bool match_rotation(const rewrite *w, const head_parts *q, const head_par
            is_table(w, p->cosine, k->rotated, p) && is_table(w, p->sine, k->rotated, p);
 }
 
-/* The three parts of qkv, and what is done to them. */
+/* Match the three parts of qkv and the operators applied to them. */
 static bool match_heads(const rewrite *w, const ir_op *sdpa, const ir_op *k_put, const ir_op *v_put, cache_parts *p)
 {
     static const layout by_position = {{1, 2, 0, 3}};
@@ -215,7 +216,7 @@ static bool match_heads(const rewrite *w, const ir_op *sdpa, const ir_op *k_put,
            (q.eps < 0 || k.eps < 0 || q.eps == k.eps) && match_rotation(w, &q, &k, p);
 }
 
-/* As many splits as give every worker a KV head of one, none of less than a block. */
+/* Enough splits for each worker to have one KV head of one split, but no split shorter than a block. */
 static int64_t choose_splits(const rewrite *w, const cache_parts *p)
 {
     int64_t n = w->s->options->n_workers / (p->entries * p->kv_heads), blocks = (p->length + UNIT - 1) / UNIT;
@@ -309,7 +310,7 @@ mpk_status fuse_caches(rewrite *w)
 
 /* ---- rule views ---- */
 
-/* Is t its base itself, behind views that lead back to it? */
+/* Does a chain of views lead back to the base itself, so that t equals it? */
 static bool leads_back(const rewrite *w, ir_tensor_id t, ir_tensor_id base)
 {
     const ir_tensor *a = tensor_of(w, t), *b = tensor_of(w, base);

@@ -3,9 +3,9 @@
  * Input: a graph with any events.  Output: TG_FUSED: no two events have equal out-tasks (their in-tasks are united),
  * none have equal in-tasks (their out-tasks are united).
  *
- * Idea: one round finds the events of equal sets with a hash table of the sorted sets (sets of one task by an index)
- * and unites the other side; rounds alternate until neither finds any.  Cost: linear in the edges for each round; each
- * round but the last removes an event, and models need two or three.
+ * Idea: one round finds the events with equal sets on one side, with a hash table of the sorted sets (an index for sets
+ * of one task), and unites their sets on the other side.  Rounds alternate between the sides until neither finds any.
+ * Cost: linear in the edges for each round; every round but the last removes an event, and models need two or three.
  */
 #include <stdlib.h>
 
@@ -34,7 +34,7 @@ static bool sets_equal(const side *s, uint32_t a, uint32_t b)
            memcmp(s->items + s->first[a], s->items + s->first[b], set_size(s, a) * sizeof *s->items) == 0;
 }
 
-/* group[e]: number of the group of events whose sets on this side are equal, in order of their first event. */
+/* group[e]: the number of e's group, the events with equal sets on this side; groups are numbered by their first event. */
 static mpk_status find_groups(const fuser *f, const side *s, uint32_t *group, uint32_t *n_groups)
 {
     uint32_t *of_single, *table, *leader, mask = 15;
@@ -71,7 +71,7 @@ static int compare_ids(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Sort a set that was put together and drop repetitions; returns its size. */
+/* Sort a merged set and drop duplicates.  Returns its size. */
 static uint32_t tidy(tg_task_id *items, uint32_t n)
 {
     bool sorted = true;
@@ -87,7 +87,7 @@ static uint32_t tidy(tg_task_id *items, uint32_t n)
     return kept;
 }
 
-/* The sets of each group put together: all of them (unite), or those of its first event, which all share. */
+/* Merge the sets of each group: their union (unite), or the set of its first event, which all of them share. */
 static mpk_status merge_side(const fuser *f, side *s, const uint32_t *group, uint32_t n_groups, bool unite)
 {
     side merged;
@@ -105,7 +105,7 @@ static mpk_status merge_side(const fuser *f, side *s, const uint32_t *group, uin
     for (uint32_t e = 0; e < f->n; e++) {
         uint32_t *at = &next[group[e]], n = set_size(s, e);
         if (*at + n > merged.first[group[e] + 1])
-            continue; /* of a shared set: written already */
+            continue; /* the shared set has been written already */
         memcpy(merged.items + *at, s->items + s->first[e], n * sizeof *s->items);
         *at += n;
     }
@@ -168,8 +168,8 @@ static mpk_status write_sides(const fuser *f, tg_graph *g)
     return MPK_OK;
 }
 
-/* The start event alone has no in-tasks and the end event alone no out-tasks; groups are numbered by their first event:
- * so both keep their numbers. */
+/* Only the start event has no in-tasks and only the end event has no out-tasks, and groups are numbered by their first
+ * event, so both keep their numbers. */
 mpk_status pass_fuse_events(pass_state *s, tg_graph *g)
 {
     CHECK(s->cx, g->level == TG_RAW || g->level == TG_FUSED, MPK_EARG,

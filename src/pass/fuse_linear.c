@@ -4,11 +4,11 @@
  *   siblings   linear(x, a), linear(x, b), linear(x, c)      -> slices of linear(x, a, b, c)
  *   residual   linear(x, w) + r                              -> linear(x, w, residual = r)
  *   norm       linear(rms_norm(x, n), w)                     -> linear(x, w, norm = n)
- *              and so of an expert_linear; all that read the norm, or none
+ *              likewise for expert_linear; the norm is folded into all of its readers or into none
  *
- * A weight that is computed may not exist yet where a fused linear stands: rules that move a linear take constants
- * only.  What is written in place between an operator and the one that takes it in stops a rule.  Cost: linear in the
- * program for each match.
+ * A computed weight may not exist yet at the place of the fused linear, so rules that move a linear accept constant
+ * weights only.  A rule does not apply if an operand is written in place between an operator and the one that absorbs
+ * it.  Cost: linear in the program for each match.
  */
 #include "pass/fuse.h"
 
@@ -45,14 +45,14 @@ static bool is_plain(const rewrite *w, const linear_parts *p)
     return !p->glu.n && p->in[RESIDUAL] == IR_NONE;
 }
 
-/* The same rows, in the same form. */
+/* Do two linears read the same x, with the same norm and rows? */
 static bool same_x(const linear_parts *a, const linear_parts *b)
 {
     return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] && (a->in[NORM] == IR_NONE || a->eps == b->eps) &&
            str_equal(a->activations, b->activations);
 }
 
-/* Are the operands of an operator at `key` still what they were at its own? */
+/* Do the operands of an operator have the same values at `key` as at its own place? */
 static bool may_stand_at(const rewrite *w, const ir_op *op, uint32_t key)
 {
     uint32_t own = w->keys.at[op - w->g->ops.at];
@@ -64,7 +64,7 @@ static bool may_stand_at(const rewrite *w, const ir_op *op, uint32_t key)
 
 /* ---- rule glu ---- */
 
-/* act and the linear behind it of the factor `t` of a product. */
+/* If the factor t of a product is act(linear), return that linear and set *act. */
 static const ir_op *find_gate(const rewrite *w, ir_tensor_id t, const char **act)
 {
     const ir_op *gelu = rewrite_producer(w, t, "gelu"), *silu = rewrite_producer(w, t, "silu");
@@ -124,7 +124,7 @@ static mpk_status replace_by_slice(rewrite *w, uint32_t key, ir_tensor_id wide, 
     return MPK_OK;
 }
 
-/* The linears from id on that can share their columns with it; returns how many, those of `list`. */
+/* List the linears from `id` on that can become one linear with it.  Returns how many. */
 static uint32_t find_siblings(const rewrite *w, ir_op_id id, uint32_t n_ops, ir_op_id *list, linear_parts *wide)
 {
     enum { WINDOW = 32 };
@@ -202,14 +202,14 @@ static mpk_status apply_residual(rewrite *w, ir_op_id id)
 
 /* ---- rule norm ---- */
 
-/* Where a normalised row is computed again by every task, the default takes about as long as an event. */
+/* The longest row that every task normalises again by itself; computing the default takes about as long as an event. */
 static int64_t most_norm_elements(const rewrite *w)
 {
     enum { MOST_NORM_ELEMENTS = 16384 };
     return w->s->options->norm_elements ? w->s->options->norm_elements : MOST_NORM_ELEMENTS;
 }
 
-/* The input `norm` of an operator that can normalise its x and does not yet; 0: there is none. */
+/* The index of the absent input `norm` of an operator that can normalise its x; 0 if it has none or it is taken. */
 static uint32_t free_norm(const rewrite *w, const ir_op *op)
 {
     enum { EXPERT_NORM = 6 };
@@ -249,10 +249,10 @@ static mpk_status fold_norm(rewrite *w, ir_op_id id, const ir_op *norm)
     return MPK_OK;
 }
 
-/* A norm goes into all that read it, or into none: else it would be computed for the others all the same. */
+/* Fold a norm into all of its readers or into none: otherwise it would still have to be computed for the rest. */
 static mpk_status fold_norms(rewrite *w)
 {
-    uint32_t n = (uint32_t)w->g->ops.n, *n_fit; /* [tensors] operators that a norm can be folded into and is not yet */
+    uint32_t n = (uint32_t)w->g->ops.n, *n_fit; /* [tensors] readers into which this norm can be folded */
     const ir_op *norm;
     NEW(w->s->cx, w->s->scratch, n_fit, w->g->tensors.n);
     for (ir_op_id o = 0; o < n; o++)
@@ -270,7 +270,7 @@ static mpk_status fold_norms(rewrite *w)
 
 /* ---- all of them ---- */
 
-/* Rules that make linears: each over the operators of the source, then over those that the rule before it made. */
+/* Apply the rules that make linears, each to the operators of the source and then to those made by the rule before. */
 mpk_status fuse_linears(rewrite *w)
 {
     pass_fusion level = w->s->options->fusion;

@@ -17,7 +17,7 @@ typedef struct tail {
     uint32_t key; /* where the logits are made */
 } tail;
 
-/* The product behind the logits, or NULL; a cast to f32 between counts as no rounding. */
+/* The product that makes the logits, or NULL.  A cast to f32 in between does not count as a rounding. */
 static const ir_op *find_product(const rewrite *w, ir_tensor_id logits)
 {
     const ir_op *cast = rewrite_producer(w, logits, "cast");

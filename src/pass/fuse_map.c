@@ -1,12 +1,12 @@
 /* fuse_map.c - chains and small trees of element-wise operators become one map.
  *
- * Input and output: a tensor program.  An operator is taken into the map of its reader if nothing else reads its result
- * and both results have one shape; what it computes is rounded to its dtype within the expression, so the bits are
- * those of the single operators.  Not taken: what reads storage that some operator writes in place, for the reader may
- * stand behind the write.
+ * Input and output: a tensor program.  An operator is merged into the map of its reader if nothing else reads its result
+ * and both results have the same shape.  Within the expression its value is rounded to its dtype, so the result has the
+ * bits of the single operators.  An operator that reads storage written in place by any operator is not merged, because
+ * its reader may come after that write.
  *
- * Idea: from the last operator to the first, each that is not yet taken gathers its producers, and theirs, within the
- * limits of an expression.  Then the text is written, producers first: "t0 = bf16(x0 + x1); t0 * x2".
+ * Idea: walk from the last operator to the first; each operator that is not yet merged gathers its producers, and
+ * theirs, within the limits of an expression.  Then the text is written, producers first: "t0 = bf16(x0 + x1); t0 * x2".
  * Cost: linear in the program.
  */
 #include "op/map_program.h"
@@ -22,11 +22,11 @@ typedef struct map_fuser {
     bool *is_taken;   /* [ops] part of the map of its reader */
 } map_fuser;
 
-/* What one map will be made of. */
+/* The operators of one future map. */
 typedef struct map_group {
     ir_op_id members[FUSE_MEMBERS]; /* the first is the one whose result stays */
     uint32_t n, n_steps, n_temps;
-    uint32_t n_in; /* operands that come from outside, each as often as it is read */
+    uint32_t n_in; /* operands from outside the group, counted once per read */
 } map_group;
 
 static const char gelu[] = "0.5 * x0 * (1 + erf(x0 * 0.70710678118654752))";
@@ -55,7 +55,7 @@ static bool is_plain(ir_dtype dtype)
     return ir_dtype_table[dtype].block_elements == 1;
 }
 
-/* Steps of the expression of an operator; 0: it cannot be part of a map. */
+/* The number of steps in an operator's expression; 0 if it cannot be part of a map. */
 static uint32_t count_steps(const map_fuser *f, const ir_op *op)
 {
     map_program program;
@@ -159,7 +159,7 @@ static const ir_op *find_member(const map_fuser *f, const ir_op *reader, ir_tens
     return op;
 }
 
-/* Take the producers of the members, and theirs, as far as the limits allow. */
+/* Gather the producers of the members, and theirs, as far as the limits allow. */
 static void gather(map_fuser *f, ir_op_id first, map_group *group)
 {
     const ir_graph *g = f->w->g;
@@ -234,7 +234,7 @@ static void write_part(map_writer *to, const ir_op *op, str part, uint32_t first
     }
 }
 
-/* Statements of an operator; its result goes to a temporary, that of the last one is the value of the map. */
+/* Write the statements of an operator.  Its result goes to a temporary; that of the last operator is the map's value. */
 static void write_member(map_writer *to, const ir_op *op, bool is_last)
 {
     str expression = expression_of(op);
@@ -242,7 +242,7 @@ static void write_member(map_writer *to, const ir_op *op, bool is_last)
     while (result > 0 && expression.at[result - 1] != ';')
         result--;
     for (uint32_t i = 0, number; i < op->n_in; i++)
-        find_operand(to, op->in[i], &number); /* also what is not mentioned: it counts for the shape */
+        find_operand(to, op->in[i], &number); /* also operands that the expression does not mention: they determine the shape */
     uint32_t first = to->n_temps;
     to->n_temps += count_temps(op);
     write_part(to, op, (str){expression.at, result}, first);
@@ -268,7 +268,7 @@ static bool fits(const map_writer *to)
            map_compile(NULL, (str){to->out.at, to->out.n}, to->n_in, dtypes, &program) == MPK_OK;
 }
 
-/* Members by rising number, so each stands behind what it reads. */
+/* Sort members by number, so that each comes after its producers. */
 static void sort_members(map_group *group)
 {
     for (uint32_t i = 1; i < group->n; i++)

@@ -1,15 +1,15 @@
-/* fuse_ops.c - fewer, larger operators: each rule is a pattern, its conditions and what takes its place.
+/* fuse_ops.c - fewer, larger operators: each rule is a pattern, its conditions and its replacement.
  *
- * Input and output: a tensor program.  A fused operator gives the bits of those it replaces: so rules that would skip a
- * rounding apply to f32 alone, unless options->relaxed allows it; then results are computed in f32 and rounded once.
- * (The sums of a split attention run in another order than those of a whole one.)
+ * Input and output: a tensor program.  A fused operator gives the same bits as the operators it replaces.  Therefore
+ * rules that would skip a rounding apply to f32 only, unless options->relaxed is set; with it, fused results are
+ * computed in f32 and rounded once.  (The exception is split attention, whose sums run in a different order.)
  *
  *   fuse_linear.c      glu (full), siblings (full, paper), residual (full, paper), norm (full, few elements)
  *   fuse_cache.c       cache, split (full, with options->split_tokens), views
  *   fuse_attention.c   attention (paper); split and fold (full, with options->splits, few tokens), else rope_kv (full)
  *   fuse_logits.c      logits (full, with options->logits)
  *
- * Rules that follow views run on the program as it is after the rules before them, whose slices they look through.
+ * Rules that follow views run on the program that the rules before them left, and look through its slices.
  */
 #include "pass/fuse.h"
 

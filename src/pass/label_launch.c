@@ -2,15 +2,14 @@
  *
  * Input: TG_FUSED.  Output: the same with `launch` set, the same for all tasks of an operator.
  *
- * Policy PAPER: an operator is JIT if its time depends on data, or if it stands downstream of a JIT operator with no
- * global barrier between: one of its tasks waits for some tasks of the JIT operator, directly or through others, but
- * not for all of them, so that the imbalance is not over when it begins.  Policy AUTO: the same, but an operator whose
- * time depends on data counts only if it has more tasks than there are workers, and if some of them may take longer
- * than others: otherwise there is nothing to balance, and AOT saves the hop over the scheduler.  Policies AOT and JIT:
- * all.
+ * Policy PAPER: an operator is JIT if its time depends on data, or if it is downstream of a JIT operator without a global
+ * barrier in between: one of its tasks waits, directly or through others, for some tasks of the JIT operator but not for
+ * all of them, so the imbalance still exists when the task starts.  Policy AUTO: the same, but an operator whose time
+ * depends on data counts only if it has more tasks than there are workers and its tasks may differ in length; otherwise
+ * there is nothing to balance, and AOT saves the trip through the scheduler.  Policies AOT and JIT: every operator.
  *
- * An event launches JIT tasks or AOT tasks, never both: an operator that shares an event with a JIT operator is JIT
- * too. Cost: operators x JIT operators, a few rounds.
+ * An event launches either JIT tasks or AOT tasks: an operator that shares an event with a JIT operator becomes JIT as
+ * well.  Cost: operators x JIT operators, in a few rounds.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
@@ -94,7 +93,7 @@ static mpk_status start(labeller *l)
     return MPK_OK;
 }
 
-/* Spread until nothing changes: an operator later in the program can share an event with an earlier one. */
+/* Propagate to a fixed point: a later operator can share an event with an earlier one. */
 static void spread(labeller *l)
 {
     for (bool changed = true; changed;) {

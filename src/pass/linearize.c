@@ -1,16 +1,16 @@
-/* linearize.c - the tasks that an event launches become one range of numbers (paper §4.1, Algorithm 1).
+/* linearize.c - give the tasks that an event launches consecutive numbers (paper §4.1, Algorithm 1).
  *
  * Input: TG_NORMAL.  Output: TG_LINEAR in the result arena: tasks and events renumbered, out-tasks as ranges.
  *
- * Algorithm 1 walks events breadth first and appends the tasks that depend on each; it scans all tasks for every event.
- * Here the tasks of an event are at hand, and a counter for each event tells when all that trigger it are placed:
- * linear time.
+ * Algorithm 1 walks the events breadth first and appends the tasks that depend on each; for every event it scans all
+ * tasks.  Here each event lists its tasks, and a counter per event tells when all tasks that trigger it are placed, so
+ * the walk takes linear time.
  *
- * The walk is the order of a graph that is as deep everywhere.  Where a branch of many small operators meets one of few
- * large ones (the rotation's tables beside the first product of PyTorch's decode steps), the walk would put each small
- * one behind the large one that it happens to be level with, on the same workers.  So events go by their distance from
- * the end, longest first; of those at one distance the operator with fewer tasks, then the walk decides.  An event
- * is further from the end than what follows it, so numbers are a topological order.
+ * Breadth first is a good order where all branches are equally deep.  Where a branch of many small operators runs beside
+ * one of few large operators (the rotation tables beside the first product of PyTorch's decode steps), it would queue
+ * each small operator after the large one at the same depth, on the same workers.  So events are ordered by their
+ * distance from the end, longest first; ties go to the operator with fewer tasks, then to the breadth-first order.  An
+ * event is farther from the end than its successors, so the numbers are a topological order.
  */
 #include <stdlib.h>
 

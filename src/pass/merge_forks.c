@@ -1,15 +1,15 @@
-/* merge_forks.c - one event in place of several that overlap, where keeping them apart costs more than it wins.
+/* merge_forks.c - merge overlapping events where keeping them apart costs more than it gains.
  *
- * Input: TG_FUSED.  Output: TG_FUSED.  Tiles of a producer and of its consumer that do not line up leave events that
- * share some in-tasks: each of those tasks is a fork, for which normalisation (§4.1) would add an empty task for each
- * event.  The paper reports no forks in its graphs (§6.6); here they come from tiles such as those of q, k and v, of
- * which a head needs three.
+ * Input: TG_FUSED.  Output: TG_FUSED.  Where the tiles of a producer and of its consumer do not line up, events share
+ * some of their in-tasks.  Each such task is a fork, for which normalisation (§4.1) would add one empty task per event.
+ * The paper reports no forks in its graphs (§6.6); here they come from tiles such as those of q, k and v: a head needs
+ * one of each.
  *
  * Rule: events that share an in-task and wait for the same set of operators become one, with all their in- and
- * out-tasks, if these producers run in one round (no more of them than workers: they end together anyhow), or if empty
- * tasks would outnumber the consumers.  Consumers are of later operators than all producers, so no cycle can arise;
- * consumers that wait for other operators as well are left alone, so that parallel branches stay parallel.  Cost:
- * linear.
+ * out-tasks, if the producers run in one round (there are no more of them than workers, so they end at about the same
+ * time), or if the empty tasks would outnumber the consumers.  All consumers belong to later operators than all
+ * producers, so no cycle can arise.  Consumers that also wait for other operators are left alone, so that parallel
+ * branches stay parallel.  Cost: linear.
  */
 #include "pass/pass.h"
 
@@ -19,8 +19,8 @@ typedef struct merger {
     tg_links links;
     uint32_t *parent;       /* [n_events] union of events: parent[e] <= e */
     uint64_t *op_set;       /* [n_events] a hash of the set of operators of the in-tasks */
-    uint32_t *forks;        /* [n_events] of a root: triggers that are too many */
-    uint32_t *n_in, *n_out; /* [n_events] of a root: tasks, those shared counted once */
+    uint32_t *forks;        /* [n_events] of a root: the triggers beyond one per task */
+    uint32_t *n_in, *n_out; /* [n_events] of a root: its tasks, shared ones counted once */
     ir_op_id *last_in, *first_out;
 } merger;
 
@@ -31,8 +31,8 @@ static uint32_t find_root(const merger *m, uint32_t e)
     return e;
 }
 
-/* Equal for equal sets: operators of sorted task lists come in the same order; repetitions of neighbours are skipped.
- */
+/* A hash of the set of operators.  Task lists are sorted, so equal sets come in the same order; adjacent repetitions are
+ * skipped. */
 static uint64_t hash_ops(const tg_graph *g, const tg_event *e)
 {
     uint64_t hash = 0;
@@ -56,7 +56,7 @@ static void unite(merger *m, uint32_t a, uint32_t b)
         m->parent[a] = b;
 }
 
-/* Unite the events of a task that wait for the same operators; the end event is none of them. */
+/* Unite the events of a task that wait for the same operators, except the end event. */
 static void unite_triggers(merger *m, tg_task_id t)
 {
     uint32_t first = m->links.first_triggers[t], end = m->links.first_triggers[t + 1];
@@ -111,8 +111,8 @@ static bool pays(const merger *m, uint32_t root)
            (m->n_in[root] <= m->s->options->n_workers || m->forks[root] > m->n_out[root]);
 }
 
-/* Give the events of a union that pays the sum of their lists; pass_fuse_events sorts them out: equal out-tasks unite
- * in-tasks.  So it is enough that every event of the union gets all out-tasks. */
+/* Give every event of a union that pays all out-tasks of the union.  pass_fuse_events then merges these events, whose
+ * out-tasks are equal, and unites their in-tasks. */
 static mpk_status widen(merger *m)
 {
     tg_graph *g = m->g;

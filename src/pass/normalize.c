@@ -1,12 +1,12 @@
 /* normalize.c - one dependent and one triggering event for each task (paper §4.1, normalisation).
  *
- * Input: TG_FUSED with launch labels.  Output: TG_NORMAL; empty tasks stand behind the others.
+ * Input: TG_FUSED with launch labels.  Output: TG_NORMAL; empty tasks come after all others.
  *
- * Both rewrites of the paper: a task that triggers e1 ... ek triggers e' instead, and k empty tasks that depend on e'
- * trigger e1 ... ek; a task that depends on e1 ... ek depends on e', and k empty tasks carry them there.  One thing
- * better: where one of e1 ... ek belongs to this task alone (no other triggers it; no other depends on it), it is e'
- * itself, and k - 1 empty tasks do: so the paper's workflow figure gets D1 and D2.  No event plays both parts, for then
- * its waiters would wait for more than before.
+ * Both rewrites of the paper: a task that triggers e1 ... ek triggers a new event e' instead, and k empty tasks that
+ * depend on e' trigger e1 ... ek; a task that depends on e1 ... ek depends on e', and k empty tasks trigger e'.  One
+ * improvement: if one of e1 ... ek belongs to this task alone (no other task triggers it, or none depends on it), it
+ * serves as e', and k - 1 empty tasks suffice; this gives D1 and D2 of the paper's workflow figure.  No event serves as
+ * e' in both rewrites, because its waiters would then wait for more than before.
  *
  * An empty task has the label of the tasks that depend on the same event as it.  Cost: linear.
  */
@@ -17,7 +17,7 @@ typedef struct normalizer {
     tg_graph *g;
     tg_links links;
     VEC(tg_task) empties;
-    bool *fans_out; /* [n_events before] plays the part of e' for the task that triggers it */
+    bool *fans_out; /* [n_events before] serves as e' of the task that triggers it */
     uint32_t n_events;
 } normalizer;
 

@@ -1,7 +1,7 @@
 /* opt.c - passes on text: what `mpk opt` runs and what the goldens test (see pass.h).
  *
  * Input: the text form of a tensor program or of a task graph, and names of passes.  Output: the result as text.  A
- * task graph is proven before a pass sees it, so that a pass never meets what no pass would make.
+ * task graph is proved before any pass runs on it, so a pass only sees graphs that keep the promises of their level.
  * A name may be followed by settings of pass_options for this pass alone: fuse_ops:splits=16:split_tokens=8:relaxed=1.
  */
 #include "pass/pass.h"
@@ -22,7 +22,7 @@ const pass_entry pass_table[] = {
 };
 /* clang-format on */
 
-/* What stands between passes: one of the two, or the text that the last pass printed. */
+/* The current subject: a program or a graph, or the text that the last pass printed. */
 typedef struct subject {
     ir_graph *ir;
     tg_graph *tg;
@@ -87,7 +87,7 @@ static mpk_status run_on_graph(pass_state *s, const pass_entry *pass, subject *o
     if (strcmp(pass->name, "depend") == 0)
         return depend(s, on->tg);
     if (strcmp(pass->name, "verify") == 0)
-        return MPK_OK; /* done before and after every pass */
+        return MPK_OK; /* every pass is preceded and followed by the proof anyway */
     CHECK(s->cx, on->tg->level == TG_LINEAR, MPK_EARG, "%s works on a linear task graph, this one is %s", pass->name,
           tg_level_names[on->tg->level]);
     on->printed = true;

@@ -10,16 +10,16 @@
 
 /* Which operators the tensor program is made of. */
 typedef enum pass_fusion {
-    PASS_FUSE_FULL, /* as few as our bodies can do: norm and residual inside linear, q/k/v and gate/up as one, rope with
+    PASS_FUSE_FULL, /* the fewest that our bodies support: norm and residual inside linear, q/k/v and gate/up as one, rope with
                        the KV write */
     PASS_FUSE_PAPER, /* the paper's own: 8 a layer + 5 */
-    PASS_FUSE_NONE,  /* as the model's forward pass is written */
+    PASS_FUSE_NONE,  /* the operators of the model's forward pass, unfused */
 } pass_fusion;
 
 /* How tasks reach workers (paper §5.2). */
 typedef enum pass_launch {
-    PASS_LAUNCH_AUTO,  /* as PAPER, but AOT where there is nothing to balance; see label_launch.c */
-    PASS_LAUNCH_PAPER, /* JIT from operators whose time depends on data until a global barrier */
+    PASS_LAUNCH_AUTO,  /* like PAPER, but AOT where there is nothing to balance; see label_launch.c */
+    PASS_LAUNCH_PAPER, /* JIT from each operator whose time depends on data up to the next global barrier */
     PASS_LAUNCH_AOT,
     PASS_LAUNCH_JIT,
 } pass_launch;
@@ -41,27 +41,27 @@ typedef struct pass_options {
     uint32_t tasks_per_worker; /* upper bound of tasks of an operator, in multiples of workers; 0: chosen */
     const pass_degree *degrees;
     uint32_t n_degrees;
-    /* What the bodies of a target are good at; all zero: fused programs give the bits of plain ones. */
+    /* Set by the target for its bodies.  All zero: fused programs give the bits of unfused ones. */
     uint32_t splits;        /* parts that the context of a step is cut into (attention_split); 0: attention is whole */
     uint32_t split_tokens;  /* in graphs of at most so many tokens */
-    uint32_t own_units;     /* each token's by itself, into parts of so many units if there are splits enough, so that
-                               its bits do not depend on the other tokens of the step; 0: the step's as one */
-    uint32_t norm_elements; /* a norm of at most so many elements is computed by every task that reads it; 0: 16384 */
+    uint32_t own_units;     /* 0: cut the contexts of a step together; n: cut each token's context alone, in parts of
+                               n units if `splits` suffices, so that its bits do not depend on the other tokens */
+    uint32_t norm_elements; /* every task that reads a norm of at most so many elements computes it itself; 0: 16384 */
     bool relaxed;           /* rules may skip the rounding of bf16 and f16 results between what they fuse */
-    bool whole_tiles;       /* cut operators at whole tiles (op_axis.tile) and into a task for each worker */
+    bool whole_tiles;       /* cut operators between whole tiles (op_axis.tile), into one task per worker */
     bool narrow;            /* weights in block formats are multiplied by activations in 8-bit blocks */
-    bool logits;            /* rows, norm, vocabulary product and the search for the largest are one operator */
-    /* Scratch of the target's body for a box of an operator, in addition to none of ref's: the larger of both counts.
+    bool logits;            /* fuse rows, norm, vocabulary product and the search for the largest logit */
+    /* Scratch bytes of the target's body for a box of an operator.  A task gets the larger of this and of ref's scratch.
      * NULL: ref alone. */
     size_t (*scratch_bytes)(const void *target, const ir_graph *g, const ir_op *op, const ir_box *box);
     const void *target;
 } pass_options;
 
-/* What every pass of a compile shares. */
+/* State shared by all passes of a compile. */
 typedef struct pass_state {
     mpk_context *cx;
-    arena *result;  /* what the program keeps */
-    arena *scratch; /* what ends with the graph that is being compiled */
+    arena *result;  /* kept with the program */
+    arena *scratch; /* freed when the graph is compiled */
     const pass_options *options;
 } pass_state;
 
@@ -107,7 +107,7 @@ PASS_ON_PROGRAM(PASS_DECLARE)
 PASS_ON_GRAPH(PASS_DECLARE)
 #undef PASS_DECLARE
 
-/* The two that lead from one to the other: to TG_TASKS, and to TG_RAW (§4.1). */
+/* From the program to the tGraph: decompose to TG_TASKS, depend to TG_RAW (§4.1). */
 mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out);
 mpk_status pass_depend(pass_state *s, tg_graph *g, uint64_t *pairs);
 
@@ -123,7 +123,7 @@ mpk_status pass_plan_pages(pass_state *s, const tg_program *p, tg_compiled *c);
 typedef struct pass_entry {
     const char *name;
     const char *summary;
-    /* What it runs on; both NULL: opt.c knows how. */
+    /* The pass itself, on a program or on a graph.  Both NULL: opt.c handles it. */
     mpk_status (*on_program)(pass_state *s, ir_graph **g);
     mpk_status (*on_graph)(pass_state *s, tg_graph *g);
 } pass_entry;

@@ -2,10 +2,10 @@
  *
  * Input: a program whose graphs are linear.  Output: places, weights, area_bytes.
  *
- * Weights, state, step inputs and outputs are found by name in all graphs: an entry is as large as its largest tensor.
- * A temporary takes the lowest offset at which everything that it would overwrite is dead by proof: every task that
- * touches the old tensor ends, by events, before any task that writes the new one begins.  So reuse adds no hazard and
- * no event, under any timing.  Cost: temporaries x those still in place, times the tasks where no barrier lies between.
+ * Weights, state, step inputs and outputs are matched by name across graphs; an entry is as large as its largest tensor.
+ * A temporary takes the lowest offset at which everything it would overwrite is provably dead: events order every task
+ * that touches the old tensor before every task that writes the new one.  So reuse adds neither hazards nor events,
+ * whatever the timing.  Cost: temporaries x temporaries still in place, times their tasks where no barrier lies between.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
@@ -34,7 +34,7 @@ static uint64_t align(uint64_t bytes)
 
 /* ---- shared areas ---- */
 
-/* The name under which graphs share the storage of a root: its own, or that of the graph's output it holds; empty for
+/* The name under which graphs share the storage of a root: its own, or that of the graph output stored in it; empty for
  * a temporary. */
 static void fill_shared_names(const ir_graph *ir, str *names)
 {
@@ -90,7 +90,7 @@ static mpk_status add_weight(planner *p, entry *e, uint32_t capacity)
     return MPK_OK;
 }
 
-/* Offsets in the order in which the entries were met. */
+/* Assign offsets in the order in which the entries were found. */
 static mpk_status place_entries(planner *p)
 {
     uint32_t n_weights = 0;
@@ -120,11 +120,11 @@ typedef struct temps {
     pass_state *s;
     const ir_graph *ir;
     tg_alive alive;
-    VEC(temporary) placed; /* tensors that still hold bytes which no later tensor covers whole */
+    VEC(temporary) placed; /* tensors not yet covered wholly by later ones */
     uint64_t bytes;
 } temps;
 
-/* Place a temporary: at 0 or behind one that is in place, wherever it fits first. */
+/* Place a temporary at the lowest offset that fits: at 0 or right after a placed one. */
 static mpk_status place_temporary(temps *t, ir_tensor_id root, tg_place *place)
 {
     const ir_tensor *tensor = &t->ir->tensors.at[root];

@@ -1,7 +1,7 @@
 /* plan_pages.c - how many scratch pages a task holds while it runs (paper §5.3).
  *
- * Input: a compiled graph.  Output: pages for each operator: the most that any of its tasks needs, for the reference
- * code or the target's body, whichever needs more.  Cost: tasks.
+ * Input: a compiled graph.  Output: for each operator, the most pages that any of its tasks needs: for the reference
+ * code or for the target's body, whichever needs more.  Cost: linear in the tasks.
  */
 #include "ir/op.h"
 #include "pass/pass.h"

@@ -1,15 +1,15 @@
-/* postpone.c - tasks that nothing waits for, and for whose sake many others would fork, wait for the end.
+/* postpone.c - move tasks that nothing waits for to the end of the step, where they would make many others fork.
  *
- * Input: TG_FUSED.  Output: TG_FUSED.  A state that a step reads all along and then changes in a small task (the
- * counter of a static cache in PyTorch's decode steps) makes each of its readers trigger two events: that of the work
- * that goes on, and that of the change.  Normalisation would add two empty tasks for each reader, between it and the
- * work that goes on.  But nothing in the step needs the change, so it may come last.
+ * Input: TG_FUSED.  Output: TG_FUSED.  Some state is read throughout a step and then updated by one small task, such as
+ * the counter of a static cache in PyTorch's decode steps.  Each of its readers then triggers two events: one for the
+ * work that follows it, one for the update.  Normalisation would add two empty tasks for each reader, in the path of the
+ * work that follows.  But nothing in the step needs the update, so it may run last.
  *
- * Rule: of the tasks that trigger the end alone, take the one that follows most tasks.  The tasks of an event that has
- * more forks among its in-tasks than out-tasks, all of which trigger the end alone, wait for that task's event instead,
- * which gets those of their in-tasks that it does not follow already.  Nobody waits for the out-tasks of either event
- * but the end, so no cycle can arise between tasks; between whole operators one can.  Cost: linear in the edges, and
- * exact reachability.
+ * Rule: among the tasks that trigger only the end event, the target is the one that follows the most tasks.  Consider an
+ * event all of whose out-tasks trigger only the end, and which has more forks among its in-tasks than it has out-tasks.
+ * Its out-tasks wait for the target's event instead, to which its in-tasks are added unless the target follows them
+ * already.  Only the end waits for the out-tasks of either event, so no cycle between tasks can arise; a cycle between
+ * whole operators can.  Cost: linear in the edges, plus exact reachability.
  */
 #include "pass/pass.h"
 
@@ -43,7 +43,7 @@ static bool all_are_last(const postponer *p, tg_event_id e)
     return event->n_out > 0;
 }
 
-/* The event that everything may wait for.  False: there is none. */
+/* Find the target event.  False if there is none. */
 static bool find_target(postponer *p)
 {
     uint32_t most = 0;
@@ -75,7 +75,7 @@ static bool pays(const postponer *p, tg_event_id e)
     return forks > event->n_out;
 }
 
-/* The tasks of an event become the target's: of the in-tasks those that do not come before it anyhow. */
+/* Move the tasks of an event to the target; in-tasks that already come before it are dropped. */
 static void take(postponer *p, tg_event_id e)
 {
     const tg_event *event = &p->g->events[e];
@@ -87,7 +87,7 @@ static void take(postponer *p, tg_event_id e)
         p->runs[tg_out_task(p->g, event, i)] = true;
 }
 
-/* Append the tasks of a set to a list of the graph's; how many they are. */
+/* Append the tasks of a set to one of the graph's lists.  Returns how many. */
 static uint32_t append(const bool *set, uint32_t n_tasks, tg_task_id *list, uint32_t *n)
 {
     uint32_t first = *n;
@@ -97,7 +97,7 @@ static uint32_t append(const bool *set, uint32_t n_tasks, tg_task_id *list, uint
     return *n - first;
 }
 
-/* The target's lists behind all others; events whose tasks have moved go. */
+/* Rebuild the lists: the target's come last, and events whose tasks have moved are removed. */
 static mpk_status rebuild(postponer *p)
 {
     tg_graph *g = p->g;
@@ -138,7 +138,7 @@ static mpk_status start(postponer *p)
     return MPK_OK;
 }
 
-/* Events whose tasks might move; none, in most graphs. */
+/* Mark the events whose tasks might move; most graphs have none. */
 static bool mark_candidates(postponer *p)
 {
     bool any = false;

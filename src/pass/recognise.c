@@ -1,6 +1,6 @@
-/* recognise.c - small operators that together are one that mpk does whole (for graphs that come from elsewhere).
+/* recognise.c - replace groups of small operators by the one operator they compute (for graphs made elsewhere).
  *
- * Input and output: a tensor program.  Each rule is a pattern, its conditions and what takes its place:
+ * Input and output: a tensor program.  Each rule is a pattern, its conditions and its replacement:
  *
  *   norm     x * rsqrt(mean(x^2 over the last axis) + eps)   -> rms_norm(x)
  *   weight   rms_norm(x) * w                                 -> rms_norm(x, w); casts to and from f32 around it go too
@@ -13,8 +13,8 @@
  *   same     0 + x of integers                               -> x, unless x is overwritten before the last reader
  *   result   copy of the whole of a, dense, to an output     -> a is the output
  *
- * and those of recognise_attention.c.  rms_norm and logsumexp add in another order and round less often, which is all
- * that changes. Cost: linear in the program.
+ * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order and round less often; all other
+ * rules keep the bits.  Cost: linear in the program.
  */
 #include "pass/fuse.h"
 
@@ -84,7 +84,7 @@ static mpk_status apply_row_norm(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
-/* What a cast to f32 reads, or the tensor itself. */
+/* The operand of the cast to f32 that makes t, or t itself. */
 static ir_tensor_id before_cast(const rewrite *w, ir_tensor_id t, ir_dtype dtype)
 {
     const ir_op *cast = rewrite_producer(w, t, "cast");
@@ -152,8 +152,8 @@ static bool same_axes(const ir_op *a, const ir_op *b)
     return one->ints.n == two->ints.n && memcmp(one->ints.at, two->ints.at, one->ints.n * sizeof(int64_t)) == 0;
 }
 
-/* base = the finite part of the largest of x, which keeps its axes; the largest are of the axes that `sum` adds.  x is
- * still what it was when its largest were found. */
+/* Is `base` the finite part of the maximum of x over the axes that `sum` adds, with these axes kept?  x must not have been
+ * written since the maximum was taken. */
 static bool is_base_of(const rewrite *w, ir_tensor_id base, ir_tensor_id x, const ir_op *sum, ir_op_id end)
 {
     ir_tensor_id largest;
@@ -215,7 +215,7 @@ static mpk_status apply_log(rewrite *w, ir_op_id id)
 
 /* ---- rules flat and back ---- */
 
-/* The tensor [T, D] of which t is another shape; IR_NONE if it is not one. */
+/* The tensor [T, D] that t reshapes; IR_NONE if t is no such reshape. */
 static ir_tensor_id flat_of(const rewrite *w, ir_tensor_id t)
 {
     const ir_op *reshape = rewrite_producer(w, t, "reshape");
@@ -231,7 +231,7 @@ static bool works_on_rows(const ir_op *op)
                               strcmp(op->def->name, "layer_norm") == 0);
 }
 
-/* Can an operand stay as it is, because it is the same for each row?  Or is it dense, so that its shape is free? */
+/* Can an operand stay as it is, because it is the same for every row or dense, so that it can be reshaped? */
 static bool is_of_columns(const ir_tensor *t)
 {
     return t->rank <= 1;
@@ -241,7 +241,7 @@ static bool is_whole(const ir_tensor *t, const ir_tensor *y)
     return t->rank == y->rank && memcmp(t->dims, y->dims, y->rank * sizeof *y->dims) == 0;
 }
 
-/* Every operand is seen as rows, or is the same for each row, and one of them is a [T, D] under another shape. */
+/* Is every operand a set of rows or the same for each row, and is at least one of them a reshaped [T, D]? */
 static bool can_be_flat(const rewrite *w, const ir_op *op)
 {
     const ir_tensor *y = tensor_of(w, op->out[0]);
@@ -300,7 +300,7 @@ static mpk_status apply_back(rewrite *w, ir_op_id id)
 
 /* ---- rule same ---- */
 
-/* The key behind the last operator that reads the storage of a tensor. */
+/* The key after the last operator that reads the storage of a tensor. */
 static uint32_t end_of_reading(const rewrite *w, ir_tensor_id t)
 {
     uint32_t end = 0;
@@ -336,7 +336,7 @@ static mpk_status apply_same(rewrite *w, ir_op_id id)
 
 /* ---- rule result ---- */
 
-/* The tensor that owns the storage of which t is all, in its order; IR_NONE if it is not all, or not a temporary's. */
+/* The temporary whose whole storage t views in order; IR_NONE if t views a part of it or it is not a temporary. */
 static ir_tensor_id whole_of(const rewrite *w, ir_tensor_id t)
 {
     ir_tensor_id base = rewrite_before_views(w, t);
@@ -363,7 +363,7 @@ static bool is_overwritten(const rewrite *w, ir_tensor_id t)
     return false;
 }
 
-/* The copy's name goes to the tensor itself, whose shape may differ: a caller's memory has bytes alone. */
+/* The tensor takes the name of its copy.  Its shape may differ from the copy's: the caller's memory is plain bytes. */
 static mpk_status apply_result(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -376,7 +376,7 @@ static mpk_status apply_result(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
-/* A round is a walk over the operators as the rounds before have left them. */
+/* Each round walks over the operators that the rounds before it left. */
 mpk_status pass_recognise(pass_state *s, ir_graph **g)
 {
     static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {{apply_row_norm, apply_log},

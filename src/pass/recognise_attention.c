@@ -1,10 +1,10 @@
-/* recognise_attention.c - rules that find rotation and grouped heads in small operators (see recognise.c).
+/* recognise_attention.c - rules that find rotation and grouped heads among small operators (see recognise.c).
  *
  *   rotate     x * cos + concat(-x2, x1) * sin, x1 and x2 the halves of rows of x   -> rotate(x, cos, sin)
  *   partly     concat(rotate(first entries of x), the others)                       -> rotate(x, cos, sin)
  *   heads      sdpa(q, k, v) of heads repeated by expand                            -> sdpa of the heads themselves
  *
- * All give the bits of the operators that they replace.
+ * All of them keep the bits.
  */
 #include "pass/fuse.h"
 
@@ -117,7 +117,7 @@ static mpk_status apply_partly(rewrite *w, ir_op_id id)
 
 /* ---- rule heads ---- */
 
-/* The [B, G, 1, L, K] of which t [B, G n, L, K] repeats each head n times; IR_NONE: it does not. */
+/* The tensor [B, G, 1, L, K] whose heads t [B, G n, L, K] repeats n times each; IR_NONE if there is none. */
 static ir_tensor_id find_repeated(const rewrite *w, ir_tensor_id t)
 {
     const ir_op *reshape = rewrite_producer(w, t, "reshape");

@@ -143,7 +143,7 @@ bool rewrite_is_written(const rewrite *w, ir_tensor_id t, uint32_t first, uint32
     return false;
 }
 
-/* Take back what an operator reads once nothing reads its results. */
+/* Release the operands of an operator once nothing reads its results. */
 static void release(rewrite *w, ir_tensor_id t)
 {
     ir_op_id producer = w->g->tensors.at[t].producer;
@@ -214,7 +214,7 @@ static void find_live(const rewrite *w, const keyed *ops, bool *live, bool *read
     }
 }
 
-/* Add a tensor that no operator makes, when first met: so each stands before the operators that read it. */
+/* Copy a tensor that no operator makes when it is first used, so that it precedes every operator that reads it. */
 static mpk_status copy_tensor(rewrite *w, ir_graph *to, ir_tensor_id t, ir_tensor_id *moved)
 {
     const ir_tensor *tensor = &w->g->tensors.at[t];
@@ -265,7 +265,7 @@ mpk_status rewrite_end(rewrite *w, ir_graph **out)
         ops[i] = (keyed){w->keys.at[i], (ir_op_id)i};
     qsort(ops, w->g->ops.n, sizeof *ops, compare_keys);
     find_live(w, ops, live, read);
-    /* What the caller writes stays, in its order, even if nothing reads it any more: it is the program's interface. */
+    /* Inputs stay, in order, even if nothing reads them any more: they are the program's interface. */
     for (ir_tensor_id t = 0; t < w->n_source; t++)
         if (w->g->tensors.at[t].kind == IR_INPUT)
             TRY(copy_tensor(w, to, t, moved));

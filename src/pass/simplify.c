@@ -1,8 +1,8 @@
-/* simplify.c - drop operators that nothing needs, merge equal ones, see through views that change nothing.
+/* simplify.c - drop dead operators, merge equal ones, and remove views that change nothing.
  *
- * Input and output: a tensor program.  An operator is needed if it writes state, or if an output of the graph follows
- * from it.  Two operators are equal if kind, inputs and attributes are; what reads state is left alone, since the state
- * may have changed in between.  Cost: linear, one hash for each operator.
+ * Input and output: a tensor program.  An operator is live if it writes state or if an output of the graph depends on
+ * it.  Two operators are equal if their kinds, inputs and attributes are.  Operators that read state are never merged,
+ * since the state may have changed in between.  Cost: linear, one hash per operator.
  */
 #include "pass/rewrite.h"
 
@@ -54,7 +54,7 @@ static void print_key(const rewrite *w, const ir_op *op, text *key)
     }
 }
 
-/* Let the results of the first operator with this key stand for those of the others. */
+/* Substitute the results of the first operator with this key for those of the others. */
 static mpk_status merge_equal(rewrite *w, map *seen, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];

@@ -1,4 +1,4 @@
-/* tg_parse_fuzz.c - any bytes as the text form of a task graph: an error or a graph, which prints, parses again to the
+/* tg_parse_fuzz.c - parse any bytes as a task graph: the result is an error or a graph, which prints, parses again to the
  * same text, and which the verifier and the passes take or refuse without harm. */
 #include <stdint.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_again(&cx, &a, &printed);
         if (tg_verify(&cx, &a, g) == MPK_OK)
             if (pass_run_text(&cx, &options, str_from(passes[g->level]), source, &result) == MPK_EVERIFY)
-                abort(); /* what is proven goes in, so what comes out must be provable */
+                abort(); /* the input was proved, so the output must be provable */
         text_free(&printed);
         text_free(&result);
     }

@@ -1,4 +1,4 @@
-/* program.h - what the compiler hands to a target: one linear tGraph for each number of tokens, and where tensors lie.
+/* program.h - the compiler's result for a target: one linear tGraph for each number of tokens, and the places of tensors.
  *
  * All graphs of a program share four areas of memory.  A tensor that has the same name in several graphs (a weight, a
  * step input, the KV cache, an output) has the same place in each of them; temporaries share one area per graph.
@@ -66,7 +66,7 @@ typedef struct tg_program {
  * their first bytes, weights[i] those of weight i.  For a view: its first element.  data[ir->tensors.n]. */
 void tg_bind(const tg_compiled *c, void *const area[TG_AREAS], void *const *weights, void **data);
 
-/* Who touches what, for planning memory and for proving the plan. */
+/* Which operators and tasks touch each root: for planning memory and for proving the plan. */
 typedef struct tg_alive {
     const ir_graph *ir;
     tg_op_tasks by_op;
@@ -76,8 +76,8 @@ typedef struct tg_alive {
     ir_op_id *users;
 } tg_alive;
 mpk_status tg_fill_alive(mpk_context *cx, arena *a, const tg_graph *g, tg_alive *out);
-/* Does every task that touches this root end, by events, before any task of the operator begins?  Then the operator's
- * result may take the root's bytes. */
+/* Do events order every task that touches this root before every task of the operator?  If so, the operator's result may
+ * take the root's bytes. */
 bool tg_may_overwrite(const tg_alive *alive, ir_op_id op, ir_tensor_id root);
 
 /* Prove that places are inside their areas and that tensors that share bytes of TG_TEMPS are never alive together: all
@@ -85,7 +85,7 @@ bool tg_may_overwrite(const tg_alive *alive, ir_op_id op, ir_tensor_id root);
  * and its event. */
 mpk_status tg_verify_memory(mpk_context *cx, arena *scratch, const tg_compiled *c, const uint64_t *area_bytes);
 
-/* Fill what can be seen from a linear graph; pairs and times are the compiler's. */
+/* Fill all that follows from a linear graph; the compiler fills `pairs` and the times. */
 void tg_fill_stats(const tg_graph *g, tg_stats *out);
 /* The members of a JSON object, without braces: "operators": 229, ... */
 void tg_print_stats(const tg_stats *s, text *out);

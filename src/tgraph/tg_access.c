@@ -1,12 +1,12 @@
 /* tg_access.c - which tasks touch the same bytes (paper §4.1, dependency analysis).
  *
  * Input: the tasks' boxes and the operators' records.  Output: for each task, the tasks of earlier operators that it
- * conflicts with; events play no part, so that the verifier can judge them by this.
+ * conflicts with.  Events are not consulted, so the verifier can check events against this result.
  *
- * Idea: walk the operators in program order and keep, for each tensor that owns storage and is written in this graph,
- * the accesses made so far.  The accesses of one operator to one tensor form a group, sorted along the axis that cuts
- * it most; those that meet a box are then neighbours, found by bisection.  A group that covers its tensor whole
- * replaces all groups before it.  Cost: boxes times a logarithm, and the pairs that are found.
+ * Idea: walk the operators in program order.  For each tensor that owns storage and is written in this graph, keep the
+ * accesses made so far.  The accesses of one operator to one tensor form a group, sorted along the axis that is cut
+ * into the most parts; the accesses that overlap a box are then neighbours, and bisection finds them.  A group that
+ * covers its whole tensor replaces all earlier groups.  Cost: O(boxes log boxes) plus the pairs found.
  */
 #include <stdlib.h>
 
@@ -52,7 +52,7 @@ static int64_t count_cuts(const access *at, uint32_t n, uint32_t axis)
     return cuts;
 }
 
-/* qsort has no argument for the axis: the key is put where it finds it. */
+/* An access by its lower bound along the axis: qsort gives its comparison no context, such as the axis to compare. */
 typedef struct key {
     int64_t lo;
     uint32_t index;
@@ -121,9 +121,9 @@ static ir_box operand_box(const ir_graph *ir, const ir_op *op, uint32_t operand,
     return box;
 }
 
-/* Do the accesses of an output write all of its root?  The boxes of one output do not overlap, so their sizes add up;
- * a view in between that could not be followed exactly, or tasks that share a box (OP_WRITES_APART), make the sum too
- * large. */
+/* Do the accesses to an output write its whole root?  The boxes of one output do not overlap, so it is enough to add up
+ * their sizes.  The sum comes out too large, and the answer is no, where a view could not be followed exactly or where
+ * tasks share a box (OP_WRITES_APART). */
 static bool covers_root(const ir_graph *ir, const ir_tensor *tensor, const access_group *group)
 {
     const ir_tensor *root = &ir->tensors.at[group->root];
@@ -197,7 +197,7 @@ static void add_overlaps(walk *w, const access_group *groups, const ir_box *box,
                 add_before(w, group->at[i].task, after);
             continue;
         }
-        /* A scalar has no axis, and its box is its whole: handled above. */
+        /* A scalar has no axis; its box is the whole tensor, which is handled above. */
         for (uint32_t i = first_beyond(group, box->lo[group->axis]);
              i < group->n && group->at[i].box.lo[group->axis] < box->hi[group->axis]; i++)
             if (ir_box_overlaps(&group->at[i].box, box, root->rank))
@@ -295,7 +295,7 @@ static void remember(walk *w, ir_op_id o, const op_accesses *operands)
         access_group *made = operands->at[i];
         access_group **list = operands->writes[i] ? &w->writes[made->root] : &w->reads[made->root];
         if (!operands->writes[i] && w->last_writer[made->root] <= o)
-            continue; /* nobody will have to wait for this read */
+            continue; /* the root is never written later, so nothing waits for this read */
         made->before = *list;
         *list = made;
     }

@@ -1,5 +1,5 @@
 /* tg_dot.c - draw a part of a task graph for graphviz: tasks as boxes, one colour for each operator, events as circles
- * (as in the paper's figures).  What lies outside the part is one dotted node on each side. */
+ * (as in the paper's figures).  Everything outside the part is drawn as one dotted node on each side. */
 #include <stdio.h>
 
 #include "ir/op.h"

@@ -1,8 +1,8 @@
 /* tg_memory.c - which tensors may share bytes, and the proof of a memory plan (see program.h).
  *
- * For every two temporaries that overlap in memory, all tasks that touch the one made first must end, by events, before
- * any task of the operator that makes the other begins.  All pairs are looked at; where a barrier lies between them a
- * pair is one comparison.  Shared areas hold each tensor apart.
+ * Invariant: if two temporaries overlap in memory, events order every task that touches the earlier one before every
+ * task of the operator that writes the later one.  All pairs are checked; a pair with a barrier between its tensors
+ * costs one comparison.  In the shared areas no two tensors overlap.
  */
 #include "ir/op.h"
 #include "tgraph/program.h"
@@ -21,7 +21,7 @@ static uint32_t list_roots(const ir_graph *ir, const ir_op *op, ir_tensor_id *ro
     return n;
 }
 
-/* Count the users of each root, or write them behind first_user. */
+/* Count the users of each root, or (write) list them from users[first_user] on. */
 static void add_users(tg_alive *t, bool write)
 {
     ir_tensor_id roots[IR_MAX_INPUTS + IR_MAX_OUTPUTS];
@@ -68,7 +68,7 @@ mpk_status tg_fill_alive(mpk_context *cx, arena *a, const tg_graph *g, tg_alive 
     return fill_users(cx, a, out);
 }
 
-/* Of the tasks that touch a root, one that is not in the set; TG_NONE: there is none. */
+/* A task that touches the root and is not in the set; TG_NONE if there is none. */
 static tg_task_id find_outside(const tg_alive *t, ir_tensor_id root, const tg_set *before)
 {
     for (uint32_t i = 0; i < t->n_users[root]; i++) {
@@ -82,7 +82,7 @@ static tg_task_id find_outside(const tg_alive *t, ir_tensor_id root, const tg_se
     return TG_NONE;
 }
 
-/* A task of the operator and one that touches the root with no order between; false: there is none. */
+/* Find a task of the operator and a task that touches the root that are not ordered; false if there is no such pair. */
 static bool find_unordered(const tg_alive *t, ir_op_id op, ir_tensor_id root, tg_task_id *writer, tg_task_id *user)
 {
     const tg_set *last = NULL;
@@ -161,7 +161,7 @@ mpk_status tg_verify_memory(mpk_context *cx, arena *scratch, const tg_compiled *
         if (c->ir->tensors.at[t].shares == IR_NONE && c->places[t].area != TG_WEIGHTS)
             PUSH(cx, scratch, &roots, t);
     }
-    /* Tensors are made in the order of their numbers. */
+    /* Tensor numbers rise in the order in which tensors are written. */
     for (size_t i = 0; i < roots.n; i++)
         for (size_t k = 0; k < i; k++)
             if (share_bytes(c, roots.at[k], roots.at[i]))

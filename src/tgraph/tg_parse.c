@@ -1,11 +1,11 @@
 /* tg_parse.c - read the text form of a task graph (see tg_print.c and docs/text-form.md).
  *
- * Whatever the bytes are, the answer is a graph whose numbers are in their ranges, or an error with line and column.
- * Cost: linear in the text and in the lists that it stands for.
+ * For any input bytes the result is a graph whose numbers are within their ranges, or an error with line and column.
+ * Cost: linear in the text and in the lists that its ranges expand to.
  */
 #include "tgraph/tgraph.h"
 
-/* A list may stand for more than its text: "0-9999". */
+/* The most entries that all lists may expand to: a range such as "0-9999" is far longer than its text. */
 enum { MOST_LISTED = 1 << 26 };
 
 typedef struct parser {
@@ -36,7 +36,7 @@ static void skip_blanks(parser *p)
         p->at++;
 }
 
-/* To the next line that says something. */
+/* Skip blank lines and comments. */
 static void skip_lines(parser *p)
 {
     for (;;) {
@@ -50,7 +50,7 @@ static void skip_lines(parser *p)
     }
 }
 
-/* Skip blanks, then these characters if they are there. */
+/* Skip blanks; then consume `word` if it follows. */
 static bool take(parser *p, const char *word)
 {
     size_t n = strlen(word);
@@ -175,7 +175,7 @@ static mpk_status parse_task(parser *p)
     return end_line(p);
 }
 
-/* Ranges of task numbers, rising, until something else comes. */
+/* A list of rising task numbers and ranges; it ends at the first other token. */
 static mpk_status parse_list(parser *p, bool in)
 {
     int64_t next = 0, first, last;
@@ -242,7 +242,7 @@ static mpk_status parse_lines(parser *p)
     return MPK_OK;
 }
 
-/* Where the line that begins the task graph stands; the end of the text if there is none. */
+/* The offset of the `tgraph` line; the length of the text if there is none. */
 static size_t find_heading(str source)
 {
     static const char word[] = "tgraph ";

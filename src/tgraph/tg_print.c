@@ -1,13 +1,13 @@
 /* tg_print.c - the text form of a task graph (docs/text-form.md).
  *
- * The tensor program in its own text form, a line that begins the task graph, then a line for each task and event:
+ * The tensor program in its own text form, then a `tgraph` line, then one line for each task and event:
  *
  *   tgraph fused workers=4
  *   task 0 = %q [0:4, 0:16] aot worker=3
  *   task 9 = empty jit
  *   event 2 <- 0-3 5 -> 6-9
  *
- * Events carry the lists; what tasks depend on and trigger follows from them.
+ * Only events list tasks; the events of a task are derived from these lists.
  */
 #include "tgraph/tgraph.h"
 
@@ -51,7 +51,7 @@ static void print_task(const tg_graph *g, tg_task_id id, text *out)
     text_print(out, "\n");
 }
 
-/* Rising numbers, neighbours as ranges. */
+/* Print rising task numbers, consecutive ones as a range. */
 static void print_list(const tg_graph *g, const tg_event *e, bool in, text *out)
 {
     uint32_t n = in ? e->n_in : e->n_out;

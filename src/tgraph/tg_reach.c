@@ -3,9 +3,9 @@
  * Input: a graph at any level.  Output: a set of tasks for each task.
  *
  * Idea: number the tasks topologically; the set of a task is the union of its producers and of their sets.  A deep
- * graph passes through barriers all the time, so of a set nearly all is a prefix of the numbering and only the rest, a
- * window of bits, is stored; tasks with equal producers share one set.  Cost: linear in the edges for deep graphs; for
- * the widest possible graph a bit for each pair of tasks.
+ * graph has many barriers, so nearly all of a set is a prefix of the numbering; only the remainder is stored, as a
+ * window of bits.  Tasks with equal producers share one set.  Cost: linear in the edges for deep graphs; one bit for
+ * each pair of tasks in the worst case.
  */
 #include "tgraph/tgraph.h"
 
@@ -41,7 +41,7 @@ static mpk_status fail_cycle(const builder *b, const uint32_t *waits)
     tg_task_id t = 0;
     while (t + 1 < g->n_tasks && !waits[t])
         t++;
-    /* Follow what is waited for until it must repeat: then t lies on a cycle. */
+    /* Walk from a waiting task to one it waits for, n_tasks times: the walk has then entered a cycle, and t lies on it. */
     tg_event_id on = TG_START;
     for (uint32_t step = 0; step <= g->n_tasks; step++) {
         tg_task_id from = TG_NONE;
@@ -128,7 +128,7 @@ static void begin_set(builder *b)
     b->last = NULL;
 }
 
-/* The set that was made, its prefix as long as can be. */
+/* Store the set under construction with the longest possible prefix. */
 static mpk_status end_set(builder *b, const tg_set **out)
 {
     while (b->prefix / 64 < b->high) {
@@ -154,7 +154,7 @@ static mpk_status end_set(builder *b, const tg_set **out)
     return MPK_OK;
 }
 
-/* All in-tasks of the events that a task depends on.  A task of one event is most common: no copy then. */
+/* All in-tasks of the events that a task depends on.  Most tasks depend on one event, whose list is returned as it is. */
 static const tg_task_id *list_producers(builder *b, tg_task_id t, uint32_t *n)
 {
     const tg_graph *g = b->g;
@@ -182,7 +182,7 @@ static mpk_status make_set(builder *b, tg_reach *reach, const tg_task_id *produc
     return end_set(b, out);
 }
 
-/* Sets in topological order; a task whose producers are those of the task before it takes its set. */
+/* Build the sets in topological order; a task with the same producers as the task before it shares that task's set. */
 static mpk_status fill_sets(builder *b, tg_reach *reach)
 {
     const tg_set **of_event, *latest = NULL;

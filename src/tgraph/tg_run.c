@@ -1,8 +1,8 @@
 /* tg_run.c - run a task graph sequentially, in a random legal order: the oracle of the passes.
  *
- * Input: a graph at any level from TG_RAW on, and memory for its tensors.  Tasks become ready as events are activated,
- * by the counts that the runtime uses; among those that are ready the seed chooses.  If the events order what must be
- * ordered, the bytes are those of ir_eval whatever the seed.
+ * Input: a graph at level TG_RAW or above, and memory for its tensors.  Events are activated by the counts that the
+ * runtime uses; the seed chooses among the ready tasks.  If the events order every conflicting pair, the results equal
+ * those of ir_eval, bit for bit, for every seed.
  */
 #include "base/rng.h"
 #include "ir/op.h"

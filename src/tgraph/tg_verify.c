@@ -2,14 +2,15 @@
  *
  * Input: a graph at any level, whatever made it.  Output: MPK_OK, or a sentence that names task and event.
  *
- * From cheap to dear, each step resting on those before: the lists are well formed; the tasks of an operator are
- * disjoint and cover its output; the level's own promises; no cycle; and every two tasks that touch the same bytes, one
- * of them writing, are ordered by a chain of events.  The last is checked pair by pair against exact reachability
- * (tg_reach.c); what must be ordered comes from boxes alone (tg_access.c).  Cost: linear in lists and pairs.
+ * The checks run from cheap to expensive, and each relies on those before it: the lists are well formed; the tasks of
+ * an operator are disjoint and cover its output; the level's own promises hold; there is no cycle; and any two tasks
+ * that touch the same bytes, at least one of them writing, are ordered by a chain of events.  The last check compares
+ * each pair with exact reachability (tg_reach.c); the pairs follow from the boxes alone (tg_access.c).  Cost: linear in
+ * lists and pairs.
  *
- * Of deadlock: from TG_LINEAR on every task waits only for smaller numbers.  A worker takes its AOT tasks by rising
- * number, so the task with the smallest number that has not ended can always run: nothing it waits for is left, and
- * nothing stands before it in its worker's queue; a JIT task is never behind an AOT one.
+ * Why a TG_LINEAR graph cannot deadlock: every task waits only for tasks with smaller numbers, and a worker takes its
+ * AOT tasks by rising number.  So the unfinished task with the smallest number can always run: everything it waits for
+ * has ended, and no other task precedes it in its worker's queue.  JIT tasks never queue behind AOT tasks.
  */
 #include "ir/op.h"
 #include "tgraph/tgraph.h"
@@ -89,7 +90,8 @@ static mpk_status check_task(verifier *v, tg_task_id t)
     return MPK_OK;
 }
 
-/* Tiles are apart (tg_visit_conflicts finds two that are not) and inside: they cover if their sizes add up. */
+/* Tiles lie inside the output and do not overlap (tg_visit_conflicts checks that), so they cover it if and only if their
+ * sizes add up to its size. */
 static mpk_status check_cover(verifier *v)
 {
     const tg_graph *g = v->g;

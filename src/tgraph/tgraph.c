@@ -1,6 +1,6 @@
 /* tgraph.c - build a task graph, list the events of tasks and the tasks of operators, name tasks (see tgraph.h).
  *
- * Every list is made by counting, then filling: linear time, and rising numbers without sorting.
+ * Every list is built by counting and then filling: linear time, and rising numbers without a sort.
  */
 #include "tgraph/tgraph.h"
 
@@ -35,7 +35,7 @@ ir_tensor_id tg_root(const ir_graph *ir, ir_tensor_id tensor)
     return tensor;
 }
 
-/* counts[i + 1] holds how many entries i has: make it where they begin. */
+/* Prefix sums: turn counts[i + 1], the number of entries of i, into the index of the first entry of i + 1. */
 static void add_up(uint32_t *counts, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)

@@ -7,7 +7,7 @@
  *
  * The passes take a graph through these levels (paper §4.1), each with the promises of those before it:
  *   TG_TASKS   the tasks of an operator are disjoint and cover its output; no events but start and end
- *   TG_RAW     one event for each producer-consumer pair of tasks: what overlaps is ordered
+ *   TG_RAW     one event for each producer-consumer pair of tasks: tasks whose accesses conflict are ordered
  *   TG_FUSED   no two events have equal out-tasks, none have equal in-tasks
  *   TG_NORMAL  each task depends on exactly one event and triggers exactly one; empty tasks (op IR_NONE) were added;
  *              the tasks that depend on one event are all JIT or all AOT
@@ -95,7 +95,8 @@ typedef struct tg_op_tasks {
 mpk_status tg_fill_op_tasks(mpk_context *cx, arena *a, const tg_graph *g, tg_op_tasks *out);
 
 enum { TG_NAME_BYTES = 160 };
-/* "linear_17/12": the operator and which of its tasks; "empty/3" for an empty one.  Walks the tasks: for messages. */
+/* "linear_17/12": an operator and the ordinal of its task; "empty/3" for an empty task.  Linear in the tasks: meant for
+ * messages. */
 const char *tg_name_task(const tg_graph *g, tg_task_id task, char name[TG_NAME_BYTES]);
 
 /* ---- tg_reach.c ---- */
@@ -107,8 +108,8 @@ typedef struct tg_set {
     const uint64_t *bits;
 } tg_set;
 
-/* before[t]: the tasks that must end before task t may begin.  Exact.  Tasks with equal dependencies share a set, and
- * in a deep graph nearly all of a set is its prefix, so that this stays small. */
+/* before[t]: exactly the tasks that must end before task t may begin.  Tasks with equal dependencies share a set, and in
+ * a deep graph nearly all of a set is its prefix, so the sets take little memory. */
 typedef struct tg_reach {
     uint32_t *position; /* [n_tasks] in a topological order */
     const tg_set **before;
@@ -129,19 +130,19 @@ static inline bool tg_comes_before(const tg_reach *r, tg_task_id first, tg_task_
 {
     return tg_set_has(r->before[second], r->position[first]);
 }
-/* Keep of the n tasks those that come before none of the others (transitive reduction of a list of producers);
- * returns how many. */
+/* Of the n tasks, keep those that come before none of the others (the transitive reduction of a list of producers).
+ * Returns how many are kept. */
 uint32_t tg_keep_last(const tg_reach *r, tg_task_id *tasks, uint32_t n);
 
 /* ---- tg_access.c ---- */
 
-/* Called for each task that conflicts with tasks of earlier operators (program order): it reads what they write, writes
- * what they read, or writes what they write.  Each of before[n] appears once.  What an operator in between overwrites
- * whole is left out: that operator is ordered between them. */
+/* Called for each task that conflicts with tasks of earlier operators in program order: a read after a write, a write
+ * after a read, or a write after a write of the same bytes.  before[n] has no duplicates.  Conflicts across an operator
+ * that overwrites the whole tensor in between are omitted: that operator is ordered between the two tasks. */
 typedef mpk_status tg_conflict_visitor(void *user, tg_task_id after, tg_task_id *before, uint32_t n);
 
-/* Overlaps are those of boxes at the root of the storage (ir_root).  Tasks after tasks, operators in program order.
- * MPK_EVERIFY: two tasks of one operator conflict.  cost: boxes + overlapping pairs. */
+/* Visit all conflicts, operator by operator in program order.  Overlap is judged between boxes of the tensor that owns
+ * the storage (ir_root).  MPK_EVERIFY: two tasks of one operator conflict.  Cost: boxes + overlapping pairs. */
 mpk_status tg_visit_conflicts(mpk_context *cx, arena *scratch, const tg_graph *g, tg_conflict_visitor *visit,
                               void *user);
 
@@ -154,19 +155,19 @@ mpk_status tg_verify(mpk_context *cx, arena *scratch, const tg_graph *g);
 /* ---- tg_print.c, tg_parse.c: the text form (docs/text-form.md), the tensor program first; same bytes again ---- */
 
 void tg_print(const tg_graph *g, text *out);
-/* MPK_EFORMAT with line and column.  Numbers are checked against their ranges; what the level promises is left to
- * tg_verify. */
+/* MPK_EFORMAT with line and column.  Numbers are checked against their ranges; the promises of the level are checked by
+ * tg_verify, not here. */
 mpk_status tg_parse(mpk_context *cx, arena *a, str source, tg_graph **out);
 
 /* ---- tg_dot.c ---- */
 
 /* Draw, in the language of graphviz, the tasks of the operators first_op ... first_op + n_ops - 1 that have tasks
- * (counted without views) and the events that touch them; what lies outside is one dotted node on each side. */
+ * (counted without views) and the events that touch them; all others are one dotted node on each side. */
 mpk_status tg_dot(mpk_context *cx, arena *scratch, const tg_graph *g, uint32_t first_op, uint32_t n_ops, text *out);
 
 /* ---- tg_run.c ---- */
 
-/* Run every task with the reference code, sequentially, in a legal order that the seed chooses; also empty tasks.
+/* Run every task, empty ones included, with the reference code: sequentially, in a legal order chosen by the seed.
  * values: as for ir_eval.  MPK_EVERIFY: the end event is never activated. */
 mpk_status tg_run(mpk_context *cx, arena *scratch, const tg_graph *g, const ir_values *values, uint64_t seed);
 

@@ -1,8 +1,8 @@
 /* coarsen_events.c - events between whole operators, like kernel boundaries: the ablation of the paper's Fig. 1c.
  *
- * Input: TG_FUSED.  Output: TG_FUSED in which every task of an operator waits for all tasks of each operator that any of
- * them waited for.  It makes no program faster; it measures the gain of tile-sized events.  Cost: linear in the edges
- * before and after.
+ * Input: TG_FUSED.  Output: TG_FUSED in which every task of an operator waits for all tasks of each operator that any
+ * of them waited for.  It makes no program faster; it measures the gain of tile-sized events.  Cost: linear in the
+ * edges before and after.
  */
 #include <stdlib.h>
 

@@ -11,8 +11,8 @@
 #include "ir/op.h"
 #include "pass/pass.h"
 
-/* The cost of launching a task and of triggering its event, in bytes that a worker could read in that time.  The triggers
- * of an event are atomic additions to one word. */
+/* The cost of launching a task and of triggering its event, in bytes that a worker could read in that time.  The
+ * triggers of an event are atomic additions to one word. */
 enum { LAUNCH_BYTES = 2048, TRIGGER_BYTES = 64 };
 /* Operators with uneven tasks get more tasks than there are workers, so that a scheduler can balance them.  Not where
  * tiles are whole (pass_options.whole_tiles): there the body of a task balances its entries itself. */
@@ -109,8 +109,8 @@ static double share_of(const chooser *c, const ir_box *box)
     return (double)ir_box_elements(box, c->out->rank) / (double)ir_elements(c->out);
 }
 
-/* The bytes that a task reads at once.  Of state that the record cannot name exactly it counts the task's share, because
- * work on such state is balanced. */
+/* The bytes that a task reads at once.  Of state that the record cannot name exactly it counts the task's share,
+ * because work on such state is balanced. */
 static double bytes_at_once(const chooser *c, const ir_box *box)
 {
     double bytes = (double)op_bytes_read(c->ir, c->op, box);
@@ -132,8 +132,8 @@ static double bytes_of(const chooser *c, const ir_box *box)
     return bytes_at_once(c, &one) * (double)count_units(box->hi[0] - box->lo[0], tile);
 }
 
-/* Workers share one memory, so all of them end sooner if some load less: part of the cost is that of the mean tile.  Its
- * cost is interpolated, by size, between the first tile, which is one of the smallest, and the largest. */
+/* Workers share one memory, so all of them end sooner if some load less: part of the cost is that of the mean tile.
+ * Its cost is interpolated, by size, between the first tile, which is one of the smallest, and the largest. */
 static double tile_cost(const chooser *c, const ir_box *largest, uint64_t n)
 {
     double bytes = bytes_of(c, largest), large = share_of(c, largest), least;

@@ -1,10 +1,10 @@
 /* drop_implied.c - drop the pairs that other pairs imply.
  *
- * Input: TG_RAW.  Output: a graph with the same order of tasks and fewer events.  If a task waits for A and for B, and B
- * itself waits for A, the wait for A is redundant.  Residual connections are the common case: they skip operators that
- * are barriers.  The paper's graphs have no such forks (§6.6); without this pass every residual would be a fork, and
- * normalisation would add two empty tasks for each of its tiles.  Redundancy is decided by exact reachability.  Cost:
- * linear in the pairs.
+ * Input: TG_RAW.  Output: a graph with the same order of tasks and fewer events.  If a task waits for A and for B, and
+ * B itself waits for A, the wait for A is redundant.  Residual connections are the common case: they skip operators
+ * that are barriers.  The paper's graphs have no such forks (§6.6); without this pass every residual would be a fork,
+ * and normalisation would add two empty tasks for each of its tiles.  Redundancy is decided by exact reachability.
+ * Cost: linear in the pairs.
  */
 #include "pass/pass.h"
 

@@ -34,7 +34,8 @@ static bool sets_equal(const side *s, uint32_t a, uint32_t b)
            memcmp(s->items + s->first[a], s->items + s->first[b], set_size(s, a) * sizeof *s->items) == 0;
 }
 
-/* group[e]: the number of e's group, the events with equal sets on this side; groups are numbered by their first event. */
+/* group[e]: the number of e's group, the events with equal sets on this side; groups are numbered by their first
+ * event. */
 static mpk_status find_groups(const fuser *f, const side *s, uint32_t *group, uint32_t *n_groups)
 {
     uint32_t *of_single, *table, *leader, mask = 15;

@@ -1,13 +1,13 @@
 /* fuse_map.c - chains and small trees of element-wise operators become one map.
  *
- * Input and output: a tensor program.  An operator is merged into the map of its reader if nothing else reads its result
- * and both results have the same shape.  Within the expression its value is rounded to its dtype, so the result has the
- * bits of the single operators.  An operator that reads storage written in place by any operator is not merged, because
- * its reader may come after that write.
+ * Input and output: a tensor program.  An operator is merged into the map of its reader if nothing else reads its
+ * result and both results have the same shape.  Within the expression its value is rounded to its dtype, so the result
+ * has the bits of the single operators.  An operator that reads storage written in place by any operator is not merged,
+ * because its reader may come after that write.
  *
  * Idea: walk from the last operator to the first; each operator that is not yet merged gathers its producers, and
- * theirs, within the limits of an expression.  Then the text is written, producers first: "t0 = bf16(x0 + x1); t0 * x2".
- * Cost: linear in the program.
+ * theirs, within the limits of an expression.  Then the text is written, producers first: "t0 = bf16(x0 + x1); t0 *
+ * x2". Cost: linear in the program.
  */
 #include "op/map_program.h"
 #include "pass/rewrite.h"
@@ -234,7 +234,8 @@ static void write_part(map_writer *to, const ir_op *op, str part, uint32_t first
     }
 }
 
-/* Write the statements of an operator.  Its result goes to a temporary; that of the last operator is the map's value. */
+/* Write the statements of an operator.  Its result goes to a temporary; that of the last operator is the map's
+ * value. */
 static void write_member(map_writer *to, const ir_op *op, bool is_last)
 {
     str expression = expression_of(op);
@@ -242,7 +243,7 @@ static void write_member(map_writer *to, const ir_op *op, bool is_last)
     while (result > 0 && expression.at[result - 1] != ';')
         result--;
     for (uint32_t i = 0, number; i < op->n_in; i++)
-        find_operand(to, op->in[i], &number); /* also operands that the expression does not mention: they determine the shape */
+        find_operand(to, op->in[i], &number); /* unused operands too: they give the shape */
     uint32_t first = to->n_temps;
     to->n_temps += count_temps(op);
     write_part(to, op, (str){expression.at, result}, first);

@@ -2,11 +2,12 @@
  *
  * Input: TG_FUSED.  Output: the same with `launch` set, the same for all tasks of an operator.
  *
- * Policy PAPER: an operator is JIT if its time depends on data, or if it is downstream of a JIT operator without a global
- * barrier in between: one of its tasks waits, directly or through others, for some tasks of the JIT operator but not for
- * all of them, so the imbalance still exists when the task starts.  Policy AUTO: the same, but an operator whose time
- * depends on data counts only if it has more tasks than there are workers and its tasks may differ in length; otherwise
- * there is nothing to balance, and AOT saves the trip through the scheduler.  Policies AOT and JIT: every operator.
+ * Policy PAPER: an operator is JIT if its time depends on data, or if it is downstream of a JIT operator without a
+ * global barrier in between: one of its tasks waits, directly or through others, for some tasks of the JIT operator but
+ * not for all of them, so the imbalance still exists when the task starts.  Policy AUTO: the same, but an operator
+ * whose time depends on data counts only if it has more tasks than there are workers and its tasks may differ in
+ * length; otherwise there is nothing to balance, and AOT saves the trip through the scheduler.  Policies AOT and JIT:
+ * every operator.
  *
  * An event launches either JIT tasks or AOT tasks: an operator that shares an event with a JIT operator becomes JIT as
  * well.  Cost: operators x JIT operators, in a few rounds.

@@ -6,9 +6,9 @@
  * tasks.  Here each event lists its tasks, and a counter per event tells when all tasks that trigger it are placed, so
  * the walk takes linear time.
  *
- * Breadth first is a good order where all branches are equally deep.  Where a branch of many small operators runs beside
- * one of few large operators (the rotation tables beside the first product of PyTorch's decode steps), it would queue
- * each small operator after the large one at the same depth, on the same workers.  So events are ordered by their
+ * Breadth first is a good order where all branches are equally deep.  Where a branch of many small operators runs
+ * beside one of few large operators (the rotation tables beside the first product of PyTorch's decode steps), it would
+ * queue each small operator after the large one at the same depth, on the same workers.  So events are ordered by their
  * distance from the end, longest first; ties go to the operator with fewer tasks, then to the breadth-first order.  An
  * event is farther from the end than its successors, so the numbers are a topological order.
  */

@@ -31,8 +31,8 @@ static uint32_t find_root(const merger *m, uint32_t e)
     return e;
 }
 
-/* A hash of the set of operators.  Task lists are sorted, so equal sets come in the same order; adjacent repetitions are
- * skipped. */
+/* A hash of the set of operators.  Task lists are sorted, so equal sets come in the same order; adjacent repetitions
+ * are skipped. */
 static uint64_t hash_ops(const tg_graph *g, const tg_event *e)
 {
     uint64_t hash = 0;

@@ -10,8 +10,8 @@
 
 /* Which operators the tensor program is made of. */
 typedef enum pass_fusion {
-    PASS_FUSE_FULL, /* the fewest that our bodies support: norm and residual inside linear, q/k/v and gate/up as one, rope with
-                       the KV write */
+    PASS_FUSE_FULL,  /* the fewest that our bodies support: norm and residual inside linear, q/k/v and gate/up as one,
+                        rope with the KV write */
     PASS_FUSE_PAPER, /* the paper's own: 8 a layer + 5 */
     PASS_FUSE_NONE,  /* the operators of the model's forward pass, unfused */
 } pass_fusion;
@@ -51,8 +51,8 @@ typedef struct pass_options {
     bool whole_tiles;       /* cut operators between whole tiles (op_axis.tile), into one task per worker */
     bool narrow;            /* weights in block formats are multiplied by activations in 8-bit blocks */
     bool logits;            /* fuse rows, norm, vocabulary product and the search for the largest logit */
-    /* Scratch bytes of the target's body for a box of an operator.  A task gets the larger of this and of ref's scratch.
-     * NULL: ref alone. */
+    /* Scratch bytes of the target's body for a box of an operator.  A task gets the larger of this and of ref's
+     * scratch. NULL: ref alone. */
     size_t (*scratch_bytes)(const void *target, const ir_graph *g, const ir_op *op, const ir_box *box);
     const void *target;
 } pass_options;

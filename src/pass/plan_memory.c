@@ -2,10 +2,11 @@
  *
  * Input: a program whose graphs are linear.  Output: places, weights, area_bytes.
  *
- * Weights, state, step inputs and outputs are matched by name across graphs; an entry is as large as its largest tensor.
- * A temporary takes the lowest offset at which everything it would overwrite is provably dead: events order every task
- * that touches the old tensor before every task that writes the new one.  So reuse adds neither hazards nor events,
- * whatever the timing.  Cost: temporaries x temporaries still in place, times their tasks where no barrier lies between.
+ * Weights, state, step inputs and outputs are matched by name across graphs; an entry is as large as its largest
+ * tensor. A temporary takes the lowest offset at which everything it would overwrite is provably dead: events order
+ * every task that touches the old tensor before every task that writes the new one.  So reuse adds neither hazards nor
+ * events, whatever the timing.  Cost: temporaries x temporaries still in place, times their tasks where no barrier lies
+ * between.
  */
 #include "ir/op.h"
 #include "pass/pass.h"

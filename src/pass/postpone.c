@@ -2,14 +2,14 @@
  *
  * Input: TG_FUSED.  Output: TG_FUSED.  Some state is read throughout a step and then updated by one small task, such as
  * the counter of a static cache in PyTorch's decode steps.  Each of its readers then triggers two events: one for the
- * work that follows it, one for the update.  Normalisation would add two empty tasks for each reader, in the path of the
- * work that follows.  But nothing in the step needs the update, so it may run last.
+ * work that follows it, one for the update.  Normalisation would add two empty tasks for each reader, in the path of
+ * the work that follows.  But nothing in the step needs the update, so it may run last.
  *
- * Rule: among the tasks that trigger only the end event, the target is the one that follows the most tasks.  Consider an
- * event all of whose out-tasks trigger only the end, and which has more forks among its in-tasks than it has out-tasks.
- * Its out-tasks wait for the target's event instead, to which its in-tasks are added unless the target follows them
- * already.  Only the end waits for the out-tasks of either event, so no cycle between tasks can arise; a cycle between
- * whole operators can.  Cost: linear in the edges, plus exact reachability.
+ * Rule: among the tasks that trigger only the end event, the target is the one that follows the most tasks.  Consider
+ * an event all of whose out-tasks trigger only the end, and which has more forks among its in-tasks than it has
+ * out-tasks. Its out-tasks wait for the target's event instead, to which its in-tasks are added unless the target
+ * follows them already.  Only the end waits for the out-tasks of either event, so no cycle between tasks can arise; a
+ * cycle between whole operators can.  Cost: linear in the edges, plus exact reachability.
  */
 #include "pass/pass.h"
 

@@ -152,8 +152,8 @@ static bool same_axes(const ir_op *a, const ir_op *b)
     return one->ints.n == two->ints.n && memcmp(one->ints.at, two->ints.at, one->ints.n * sizeof(int64_t)) == 0;
 }
 
-/* Is `base` the finite part of the maximum of x over the axes that `sum` adds, with these axes kept?  x must not have been
- * written since the maximum was taken. */
+/* Is `base` the finite part of the maximum of x over the axes that `sum` adds, with these axes kept?  x must not
+ * have been written since the maximum was taken. */
 static bool is_base_of(const rewrite *w, ir_tensor_id base, ir_tensor_id x, const ir_op *sum, ir_op_id end)
 {
     ir_tensor_id largest;

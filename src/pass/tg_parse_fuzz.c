@@ -1,5 +1,5 @@
-/* tg_parse_fuzz.c - parse any bytes as a task graph: the result is an error or a graph, which prints, parses again to the
- * same text, and which the verifier and the passes take or refuse without harm. */
+/* tg_parse_fuzz.c - parse any bytes as a task graph: the result is an error or a graph, which prints, parses again
+ * to the same text, and which the verifier and the passes take or refuse without harm. */
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-/* program.h - the compiler's result for a target: one linear tGraph for each number of tokens, and the places of tensors.
+/* program.h - the compiler's result for a target: one linear tGraph for each number of tokens, and the places of
+ * tensors.
  *
  * All graphs of a program share four areas of memory.  A tensor that has the same name in several graphs (a weight, a
  * step input, the KV cache, an output) has the same place in each of them; temporaries share one area per graph.
@@ -76,8 +77,8 @@ typedef struct tg_alive {
     ir_op_id *users;
 } tg_alive;
 mpk_status tg_fill_alive(mpk_context *cx, arena *a, const tg_graph *g, tg_alive *out);
-/* Do events order every task that touches this root before every task of the operator?  If so, the operator's result may
- * take the root's bytes. */
+/* Do events order every task that touches this root before every task of the operator?  If so, the operator's result
+ * may take the root's bytes. */
 bool tg_may_overwrite(const tg_alive *alive, ir_op_id op, ir_tensor_id root);
 
 /* Prove that places are inside their areas and that tensors that share bytes of TG_TEMPS are never alive together: all

@@ -41,7 +41,8 @@ static mpk_status fail_cycle(const builder *b, const uint32_t *waits)
     tg_task_id t = 0;
     while (t + 1 < g->n_tasks && !waits[t])
         t++;
-    /* Walk from a waiting task to one it waits for, n_tasks times: the walk has then entered a cycle, and t lies on it. */
+    /* Walk from a waiting task to one it waits for, n_tasks times: the walk has then entered a cycle, and t lies on
+     * it. */
     tg_event_id on = TG_START;
     for (uint32_t step = 0; step <= g->n_tasks; step++) {
         tg_task_id from = TG_NONE;
@@ -154,7 +155,8 @@ static mpk_status end_set(builder *b, const tg_set **out)
     return MPK_OK;
 }
 
-/* All in-tasks of the events that a task depends on.  Most tasks depend on one event, whose list is returned as it is. */
+/* All in-tasks of the events that a task depends on.  Most tasks depend on one event, whose list is returned as it
+ * is. */
 static const tg_task_id *list_producers(builder *b, tg_task_id t, uint32_t *n)
 {
     const tg_graph *g = b->g;

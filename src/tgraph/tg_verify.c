@@ -90,8 +90,8 @@ static mpk_status check_task(verifier *v, tg_task_id t)
     return MPK_OK;
 }
 
-/* Tiles lie inside the output and do not overlap (tg_visit_conflicts checks that), so they cover it if and only if their
- * sizes add up to its size. */
+/* Tiles lie inside the output and do not overlap (tg_visit_conflicts checks that), so they cover it if and only if
+ * their sizes add up to its size. */
 static mpk_status check_cover(verifier *v)
 {
     const tg_graph *g = v->g;

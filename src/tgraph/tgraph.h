@@ -108,8 +108,8 @@ typedef struct tg_set {
     const uint64_t *bits;
 } tg_set;
 
-/* before[t]: exactly the tasks that must end before task t may begin.  Tasks with equal dependencies share a set, and in
- * a deep graph nearly all of a set is its prefix, so the sets take little memory. */
+/* before[t]: exactly the tasks that must end before task t may begin.  Tasks with equal dependencies share a set,
+ * and in a deep graph nearly all of a set is its prefix, so the sets take little memory. */
 typedef struct tg_reach {
     uint32_t *position; /* [n_tasks] in a topological order */
     const tg_set **before;

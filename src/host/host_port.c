@@ -1,4 +1,5 @@
-/* host_port.c - the operating system under the runtime: what rt_port.h asks of code that runs on the host. */
+/* host_port.c - the host's implementation of rt_port.h: sleeping, waking and test delays by calls of the operating
+ * system. */
 #include <sched.h>
 
 #include "base/rng.h"
@@ -15,7 +16,7 @@ void rt_yield(void)
     sched_yield();
 }
 
-/* The futex compares the word itself, so that a wake before the sleep is not lost. */
+/* The kernel compares the word before it sleeps, so a wake that comes first is not lost. */
 void rt_sleep(rt_word *word, rt_u32 value, rt_u64 timeout_ns)
 {
     futex_wait((_Atomic uint32_t *)&word->value, value, timeout_ns);
@@ -26,7 +27,7 @@ void rt_wake(rt_word *word)
     futex_wake((_Atomic uint32_t *)&word->value);
 }
 
-/* Mostly nothing, sometimes a yield, rarely a long sleep: what an unlucky thread meets. */
+/* Simulate an unlucky thread: usually no delay, sometimes a yield, rarely a long sleep. */
 void rt_delay(rt_u64 seed, rt_u32 who)
 {
     uint64_t r = rng_u64(seed + who, clock_ns());

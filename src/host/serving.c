@@ -1,11 +1,12 @@
-/* serving.c - what a program offers to requests: found in its image by the names that model.h gives to step tensors.
+/* serving.c - find a program's step tensors in its image, by their names in model.h, and derive its serving limits.
  *
- * Input: an image; output: sizes and places for the step task, sizes of the rings.  A program that lacks one of the
- * tensors is run by hand only.
+ * Input: an image.  Output: sizes and places for the step task, and the sizes of the rings.  A program that lacks one
+ * of the tensors takes no requests; the host can only run its graphs one by one.
  */
 #include "host/books.h"
 
-/* Look up a tensor by name and check its shape: dims of -1 match anything.  RT_NOWHERE if it is not there or not so. */
+/* Look up a tensor by name and check its shape; a dim of -1 matches any size.  RT_NOWHERE if it is absent or
+ * differs. */
 static rt_u64 find_step(const program_image *image, uint32_t graph, const char *name, ir_dtype dtype, uint32_t rank,
                         int64_t d0, int64_t d1)
 {
@@ -56,7 +57,7 @@ static bool same_places(const rt_serving *a, const rt_serving *b)
            a->history == b->history && a->shares == b->shares;
 }
 
-/* Of the largest graph, which is the last. */
+/* Sizes come from the largest graph, which is the last. */
 static void find_sizes(const program_image *image, rt_serving *s)
 {
     uint32_t n = image->n_graphs - 1;

@@ -1,7 +1,8 @@
-/* slots.c - tensors that lie in the caller's memory, another place in each step.
+/* slots.c - tensors in the caller's memory, whose addresses change from step to step.
  *
- * A target that shares its memory with the caller is told the addresses; for any other the bytes are written before the
- * step and read behind it.  A target whose own memory the caller's tensors lie in is launched with their addresses.
+ * A target that shares memory with the caller gets the addresses.  For any other target, the bytes are written before
+ * the step and read back after it.  If the caller's tensors lie in the target's own memory, it is launched with their
+ * addresses.
  */
 #include "host/machine.h"
 

@@ -1,7 +1,7 @@
 /* build.c - make a tensor program: add tensors and operators, infer shapes (see ir.h).
  *
- * Names, attributes and dimensions are copied into the graph's arena, so the caller's may go.  A call that fails leaves
- * the graph as it was, except after MPK_ENOMEM: then throw the graph away.
+ * Names, attributes and dimensions are copied into the graph's arena; the caller may free its own.  A call that fails
+ * leaves the graph unchanged, except after MPK_ENOMEM: then the graph must be discarded.
  */
 #include <stdio.h>
 
@@ -28,7 +28,7 @@ static mpk_status copy_str(mpk_context *cx, arena *a, str from, str *to)
     return MPK_OK;
 }
 
-/* Append a checked tensor under a name of its own. */
+/* Append a tensor that has been checked; its name must be new. */
 static mpk_status add_tensor(mpk_context *cx, ir_graph *g, ir_tensor *t, ir_tensor_id *out)
 {
     TRY(ir_check_tensor(cx, t));
@@ -61,7 +61,7 @@ mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live liv
     return add_tensor(cx, g, &t, out);
 }
 
-/* The inputs that op asks for are there and exist. */
+/* Check that all required inputs of the operator are given and exist. */
 static mpk_status check_inputs(mpk_context *cx, const ir_graph *g, const op_def *def, uint32_t n_in,
                                const ir_tensor_id *in)
 {
@@ -132,7 +132,7 @@ mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const op_def *def, const s
     return MPK_OK;
 }
 
-/* The record's attributes with those of the list in place of their defaults. */
+/* Fill the attributes: the values of the list, and the record's defaults for all others. */
 static mpk_status fill_attributes(mpk_context *cx, const op_def *def, const ir_set *sets, ir_attribute *out)
 {
     bool given[IR_MAX_ATTRIBUTES] = {false};

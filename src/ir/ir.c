@@ -152,7 +152,7 @@ void ir_dense_strides(uint32_t rank, const int64_t *dims, int64_t *stride)
         stride[i] = step;
 }
 
-/* Rows of blocks are copied and unpacked whole: a view may only move them. */
+/* Would a view split a block?  Rows in block formats are copied and unpacked whole, so a view may only reorder rows. */
 static bool splits_blocks(const ir_tensor *t)
 {
     int64_t block = ir_dtype_table[t->dtype].block_elements;

@@ -1,19 +1,19 @@
 /* ir.h - the tensor program: what mpk compiles (paper §2, the input of §4).
  *
- * A graph is two arrays, tensors and operators; the operators stand in an order in which they may run.  A tensor is
- * written by at most one operator.  What an operator means is in its record (op.h); nothing here knows one by name.
+ * A graph is two arrays, tensors and operators; the operators are listed in an order in which they may run.  At most
+ * one operator writes a tensor.  The meaning of an operator is in its record (op.h); nothing here knows any by name.
  *
- * Shapes are numbers: a model is built once for each number of tokens that a step may hold.  Of a tensor whose axis 0
- * counts the tokens (or the rows of logits) of a step, only the first ones may be alive at run time: see ir_live.
+ * Shapes are constants: a model is built once for each number of tokens that a step may hold.  If axis 0 of a tensor
+ * counts the tokens (or the rows of logits) of a step, only a prefix of it may be alive at run time: see ir_live.
  *
  *   build.c      add tensors and operators; shapes are inferred by the operator's record
  *   ir_print.c   write the text form (docs/text-form.md)
  *   ir_parse.c   read it
  *   ir_verify.c  check every rule stated here
- *   ir_eval.c    run the program with the operators' reference code: the answer that all others are compared with
+ *   ir_eval.c    run the program with the operators' reference code: the reference for all other implementations
  *
- * Dimension letters in every comment: B requests, T tokens in this step, R rows of logits, S KV length, D hidden,
- * H query heads, G KV heads, K head size, F feed-forward size, V vocabulary, L layers, E experts, P tokens per KV page.
+ * Dimension letters in every comment: B requests, T tokens in this step, R rows of logits, S KV length, D hidden, H
+ * query heads, G KV heads, K head size, F feed-forward size, V vocabulary, L layers, E experts, P tokens per KV page.
  */
 #ifndef IR_H
 #define IR_H
@@ -69,7 +69,7 @@ typedef struct ir_dtype_info {
 
 extern const ir_dtype_info ir_dtype_table[IR_DTYPES];
 
-/* Where a tensor's bytes come from. */
+/* The origin of a tensor's bytes. */
 typedef enum ir_kind {
     IR_INPUT, /* written before each step: by the caller, or by the step task from the requests */
     IR_CONST, /* a weight; bound by name, never written */
@@ -78,8 +78,8 @@ typedef enum ir_kind {
     IR_KINDS
 } ir_kind;
 
-/* What axis 0 counts, if only its first entries may be alive in a step. The entries after them hold anything and
- * nothing may depend on them. */
+/* What axis 0 counts, if only a prefix of it may be alive in a step.  The other entries are undefined, and nothing may
+ * depend on them. */
 typedef enum ir_live {
     IR_ALL,    /* every entry, always */
     IR_TOKENS, /* the tokens of this step */
@@ -87,9 +87,8 @@ typedef enum ir_live {
     IR_LIVES
 } ir_live;
 
-/* A tensor is row-major and dense, unless it is the result of a view operator (then it shares the storage of the
- * operator's first input, with the strides that the record gives) or is written in place (then its storage is that of
- * `shares`). */
+/* A tensor is row-major and dense, with two exceptions: the result of a view operator shares the storage of the
+ * operator's first input, with strides from the record; a tensor written in place has the storage of `shares`. */
 typedef struct ir_tensor {
     str name; /* unique in the graph, without the % of the text form */
     ir_dtype dtype;
@@ -98,7 +97,7 @@ typedef struct ir_tensor {
     uint32_t rank;
     int64_t dims[IR_MAX_RANK];   /* at least 1 each; rank 0 is a scalar */
     ir_op_id producer;           /* IR_NONE unless IR_TEMP */
-    ir_tensor_id shares;         /* the tensor whose storage this is (a view, or in place), IR_NONE if its own */
+    ir_tensor_id shares;         /* the tensor whose storage it shares (a view, or in place); IR_NONE: its own */
     int64_t stride[IR_MAX_RANK]; /* in elements, see ir_strides; filled by the builder */
     int64_t offset;              /* in elements, of the first element from the start of the root's storage */
 } ir_tensor;
@@ -150,8 +149,8 @@ typedef struct ir_graph {
 
 /* The dtype of this name, or false. */
 bool ir_dtype_from_name(str name, ir_dtype *dtype);
-/* Elements, and bytes of a dense tensor, or of this many elements of a dtype (a multiple of its block): so also the
- * byte offset of an element.  Verified graphs do not overflow. */
+/* The number of elements of a tensor; its bytes if dense; the bytes of n elements of a dtype (n a multiple of its
+ * block), which is also the byte offset of element n.  None of these overflows in a verified graph. */
 int64_t ir_elements(const ir_tensor *t);
 int64_t ir_bytes(const ir_tensor *t);
 int64_t ir_row_bytes(ir_dtype dtype, int64_t elements);
@@ -161,15 +160,15 @@ bool ir_box_is_empty(const ir_box *b, uint32_t rank);
 bool ir_box_overlaps(const ir_box *a, const ir_box *b, uint32_t rank);
 bool ir_box_contains(const ir_box *outer, const ir_box *inner, uint32_t rank);
 int64_t ir_box_elements(const ir_box *b, uint32_t rank);
-/* The smallest box around both. */
+/* The smallest box that contains both. */
 ir_box ir_box_around(const ir_box *a, const ir_box *b, uint32_t rank);
 
-/* Follow views and in-place results to the tensor that owns the storage, and the box to the part of it that is touched
- * (never less).  Two accesses of a graph conflict only if their roots are equal and their boxes overlap. */
+/* Follow views and in-place results to the tensor that owns the storage, and map the box to a box of that tensor which
+ * contains every element touched.  Two accesses conflict only if their roots are equal and their boxes overlap. */
 void ir_root(const ir_graph *g, ir_tensor_id tensor, const ir_box *box, ir_tensor_id *root, ir_box *root_box);
 
-/* Distance in elements between neighbours along each axis of a tensor, and of its first element from the start of the
- * root's storage: row-major for a root, as the view operators say for a view. */
+/* The strides of a tensor in elements, and the offset of its first element from the start of the root's storage:
+ * row-major for a root, from the view operators for a view. */
 void ir_strides(const ir_graph *g, ir_tensor_id tensor, int64_t stride[IR_MAX_RANK], int64_t *offset);
 
 /* Row-major strides of a shape. */
@@ -206,8 +205,8 @@ typedef struct ir_set {
  * has outputs. MPK_EARG: no such operator or attribute; MPK_ESHAPE, MPK_EUNSUPPORTED from the record. */
 mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *name, uint32_t n_in,
                      const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out);
-/* The same with all said: a name for each output (copied), and every attribute of the record (copied).  The operator's
- * name is that of its first output.  For ir_add_op and the parser. */
+/* As ir_add_op, with a name for each output and a value for every attribute of the record (both copied).  The operator
+ * is named after its first output.  For ir_add_op and the parser. */
 mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const struct op_def *def, const str *names, uint32_t n_in,
                         const ir_tensor_id *in, const ir_attribute *attributes, ir_tensor_id *out);
 mpk_status ir_add_output(mpk_context *cx, ir_graph *g, ir_tensor_id tensor);
@@ -217,13 +216,13 @@ ir_tensor_id ir_find(const ir_graph *g, const char *name);
 /* ---- ir_print.c, ir_parse.c: the text form; printing what was parsed gives the same bytes ---- */
 
 void ir_print(const ir_graph *g, text *out);
-/* MPK_EFORMAT with line and column; what the builder and the verifier refuse keeps their status.  The graph is
- * verified. */
+/* The result is verified.  MPK_EFORMAT with line and column; refusals of the builder and the verifier keep their own
+ * status. */
 mpk_status ir_parse(mpk_context *cx, arena *a, str source, ir_graph **out);
 
 /* ---- ir_verify.c ---- */
 
-/* Every rule above and the records' own: MPK_EVERIFY naming the operator and the tensor. */
+/* Check every rule stated above and those of the records.  MPK_EVERIFY names the operator and the tensor. */
 mpk_status ir_verify(mpk_context *cx, const ir_graph *g);
 
 /* ---- ir_eval.c: the reference interpreter ---- */

@@ -1,7 +1,7 @@
 /* ir_parse.c - read the text form of a tensor program (docs/text-form.md).
  *
- * A scanner over the bytes and one function for each thing of the grammar; line ends are space, `#` starts a comment.
- * Whatever the bytes are, the answer is a verified graph or an error with line and column.  Cost: linear.
+ * A scanner over the bytes and one function for each rule of the grammar; line ends are white space, and `#` starts a
+ * comment.  For any input bytes the result is a verified graph, or an error with line and column.  Cost: linear.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ typedef struct parser {
     ir_graph *graph;
 } parser;
 
-/* Line and column of where the scanner stands, both from 1. */
+/* The scanner's position as line and column, both counted from 1. */
 static void locate(const parser *p, unsigned *line, unsigned *column)
 {
     *line = *column = 1;
@@ -46,7 +46,7 @@ static void skip_space(parser *p)
     }
 }
 
-/* Skip space, then this character if it is there. */
+/* Skip white space; then consume this character if it follows. */
 static bool take(parser *p, char c)
 {
     skip_space(p);
@@ -73,7 +73,7 @@ static bool is_name(char c)
     return is_word(c) || c == '.' || c == '-' || c == '/' || c == '$';
 }
 
-/* The longest run of such characters after space; may be empty. */
+/* Skip white space; then take the longest run of such characters, which may be empty. */
 static str scan(parser *p, bool (*belongs)(char))
 {
     skip_space(p);
@@ -90,7 +90,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* One character of a quoted text, its escape undone; -1: none valid. */
+/* Decode one character of a quoted text; -1 if it is invalid. */
 static int scan_char(parser *p)
 {
     if (p->at == p->end || *p->at == '\n')
@@ -140,7 +140,7 @@ static mpk_status parse_name(parser *p, str *out)
     return out->n ? MPK_OK : fail_here(p, "expected a tensor's name after %");
 }
 
-/* A name that the graph has. */
+/* The name of an existing tensor. */
 static mpk_status parse_tensor(parser *p, ir_tensor_id *out)
 {
     str name;
@@ -310,7 +310,7 @@ static mpk_status parse_inputs(parser *p, ir_tensor_id *in, uint32_t *n)
     return expect(p, ')');
 }
 
-/* : f32[4, 64], i32[4] live=rows; what is stated must be what was inferred */
+/* : f32[4, 64], i32[4] live=rows; the stated types must equal the inferred ones */
 static mpk_status parse_stated_types(parser *p, const ir_tensor_id *out, uint32_t n)
 {
     if (!take(p, ':'))

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (first.n != second.n || (first.n && memcmp(first.at, second.at, first.n) != 0))
             abort();
     } else if (cx.text_bytes == 0) {
-        abort(); /* every refusal says why */
+        abort(); /* every error has a message */
     }
     text_free(&first);
     text_free(&second);

@@ -1,7 +1,7 @@
 /* ir_print.c - the text form of a tensor program (docs/text-form.md).
  *
- * One statement a line: tensors that are given in the order of their numbers, each before the operators that follow it,
- * so that parsing gives the same numbers again.  Attributes that have their default are left out.
+ * One statement per line.  Inputs, constants and states are printed in the order of their numbers, between the
+ * operators, so that parsing assigns the same numbers again.  Attributes with default values are omitted.
  */
 #include "ir/op.h"
 

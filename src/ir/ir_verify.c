@@ -1,7 +1,7 @@
 /* ir_verify.c - check every rule that ir.h states (the verifier that runs between passes).
  *
- * One walk over the tensors, one over the operators in order; the state of the walk is, for each root, how often it has
- * been written in place, and for each tensor, which of these versions it means.  Cost: linear.
+ * One walk over the tensors, then one over the operators in order.  The second keeps a version of each root, the number
+ * of in-place writes so far, and the version that each tensor refers to.  Cost: linear.
  */
 #include "ir/op.h"
 
@@ -9,8 +9,8 @@ typedef struct verifier {
     mpk_context *cx;
     const ir_graph *g;
     ir_tensor_id *root; /* [tensors] owner of the storage */
-    uint32_t *version;  /* [tensors] of the root's contents that the tensor means */
-    uint32_t *current;  /* [tensors] of a root: version after the operators so far */
+    uint32_t *version;  /* [tensors] the version of the root that the tensor refers to */
+    uint32_t *current;  /* [tensors] of a root: its version after the operators so far */
     bool *is_output;    /* [tensors] */
 } verifier;
 
@@ -46,7 +46,7 @@ static mpk_status verify_tensor(verifier *v, ir_tensor_id id)
     return MPK_OK;
 }
 
-/* Counts and numbers, so that the record may be asked. */
+/* Check counts and tensor numbers; the record's functions rely on them. */
 static mpk_status verify_operands(verifier *v, ir_op_id id)
 {
     const ir_graph *g = v->g;
@@ -93,7 +93,7 @@ static bool same_place(const ir_tensor *a, const ir_tensor *b)
            memcmp(a->stride, b->stride, a->rank * sizeof *a->stride) == 0;
 }
 
-/* What the record says now is what the graph states. */
+/* Check that the record still infers what the graph states. */
 static mpk_status verify_inferred(verifier *v, const ir_op *op)
 {
     ir_tensor out[IR_MAX_OUTPUTS] = {0};
@@ -111,7 +111,7 @@ static mpk_status verify_inferred(verifier *v, const ir_op *op)
     return MPK_OK;
 }
 
-/* The result `output` is written in place. */
+/* Check a result that is written in place. */
 static mpk_status verify_in_place(verifier *v, const ir_op *op, uint32_t output)
 {
     const ir_tensor *t = &v->g->tensors.at[op->out[output]];
@@ -132,7 +132,7 @@ static mpk_status verify_in_place(verifier *v, const ir_op *op, uint32_t output)
     return MPK_OK;
 }
 
-/* Nothing reads storage that has been overwritten since. */
+/* Check that the operator reads no storage overwritten in the meantime. */
 static mpk_status verify_storage(verifier *v, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_in; i++)

@@ -1,4 +1,4 @@
-/* op.c - what every user of an operator's record needs: find it, bind it to memory, load and store elements (op.h). */
+/* op.c - find an operator's record, bind an operator to memory, load and store elements (see op.h). */
 #include "ir/op.h"
 
 #include "base/num.h"
@@ -67,7 +67,7 @@ static bool dtype_is_integer(ir_dtype dtype)
     return dtype == IR_I32 || dtype == IR_I64 || dtype == IR_U8 || dtype == IR_I8 || dtype == IR_I16;
 }
 
-/* Normal floats, zero integers, either bool. */
+/* Random data: normal floats, zero integers, random bools. */
 static void fill_plain(ir_dtype dtype, int64_t n, uint64_t seed, void *data)
 {
     op_view view = {.data = data, .dtype = dtype};
@@ -120,7 +120,7 @@ float op_load(const op_view *v, int64_t offset)
     }
 }
 
-/* Towards zero; NaN is 0; values outside lo .. hi become these. */
+/* Round towards zero and clamp to lo .. hi; NaN becomes 0. */
 static int64_t to_integer(float x, int64_t lo, int64_t hi)
 {
     if (!(x == x))

@@ -1,21 +1,21 @@
-/* op.h - the operator's record: all that the rest of mpk knows of an operator.
+/* op.h - the operator's record: everything that the rest of mpk knows about an operator.
  *
- * One operator is one file, src/op/NAME.c, which defines `const op_def op_NAME`; the table of all is made by listing
- * the folder src/op.  Nothing else switches on an operator.  A task computes a box of output 0 (and what belongs to it
- * of the other outputs); the record says how the other operands follow from that box.
+ * Each operator is one file, src/op/NAME.c, which defines `const op_def op_NAME`; CMake lists src/op to generate the
+ * table of all records.  No other code switches on an operator.  A task computes a box of output 0 and the
+ * corresponding boxes of the other outputs; the record derives the boxes of all other operands from that box.
  *
  * Contract between the fields, tested for every operator over its cases:
- *   - boxes of output 0 that do not overlap give boxes of every other output that do not overlap, unless the record
- *     promises that tasks write apart although their boxes overlap (OP_WRITES_APART);
+ *   - disjoint boxes of output 0 give disjoint boxes of every other output, unless the record promises that tasks write
+ *     disjoint entries although their boxes overlap (OP_WRITES_APART);
  *   - ref, given a box, reads nothing outside `reads` and writes exactly the box and `writes`;
- *   - splitting in any way that `axes` allows gives the same bits as the whole.
+ *   - every split that `axes` allows gives the same bits as the whole.
  */
 #ifndef OP_H
 #define OP_H
 
 #include "ir/ir.h"
 
-/* An operand as a body sees it: the whole tensor; the box says which part is meant. */
+/* An operand as a body sees it: the whole tensor; a box selects the part. */
 typedef struct op_view {
     void *data; /* the first element; NULL: an absent optional input */
     ir_dtype dtype;
@@ -25,7 +25,7 @@ typedef struct op_view {
     int64_t stride[IR_MAX_RANK]; /* in elements; of a block dtype: rows are dense, strides multiples of the block */
 } op_view;
 
-/* An operator bound to memory; shared by all its tasks and threads, read-only while they run. */
+/* An operator bound to memory.  All its tasks and threads share it; it is read-only while they run. */
 typedef struct op_call {
     const ir_op *op;
     const ir_attribute *attributes;
@@ -53,12 +53,12 @@ typedef struct op_attribute {
 /* How an axis of output 0 may be cut into tasks. */
 typedef struct op_axis {
     int64_t grain;   /* cuts at multiples of this; 0: the axis may not be cut */
-    int64_t fastest; /* a multiple of grain at which bodies are fastest; 0: no matter */
+    int64_t fastest; /* a multiple of grain at which bodies are fastest; 0: any */
     int64_t tile;    /* a multiple of grain: the unit of matrix hardware, see pass_options.whole_tiles; 0: none */
 } op_axis;
 
 enum {
-    OP_VIEW = 1,           /* no work: output 0 is input 0 seen with other strides; see `view` */
+    OP_VIEW = 1,           /* no work: output 0 is input 0 with other strides; see `view` */
     OP_DATA_DEPENDENT = 2, /* the time of a task depends on data (paper §5.2) */
     OP_ELEMENTWISE = 4,    /* an element of the output depends on that element of the inputs (after broadcasting) */
     OP_READS_EARLIER = 8,  /* of state that it writes in place it also reads entries that no task of this step writes;
@@ -108,7 +108,7 @@ typedef struct op_def {
     void (*fill)(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data);
 } op_def;
 
-/* Entries of a record that are an array and its length. */
+/* For members of a record: an array and its length. */
 #define OP_COUNT(array) (sizeof(array) / sizeof *(array))
 #define OP_INPUTS(array) .in = (array), .n_in = OP_COUNT(array)
 #define OP_OUTPUTS(array) .out = (array), .n_out = OP_COUNT(array)
@@ -127,7 +127,7 @@ const op_def *op_find(str name);
 void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live, op_call *call);
 /* Entries of axis 0 of an operand that are alive. */
 int64_t op_live_entries(const op_call *call, const op_view *v);
-/* Bytes that computing a box reads: what decompose minimises (paper §4.1). */
+/* The bytes read to compute a box: the cost that decompose minimises (paper §4.1). */
 int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box);
 /* Fill the dense storage of input `input` with random data for tests: the record's `fill`, or its default; blocks of a
  * block dtype get random bits and moderate scales. */

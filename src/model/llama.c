@@ -1,7 +1,7 @@
 /* llama.c - Llama 2, 3, 3.1, 3.2 (and SmolLM2, TinyLlama and others that share the architecture).
  *
- * Grouped attention with rotary positions (default, linear, llama3, yarn), a gated MLP, RMS norms before both; biases
- * on all four attention products and on the MLP if the configuration says so.
+ * Grouped-query attention with rotary positions (default, linear, llama3, yarn), a gated MLP, and RMS norms before
+ * both. If the configuration says so, the four attention products and the MLP have biases.
  */
 #include "model/model_decoder.h"
 

@@ -1,6 +1,6 @@
 /* mistral.c - Mistral 7B and its kin.
  *
- * As Llama without biases; every layer looks at a sliding window (v0.1) or at everything (later ones).
+ * Like Llama without biases.  The attention of every layer has a sliding window (v0.1) or none (later versions).
  */
 #include "model/model_decoder.h"
 

@@ -1,6 +1,6 @@
 /* mixtral.c - Mixtral: Mistral's attention, and in every layer a mixture of experts.
  *
- * What a token's experts count adds up to 1, and stays in fp32.
+ * The weights of a token's experts add up to 1 and stay in fp32.
  */
 #include "model/model_decoder.h"
 

@@ -11,7 +11,8 @@ A file holds what one system did on one machine in one run:
     {"system": "mpk", "machine": "NVIDIA H200", "date": "2026-11-23", "commit": "abc1234", "note": "...",
      "bytes_per_s": 4.4e12,                   bandwidth that `light` is computed with
      "decode":  [{"model", "batch", "prompt", "generate", "ms", "least", "most", "command"}],
-     "prompts": [{"model", "tokens", "ms", "command"}]}
+     "prompts": [{"model", "tokens", "ms", "command"}],
+     "ablation": [{"model", "batch", "prompt", "generate", "ms": {variant: ms}}]}     optional; of bench/paper.py
 
 `ms` of a decode row is the median time of a step, of a prompt row the time from submission to the first token.  `light`
 is the least time in which a step's bytes can be read (docs/performance.md); at large batches operations may need more.
@@ -123,6 +124,15 @@ def prompt_table(record):
         yield cells([model, *(f"{found[n]:.1f}" if n in found else "" for n in sizes)])
 
 
+def ablation_table(record):
+    """A line for each variant of `bench/paper.py --only ablation unequal`, a column for each workload."""
+    rows = record["ablation"]
+    yield cells(["variant", *(f"{row['model']}, batch {row['batch']}, prompts {row['prompt']}" for row in rows)])
+    yield cells(["---"] * (1 + len(rows)))
+    for variant in dict.fromkeys(name for row in rows for name in row["ms"]):
+        yield cells([variant, *(f"{row['ms'][variant]:.3f}" if variant in row["ms"] else "" for row in rows)])
+
+
 def section(path, record):
     yield f"## {record['system']} on {record['machine']}, {record['date']}"
     yield ""
@@ -135,6 +145,8 @@ def section(path, record):
         yield from ["", f"Decode, ms a step, median{lit}.", "", *decode_table(record)]
     if record["prompts"]:
         yield from ["", "A prompt to its first token, batch 1, ms.", "", *prompt_table(record)]
+    if record.get("ablation"):
+        yield from ["", f"Ablations, ms a step, median; `{record['command']}`.", "", *ablation_table(record)]
     yield ""
 
 

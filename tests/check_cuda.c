@@ -357,15 +357,15 @@ static cuda_options options(void)
         .keep = getenv("MPK_KEEP"), .stall_ns = 5000000000u * b->patience, .checked = b->patience > 1};
 }
 
-static mpk_status find_weights(mpk_context *cx, const unit *u, arena *a, void *const *data, cuda_weights *out)
+static mpk_status find_weights(mpk_context *cx, const unit *u, arena *a, void *const *data, machine_weights *out)
 {
     const ir_graph *g = u->image.ir[0];
-    cuda_weight *at;
+    machine_weight *at;
     NEW(cx, a, at, u->image.n_weights);
     for (ir_tensor_id t = 0; t < g->tensors.n; t++)
         if (g->tensors.at[t].kind == IR_CONST && g->tensors.at[t].shares == IR_NONE)
-            at[u->image.places[0][t].offset] = (cuda_weight){.at = data[t], .dtype = g->tensors.at[t].dtype};
-    *out = (cuda_weights){.at = at};
+            at[u->image.places[0][t].offset] = (machine_weight){.at = data[t], .dtype = g->tensors.at[t].dtype};
+    *out = (machine_weights){.at = at};
     return MPK_OK;
 }
 
@@ -373,7 +373,7 @@ static mpk_status run_operator(mpk_context *cx, const item *it, unit *u, char *w
 {
     arena a = {0};
     ir_values v = {0};
-    cuda_weights weights;
+    machine_weights weights;
     cuda_options o = options();
     machine *m = NULL;
     const ir_graph *g = u->image.ir[0];
@@ -475,7 +475,7 @@ typedef struct model_bed {
     machine *m;
 } model_bed;
 
-static mpk_status share_by_name(mpk_context *cx, const unit *u, model_bed *bed, const cuda_weights *w)
+static mpk_status share_by_name(mpk_context *cx, const unit *u, model_bed *bed, const machine_weights *w)
 {
     for (uint32_t g = 0; g < u->n_graphs; g++) {
         const ir_graph *ir = u->graphs[g];
@@ -501,13 +501,13 @@ static mpk_status share_by_name(mpk_context *cx, const unit *u, model_bed *bed, 
 }
 
 /* Weights that are made up on the GPU, of the program's own dtypes. */
-static mpk_status make_weights(mpk_context *cx, const unit *u, model_bed *bed, cuda_weights *out)
+static mpk_status make_weights(mpk_context *cx, const unit *u, model_bed *bed, machine_weights *out)
 {
-    cuda_weight *made_up;
+    machine_weight *made_up;
     NEW(cx, &bed->arena, made_up, u->image.n_weights);
     for (uint32_t i = 0; i < u->image.n_weights; i++)
         made_up[i].dtype = u->image.weights[i].dtype;
-    *out = (cuda_weights){.at = made_up, .seed = b->seed};
+    *out = (machine_weights){.at = made_up, .seed = b->seed};
     return MPK_OK;
 }
 
@@ -669,7 +669,7 @@ static mpk_status check_invariant(mpk_context *cx, const unit *u, model_bed *bed
 {
     uint32_t touched[2] = {0};
     cuda_options o = options();
-    cuda_weights w;
+    machine_weights w;
     TRY(make_weights(cx, u, bed, &w));
     for (uint32_t apart = 0; apart < 2; apart++) {
         machine_stop(bed->m);
@@ -695,7 +695,7 @@ static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, mo
     uint64_t seed = rng_u64(b->seed, 77);
     double worst = 0, allowed = it->dtype == IR_F32 ? 2e-4 : 5e-2;
     const int repeats = it->small ? 2 : REPEATS;
-    cuda_weights w;
+    machine_weights w;
     cuda_options o = options();
     o.mode = it->mode;
     TRY(make_weights(cx, u, bed, &w));

@@ -247,12 +247,12 @@ static void serve_as(cuda_mode mode)
     const fake_cuda_face *fake = fake_cuda_start("capability:90,sms:6,memory:67108864");
     assert_non_null(fake);
     make_model(&cx, &a, &program, &image);
-    cuda_weight *made_up = arena_alloc(&a, image.n_weights, sizeof *made_up);
+    machine_weight *made_up = arena_alloc(&a, image.n_weights, sizeof *made_up);
     for (uint32_t i = 0; i < image.n_weights; i++)
         made_up[i].dtype = image.weights[i].dtype;
     str code = fake_code(&cx, &a, &image);
     cuda_options o = {.code = code.at, .code_bytes = code.n, .mode = mode};
-    cuda_weights w = {.at = made_up, .seed = seed};
+    machine_weights w = {.at = made_up, .seed = seed};
     check_ok(&cx, cuda_start(&cx, &image, &w, &o, &gpu));
     bind_server(&s, gpu);
     fake->kernel(run_server, &s);

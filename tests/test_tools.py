@@ -97,6 +97,8 @@ ROOM_FAULTS = {
     "device-room": ("device/attic/old.cuh", "", "room attic"),
     "assembly": ("device/tile/fast.cuh", 'void f(void)\n{\n    asm volatile("trap;");\n}\n', "fast.cuh:4: inline"),
     "rt-assembly": ("src/rt/rt_bad.h", 'void f(void)\n{\n    asm("trap;");\n}\n', "inline assembly"),
+    "engine-target": ("src/engine/e.c", '#include "cuda/cuda.h"\n', "sees a target through host/target.h"),
+    "engine-word": ("src/engine/e.c", "int is_gpu;\n", "e.c:2: 'gpu': what a target is stands in its record"),
     "same-name": ("src/ir/text.c", "", "same file name"),
 }
 

@@ -5,7 +5,8 @@ Input: the #include lines of src/ and device/; output: one line for each that br
 The order is that of docs/design.md: a room may include itself, rooms above its own line in ORDER, and nothing beside it
 on the same line.  The runtime (rt) stands alone; the server (net) and the command line see the public headers and
 base, the command line the server too.  DEVICE_SEES does the same for the code of GPUs, where inline assembly stands in
-ptx alone, and in the runtime's ports.  File names are unique in the repository, so that a name in a message says which
+ptx alone, and in the runtime's ports.  The engine knows targets by their records: it neither includes the rooms of one
+nor names what stands behind it.  File names are unique in the repository, so that a name in a message says which
 file is meant.
 """
 import argparse
@@ -21,6 +22,9 @@ ORDER = [["base", "shape"], ["ir", "jinja"], ["op"], ["model"], ["load", "tgraph
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 # rt is seen by what builds its descriptors and by what runs them, and sees nothing itself.
 SEES_RT = {"image", "gen", "pass", "host", "cpu", "cuda", "engine"}
+# Targets, which the engine sees through src/host/target.h alone; its tests start them.
+TARGETS = {"cpu", "cuda"}
+TARGET_WORDS = re.compile(r"cuda|gpu|nvrtc|nvidia|\bsm_\d", re.I)
 ONLY_PUBLIC = {"net": {"base"}, "cli": {"base", "net"}}
 TEST_HEADERS = {"check.h", "emulated_bed.h", "fake_cuda.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
@@ -64,7 +68,17 @@ def check_include(name, room, kind, target):
         return None if is_test(name) and target in TEST_HEADERS else f'"{target}": write the room, "ROOM/{target}"'
     if room == "rt" and is_test(name) and head == "base":
         return None
+    if room == "engine" and head in TARGETS and not is_test(name):
+        return f'"{target}": the engine sees a target through host/target.h'
     return None if allowed(room, head) else f'"{target}": {room} may not see {head}'
+
+
+def check_words(name, text):
+    """Findings of one file: words of a target in the engine, as (where in the text, sentence)."""
+    if not name.startswith("src/engine/") or is_test(name):
+        return []
+    return [(match.start(), f"'{match[0]}': what a target is stands in its record (src/host/target.h)")
+            for match in TARGET_WORDS.finditer(text)]
 
 
 def check_order(root):
@@ -81,6 +95,7 @@ def check_order(root):
             fault = check_include(name, parts[1], match[1], match[2])
             if fault:
                 findings.append(f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {fault}")
+        findings += [f"{name}:{text.count(chr(10), 0, at) + 1}: {fault}" for at, fault in check_words(name, text)]
     return findings
 
 

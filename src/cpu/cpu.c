@@ -291,6 +291,7 @@ static void stop(machine *base)
         pthread_join(m->threads[i], NULL);
     machine_end(base);
     free(m->token_arena);
+    cpu_free_weights(&m->weights);
     for (int i = 0; i < RT_AREAS; i++)
         free(m->blocks[i]);
     free(m->scratch_block);

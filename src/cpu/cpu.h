@@ -1,6 +1,7 @@
 /* cpu.h - the CPU target: the in-kernel runtime (src/rt, paper §5) on threads, one for each worker.
  *
  *   cpu.c  areas, bodies, threads, host-driven steps    cpu_slots.c  tensors in the caller's memory
+ *   cpu_target.c  the target's record                   cpu_weights.c  an address for each weight
  *   body.c, isa_*.c  fast code for operators            cpu_features.c  instruction sets
  */
 #ifndef CPU_H

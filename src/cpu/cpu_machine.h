@@ -4,6 +4,7 @@
 
 #include "cpu/body.h"
 #include "cpu/cpu.h"
+#include "host/target.h"
 
 /* An operator bound to memory and to the code that runs it. */
 typedef struct cpu_call {
@@ -17,6 +18,15 @@ typedef struct cpu_constant {
     const char *at; /* NULL: the task reads no weight */
     uint32_t n_bytes;
 } cpu_constant;
+
+/* Where the weights of a program lie, and what of that is freed with the machine. */
+typedef struct cpu_weights {
+    uint32_t n;
+    void **at;      /* [n] first bytes */
+    void **own;     /* [n] allocated for one weight; NULL: it lies elsewhere */
+    char *gathered; /* mapped: all weights in large pages; NULL: there was no room */
+    size_t gathered_bytes, gathered_used;
+} cpu_weights;
 
 typedef struct cpu_machine {
     machine base;
@@ -37,13 +47,21 @@ typedef struct cpu_machine {
     pthread_t *threads;
     uint32_t n_threads; /* started */
     rt_i32 *token_arena;
-    char device[32]; /* in words */
+    cpu_weights weights; /* empty: the weights are the caller's */
+    char device[32];     /* in words */
 } cpu_machine;
 
 static inline cpu_machine *cpu_of(machine *m)
 {
     return (cpu_machine *)m; /* its first member */
 }
+
+/* ---- cpu_weights.c ---- */
+
+/* Find or make the bytes of each weight of an image.  *w, zeroed by the caller, is freed by cpu_free_weights whatever
+ * the status. */
+mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s, cpu_weights *w);
+void cpu_free_weights(cpu_weights *w);
 
 /* ---- cpu_slots.c: machine_def's make_slots and move_slots ---- */
 

@@ -372,7 +372,7 @@ void cuda_call_touch(machine *base, void *target, uint32_t slot)
 
 /* ---- start and end ---- */
 
-mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights)
+mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const machine_weights *weights)
 {
     cuda_calls *c;
     const program_image *image = &m->machine.image;

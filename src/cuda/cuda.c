@@ -764,7 +764,8 @@ static const machine_def cuda_def = {.name = "cuda",
                                      .body_of = body_of,
                                      .lend_logits = lend_logits,
                                      .return_logits = return_logits,
-                                     .peek_logits = peek_logits};
+                                     .peek_logits = peek_logits,
+                                     .read_profile = cuda_read_profile};
 
 /* ---- calls: whoever has his own memory runs nothing through ours ---- */
 
@@ -803,7 +804,8 @@ static const machine_def calls_def = {.name = "cuda",
                                       .launch_slots = cuda_call_launch,
                                       .wait_launch = cuda_call_wait,
                                       .touch_slot = cuda_call_touch,
-                                      .keeps_copy = cuda_call_keeps_copy};
+                                      .keeps_copy = cuda_call_keeps_copy,
+                                      .read_profile = cuda_read_profile};
 
 static void read_options(cuda_machine *m, const cuda_options *from)
 {
@@ -834,7 +836,7 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
 }
 
 /* All that the kernel works on but its tables, which hold the addresses. */
-static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const cuda_weights *weights, const code_job *j)
+static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const machine_weights *weights, const code_job *j)
 {
     NOTE(cx, load_loader(cx, m, j), "preparing to load weights");
     TRY(allocate(cx, m));
@@ -844,7 +846,7 @@ static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const cuda_weigh
 }
 
 /* Code and weights side by side. */
-static mpk_status prepare(mpk_context *cx, cuda_machine *m, const cuda_weights *weights, code_job *j)
+static mpk_status prepare(mpk_context *cx, cuda_machine *m, const machine_weights *weights, code_job *j)
 {
     uint64_t begin;
     mpk_status status = begin_code(cx, m, j);
@@ -861,7 +863,7 @@ static mpk_status prepare(mpk_context *cx, cuda_machine *m, const cuda_weights *
     return offer_code(cx, m, j);
 }
 
-static mpk_status start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights)
+static mpk_status start(mpk_context *cx, cuda_machine *m, const machine_weights *weights)
 {
     code_job job = {0};
     TRY(plan(cx, m));
@@ -880,7 +882,7 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const cuda_weights *we
     return cuda_has_op_kernels(m) ? cuda_baseline_start(cx, m) : MPK_OK;
 }
 
-mpk_status cuda_start(mpk_context *cx, const program_image *image, const cuda_weights *weights,
+mpk_status cuda_start(mpk_context *cx, const program_image *image, const machine_weights *weights,
                       const cuda_options *options, machine **out)
 {
     cuda_machine *m = calloc(1, sizeof *m);

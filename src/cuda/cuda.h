@@ -1,7 +1,8 @@
 /* cuda.h - the GPU target: the in-kernel runtime (src/rt, paper §5) as one kernel that generates every token.
  *
  * cuda_start prints and compiles the kernel (or takes it from the cache), packs the weights on the GPU, allocates
- * everything else and starts the kernel; the machine is then used through host/machine.h like any other.
+ * everything else and starts the kernel; the machine is then used through host/machine.h like any other.  Called by
+ * cuda_target.c, the target's record, which is all that other rooms see, and by tests.
  */
 #ifndef CUDA_H
 #define CUDA_H
@@ -30,22 +31,6 @@ typedef struct cuda_held cuda_held;
 mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out);
 /* NULL is allowed.  Machines that run on it are not concerned. */
 void cuda_let_go(cuda_held *h);
-
-/* ---- weights ---- */
-
-/* One weight of the image as it is on the host. */
-typedef struct cuda_weight {
-    const void *at; /* dense rows, no alignment promised; borrowed until cuda_start returns.  NULL: make it up.
-                       CUDA_CALLS: an address of the GPU's, aligned to CUDA_OPERAND_ALIGN, used where it is */
-    ir_dtype dtype; /* of these bytes; may differ from the program's, which is then bf16: convert (ir/blocks.h) */
-    const void *const *parts; /* [dims[0]]: where the entries of axis 0 lie, if `at` is NULL and they are no
-                                 neighbours; NULL otherwise */
-} cuda_weight;
-
-typedef struct cuda_weights {
-    const cuda_weight *at; /* [image->n_weights] */
-    uint64_t seed;         /* of those that are made up: the values of load_random_fill */
-} cuda_weights;
 
 /* ---- starting ---- */
 
@@ -76,7 +61,7 @@ typedef struct cuda_options {
     bool no_descriptor_prefetch; /* one task's description at a time (ablation) */
     bool no_carriers;            /* every task waits for its event's counter (ablation) */
     bool reference_bodies;       /* generic code only */
-    bool profile;                /* note when each task runs, for cuda_read_times */
+    bool profile;                /* note when each task runs, for machine_read_profile */
     const char *keep;            /* a folder: leave the kernel's source and code there.  NULL: do not */
     bool checked;                /* the kernel is compiled for sanitizers: it says which line of its source code comes
                                     from, and warps meet between tasks (MPK_CHECKED).  Code that is given stays */
@@ -95,7 +80,7 @@ typedef struct cuda_options {
 /* Start the machine.  The image is borrowed until machine_stop; its n_workers is the number of SMs that it was compiled
  * for, at most the device's.  MPK_EUNSUPPORTED: as cuda_probe, or no compiler and nothing in the cache; MPK_ELIMIT: the
  * memory of the GPU is too small, with the numbers; MPK_EDEVICE: the driver's words; MPK_ENOMEM. */
-mpk_status cuda_start(mpk_context *cx, const program_image *image, const cuda_weights *weights,
+mpk_status cuda_start(mpk_context *cx, const program_image *image, const machine_weights *weights,
                       const cuda_options *options, machine **out);
 
 /* What cuda_start allocates on the GPU. */
@@ -113,27 +98,6 @@ typedef struct cuda_memory {
  * count.  MPK_EUNSUPPORTED, MPK_ELIMIT: cuda_start would refuse this program on any GPU of this kind. */
 mpk_status cuda_plan_memory(mpk_context *cx, const program_image *image, const gen_arch *arch,
                             const cuda_options *options, cuda_memory *out);
-
-/* Where the time of an operator's tasks went in the last step of a graph that the machine ran: cycles of an SM, means
- * over its tasks. */
-typedef struct cuda_times {
-    uint32_t n_tasks; /* that have run; 0: none */
-    double wait;      /* from the worker's turning to the task until its event was activated */
-    double body;      /* until its results were written */
-    double trigger;   /* until its event was counted: scheduling */
-    double longest;   /* body of the slowest task */
-} cuda_times;
-/* out[ops of the graph].  The kernel is let go to rest; of CUDA_CALLS the last run is waited for.  MPK_EARG: the
- * machine was not started with `profile`. */
-mpk_status cuda_read_times(mpk_context *cx, machine *m, uint32_t graph, cuda_times *out);
-
-/* How long tokens took to the host and the news of it back (rt_delays), nanoseconds; of the last bursts. */
-typedef struct cuda_delays {
-    uint32_t n; /* bursts that this is of; 0: none, and the others are 0 */
-    uint32_t median_ns, p99_ns, most_ns;
-} cuda_delays;
-/* As cuda_read_times. */
-mpk_status cuda_read_delays(mpk_context *cx, machine *m, cuda_delays *out);
 
 /* Compile the kernel of an image for a row of the table of architectures; no GPU is needed.  keep: as in cuda_options.
  * *code is what cuda_options.code takes; the caller frees it with text_free.  MPK_EUNSUPPORTED: no compiler. */

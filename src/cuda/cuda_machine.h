@@ -219,7 +219,7 @@ void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, u
 /* ---- upload.c ---- */
 
 /* Fill the weights' block: read, copy, pack.  only: one weight alone; IR_NONE: all.  No kernel runs. */
-mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const cuda_weights *from, uint32_t only);
+mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_weights *from, uint32_t only);
 
 /* ---- tables.c ---- */
 
@@ -248,7 +248,7 @@ mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, u
 /* ---- calls.c ---- */
 
 /* Before the tables are made. */
-mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const cuda_weights *weights);
+mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const machine_weights *weights);
 /* Record a run.  Code and tables are there. */
 mpk_status cuda_calls_record(mpk_context *cx, cuda_machine *m);
 /* Waits for the last run. */
@@ -264,5 +264,10 @@ mpk_status cuda_call_launch(mpk_context *cx, machine *m, machine *after, void *s
 mpk_status cuda_call_wait(mpk_context *cx, machine *m);
 void cuda_call_touch(machine *m, void *slots, uint32_t slot);
 bool cuda_call_keeps_copy(const machine *m, uint32_t weight);
+
+/* ---- profile.c: machine_def's read_profile ---- */
+
+/* The kernel comes to rest first; of CUDA_CALLS the last run is waited for. */
+mpk_status cuda_read_profile(mpk_context *cx, machine *m, uint32_t graph, machine_profile *out);
 
 #endif

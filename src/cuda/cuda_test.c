@@ -88,7 +88,7 @@ typedef struct bed {
     const fake_cuda_face *fake;
     tg_program program;
     program_image image;
-    cuda_weight weights[8];
+    machine_weight weights[8];
     str code, call_code;
     machine *m;
 } bed;
@@ -155,7 +155,7 @@ static mpk_status start_with(bed *b, cuda_options o)
     o.code = code.at;
     o.code_bytes = code.n;
     o.stall_ns = 1000000;
-    cuda_weights w = {.at = b->weights, .seed = seed};
+    machine_weights w = {.at = b->weights, .seed = seed};
     b->m = NULL;
     return cuda_start(&b->cx, &b->image, &w, &o, &b->m);
 }
@@ -712,30 +712,29 @@ static void test_profile(void **state)
 {
     (void)state;
     bed *b = set_up(program);
-    cuda_times times[8];
+    machine_times times[8];
+    machine_profile profile = {.times = times};
     check_ok(&b->cx, start(b));
-    check_fails(&b->cx, MPK_EARG, "with a profile", cuda_read_times(&b->cx, b->m, 0, times));
+    check_fails(&b->cx, MPK_EARG, "with a profile", machine_read_profile(&b->cx, b->m, 0, &profile));
     machine_stop(b->m);
     cuda_options o = {.code = b->code.at, .code_bytes = b->code.n, .profile = true};
-    cuda_weights w = {.at = b->weights, .seed = seed};
+    machine_weights w = {.at = b->weights, .seed = seed};
     check_ok(&b->cx, cuda_start(&b->cx, &b->image, &w, &o, &b->m));
     emulation e = {.life = RESTS, .n_tasks = (uint32_t)image_count(b->image.block, RT_TASKS)};
     b->fake->kernel(note_times, &e);
     check_ok(&b->cx, machine_run_graph(&b->cx, b->m, 0, 4, 4));
     b->fake->kernel(NULL, NULL);
-    check_ok(&b->cx, cuda_read_times(&b->cx, b->m, 0, times));
+    check_ok(&b->cx, machine_read_profile(&b->cx, b->m, 0, &profile));
     uint32_t n = 0;
     assert_true(b->image.ir[0]->ops.n <= 8);
     for (uint32_t k = 0; k < b->image.ir[0]->ops.n; k++, n += times[k - 1].n_tasks)
         assert_true(times[k].n_tasks && times[k].wait == 26 && times[k].body == 100 && times[k].longest == 100 &&
                     times[k].trigger == 5);
     assert_true(n > 0 && n <= e.n_tasks);
-    cuda_delays delays;
-    check_ok(&b->cx, cuda_read_delays(&b->cx, b->m, &delays));
-    assert_int_equal(delays.n, RT_DELAYS);
-    assert_int_equal(delays.median_ns, 4 * (2 + RT_DELAYS / 2));
-    assert_int_equal(delays.most_ns, 4 * (RT_DELAYS + 1));
-    check_fails(&b->cx, MPK_EARG, "graph 1 of 1", cuda_read_times(&b->cx, b->m, 1, times));
+    assert_int_equal(profile.to_host.n, RT_DELAYS);
+    assert_int_equal(profile.to_host.median_ns, 4 * (2 + RT_DELAYS / 2));
+    assert_int_equal(profile.to_host.most_ns, 4 * (RT_DELAYS + 1));
+    check_fails(&b->cx, MPK_EARG, "graph 1 of 1", machine_read_profile(&b->cx, b->m, 1, &profile));
     tear_down(b);
 }
 

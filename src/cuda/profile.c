@@ -8,7 +8,7 @@
 
 #include "cuda/cuda_machine.h"
 
-static void add_task(const rt_times *t, cuda_times *to)
+static void add_task(const rt_times *t, machine_times *to)
 {
     double body = (double)(rt_u32)(t->done - t->ready);
     to->n_tasks++;
@@ -19,7 +19,7 @@ static void add_task(const rt_times *t, cuda_times *to)
 }
 
 static void average(const cuda_machine *m, uint32_t graph, const rt_entry *entries, const rt_times *times,
-                    cuda_times *out)
+                    machine_times *out)
 {
     const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
     memset(out, 0, g->n_ops * sizeof *out);
@@ -57,12 +57,9 @@ static mpk_status download(mpk_context *cx, cuda_machine *m, void *to, uint64_t 
     return status;
 }
 
-mpk_status cuda_read_times(mpk_context *cx, machine *base, uint32_t graph, cuda_times *out)
+static mpk_status read_times(mpk_context *cx, cuda_machine *m, uint32_t graph, machine_times *out)
 {
-    cuda_machine *m = cuda_of(base);
     uint64_t n = m->layout.n_tasks;
-    CHECK(cx, graph < base->image.n_graphs, MPK_EARG, "graph %u of %u", graph, base->image.n_graphs);
-    TRY(begin_reading(cx, m));
     rt_entry *entries = calloc(n, sizeof *entries);
     rt_times *times = calloc(n, sizeof *times);
     mpk_status status = download(cx, m, entries, m->layout.entries, n * sizeof *entries);
@@ -81,17 +78,25 @@ static int compare_ns(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-mpk_status cuda_read_delays(mpk_context *cx, machine *base, cuda_delays *out)
+static mpk_status read_delays(mpk_context *cx, cuda_machine *m, machine_delays *out)
 {
-    cuda_machine *m = cuda_of(base);
-    TRY(begin_reading(cx, m));
     rt_delays *d = calloc(1, sizeof *d);
     mpk_status status = download(cx, m, d, m->layout.delays, sizeof *d);
     if (status == MPK_OK) {
         uint32_t n = d->n < RT_DELAYS ? d->n : RT_DELAYS;
         qsort(d->ns, n, sizeof *d->ns, compare_ns);
-        *out = n ? (cuda_delays){n, d->ns[n / 2], d->ns[(uint64_t)n * 99 / 100], d->ns[n - 1]} : (cuda_delays){0};
+        *out = n ? (machine_delays){n, d->ns[n / 2], d->ns[(uint64_t)n * 99 / 100], d->ns[n - 1]} : (machine_delays){0};
     }
     free(d);
     return status;
+}
+
+mpk_status cuda_read_profile(mpk_context *cx, machine *base, uint32_t graph, machine_profile *out)
+{
+    cuda_machine *m = cuda_of(base);
+    TRY(begin_reading(cx, m));
+    TRY(read_times(cx, m, graph, out->times));
+    TRY(read_delays(cx, m, &out->to_host));
+    out->clock_khz = cuda_gpu_facts(m->gpu)->clock_khz;
+    return MPK_OK;
 }

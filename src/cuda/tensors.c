@@ -76,12 +76,12 @@ static mpk_status write_weight(mpk_context *cx, cuda_machine *m, uint32_t weight
     CHECK(cx, !m->weights.weights[weight].scales, MPK_EUNSUPPORTED,
           "weight %.*s is multiplied into others and cannot be replaced alone",
           STR_ARG(m->machine.image.weights[weight].name));
-    cuda_weight *one = calloc(m->machine.image.n_weights, sizeof *one);
+    machine_weight *one = calloc(m->machine.image.n_weights, sizeof *one);
     CHECK(cx, one, MPK_ENOMEM, "out of memory for the list of weights");
-    one[weight] = (cuda_weight){.at = from, .dtype = m->machine.image.weights[weight].dtype};
+    one[weight] = (machine_weight){.at = from, .dtype = m->machine.image.weights[weight].dtype};
     mpk_status status = cuda_pause(cx, m);
     if (status == MPK_OK)
-        status = cuda_upload_weights(cx, m, &(cuda_weights){.at = one}, weight);
+        status = cuda_upload_weights(cx, m, &(machine_weights){.at = one}, weight);
     free(one);
     return status;
 }

@@ -21,7 +21,7 @@ typedef struct piece {
 
 typedef struct upload {
     cuda_machine *m;
-    const cuda_weights *from;
+    const machine_weights *from;
     uint32_t only; /* weight; IR_NONE: all */
     arena arena;
     VEC(piece) pieces;
@@ -149,7 +149,7 @@ static mpk_status pin_buffer(mpk_context *cx, lane *l)
                            &l->buffers[l->turn].pinned_at);
 }
 
-static bool is_made_up(const cuda_weight *from)
+static bool is_made_up(const machine_weight *from)
 {
     return !from->at && !from->parts;
 }
@@ -157,7 +157,7 @@ static bool is_made_up(const cuda_weight *from)
 /* The rows of a piece, from wherever they lie, as another dtype. */
 static mpk_status convert_piece(mpk_context *cx, const upload *u, const piece *p, void *to, ir_dtype dtype)
 {
-    const cuda_weight *from = &u->from->at[p->weight];
+    const machine_weight *from = &u->from->at[p->weight];
     const cuda_resident *r = &u->m->weights.weights[p->weight];
     uint64_t last = p->first_row + p->n_rows,
              part_rows = from->parts ? r->n_rows / (uint64_t)weight_at(u, p->weight)->dims[0] : last;
@@ -176,7 +176,7 @@ static mpk_status convert_piece(mpk_context *cx, const upload *u, const piece *p
 static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
 {
     upload *u = l->u;
-    const cuda_weight *from = &u->from->at[p->weight];
+    const machine_weight *from = &u->from->at[p->weight];
     const tg_weight *w = weight_at(u, p->weight);
     uint64_t columns = u->m->weights.weights[p->weight].columns, n = p->n_rows * columns,
              first = p->first_row * columns;
@@ -454,7 +454,7 @@ static mpk_status upload_pieces(mpk_context *cx, upload *u)
     return status;
 }
 
-mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const cuda_weights *from, uint32_t only)
+mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_weights *from, uint32_t only)
 {
     upload u = {.m = m, .from = from, .only = only};
     mpk_status status = cut(cx, &u);

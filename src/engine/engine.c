@@ -27,8 +27,9 @@ static mpk_status start(mpk_context *cx, mpk_engine *e)
     e->tokens.tokenizer = e->build.model.tokenizer;
     e->tokens.chats = &e->build.model;
     engine_code code = {{e->build.code.at, e->build.code.n}, e->build.key};
-    TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, &code, e->weights,
-                             e->gpu_weights, &e->machine));
+    const machine_weights weights = {e->weights, e->build.options.random_seed, e->build.model.files.at,
+                                     e->build.model.files.n};
+    TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, &code, &weights, &e->machine));
     TRY(check_machine(cx, e));
     return engine_start_collector(cx, e);
 }
@@ -67,7 +68,7 @@ void mpk_engine_close(mpk_engine *e)
     machine_stop(e->machine);
     if (e->has_mutex)
         pthread_mutex_destroy(&e->mutex);
-    engine_free_weights(e);
+    free(e->weights);
     engine_build_free(&e->build);
     free(e);
 }

@@ -2,7 +2,7 @@
  *
  *   engine_options.c   options of the caller -> complete ones
  *   engine_model.c     MODEL -> loaded model and shapes
- *   engine_device.c    CPU or GPU
+ *   engine_device.c    where it runs: a device of some target
  *   engine_compile.c   shapes -> compiled program, weights bound
  *   engine_image.c     the file of mpk_compile_to_file
  *   engine_cache.c     programs that have been compiled before
@@ -22,8 +22,7 @@
 
 #include <pthread.h>
 
-#include "cpu/cpu.h"
-#include "cuda/cuda.h"
+#include "host/target.h"
 #include "load/load.h"
 #include "mpk/graph.h"
 #include "mpk/mpk.h"
@@ -47,17 +46,6 @@ struct mpk_tokenizer {
     load_model model;           /* of mpk_tokenizer_open; otherwise empty */
 };
 
-/* Where a program runs. */
-typedef struct engine_device {
-    bool is_gpu;
-    bool runs_code; /* of a GPU: machine code for `arch` runs on it as it is */
-    uint32_t index, n_workers;
-    const gen_arch *arch; /* of a GPU */
-    uint64_t free_bytes;  /* of its memory */
-    char name[128];
-    cuda_held *held; /* of a GPU that something will run on: it stays open meanwhile; NULL otherwise */
-} engine_device;
-
 /* What a model is compiled for.  Counts are final: no zero stands for a default. */
 typedef struct engine_plan {
     uint32_t threads, max_batch, context_tokens, max_rows;
@@ -65,7 +53,7 @@ typedef struct engine_plan {
     uint32_t n_pages, pages_per_slot;
     ir_dtype kv_dtype, activation_dtype;
     uint64_t kv_bytes, kv_token_bytes; /* of all pages; of one position */
-    char arch[16];                     /* of a GPU: name of its row in the table of architectures; "": the CPU */
+    char arch[16];                     /* target_device.arch */
 } engine_plan;
 
 /* A compiled model and everything that it was made from. */
@@ -74,11 +62,11 @@ typedef struct engine_build {
     load_model model;
     bool is_loaded;
     mpk_engine_options options; /* complete; of an image: those it was made with */
-    engine_device device;
+    target_device device;
     engine_plan plan;
     tg_program program; /* n_graphs 0: the image was read from a file */
     program_image image;
-    text code;      /* of a GPU: its kernel, if it came with the image or goes into one */
+    text code;      /* of a target that compiles: its code, if it came with the image or goes into one */
     str key;        /* of the cache of programs; at NULL: this one is not kept */
     bool is_cached; /* image and code came from there */
     uint64_t load_ns, compile_ns, device_ns;
@@ -88,11 +76,7 @@ enum { ENGINE_BUCKETS = 1024 };
 
 struct mpk_engine {
     engine_build build;
-    void **weights;           /* heap, [image.n_weights] addresses; of the CPU */
-    cuda_weight *gpu_weights; /* heap, [image.n_weights]; of a GPU */
-    char *gathered;           /* mapped: all weights in large pages; NULL: they stay in the files */
-    size_t gathered_bytes, gathered_used;
-    void **own_weights; /* heap, [image.n_weights]: those that are not in a file, or not aligned there; heap each */
+    machine_weight *weights; /* heap, [image.n_weights]: where the files have them; empty: made up */
     machine *machine;
     mpk_tokenizer tokens; /* tokenizer NULL: the model brings none */
 
@@ -118,26 +102,28 @@ mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const c
 /* ---- engine_device.c ---- */
 
 /* for_running: a target alone is not enough, and the caller calls engine_leave_device when he is done, whatever the
- * status.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: there is no such GPU, or it cannot be used.
- */
-mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running, engine_device *out);
+ * status.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: the device is not here or cannot be used. */
+mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running, target_device *out);
+/* What the option `device` is for tensors in the host's memory; launches: in a device's, for MPK_MODE_CALLS.  NULL: no
+ * target has such runs. */
+const char *engine_default_device(bool launches);
 
-void engine_leave_device(engine_device *device);
+void engine_leave_device(target_device *device);
 
-/* The device of an image that was compiled for the architecture `arch` ("": the CPU) and so many workers. */
+/* Does some target compile for this architecture? */
+bool engine_knows_arch(const char *arch);
+/* The device of an image that was compiled for the architecture `arch` ("": none, no code) and so many workers. */
 mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, const char *arch, uint32_t n_workers,
-                               bool for_running, engine_device *out);
+                               bool for_running, target_device *out);
 
 /* ---- engine_model.c ---- */
 
 /* Decide sizes from options and model.  for_running: refuse what does not fit into memory.  MPK_EARG, MPK_ELIMIT. */
 mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
-                            const engine_device *device, bool for_running, engine_plan *out);
-/* Free memory in bytes, that of a control group counted; total may be NULL. */
-uint64_t engine_free_memory(uint64_t *total);
-/* The tensor program for n_tokens tokens. */
-mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model, const engine_plan *plan,
-                              uint32_t n_tokens, ir_graph **out);
+                            const target_device *device, bool for_running, engine_plan *out);
+/* The tensor program for n_tokens tokens, with weights in the dtypes that the target keeps them in. */
+mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model, const target_def *target,
+                              const engine_plan *plan, uint32_t n_tokens, ir_graph **out);
 
 /* ---- engine_compile.c ---- */
 
@@ -146,45 +132,39 @@ mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model
 mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options, bool for_running,
                              uint32_t only_tokens, engine_build *b);
 void engine_build_free(engine_build *b);
-/* Addresses of all weights of the program: in the files, or made up; of a GPU what it makes its own from. */
+/* Find every weight of the program in the files, and refuse what does not fit into the device's memory. */
 mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e);
-void engine_free_weights(mpk_engine *e);
 /* The compiler's options for a device.  kv_heads: of the model, 0 if there is none. */
-mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, const engine_device *device,
+mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, const target_device *device,
                                uint32_t kv_heads, pass_options *to);
-/* Of a GPU: the kernel, empty: it is made.  With the key of the cache of programs (at NULL: there is none) it need not
- * fit, and what is made is kept. */
+/* What the target compiled for an image; empty: it compiles.  With the key of the cache of programs (at NULL: there is
+ * none) it need not be of this image, and what is compiled is kept. */
 typedef struct engine_code {
     str code, key;
 } engine_code;
-/* Start the image on the device; weights as engine_bind_weights leaves them: those of the CPU, or those of a GPU. */
+/* Start the image on the device. */
 mpk_status engine_start_machine(mpk_context *cx, const program_image *image, const mpk_engine_options *o,
-                                const engine_device *device, const engine_code *code, void *const *weights,
-                                const cuda_weight *gpu_weights, machine **out);
-
-/* What starting it would allocate on its GPU, which need not be here; bytes. */
-mpk_status engine_plan_gpu_memory(mpk_context *cx, const engine_build *b, cuda_memory *out);
+                                const target_device *device, const engine_code *code, const machine_weights *weights,
+                                machine **out);
 
 /* ---- engine_cache.c ---- */
 
 extern const char engine_source_key[]; /* a hash of mpk's own sources (generated) */
 
 /* *key, in the arena, says all that the program and its kernel follow from. */
-mpk_status engine_program_key(mpk_context *cx, arena *a, const engine_device *device, const pass_options *options,
+mpk_status engine_program_key(mpk_context *cx, arena *a, const target_device *device, const pass_options *options,
                               uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens, str *key);
 /* True if the program of b->key is in the cache: b->image and b->code are filled. */
 bool engine_find_program(engine_build *b);
-void engine_keep_program(mpk_context *cx, str key, const program_image *image, str code);
+void engine_keep_program(mpk_context *cx, const target_def *target, str key, const program_image *image, str code);
 
 /* ---- engine_profile.c ---- */
 
-/* What mpk_engine_profile gives, of a machine on GPU number `gpu` that was started with a profile; the caller frees it
- * with mpk_free. */
-mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t gpu,
-                               char **json);
-/* The text of it.  bodies, times: [ir->ops.n]. */
-void engine_write_profile(const ir_graph *ir, const char *const *bodies, const cuda_times *times, uint32_t n_tokens,
-                          uint32_t n_workers, uint32_t clock_khz, const cuda_delays *delays, text *out);
+/* What mpk_engine_profile gives, of a machine that was started with a profile; the caller frees it with mpk_free. */
+mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, char **json);
+/* The text of it.  bodies: [ir->ops.n]. */
+void engine_write_profile(const ir_graph *ir, const char *const *bodies, const machine_profile *profile,
+                          uint32_t n_tokens, uint32_t n_workers, text *out);
 
 /* ---- engine_letters.c ---- */
 

@@ -1,15 +1,10 @@
-/* engine_cache.c - programs for GPUs that have been compiled before, kept beside the kernels (cuda/cache.h).
+/* engine_cache.c - programs that have been compiled before, which the target keeps on disk (target_def.find_program).
  *
- * Key: what the passes and the kernel's source follow from, written out: mpk's own sources, the GPU's architecture, the
- * options of the passes, and the tensor programs as text.  Entry: the length of the image, the image, the kernel as
- * cuda_options.code takes it.  The image is proved again when it is taken out (image_open), and the kernel must be
- * of the very source that the image gives, so a wrong entry costs time and nothing else.
- * NVRTC is not part of the key, except that one named by MPK_NVRTC has programs of its own: looking for it is a part of
- * what is saved.
+ * Key: what the passes and the target's code follow from, written out: mpk's own sources, what the target says of the
+ * device, the options of the passes, and the tensor programs as text.  Entry: the length of the image, the image, and
+ * the code as target_start.code takes it.  The image is proved again when it is taken out (image_open), and the target
+ * checks that the code is of this image, so a wrong entry costs time and nothing else.
  */
-#include <stdlib.h>
-
-#include "cuda/cache.h"
 #include "engine/engine.h"
 
 static void print_options(const pass_options *o, text *t)
@@ -22,13 +17,12 @@ static void print_options(const pass_options *o, text *t)
         text_print(t, "degree %u %u %.*s\n", o->degrees[i].axis, o->degrees[i].degree, STR_ARG(o->degrees[i].match));
 }
 
-mpk_status engine_program_key(mpk_context *cx, arena *a, const engine_device *device, const pass_options *options,
+mpk_status engine_program_key(mpk_context *cx, arena *a, const target_device *device, const pass_options *options,
                               uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens, str *key)
 {
     text t = {0};
-    const char *compiler = getenv("MPK_NVRTC");
-    text_print(&t, "mpk %s\n%s %d\nnvrtc %s\n", engine_source_key, device->arch->name, device->runs_code,
-               compiler ? compiler : "");
+    text_print(&t, "mpk %s\n%s ", engine_source_key, device->target->name);
+    device->target->print_key(device, &t);
     print_options(options, &t);
     for (uint32_t i = 0; i < n_graphs; i++) {
         text_print(&t, "graph %u\n", n_tokens[i]);
@@ -47,7 +41,7 @@ bool engine_find_program(engine_build *b)
     file_map file;
     str bytes;
     uint64_t n;
-    if (!cuda_cache_open_program(b->key, &file, &bytes))
+    if (!b->device.target->find_program(b->key, &file, &bytes))
         return false;
     memcpy(&n, bytes.at, bytes.n >= sizeof n ? sizeof n : 0);
     bool good = bytes.n >= sizeof n && n <= bytes.n - sizeof n;
@@ -61,7 +55,7 @@ bool engine_find_program(engine_build *b)
     return good;
 }
 
-void engine_keep_program(mpk_context *cx, str key, const program_image *image, str code)
+void engine_keep_program(mpk_context *cx, const target_def *target, str key, const program_image *image, str code)
 {
     text t = {0};
     uint64_t n = image->block->n_bytes;
@@ -69,6 +63,6 @@ void engine_keep_program(mpk_context *cx, str key, const program_image *image, s
     text_add(&t, (const char *)image->block, n);
     text_add(&t, code.at, code.n);
     if (!t.failed)
-        cuda_cache_store_program(cx, key, (str){t.at, t.n});
+        target->keep_program(cx, key, (str){t.at, t.n});
     text_free(&t);
 }

@@ -124,7 +124,7 @@ static void put_other_kernel(bed *b)
 {
     mpk_engine *e;
     check_ok(&b->cx, open_engine(b, 1, &e));
-    engine_keep_program(&b->cx, e->build.key, &e->build.image, STR("of another mpk"));
+    engine_keep_program(&b->cx, e->build.device.target, e->build.key, &e->build.image, STR("of another mpk"));
     mpk_engine_close(e);
 }
 

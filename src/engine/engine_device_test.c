@@ -5,20 +5,26 @@
 
 #include "engine/engine.h"
 #include "fake_cuda.h"
+#include "gen/arch.h"
 
-static mpk_status choose(mpk_context *cx, const char *device, const char *target, bool for_running, engine_device *out)
+static bool is_gpu(const target_device *d)
+{
+    return strcmp(d->target->name, "cuda") == 0;
+}
+
+static mpk_status choose(mpk_context *cx, const char *device, const char *target, bool for_running, target_device *out)
 {
     mpk_status status =
         engine_choose_device(cx, &(mpk_engine_options){.device = device, .target = target}, for_running, out);
-    assert_true((out->held != NULL) == (status == MPK_OK && for_running && out->is_gpu));
+    assert_true((out->held != NULL) == (status == MPK_OK && for_running && is_gpu(out)));
     engine_leave_device(out);
     return status;
 }
 
 static mpk_status choose_for_image(mpk_context *cx, const mpk_engine_options *o, const char *arch, uint32_t n_workers,
-                                   bool for_running, engine_device *out)
+                                   bool for_running, target_device *out)
 {
-    *out = (engine_device){0};
+    *out = (target_device){0};
     mpk_status status = engine_image_device(cx, o, arch, n_workers, for_running, out);
     engine_leave_device(out);
     return status;
@@ -28,11 +34,11 @@ static void test_without_gpu(void **state)
 {
     (void)state;
     mpk_context cx = {0};
-    engine_device d;
+    target_device d;
     unsetenv("MPK_DEVICE");
     assert_non_null(fake_cuda_start("gpus:0"));
     check_ok(&cx, choose(&cx, NULL, NULL, true, &d));
-    assert_false(d.is_gpu);
+    assert_false(is_gpu(&d));
     assert_true(d.n_workers > 0 && d.free_bytes > 0);
     check_fails(&cx, MPK_EUNSUPPORTED, "shows no GPU", choose(&cx, "cuda", NULL, true, &d));
     setenv("MPK_LIBCUDA", "/nowhere/libcuda.so.1", 1);
@@ -44,30 +50,30 @@ static void test_with_gpu(void **state)
 {
     (void)state;
     mpk_context cx = {0};
-    engine_device d;
+    target_device d;
     unsetenv("MPK_DEVICE");
     const fake_cuda_face *fake = fake_cuda_start("capability:90,sms:132");
     char leaks[256];
     assert_non_null(fake);
     setenv("MPK_NVRTC", "/nowhere/libnvrtc.so.13", 1);
     check_ok(&cx, choose(&cx, NULL, NULL, true, &d)); /* nothing could be compiled for it */
-    assert_false(d.is_gpu);
+    assert_false(is_gpu(&d));
     unsetenv("MPK_NVRTC");
     check_ok(&cx, choose(&cx, "cuda", NULL, true, &d));
-    assert_true(d.is_gpu && d.runs_code);
+    assert_true(is_gpu(&d) && d.runs_code);
     assert_int_equal(d.n_workers, 132);
-    assert_string_equal(d.arch->name, "sm_90a");
+    assert_string_equal(d.arch, "sm_90a");
     check_ok(&cx, choose(&cx, "cpu", NULL, true, &d));
-    assert_false(d.is_gpu);
+    assert_false(is_gpu(&d));
     check_fails(&cx, MPK_EUNSUPPORTED, "GPU 3", choose(&cx, "cuda:3", NULL, true, &d));
     check_fails(&cx, MPK_EARG, "each holds one",
                 engine_choose_device(&cx, &(mpk_engine_options){.device = "cuda", .threads = 133}, true, &d));
     engine_leave_device(&d);
     setenv("MPK_DEVICE", "cpu", 1);
     check_ok(&cx, choose(&cx, NULL, NULL, true, &d));
-    assert_false(d.is_gpu);
+    assert_false(is_gpu(&d));
     check_ok(&cx, choose(&cx, "cuda", NULL, true, &d)); /* who says it gets it */
-    assert_true(d.is_gpu);
+    assert_true(is_gpu(&d));
     unsetenv("MPK_DEVICE");
     fake->leaks(leaks, sizeof leaks);
     assert_string_equal(leaks, "");
@@ -83,7 +89,7 @@ static void test_words(void **state)
     static const char *const wrong[] = {"gpu", "", "cuda:", "cuda:x", "cuda:1x", "cuda1", "cuda:4294967296", "CPU"};
     (void)state;
     mpk_context cx = {0};
-    engine_device d;
+    target_device d;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         check_fails(&cx, MPK_EARG, "there is no device", choose(&cx, wrong[i], NULL, true, &d));
     check_fails(&cx, MPK_EARG, "sm_80, sm_90a, sm_100a are", choose(&cx, NULL, "sm_70", false, &d));
@@ -91,7 +97,7 @@ static void test_words(void **state)
     setenv("MPK_DEVICE", "cpu", 1);
     check_ok(&cx, choose(&cx, NULL, "sm_100a", false, &d)); /* a target says enough */
     unsetenv("MPK_DEVICE");
-    assert_true(d.is_gpu && d.n_workers == d.arch->n_sms);
+    assert_true(is_gpu(&d) && d.n_workers == gen_arch_find("sm_100a")->n_sms);
     check_fails(&cx, MPK_EARG, "are for a GPU",
                 engine_choose_device(&cx, &(mpk_engine_options){.device = "cpu", .mode = MPK_MODE_GRAPH}, true, &d));
 }
@@ -100,17 +106,17 @@ static void test_images(void **state)
 {
     (void)state;
     mpk_context cx = {0};
-    engine_device d;
+    target_device d;
     mpk_engine_options none = {0}, cpu = {.device = "cpu"}, gpu = {.device = "cuda"}, other = {.target = "sm_80"};
     char leaks[256];
     unsetenv("MPK_DEVICE");
     const fake_cuda_face *fake = fake_cuda_start("capability:90,sms:132");
     assert_non_null(fake);
     check_ok(&cx, choose_for_image(&cx, &none, "", 3, true, &d));
-    assert_true(!d.is_gpu && d.n_workers == 3);
+    assert_true(!is_gpu(&d) && d.n_workers == 3);
     check_fails(&cx, MPK_EARG, "compiled for the CPU", choose_for_image(&cx, &gpu, "", 3, true, &d));
     check_ok(&cx, choose_for_image(&cx, &none, "sm_90a", 132, true, &d));
-    assert_true(d.is_gpu && d.n_workers == 132);
+    assert_true(is_gpu(&d) && d.n_workers == 132);
     check_ok(&cx, choose_for_image(&cx, &none, "sm_100a", 148, false, &d)); /* to look at */
     check_fails(&cx, MPK_EARG, "sm_100a", choose_for_image(&cx, &none, "sm_100a", 100, true, &d));
     check_fails(&cx, MPK_EARG, "not for cpu", choose_for_image(&cx, &cpu, "sm_90a", 132, true, &d));

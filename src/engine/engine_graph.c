@@ -18,11 +18,10 @@ struct mpk_program {
     ir_graph *source; /* as the caller wrote it: his names */
     tg_program program;
     program_image image;
-    void **weights; /* [image.n_weights] */
     machine *machine;
-    bool on_gpu; /* MPK_MODE_CALLS: addresses are those of GPU `gpu` */
-    uint32_t gpu;
-    bool profiles; /* options.profile */
+    target_device device;
+    uint32_t call_align; /* MPK_MODE_CALLS: of addresses in the device's memory; 0: the caller's tensors are here */
+    bool profiles;       /* options.profile */
 
     /* mpk_program_name_slots */
     arena slots_arena;
@@ -156,30 +155,39 @@ static const mpk_binding *find_binding(uint32_t n, const mpk_binding *bindings, 
     return NULL;
 }
 
-static uintptr_t alignment_of(bool on_gpu, ir_dtype dtype)
+/* Of a tensor's address: what the device's runs want, else what elements do (blocks begin with 16 bits). */
+static uintptr_t alignment_of(uint32_t call_align, ir_dtype dtype)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];
-    return on_gpu ? CUDA_OPERAND_ALIGN : info->block_elements > 1 ? 2 : info->block_bytes;
+    uintptr_t here = info->block_elements > 1 ? 2 : info->block_bytes;
+    return call_align ? call_align : here;
 }
 
-static mpk_status check_size(mpk_context *cx, bool on_gpu, const ir_tensor *t, const mpk_binding *b)
+static const char *alignment_words(uint32_t call_align, char words[32])
 {
+    snprintf(words, 32, "%u bytes", call_align);
+    return call_align ? words : "its elements";
+}
+
+static mpk_status check_size(mpk_context *cx, uint32_t call_align, const ir_tensor *t, const mpk_binding *b)
+{
+    char words[32];
     CHECK(cx, b->data && b->n_bytes == (size_t)ir_bytes(t), MPK_EARG, "%s is bound to %zu bytes, but has %lld", b->name,
           b->data ? b->n_bytes : 0, (long long)ir_bytes(t));
-    CHECK(cx, (uintptr_t)b->data % alignment_of(on_gpu, t->dtype) == 0, MPK_EARG,
-          "the bytes of %s are not aligned to %s", b->name, on_gpu ? "16 bytes" : "its elements");
+    CHECK(cx, (uintptr_t)b->data % alignment_of(call_align, t->dtype) == 0, MPK_EARG,
+          "the bytes of %s are not aligned to %s", b->name, alignment_words(call_align, words));
     return MPK_OK;
 }
 
 /* Every constant is bound, and everything bound is a constant. */
-static mpk_status check_constants(mpk_context *cx, bool on_gpu, const ir_graph *g, uint32_t n,
+static mpk_status check_constants(mpk_context *cx, uint32_t call_align, const ir_graph *g, uint32_t n,
                                   const mpk_binding *constants)
 {
     for (uint32_t i = 0; i < n; i++) {
         ir_tensor_id id = constants[i].name ? ir_find(g, constants[i].name) : IR_NONE;
         CHECK(cx, id != IR_NONE && g->tensors.at[id].kind == IR_CONST, MPK_EARG, "the graph has no constant '%s'",
               constants[i].name ? constants[i].name : "");
-        TRY(check_size(cx, on_gpu, &g->tensors.at[id], &constants[i]));
+        TRY(check_size(cx, call_align, &g->tensors.at[id], &constants[i]));
     }
     for (size_t i = 0; i < g->tensors.n; i++) {
         const ir_tensor *t = &g->tensors.at[i];
@@ -202,41 +210,37 @@ static mpk_status copy_graph(mpk_context *cx, arena *a, const ir_graph *g, ir_gr
 }
 
 static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
-                              const mpk_engine_options *options, const engine_device *device, mpk_program *p)
+                              const mpk_engine_options *options, mpk_program *p)
 {
-    cuda_weight *gpu_weights;
+    machine_weight *weights;
     pass_options passes;
     uint32_t n_tokens = 1; /* one graph, whatever its axes count */
-    p->gpu = device->index;
     p->profiles = options->profile != 0;
-    TRY(engine_pass_options(cx, &p->arena, options, device, 0, &passes));
+    p->call_align = options->mode == MPK_MODE_CALLS ? p->device.target->call_align : 0;
+    TRY(check_constants(cx, p->call_align, g->ir, n_constants, constants));
+    TRY(engine_pass_options(cx, &p->arena, options, &p->device, 0, &passes));
     TRY(copy_graph(cx, &p->arena, g->ir, &p->source));
     TRY(pass_compile(cx, &p->arena, &passes, 1, &p->source, &n_tokens, &p->program));
     TRY(image_make(cx, &p->arena, &p->program, &p->image));
-    NEW(cx, &p->arena, p->weights, p->image.n_weights + 1);
-    NEW(cx, &p->arena, gpu_weights, p->image.n_weights + 1);
-    for (uint32_t i = 0; i < p->image.n_weights; i++) {
-        p->weights[i] = find_binding(n_constants, constants, p->image.weights[i].name)->data;
-        gpu_weights[i] = (cuda_weight){.at = p->weights[i], .dtype = p->image.weights[i].dtype};
-    }
-    return engine_start_machine(cx, &p->image, options, device, &(engine_code){0}, p->weights, gpu_weights,
-                                &p->machine);
+    NEW(cx, &p->arena, weights, p->image.n_weights + 1);
+    for (uint32_t i = 0; i < p->image.n_weights; i++)
+        weights[i] = (machine_weight){.at = find_binding(n_constants, constants, p->image.weights[i].name)->data,
+                                      .dtype = p->image.weights[i].dtype};
+    return engine_start_machine(cx, &p->image, options, &p->device, &(engine_code){0},
+                                &(machine_weights){.at = weights}, &p->machine);
 }
 
 static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
                           const mpk_engine_options *options, mpk_program *p)
 {
     mpk_engine_options o;
-    engine_device device;
     TRY(engine_read_options(cx, &p->arena, options, &o));
-    p->on_gpu = o.mode == MPK_MODE_CALLS;
     if (!o.device)
-        o.device = p->on_gpu ? "cuda" : "cpu"; /* where the caller's tensors are */
-    TRY(check_constants(cx, p->on_gpu, g->ir, n_constants, constants));
-    mpk_status status = engine_choose_device(cx, &o, true, &device);
+        o.device = engine_default_device(o.mode == MPK_MODE_CALLS); /* where the caller's tensors are */
+    mpk_status status = engine_choose_device(cx, &o, true, &p->device);
     if (status == MPK_OK)
-        status = compile_for(cx, g, n_constants, constants, &o, &device, p);
-    engine_leave_device(&device);
+        status = compile_for(cx, g, n_constants, constants, &o, p);
+    engine_leave_device(&p->device);
     return status;
 }
 
@@ -281,7 +285,7 @@ static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t
         const ir_tensor *t = &p->source->tensors.at[id];
         CHECK(cx, t->kind == IR_INPUT || t->kind == IR_STATE || is_output(p->source, id), MPK_EARG,
               "'%s' is neither an input, nor a state, nor an output", bindings[i].name);
-        TRY(check_size(cx, p->on_gpu, t, &bindings[i]));
+        TRY(check_size(cx, p->call_align, t, &bindings[i]));
     }
     return MPK_OK;
 }
@@ -328,7 +332,7 @@ static mpk_status name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const 
     NEW(cx, &p->slots_arena, p->slot_masks, n);
     for (uint32_t i = 0; i < n; i++) {
         TRY(find_slot(cx, p, names[i], &roots[i]));
-        p->slot_masks[i] = alignment_of(p->on_gpu, p->source->tensors.at[ir_find(p->source, names[i])].dtype) - 1;
+        p->slot_masks[i] = alignment_of(p->call_align, p->source->tensors.at[ir_find(p->source, names[i])].dtype) - 1;
     }
     TRY(machine_make_slots(cx, p->machine, &p->slots_arena, 0, n, roots, &p->slots));
     p->n_slots = n;
@@ -345,12 +349,13 @@ mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint32_t n, c
 
 static mpk_status check_addresses(mpk_context *cx, const mpk_program *p, uint32_t n, void *const *data)
 {
+    char words[32];
     CHECK(cx, p->slots && n == p->n_slots, MPK_EARG, "%u addresses for %u slots", n, p->n_slots);
-    for (uint32_t i = 0; i < n; i++)
-        CHECK(cx, data[i] && ((uintptr_t)data[i] & p->slot_masks[i]) == 0, MPK_EARG, "the address of slot %u is %s", i,
-              !data[i]    ? "NULL"
-              : p->on_gpu ? "not aligned to 16 bytes"
-                          : "not aligned to its elements");
+    for (uint32_t i = 0; i < n; i++) {
+        CHECK(cx, data[i], MPK_EARG, "the address of slot %u is NULL", i);
+        CHECK(cx, ((uintptr_t)data[i] & p->slot_masks[i]) == 0, MPK_EARG, "the address of slot %u is not aligned to %s",
+              i, alignment_words(p->call_align, words));
+    }
     return MPK_OK;
 }
 
@@ -360,14 +365,15 @@ mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *c
     return machine_run_slots(cx, p->machine, p->slots, data);
 }
 
-/* ---- running in the caller's memory on a GPU ---- */
+/* ---- running in the caller's memory on the device ---- */
 
 mpk_status mpk_program_launch(mpk_context *cx, mpk_program *p, mpk_program *after, void *stream, uint32_t n,
                               void *const *data)
 {
     TRY(check_addresses(cx, p, n, data));
-    CHECK(cx, !after || after->gpu == p->gpu, MPK_EARG, "a run on GPU %u cannot follow one on GPU %u", p->gpu,
-          after->gpu);
+    CHECK(cx, !after || (after->device.target == p->device.target && after->device.index == p->device.index), MPK_EARG,
+          "a run on %s:%u cannot follow one on %s:%u", p->device.target->name, p->device.index,
+          after->device.target->name, after->device.index);
     return machine_launch_slots(cx, p->machine, after ? after->machine : NULL, p->slots, stream, data);
 }
 
@@ -386,9 +392,9 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
 
 mpk_status mpk_program_profile(mpk_context *cx, mpk_program *p, char **json)
 {
-    CHECK(cx, p->on_gpu && p->profiles, MPK_EARG,
+    CHECK(cx, p->call_align && p->profiles, MPK_EARG,
           "the program was not compiled with a profile, which only one of MPK_MODE_CALLS has");
-    return engine_read_profile(cx, p->machine, 0, 1, p->gpu, json);
+    return engine_read_profile(cx, p->machine, 0, 1, json);
 }
 
 /* Operators of this kind that have tasks. */

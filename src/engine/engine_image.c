@@ -1,5 +1,5 @@
 /* engine_image.c - the file that mpk_compile_to_file writes: a header, the model's path, the program's block, and the
- * kernel if it is for a GPU.
+ * code of a target that compiles some.
  *
  * The image holds no weights.  It names the model's files and holds a fingerprint of them, so that a program never runs
  * with weights it was not compiled for.  Opening costs the checks of the block; nothing is compiled.
@@ -121,8 +121,8 @@ static mpk_status write_image(mpk_context *cx, engine_build *b, const char *mode
 static mpk_status compile_kernel(mpk_context *cx, engine_build *b)
 {
     TRY(engine_progress(cx, &b->options, "compiling the kernel", 0));
-    NOTE(cx, cuda_compile(cx, &b->image, b->device.arch, b->options.keep, &b->code), "compiling the kernel for %s",
-         b->device.arch->name);
+    NOTE(cx, b->device.target->compile(cx, &b->image, &b->device, &b->options, &b->code), "compiling the kernel for %s",
+         b->device.arch);
     return engine_progress(cx, &b->options, "compiling the kernel", 1);
 }
 
@@ -134,7 +134,7 @@ mpk_status mpk_compile_to_file(mpk_context *cx, const char *model, const mpk_eng
         status = status_fail(cx, MPK_EARG, "%s is an image already", model);
     if (status == MPK_OK)
         status = engine_build_open(cx, model, options, false, 0, &b);
-    if (status == MPK_OK && b.device.is_gpu)
+    if (status == MPK_OK && b.device.target->compile)
         status = compile_kernel(cx, &b);
     if (status == MPK_OK)
         status = write_image(cx, &b, model, path);
@@ -149,7 +149,7 @@ static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
     bool good = p->threads && p->threads <= RT_MAX_WORKERS && p->max_batch && p->max_batch <= ENGINE_MAX_BATCH &&
                 p->n_graphs && p->n_graphs <= ENGINE_MAX_GRAPHS && p->context_tokens && p->n_pages &&
                 p->kv_dtype < IR_DTYPES && p->activation_dtype < IR_DTYPES && memchr(p->arch, 0, sizeof p->arch) &&
-                (!*p->arch || gen_arch_find(p->arch));
+                (!*p->arch || engine_knows_arch(p->arch));
     for (uint32_t i = 0; good && i < p->n_graphs; i++)
         good = p->n_tokens[i] == 1u << i;
     CHECK(cx, good, MPK_EFORMAT, "the image's plan is damaged: compile the model again");

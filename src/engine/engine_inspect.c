@@ -6,12 +6,11 @@
 #include <pcre2.h>
 #include <utf8proc.h>
 
+#include "base/free_memory.h"
 #include "base/json.h"
 #include "base/thread.h"
-#include "cpu/body.h"
-#include "cuda/cache.h"
-#include "cuda/gpu_report.h"
 #include "engine/engine.h"
+#include "ir/op.h"
 
 /* Hand a text over to the caller, who frees it; it is NUL-terminated. */
 static mpk_status give_text(mpk_context *cx, text *t, char **out)
@@ -48,36 +47,16 @@ static void add_model(text *t, const engine_build *b)
                b->model.tokenizer ? "true" : "false");
 }
 
-/* What the compiler has laid out; of a GPU's program all that is allocated there. */
-static void add_areas(text *t, const engine_build *b, const cuda_memory *gpu)
-{
-    const rt_u64 *area = b->image.block->area_bytes;
-    const struct {
-        const char *name;
-        uint64_t n;
-        bool of_gpu;
-    } parts[] = {{"weights", gpu ? gpu->weights_bytes : area[RT_WEIGHTS], false},
-                 {"kv", gpu ? gpu->state_bytes : area[RT_STATE], false},
-                 {"inputs_and_outputs", area[RT_STEP], false},
-                 {"activations", area[RT_TEMPS], false},
-                 {"carried", gpu ? gpu->carried_bytes : 0, true},
-                 {"tables", gpu ? gpu->tables_bytes : 0, true},
-                 {"staging", gpu ? gpu->staging_bytes : 0, true},
-                 {"total", gpu ? gpu->total_bytes : 0, true}};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (gpu || !parts[i].of_gpu)
-            text_print(t, ", \"%s_bytes\": %llu", parts[i].name, (unsigned long long)parts[i].n);
-}
-
 static mpk_status add_memory(mpk_context *cx, text *t, const engine_build *b)
 {
     const engine_plan *p = &b->plan;
-    cuda_memory gpu;
-    if (b->device.is_gpu)
-        TRY(engine_plan_gpu_memory(cx, b, &gpu));
+    target_area areas[TARGET_AREAS];
+    uint32_t n;
+    TRY(b->device.target->plan_areas(cx, &b->image, &b->device, &b->options, areas, &n));
     text_print(t, ", \"memory\": {\"device\": ");
     json_write_str(t, str_from(b->device.name));
-    add_areas(t, b, b->device.is_gpu ? &gpu : NULL);
+    for (uint32_t i = 0; i < n; i++)
+        text_print(t, ", \"%s_bytes\": %llu", areas[i].name, (unsigned long long)areas[i].n_bytes);
     if (b->device.free_bytes != UINT64_MAX)
         text_print(t, ", \"free_bytes\": %llu", (unsigned long long)b->device.free_bytes);
     text_print(t,
@@ -199,7 +178,7 @@ static mpk_status print_program(mpk_context *cx, engine_build *b, const char *mo
     CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED, "%s is a vocabulary alone", model);
     TRY(engine_choose_device(cx, &b->options, false, &b->device));
     TRY(engine_make_plan(cx, &b->model, &b->options, &b->device, false, &b->plan));
-    TRY(engine_build_graph(cx, &b->arena, &b->model, &b->plan, tokens ? tokens : 1, &g));
+    TRY(engine_build_graph(cx, &b->arena, &b->model, b->device.target, &b->plan, tokens ? tokens : 1, &g));
     ir_print(g, &t);
     return give_text(cx, &t, source);
 }
@@ -219,12 +198,12 @@ static mpk_status opt(mpk_context *cx, arena *a, const char *passes, str source,
                       char **result)
 {
     mpk_engine_options o;
-    engine_device device;
+    target_device device;
     pass_options p;
     text t = {0};
     TRY(engine_read_options(cx, a, options, &o));
     if (!o.device && !o.target)
-        o.device = "cpu"; /* text is compiled alike everywhere */
+        o.device = engine_default_device(false); /* text is compiled alike everywhere */
     TRY(engine_choose_device(cx, &o, false, &device));
     TRY(engine_pass_options(cx, a, &o, &device, 0, &p));
     mpk_status status = pass_run_text(cx, &p, str_from(passes), source, &t);
@@ -280,36 +259,31 @@ mpk_status mpk_operators(mpk_context *cx, char **lines)
 
 mpk_status mpk_machine(mpk_context *cx, char **json)
 {
-    static const struct {
-        uint32_t bit;
-        const char *name;
-    } sets[] = {{CPU_AVX2, "AVX2 with FMA and F16C"},
-                {CPU_AVX_VNNI, "AVX-VNNI"},
-                {CPU_AVX512, "AVX-512"},
-                {CPU_AVX512_VNNI, "AVX-512 VNNI"},
-                {CPU_AVX512_BF16, "AVX-512 BF16"}};
-    TRY(cpu_check_isa(cx));
-    uint32_t features = cpu_features();
-    uint64_t total, available = engine_free_memory(&total);
+    uint64_t total, available = memory_free_bytes(&total);
     char pcre[64] = "";
     text t = {0};
+    mpk_status status = MPK_OK;
     pcre2_config(PCRE2_CONFIG_VERSION, pcre);
     pcre[strcspn(pcre, " ")] = 0;
-    text_print(&t, "{\"processors\": %u, \"features\": \"", thread_processors());
-    for (size_t i = 0, n = 0; i < sizeof sets / sizeof *sets; i++)
-        if (features & sets[i].bit)
-            text_print(&t, "%s%s", n++ ? ", " : "", sets[i].name);
-    text_print(&t, "\", \"isa\": \"%s", cpu_isa());
     text_print(&t,
-               "\", \"memory_bytes\": %llu, \"free_memory_bytes\": %llu, \"libraries\": {\"pcre2\": \"%s\", "
-               "\"utf8proc\": \"%s\"}, ",
-               (unsigned long long)total, (unsigned long long)available, pcre, utf8proc_version());
-    cuda_report_add(&t);
+               "{\"processors\": %u, \"memory_bytes\": %llu, \"free_memory_bytes\": %llu, \"libraries\": "
+               "{\"pcre2\": \"%s\", \"utf8proc\": \"%s\"}",
+               thread_processors(), (unsigned long long)total, (unsigned long long)available, pcre, utf8proc_version());
+    for (const target_def *const *target = target_table; *target && status == MPK_OK; target++) {
+        text_print(&t, ", ");
+        status = (*target)->report(cx, &t);
+    }
     text_print(&t, "}");
-    return give_text(cx, &t, json);
+    if (status == MPK_OK)
+        return give_text(cx, &t, json);
+    text_free(&t);
+    return status;
 }
 
 mpk_status mpk_clear_kernels(mpk_context *cx)
 {
-    return cuda_cache_clear(cx);
+    for (const target_def *const *target = target_table; *target; target++)
+        if ((*target)->clear_programs)
+            TRY((*target)->clear_programs(cx));
+    return MPK_OK;
 }

@@ -1,7 +1,8 @@
 /* engine_key_test.c - the key of a kept program: what changes the program, or its code, changes the key. */
 #include "check.h"
 #include "engine/engine.h"
-#include "gen/arch.h"
+
+extern const target_def target_cuda;
 
 typedef struct bed {
     mpk_context cx;
@@ -9,7 +10,7 @@ typedef struct bed {
     ir_graph *g;
 } bed;
 
-static str key_of(bed *b, const engine_device *device, const pass_options *o, uint32_t n_tokens)
+static str key_of(bed *b, const target_device *device, const pass_options *o, uint32_t n_tokens)
 {
     str key;
     check_ok(&b->cx, engine_program_key(&b->cx, &b->a, device, o, 1, &b->g, &n_tokens, &key));
@@ -25,7 +26,7 @@ static void every_option_is_in_the_key(void **state)
 {
     (void)state;
     bed b = {0};
-    engine_device device = {.arch = gen_arch_find("sm_90a"), .is_gpu = true}, other = device, running = device;
+    target_device device = {.target = &target_cuda, .arch = "sm_90a"}, other = device, running = device;
     const pass_degree degrees[2] = {{STR("linear"), 0, 2}, {STR("linear"), 1, 2}};
     const pass_options plain = {.n_workers = 4, .page_bytes = 16384, .pages_per_worker = 8};
     const char *program = "input %x : f32[2, 32]\n%y = silu(%x)\noutput %y\n";
@@ -58,7 +59,7 @@ static void every_option_is_in_the_key(void **state)
         for (uint32_t k = 0; k < i; k++)
             assert_false(is_same(key_of(&b, &device, &o[i], 1), key_of(&b, &device, &o[k], 1)));
     }
-    other.arch = gen_arch_find("sm_80");
+    strcpy(other.arch, "sm_80");
     running.runs_code = true;
     assert_false(is_same(key_of(&b, &device, &plain, 1), key_of(&b, &device, &plain, 2)));
     assert_false(is_same(key_of(&b, &device, &plain, 1), key_of(&b, &other, &plain, 1)));

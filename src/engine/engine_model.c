@@ -6,46 +6,8 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
-#include "base/thread.h"
 #include "engine/engine.h"
-
-/* ---- free memory ---- */
-
-/* A decimal number in a file, or UINT64_MAX. */
-static uint64_t read_limit(const char *path)
-{
-    uint64_t value = UINT64_MAX;
-    FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%" SCNu64, &value) != 1)
-        value = UINT64_MAX;
-    if (f)
-        fclose(f);
-    return value;
-}
-
-uint64_t engine_free_memory(uint64_t *total)
-{
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), all = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
-    uint64_t available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page, kib;
-    uint64_t limit = read_limit("/sys/fs/cgroup/memory.max"), used = read_limit("/sys/fs/cgroup/memory.current");
-    char line[256];
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-            available = kib * 1024; /* counts the cache that can be dropped, which the C library does not */
-    if (f)
-        fclose(f);
-    if (limit < all)
-        all = limit;
-    if (limit != UINT64_MAX && used != UINT64_MAX && used < limit && limit - used < available)
-        available = limit - used;
-    if (total)
-        *total = all;
-    return available < all ? available : all;
-}
 
 /* ---- steps ---- */
 
@@ -74,8 +36,8 @@ static const double GIB = 1 << 30;
 
 /* ---- dtypes ---- */
 
-/* Of results and the KV cache on a GPU: as precise as the weights are. */
-static ir_dtype gpu_dtype(const load_model *model)
+/* f32 if all matrices of the model are, else bf16. */
+static ir_dtype precision_of(const load_model *model)
 {
     if (!model->tensors.n)
         return model->config.weight_dtype == IR_F32 ? IR_F32 : IR_BF16;
@@ -85,9 +47,9 @@ static ir_dtype gpu_dtype(const load_model *model)
     return IR_F32;
 }
 
-/* On a GPU weights are f32 or bf16: whatever else the file has becomes bf16 on its way there. */
-static mpk_status gpu_weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
-                                   const int64_t *dims, ir_dtype *dtype)
+/* Of a target that works in bf16: whatever is not f32 in the file becomes bf16 on its way there. */
+static mpk_status rounded_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
+                                ir_dtype *dtype)
 {
     model_weights file = load_weights(self);
     TRY(file.dtype(cx, file.self, name, rank, dims, dtype));
@@ -96,15 +58,15 @@ static mpk_status gpu_weight_dtype(mpk_context *cx, const void *self, const char
     return MPK_OK;
 }
 
-static model_weights weights_for(const load_model *model, const engine_plan *p)
+static model_weights weights_for(const load_model *model, const target_def *target)
 {
-    return p->arch[0] ? (model_weights){gpu_weight_dtype, model} : load_weights(model);
+    return target->works_in_bf16 ? (model_weights){rounded_dtype, model} : load_weights(model);
 }
 
 /* ---- memory ---- */
 
-/* About what the weights take on a GPU. */
-static uint64_t gpu_weight_bytes(const load_model *model)
+/* About what the weights take with 2 bytes for each number that is not f32. */
+static uint64_t rounded_bytes(const load_model *model)
 {
     const model_config *c = &model->config;
     uint64_t n = 0, H = c->hidden_size, K = c->head_size;
@@ -125,23 +87,17 @@ static uint64_t gpu_weight_bytes(const load_model *model)
     return n * (c->weight_dtype == IR_F32 ? 4 : 2);
 }
 
-/* What the KV cache may take: *most at all, *usual unless more is asked for.  A GPU keeps a sixteenth for activations,
- * the kernel and others, and has embeddings that are also the vocabulary product's weights twice. */
-static void kv_budget(const load_model *model, const engine_device *device, uint64_t *most, uint64_t *usual)
+/* What the KV cache may take: *most at all, *usual unless more is asked for. */
+static void kv_budget(const load_model *model, const target_device *device, uint64_t *most, uint64_t *usual)
 {
-    *most = device->free_bytes;
-    *usual = *most / 4;
-    if (device->is_gpu && *most != UINT64_MAX) {
-        const model_config *c = &model->config;
-        uint64_t embedding = (uint64_t)c->vocab_size * c->hidden_size * 2;
-        uint64_t other = gpu_weight_bytes(model) + (c->tied_embeddings ? embedding : 0) + *most / 16;
-        *most = *usual = *most > other ? *most - other : 0;
-    }
+    const model_config *c = &model->config;
+    uint64_t tied = c->tied_embeddings ? (uint64_t)c->vocab_size * c->hidden_size * 2 : 0;
+    device->target->kv_budget(device, rounded_bytes(model), tied, most, usual);
 }
 
 /* Pages: as many as asked for, or as memory allows; at least those of one whole context. */
 static mpk_status plan_pages(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
-                             const engine_device *device, bool for_running, engine_plan *p)
+                             const target_device *device, bool for_running, engine_plan *p)
 {
     uint64_t page_bytes = p->kv_token_bytes * ENGINE_PAGE_TOKENS, most, usual;
     uint64_t whole = (uint64_t)p->max_batch * p->pages_per_slot, n = whole;
@@ -162,12 +118,12 @@ static mpk_status plan_pages(mpk_context *cx, const load_model *model, const mpk
           "the KV cache of %" PRIu64 " tokens takes %.2f GiB (%" PRIu64
           " bytes a token), but only %.2f GiB are free%s: lower the context or the batch, or keep it in bf16",
           n * ENGINE_PAGE_TOKENS, (double)p->kv_bytes / GIB, p->kv_token_bytes, (double)most / GIB,
-          device->is_gpu ? " beside the weights" : "");
+          device->target->has_own_memory ? " beside the weights" : "");
     return MPK_OK;
 }
 
 mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
-                            const engine_device *device, bool for_running, engine_plan *out)
+                            const target_device *device, bool for_running, engine_plan *out)
 {
     static const ir_dtype kv_dtypes[] = {[MPK_F32] = IR_F32, [MPK_F16] = IR_F16, [MPK_BF16] = IR_BF16};
     const model_config *c = &model->config;
@@ -178,9 +134,9 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
         .kv_dtype = kv_dtypes[o->kv_dtype],
         .activation_dtype = IR_F32,
     };
-    if (device->is_gpu) {
-        snprintf(p.arch, sizeof p.arch, "%s", device->arch->name);
-        p.activation_dtype = gpu_dtype(model);
+    memcpy(p.arch, device->arch, sizeof p.arch);
+    if (device->target->works_in_bf16) {
+        p.activation_dtype = precision_of(model);
         if (!o->kv_dtype)
             p.kv_dtype = p.activation_dtype;
     }
@@ -196,10 +152,10 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
     return MPK_OK;
 }
 
-mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model, const engine_plan *plan,
-                              uint32_t n_tokens, ir_graph **out)
+mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model, const target_def *target,
+                              const engine_plan *plan, uint32_t n_tokens, ir_graph **out)
 {
-    model_weights weights = weights_for(model, plan);
+    model_weights weights = weights_for(model, target);
     model_shape shape = {
         .n_tokens = n_tokens,
         .n_rows = n_tokens < plan->max_rows ? n_tokens : plan->max_rows,

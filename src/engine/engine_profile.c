@@ -1,9 +1,9 @@
-/* engine_profile.c - where a step's time went on a GPU, by kind of operator (paper 6.6: what scheduling costs), and how
+/* engine_profile.c - where a step's time went, by kind of operator (paper 6.6: what scheduling costs), and how
  * long its tokens took to the host.
  *
- * Input: the workers' notes of the last step of a graph, means over the tasks of each operator (cuda_read_times), and
- * the courier's of tokens (cuda_read_delays); output: JSON, one entry for each operator, code, and columns of its first
- * input and result (the products of a layer differ in these), in the order in which they first run.
+ * Input: the workers' notes of the last step of a graph, means over the tasks of each operator, and those of tokens on
+ * their way to the host (machine_read_profile); output: JSON, one entry for each operator, code, and columns of its
+ * first input and result (the products of a layer differ in these), in the order in which they first run.
  */
 #include <stdlib.h>
 
@@ -39,7 +39,8 @@ static bool same_kind(const profile_kind *a, const profile_kind *b)
     return str_equal(a->kind, b->kind) && strcmp(a->body, b->body) == 0 && a->from == b->from && a->to == b->to;
 }
 
-static uint32_t sum_kinds(const ir_graph *ir, const char *const *bodies, const cuda_times *times, profile_kind *kinds)
+static uint32_t sum_kinds(const ir_graph *ir, const char *const *bodies, const machine_times *times,
+                          profile_kind *kinds)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < ir->ops.n; i++) {
@@ -78,8 +79,9 @@ static void write_kind(const profile_kind *k, uint32_t n_workers, double us, tex
 }
 
 static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens, uint32_t n_workers,
-                        uint32_t clock_khz, const cuda_delays *delays, text *out)
+                        const machine_profile *p, text *out)
 {
+    const machine_delays *delays = &p->to_host;
     double all = 0, trigger = 0;
     for (uint32_t k = 0; k < n; k++) {
         all += kinds[k].wait + kinds[k].body_time + kinds[k].trigger;
@@ -88,51 +90,45 @@ static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens
     text_print(out,
                "{\"tokens\": %u, \"clock_mhz\": %.3f, \"scheduling\": %.6f, \"to_host\": {\"bursts\": %u, "
                "\"median_us\": %.3f, \"p99_us\": %.3f, \"most_us\": %.3f}, \"kinds\": [",
-               n_tokens, clock_khz * 1e-3, all > 0 ? trigger / all : 0, delays->n, delays->median_ns * 1e-3,
+               n_tokens, p->clock_khz * 1e-3, all > 0 ? trigger / all : 0, delays->n, delays->median_ns * 1e-3,
                delays->p99_ns * 1e-3, delays->most_ns * 1e-3);
     for (uint32_t k = 0; k < n; k++) {
         text_print(out, "%s", k ? ", " : "");
-        write_kind(&kinds[k], n_workers, 1e3 / clock_khz, out);
+        write_kind(&kinds[k], n_workers, 1e3 / p->clock_khz, out);
     }
     text_print(out, "]}");
 }
 
-void engine_write_profile(const ir_graph *ir, const char *const *bodies, const cuda_times *times, uint32_t n_tokens,
-                          uint32_t n_workers, uint32_t clock_khz, const cuda_delays *delays, text *out)
+void engine_write_profile(const ir_graph *ir, const char *const *bodies, const machine_profile *profile,
+                          uint32_t n_tokens, uint32_t n_workers, text *out)
 {
     profile_kind *kinds = calloc(ir->ops.n ? ir->ops.n : 1, sizeof *kinds);
     if (kinds)
-        write_kinds(kinds, sum_kinds(ir, bodies, times, kinds), n_tokens, n_workers, clock_khz, delays, out);
+        write_kinds(kinds, sum_kinds(ir, bodies, profile->times, kinds), n_tokens, n_workers, profile, out);
     else
         out->failed = true;
     free(kinds);
 }
 
-static mpk_status read_profile(mpk_context *cx, arena *a, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t gpu,
-                               text *out)
+static mpk_status read_profile(mpk_context *cx, arena *a, machine *m, uint32_t graph, uint32_t n_tokens, text *out)
 {
     const ir_graph *ir = m->image.ir[graph];
-    cuda_device_facts device;
-    cuda_times *times;
-    cuda_delays delays;
+    machine_profile profile = {0};
     const char **bodies;
-    NEW(cx, a, times, ir->ops.n);
+    NEW(cx, a, profile.times, ir->ops.n);
     NEW(cx, a, bodies, ir->ops.n);
     for (uint32_t i = 0; i < ir->ops.n; i++)
         bodies[i] = machine_body_of(m, graph, i);
-    TRY(cuda_read_times(cx, m, graph, times));
-    TRY(cuda_read_delays(cx, m, &delays));
-    TRY(cuda_probe(cx, gpu, &device));
-    engine_write_profile(ir, bodies, times, n_tokens, m->image.block->n_workers, device.gpu.clock_khz, &delays, out);
+    TRY(machine_read_profile(cx, m, graph, &profile));
+    engine_write_profile(ir, bodies, &profile, n_tokens, m->image.block->n_workers, out);
     return MPK_OK;
 }
 
-mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t gpu,
-                               char **json)
+mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, char **json)
 {
     arena a = {0};
     text t = {0};
-    mpk_status status = read_profile(cx, &a, m, graph, n_tokens, gpu, &t);
+    mpk_status status = read_profile(cx, &a, m, graph, n_tokens, &t);
     arena_free(&a);
     if (status == MPK_OK && !t.failed) {
         *json = t.at;
@@ -148,10 +144,9 @@ mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *e, uint32_t tokens, c
     uint32_t graph = 0;
     while (graph < p->n_graphs && p->n_tokens[graph] < tokens)
         graph++;
-    CHECK(cx, e->build.options.profile && e->build.device.is_gpu, MPK_EARG,
-          "the engine was not opened with a profile, which only a GPU has");
+    CHECK(cx, e->build.options.profile, MPK_EARG, "the engine was not opened with a profile");
     CHECK(cx, graph < p->n_graphs, MPK_EARG, "no graph is for %u tokens: the largest is for %u", tokens,
           p->n_tokens[p->n_graphs - 1]);
     CHECK(cx, !host_books_are_busy(&e->machine->books), MPK_EARG, "a profile is read when no request is under way");
-    return engine_read_profile(cx, e->machine, graph, p->n_tokens[graph], e->build.device.index, json);
+    return engine_read_profile(cx, e->machine, graph, p->n_tokens[graph], json);
 }

@@ -39,15 +39,16 @@ static void test_sums(void **state)
     ir_graph *ir;
     const json_value *root;
     /* 1 GHz: 1000 cycles are 1 us */
-    const cuda_times times[5] = {{.n_tasks = 2, .wait = 1000, .body = 5000, .trigger = 500, .longest = 7000},
-                                 {.n_tasks = 1, .wait = 2000, .body = 1000, .trigger = 0, .longest = 1000},
-                                 {.n_tasks = 6, .wait = 3000, .body = 1000, .trigger = 500, .longest = 1000},
-                                 {.n_tasks = 1, .body = 2000, .longest = 2000},
-                                 {.n_tasks = 0}};
+    machine_times times[5] = {{.n_tasks = 2, .wait = 1000, .body = 5000, .trigger = 500, .longest = 7000},
+                              {.n_tasks = 1, .wait = 2000, .body = 1000, .trigger = 0, .longest = 1000},
+                              {.n_tasks = 6, .wait = 3000, .body = 1000, .trigger = 500, .longest = 1000},
+                              {.n_tasks = 1, .body = 2000, .longest = 2000},
+                              {.n_tasks = 0}};
     const char *const bodies[5] = {"fast", "plain", "fast", "fast", "plain"};
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
     assert_int_equal(ir->ops.n, 5);
-    engine_write_profile(ir, bodies, times, 4, 10, 1000000, &(cuda_delays){9, 5500, 7250, 20000}, &t);
+    const machine_profile profile = {times, {9, 5500, 7250, 20000}, 1000000};
+    engine_write_profile(ir, bodies, &profile, 4, 10, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
     assert_true(number(root, "tokens") == 4 && number(root, "clock_mhz") == 1000);
     /* triggers 2 * 500 + 6 * 500; everything 2 * 6500 + 3000 + 6 * 4500 + 2000 */
@@ -73,8 +74,8 @@ static void test_nothing(void **state)
     ir_graph *ir;
     const json_value *root;
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
-    engine_write_profile(ir, (const char *const[5]){"", "", "", "", ""}, (const cuda_times[5]){{0}}, 1, 1, 1000,
-                         &(cuda_delays){0}, &t);
+    engine_write_profile(ir, (const char *const[5]){"", "", "", "", ""},
+                         &(machine_profile){.times = (machine_times[5]){{0}}, .clock_khz = 1000}, 1, 1, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
     assert_true(number(root, "scheduling") == 0 && json_get(root, "kinds")->n == 0);
     text_free(&t);

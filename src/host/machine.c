@@ -150,3 +150,10 @@ const char *machine_body_of(const machine *m, uint32_t graph, ir_op_id op)
 {
     return m->def->body_of(m, graph, op);
 }
+
+mpk_status machine_read_profile(mpk_context *cx, machine *m, uint32_t graph, machine_profile *out)
+{
+    CHECK(cx, m->def->read_profile, MPK_EARG, "the machine was not started with a profile");
+    CHECK(cx, graph < m->image.n_graphs, MPK_EARG, "graph %u of %u", graph, m->image.n_graphs);
+    return m->def->read_profile(cx, m, graph, out);
+}

@@ -14,6 +14,7 @@
 #ifndef HOST_MACHINE_H
 #define HOST_MACHINE_H
 
+#include "base/file.h"
 #include "host/books.h"
 
 typedef struct machine machine;
@@ -29,6 +30,46 @@ typedef struct machine_facts {
     uint64_t device_ns, code_ns, code_wait_ns;
     bool code_cached; /* that code had been compiled before */
 } machine_facts;
+
+/* One weight of an image as the host has it. */
+typedef struct machine_weight {
+    const void *at; /* dense rows, no alignment promised.  NULL: make it up, unless it is in parts.  In programs of
+                       MPK_MODE_CALLS: an address of the device's, used where it is */
+    ir_dtype dtype; /* of these bytes.  May differ from the program's, which is then bf16: convert (ir/blocks.h) */
+    const void *const *parts; /* [dims[0]]: where the entries of axis 0 lie, if `at` is NULL and they are no
+                                 neighbours; NULL otherwise */
+} machine_weight;
+
+/* The weights that a machine is started with. */
+typedef struct machine_weights {
+    const machine_weight *at; /* [image->n_weights] */
+    uint64_t seed;            /* of those that are made up: the values of load_random_fill */
+    const file_map *files;    /* [n_files] what `at` points into, if nobody changes it while the machine runs: it may be
+                                 copied to better memory.  NULL: the caller's memory, read where it is */
+    size_t n_files;
+} machine_weights;
+
+/* Where the time of an operator's tasks went in the last step of a graph that the machine ran: cycles, means over its
+ * tasks. */
+typedef struct machine_times {
+    uint32_t n_tasks; /* that have run; 0: none */
+    double wait;      /* from the worker's turning to the task until its event was activated */
+    double body;      /* until its results were written */
+    double trigger;   /* until its event was counted: scheduling */
+    double longest;   /* body of the slowest task */
+} machine_times;
+
+/* How long tokens took to the host and the news of it back, nanoseconds; of the last bursts. */
+typedef struct machine_delays {
+    uint32_t n; /* bursts that this is of; 0: none, and the others are 0 */
+    uint32_t median_ns, p99_ns, most_ns;
+} machine_delays;
+
+typedef struct machine_profile {
+    machine_times *times; /* [operators of the graph], of the caller */
+    machine_delays to_host;
+    uint32_t clock_khz; /* of the cycles */
+} machine_profile;
 
 /* A target's functions.  Each gets the machine that the target made, whose first member is `machine`. */
 typedef struct machine_def {
@@ -70,6 +111,8 @@ typedef struct machine_def {
     mpk_status (*wait_launch)(mpk_context *cx, machine *m);
     void (*touch_slot)(machine *m, void *slots, uint32_t slot);
     bool (*keeps_copy)(const machine *m, uint32_t weight);
+    /* Fill *out for a graph.  NULL: the target takes no profiles.  MPK_EARG: the machine was started without one. */
+    mpk_status (*read_profile)(mpk_context *cx, machine *m, uint32_t graph, machine_profile *out);
 } machine_def;
 
 /* The part of a target's machine that all share. */
@@ -165,5 +208,8 @@ void machine_nudge(machine *m);
 void machine_describe(machine *m, machine_facts *out);
 /* Name of the code that runs operator `op` of a graph, or "ref". */
 const char *machine_body_of(const machine *m, uint32_t graph, ir_op_id op);
+/* Where the time of the last step of a graph went, and how long tokens took; out->times is given.  The machine comes to
+ * rest for it.  MPK_EARG: it was not started with a profile. */
+mpk_status machine_read_profile(mpk_context *cx, machine *m, uint32_t graph, machine_profile *out);
 
 #endif

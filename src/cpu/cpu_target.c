@@ -1,0 +1,101 @@
+/* cpu_target.c - the CPU as a target (host/target.h): its device, what the passes do for it, and how a machine starts.
+ *
+ * Relies on: cpu.c, which runs programs, and cpu_weights.c.  Called through target_cpu by src/engine alone.
+ */
+#include <stdio.h>
+
+#include "base/free_memory.h"
+#include "base/thread.h"
+#include "cpu/cpu_machine.h"
+
+static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
+{
+    const mpk_engine_options *o = ask->options;
+    CHECK(cx, o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->no_carriers && !o->keep && !o->profile,
+          MPK_EARG,
+          "this runs on the CPU, but mode, no_descriptor_prefetch, no_carriers, keep and profile are for a GPU");
+    out->n_workers = o->threads ? o->threads : thread_processors();
+    out->free_bytes = memory_free_bytes(NULL);
+    snprintf(out->name, sizeof out->name, "CPU");
+    return MPK_OK;
+}
+
+/* The passes' own defaults are made for the CPU. */
+static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads, pass_options *to)
+{
+    (void)d, (void)o, (void)kv_heads, (void)to;
+}
+
+/* Weights stay in the files, whose pages the system can drop. */
+static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t tied_bytes, uint64_t *most,
+                      uint64_t *usual)
+{
+    (void)weight_bytes, (void)tied_bytes;
+    *most = d->free_bytes;
+    *usual = *most / 4;
+}
+
+static mpk_status plan_areas(mpk_context *cx, const program_image *image, const target_device *d,
+                             const mpk_engine_options *o, target_area out[TARGET_AREAS], uint32_t *n)
+{
+    const rt_u64 *area = image->block->area_bytes;
+    (void)cx, (void)d, (void)o;
+    *n = 0;
+    out[(*n)++] = (target_area){"weights", area[RT_WEIGHTS]};
+    out[(*n)++] = (target_area){"kv", area[RT_STATE]};
+    out[(*n)++] = (target_area){"inputs_and_outputs", area[RT_STEP]};
+    out[(*n)++] = (target_area){"activations", area[RT_TEMPS]};
+    return MPK_OK;
+}
+
+static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d, const target_start *s,
+                        machine **out)
+{
+    const cpu_options options = {.no_preload = s->options->no_preload != 0};
+    cpu_weights weights = {0};
+    machine *m;
+    (void)d;
+    mpk_status status = cpu_bind_weights(cx, image, s, &weights);
+    if (status == MPK_OK)
+        status = cpu_start(cx, image, weights.at, &options, &m);
+    if (status != MPK_OK) {
+        cpu_free_weights(&weights);
+        return status;
+    }
+    cpu_of(m)->weights = weights; /* freed when the machine stops */
+    *out = m;
+    return MPK_OK;
+}
+
+static mpk_status report(mpk_context *cx, text *t)
+{
+    static const struct {
+        uint32_t bit;
+        const char *name;
+    } sets[] = {{CPU_AVX2, "AVX2 with FMA and F16C"},
+                {CPU_AVX_VNNI, "AVX-VNNI"},
+                {CPU_AVX512, "AVX-512"},
+                {CPU_AVX512_VNNI, "AVX-512 VNNI"},
+                {CPU_AVX512_BF16, "AVX-512 BF16"}};
+    TRY(cpu_check_isa(cx));
+    uint32_t features = cpu_features();
+    text_print(t, "\"features\": \"");
+    for (size_t i = 0, n = 0; i < sizeof sets / sizeof *sets; i++)
+        if (features & sets[i].bit)
+            text_print(t, "%s%s", n++ ? ", " : "", sets[i].name);
+    text_print(t, "\", \"isa\": \"%s\"", cpu_isa());
+    return MPK_OK;
+}
+
+const target_def target_cpu = {
+    .name = "cpu",
+    .title = "the CPU",
+    .is_fallback = true,
+    .narrows = true,
+    .open = open_device,
+    .tune = tune,
+    .kv_budget = kv_budget,
+    .plan_areas = plan_areas,
+    .start = start,
+    .report = report,
+};

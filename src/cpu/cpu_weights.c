@@ -1,0 +1,146 @@
+/* cpu_weights.c - an address for each weight of a program on the CPU.
+ *
+ * Input: where each weight lies on the host: in the mapping of a file, in parts, in the caller's memory, or nowhere (it
+ * is made up).  Output: an address whose bytes the bodies read.  Called by cpu_target.c before the machine starts.
+ *
+ * Weights of files that are small beside the free memory are gathered in large pages.  Others stay in the mapping, and
+ * only what is in parts, not aligned there, or made up gets memory of its own.
+ */
+#include <sys/mman.h>
+
+#include <stdlib.h>
+
+#include "base/free_memory.h"
+#include "base/large_pages.h"
+#include "cpu/cpu_machine.h"
+#include "load/load.h"
+
+enum { WEIGHT_ALIGN = 64 };
+static const uint64_t MOST_GATHERED_BYTES = (uint64_t)2 << 30;
+
+static uint64_t weight_bytes(const tg_weight *w)
+{
+    uint64_t rows = 1;
+    for (uint32_t i = 0; i + 1 < w->rank; i++)
+        rows *= (uint64_t)w->dims[i];
+    return rows * (uint64_t)ir_row_bytes(w->dtype, w->rank ? w->dims[w->rank - 1] : 1);
+}
+
+/* The same in the gathered block. */
+static size_t gathered_bytes(const tg_weight *w)
+{
+    return (size_t)((weight_bytes(w) + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN);
+}
+
+/* Map one block for all weights in large pages, if they are small beside the free memory.  A file's mapping has a
+ * translation for every 4 KiB; without most of them weights are read 10 to 15 % faster.  No room is no error: then they
+ * stay in the file. */
+static void find_room(const program_image *image, cpu_weights *w)
+{
+    uint64_t n = LARGE_PAGE;
+    for (uint32_t i = 0; i < image->n_weights; i++)
+        n += gathered_bytes(&image->weights[i]);
+    if (n > MOST_GATHERED_BYTES || n > memory_free_bytes(NULL) / 4)
+        return;
+    void *p = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return;
+    pages_make_large(p, (size_t)n);
+    w->gathered = p;
+    w->gathered_bytes = (size_t)n;
+    w->gathered_used = (size_t)(-(uintptr_t)p & (LARGE_PAGE - 1));
+}
+
+/* Give weight i memory of its own, not filled. */
+static mpk_status own_bytes(mpk_context *cx, const tg_weight *weight, uint32_t i, cpu_weights *w)
+{
+    uint64_t n = weight_bytes(weight);
+    if (w->gathered) {
+        w->at[i] = w->gathered + w->gathered_used;
+        w->gathered_used += gathered_bytes(weight);
+        return MPK_OK;
+    }
+    void *p = NULL;
+    bool large = n >= LARGE_PAGE;
+    CHECK(cx, n <= SIZE_MAX - LARGE_PAGE && posix_memalign(&p, large ? LARGE_PAGE : WEIGHT_ALIGN, n ? n : 1) == 0,
+          MPK_ENOMEM, "out of memory for the %llu bytes of weight %.*s", (unsigned long long)n,
+          LOAD_NAME(weight->name));
+    if (large)
+        pages_make_large(p, n);
+    w->at[i] = w->own[i] = p;
+    return MPK_OK;
+}
+
+static void make_up(const tg_weight *weight, uint64_t seed, void *to)
+{
+    int64_t elements = 1;
+    for (uint32_t d = 0; d < weight->rank; d++)
+        elements *= weight->dims[d];
+    load_random_fill(seed, weight->name, weight->dtype, 0, elements, to);
+}
+
+/* Copy the parts of a weight one after the other; what was read of the file is given back. */
+static void join_parts(const tg_weight *weight, const void *const *parts, char *to)
+{
+    size_t n = (size_t)(weight_bytes(weight) / (uint64_t)weight->dims[0]);
+    for (int64_t k = 0; k < weight->dims[0]; k++) {
+        memcpy(to + (size_t)k * n, parts[k], n);
+        file_map_release_part(parts[k], n);
+    }
+}
+
+/* What the bodies' loads of a dtype want: wider vectors are loaded without alignment. */
+static uintptr_t alignment_of(ir_dtype dtype)
+{
+    const ir_dtype_info *info = &ir_dtype_table[dtype];
+    return info->block_elements > 1 ? 2 : info->block_bytes;
+}
+
+static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_weights *from, uint32_t i,
+                       cpu_weights *w)
+{
+    const machine_weight *source = &from->at[i];
+    if (source->at && !w->gathered && (uintptr_t)source->at % alignment_of(weight->dtype) == 0) {
+        w->at[i] = (void *)(uintptr_t)source->at; /* only read */
+        return MPK_OK;
+    }
+    TRY(own_bytes(cx, weight, i, w));
+    if (source->parts)
+        join_parts(weight, source->parts, w->at[i]);
+    else if (source->at)
+        memcpy(w->at[i], source->at, (size_t)weight_bytes(weight));
+    else
+        make_up(weight, from->seed, w->at[i]);
+    return MPK_OK;
+}
+
+mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s, cpu_weights *w)
+{
+    const machine_weights *from = &s->weights;
+    uint32_t n = image->n_weights;
+    w->n = n;
+    w->at = calloc((size_t)n + 1, sizeof *w->at);
+    w->own = calloc((size_t)n + 1, sizeof *w->own);
+    CHECK(cx, w->at && w->own, MPK_ENOMEM, "out of memory for %u weights", n);
+    if (from->files)
+        find_room(image, w);
+    for (uint32_t i = 0; i < n; i++) {
+        bool made_up = !from->at[i].at && !from->at[i].parts;
+        TRY(s->progress(cx, s->progress_user, made_up ? "making up weights" : "finding weights", (double)i / n));
+        TRY(bind(cx, &image->weights[i], from, i, w));
+    }
+    for (size_t i = 0; w->gathered && i < from->n_files; i++)
+        file_map_release(&from->files[i]);
+    return MPK_OK;
+}
+
+void cpu_free_weights(cpu_weights *w)
+{
+    for (uint32_t i = 0; w->own && i < w->n; i++)
+        free(w->own[i]);
+    free(w->own);
+    free(w->at);
+    if (w->gathered)
+        munmap(w->gathered, w->gathered_bytes);
+    *w = (cpu_weights){0};
+}

@@ -1,0 +1,211 @@
+/* cuda_target.c - GPUs as a target (host/target.h): which one, what the passes do for it, how a machine starts on it.
+ *
+ * Relies on: cuda.h (the machine), cache.h (kernels and programs on disk), gen/arch.h (the table of architectures).
+ * Called through target_cuda by src/engine alone.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cuda/cache.h"
+#include "cuda/cuda.h"
+#include "cuda/gpu_report.h"
+#include "host/target.h"
+
+/* Graphs of at most SPLIT_TOKENS tokens have the bodies for few tokens, which want the context split among workers. */
+enum { SPLIT_TOKENS = 16, NORM_ELEMENTS = 1 << 24 };
+/* Units of 128 positions in a part of a context that is cut by itself: fewer parts are fewer pieces for each worker
+ * when many tokens share a step, more parts share a short context among more workers when one is alone. */
+enum { OWN_UNITS = 2 };
+
+static const char *arch_name(uint32_t i)
+{
+    return gen_arch_table[i].name;
+}
+
+/* ---- devices ---- */
+
+/* A GPU that is not here: all its memory is taken to be free. */
+static void describe_arch(const target_ask *ask, target_device *out)
+{
+    const gen_arch *arch = gen_arch_find(ask->arch);
+    out->n_workers = ask->options->threads ? ask->options->threads : arch->n_sms;
+    out->free_bytes = UINT64_MAX;
+    snprintf(out->arch, sizeof out->arch, "%s", arch->name);
+    snprintf(out->name, sizeof out->name, "%s (%s)", arch->name, arch->gpu);
+}
+
+static void leave(target_device *d)
+{
+    cuda_let_go(d->held);
+}
+
+static mpk_status describe_gpu(mpk_context *cx, const target_ask *ask, target_device *out)
+{
+    cuda_device_facts f;
+    bool as_ptx;
+    TRY(cuda_probe(cx, ask->index, &f));
+    gen_arch_for(f.gpu.major, f.gpu.minor, &as_ptx);
+    out->runs_code = !as_ptx;
+    out->index = ask->index;
+    out->n_workers = ask->options->threads ? ask->options->threads : f.gpu.n_sms;
+    out->free_bytes = f.free_bytes;
+    snprintf(out->arch, sizeof out->arch, "%s", f.arch->name);
+    snprintf(out->name, sizeof out->name, "%s", f.gpu.name);
+    CHECK(cx, out->n_workers <= f.gpu.n_sms, MPK_EARG, "%u workers, but %s has %u SMs, and each holds one",
+          out->n_workers, f.gpu.name, f.gpu.n_sms);
+    return MPK_OK;
+}
+
+/* Is there what compiles kernels? */
+static mpk_status find_compiler(mpk_context *cx)
+{
+    cuda_nvrtc *compiler;
+    TRY(cuda_nvrtc_open(cx, &compiler));
+    cuda_nvrtc_close(compiler);
+    return MPK_OK;
+}
+
+static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
+{
+    cuda_held *held = NULL;
+    if (ask->arch) {
+        describe_arch(ask, out);
+        return MPK_OK;
+    }
+    if (ask->for_running)
+        TRY(cuda_hold(cx, ask->index, &held));
+    mpk_status status = describe_gpu(cx, ask, out);
+    if (status == MPK_OK && ask->unnamed)
+        status = find_compiler(cx);
+    if (status != MPK_OK) {
+        cuda_let_go(held);
+        return status;
+    }
+    out->held = held;
+    return MPK_OK;
+}
+
+/* ---- compiling ---- */
+
+/* The context of a few tokens is cut so that every worker has a part of some head, a norm is cheaper than the event
+ * that it saves, and results are rounded once. */
+static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads, pass_options *to)
+{
+    uint32_t parts = kv_heads ? d->n_workers / kv_heads : 0;
+    to->splits = kv_heads && !parts ? 1 : parts;
+    to->split_tokens = SPLIT_TOKENS;
+    to->own_units = o->batch_invariant ? OWN_UNITS : 0;
+    to->norm_elements = NORM_ELEMENTS;
+    to->relaxed = true;
+    to->whole_tiles = true;
+    to->logits = true;
+}
+
+/* A sixteenth stays free for activations, the kernel and others.  Embeddings that are also the vocabulary product's
+ * weights lie there twice: as rows, and packed. */
+static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t tied_bytes, uint64_t *most,
+                      uint64_t *usual)
+{
+    *most = d->free_bytes;
+    *usual = *most / 4;
+    if (*most == UINT64_MAX)
+        return;
+    uint64_t other = weight_bytes + tied_bytes + *most / 16;
+    *most = *usual = *most > other ? *most - other : 0;
+}
+
+static cuda_mode mode_of(const mpk_engine_options *o)
+{
+    static const cuda_mode modes[] = {CUDA_PERSISTENT, CUDA_GRAPH, CUDA_GRAPH_PDL, CUDA_CALLS};
+    return modes[o->mode];
+}
+
+static mpk_status plan_areas(mpk_context *cx, const program_image *image, const target_device *d,
+                             const mpk_engine_options *o, target_area out[TARGET_AREAS], uint32_t *n)
+{
+    const cuda_options options = {.mode = mode_of(o), .no_carriers = o->no_carriers != 0, .profile = o->profile != 0};
+    cuda_memory m;
+    TRY(cuda_plan_memory(cx, image, gen_arch_find(d->arch), &options, &m));
+    const target_area areas[] = {{"weights", m.weights_bytes},
+                                 {"kv", m.state_bytes},
+                                 {"inputs_and_outputs", image->block->area_bytes[RT_STEP]},
+                                 {"activations", image->block->area_bytes[RT_TEMPS]},
+                                 {"carried", m.carried_bytes},
+                                 {"tables", m.tables_bytes},
+                                 {"staging", m.staging_bytes},
+                                 {"total", m.total_bytes}};
+    memcpy(out, areas, sizeof areas);
+    *n = sizeof areas / sizeof *areas;
+    return MPK_OK;
+}
+
+static mpk_status compile(mpk_context *cx, const program_image *image, const target_device *d,
+                          const mpk_engine_options *o, text *code)
+{
+    return cuda_compile(cx, image, gen_arch_find(d->arch), o->keep, code);
+}
+
+/* ---- running ---- */
+
+static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d, const target_start *s,
+                        machine **out)
+{
+    const mpk_engine_options *o = s->options;
+    cuda_options options = {
+        .device = d->index,
+        .mode = mode_of(o),
+        .few_tokens = o->batch_invariant ? SPLIT_TOKENS : 0,
+        .no_preload = o->no_preload != 0,
+        .no_descriptor_prefetch = o->no_descriptor_prefetch != 0,
+        .no_carriers = o->no_carriers != 0,
+        .profile = o->profile != 0,
+        .keep = o->keep,
+        .progress = s->progress,
+        .progress_user = s->progress_user,
+        .code_may_differ = s->code_may_differ,
+        .made = s->made,
+        .made_user = s->made_user,
+    };
+    if ((d->runs_code || s->code_may_differ) && s->code.n) {
+        options.code = s->code.at;
+        options.code_bytes = s->code.n;
+    }
+    return cuda_start(cx, image, &s->weights, &options, out);
+}
+
+/* NVRTC's version is not in the key, except that one named by MPK_NVRTC has programs of its own: looking for NVRTC is a
+ * part of what the cache saves. */
+static void print_key(const target_device *d, text *key)
+{
+    const char *compiler = getenv("MPK_NVRTC");
+    text_print(key, "%s %d\nnvrtc %s\n", d->arch, d->runs_code, compiler ? compiler : "");
+}
+
+static mpk_status report(mpk_context *cx, text *t)
+{
+    (void)cx;
+    cuda_report_add(t);
+    return MPK_OK;
+}
+
+const target_def target_cuda = {
+    .name = "cuda",
+    .title = "a GPU",
+    .is_numbered = true,
+    .has_own_memory = true,
+    .works_in_bf16 = true,
+    .call_align = CUDA_OPERAND_ALIGN,
+    .arch_name = arch_name,
+    .open = open_device,
+    .leave = leave,
+    .tune = tune,
+    .kv_budget = kv_budget,
+    .plan_areas = plan_areas,
+    .compile = compile,
+    .start = start,
+    .print_key = print_key,
+    .find_program = cuda_cache_open_program,
+    .keep_program = cuda_cache_store_program,
+    .clear_programs = cuda_cache_clear,
+    .report = report,
+};

@@ -3,8 +3,8 @@
  *
  * Idea: each input is copied into its part of the box; a task reads only inputs that its box touches. Cost: one copy.
  */
+#include "op/move.h"
 #include "op/shape.h"
-#include "op/walk.h"
 
 static uint32_t axis_of(const ir_op *op)
 {
@@ -53,20 +53,12 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 /* Copy the part of a box that comes from x, whose entry 0 along the axis is entry `first` of y. */
 static void copy_part(const op_view *y, const op_view *x, uint32_t axis, int64_t first, const ir_box *box)
 {
-    uint32_t last = y->rank - 1;
     ir_box part = *box;
+    int64_t before[IR_MAX_RANK] = {0};
+    before[axis] = first;
     part.lo[axis] = box->lo[axis] > first ? box->lo[axis] : first;
     part.hi[axis] = box->hi[axis] < first + x->dims[axis] ? box->hi[axis] : first + x->dims[axis];
-    if (ir_box_is_empty(&part, y->rank))
-        return;
-    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK];
-    memcpy(at, part.lo, sizeof at);
-    do {
-        memcpy(from, at, sizeof from);
-        from[axis] -= first;
-        walk_copy(y, walk_offset(y, at), y->stride[last], x, walk_offset(x, from), x->stride[last],
-                  part.hi[last] - part.lo[last]);
-    } while (walk_next(&part, last, at));
+    move_part(y, &part, x, before);
 }
 
 /* The inputs in order; each fills what the box has of it. */

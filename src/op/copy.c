@@ -2,8 +2,8 @@
  *
  * Makes a view dense, for who needs strides of a fresh tensor. Block dtypes are copied block by block. Cost: one copy.
  */
+#include "op/move.h"
 #include "op/shape.h"
-#include "op/walk.h"
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
@@ -21,17 +21,10 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
         axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
 }
 
-/* Runs along the last axis, any strides on either side. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
-    const op_view *x = &call->in[0], *y = &call->out[0];
-    uint32_t last = y->rank ? y->rank - 1 : 0;
-    int64_t at[IR_MAX_RANK], n = y->rank ? box->hi[last] - box->lo[last] : 1;
-    memcpy(at, box->lo, sizeof at);
-    do
-        walk_copy(y, walk_offset(y, at), y->stride[last], x, walk_offset(x, at), x->stride[last], n);
-    while (walk_next(box, last, at));
+    move_part(&call->out[0], box, &call->in[0], (int64_t[IR_MAX_RANK]){0});
 }
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};

@@ -3,8 +3,8 @@
  * mode "constant": they are `value`; "reflect": x mirrored at its first and last entry, which are not repeated;
  * "replicate": the nearest entry of x; "circular": x again and again.  Cost: one copy.
  */
+#include "op/move.h"
 #include "op/shape.h"
-#include "op/walk.h"
 
 enum { BEFORE, AFTER, MODE, VALUE };
 typedef enum pad_mode { CONSTANT, REFLECT, REPLICATE, CIRCULAR, MODES } pad_mode;
@@ -86,24 +86,72 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
+static int64_t clip(int64_t i, int64_t lo, int64_t hi)
+{
+    return i < lo ? lo : i > hi ? hi : i;
+}
+
+/* The part of the box that is x itself; along an axis where there is none, an empty range within the box. */
+static ir_box inside(const op_call *call, const ir_box *box)
+{
+    const op_view *x = &call->in[0];
+    ir_box part = *box;
+    for (uint32_t i = 0; i < x->rank; i++) {
+        int64_t before = call->attributes[BEFORE].ints.at[i];
+        part.lo[i] = clip(before, box->lo[i], box->hi[i]);
+        part.hi[i] = clip(before + x->dims[i], part.lo[i], box->hi[i]);
+    }
+    return part;
+}
+
+/* What is outside of x: for each axis the slabs before and behind it, of what the axes before left over. */
+static void fill_outside(const op_call *call, const ir_box *box, const ir_box *part)
+{
+    ir_box rest = *box, slab;
+    for (uint32_t i = 0; i < call->in[0].rank; i++) {
+        slab = rest;
+        slab.hi[i] = part->lo[i];
+        move_fill(&call->out[0], &slab, call->attributes[VALUE].f);
+        slab.lo[i] = part->hi[i];
+        slab.hi[i] = rest.hi[i];
+        move_fill(&call->out[0], &slab, call->attributes[VALUE].f);
+        rest.lo[i] = part->lo[i];
+        rest.hi[i] = part->hi[i];
+    }
+}
+
+/* A row of a mode that repeats x: its middle is a run, the others are taken one by one. */
+static void copy_row(const op_call *call, pad_mode mode, const ir_box *part, const int64_t *at, int64_t end)
+{
+    const op_view *x = &call->in[0], *y = &call->out[0];
+    uint32_t last = y->rank - 1;
+    int64_t before = call->attributes[BEFORE].ints.at[last], n = x->dims[last], from = 0, run;
+    int64_t to = walk_offset(y, at) - at[last] * y->stride[last];
+    for (uint32_t i = 0; i < last; i++)
+        from += source(mode, at[i], call->attributes[BEFORE].ints.at[i], x->dims[i]) * x->stride[i];
+    for (int64_t i = at[last]; i < end; i += run) {
+        run = i == part->lo[last] && i < part->hi[last] ? part->hi[last] - i : 1;
+        walk_copy(y, to + i * y->stride[last], y->stride[last], x, from + source(mode, i, before, n) * x->stride[last],
+                  x->stride[last], run);
+    }
+}
+
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
     const op_view *x = &call->in[0], *y = &call->out[0];
     pad_mode mode = mode_of(call->op);
-    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK];
+    ir_box part = inside(call, box);
+    int64_t at[IR_MAX_RANK];
+    if (mode == CONSTANT || y->rank == 0) {
+        fill_outside(call, box, &part);
+        move_part(y, &part, x, call->attributes[BEFORE].ints.at);
+        return;
+    }
     memcpy(at, box->lo, sizeof at);
-    do {
-        bool inside = true;
-        for (uint32_t i = 0; i < x->rank; i++) {
-            from[i] = source(mode, at[i], call->attributes[BEFORE].ints.at[i], x->dims[i]);
-            inside = inside && from[i] >= 0 && from[i] < x->dims[i];
-        }
-        if (inside)
-            walk_copy(y, walk_offset(y, at), 1, x, walk_offset(x, from), 1, 1);
-        else
-            walk_store_double(y, walk_offset(y, at), call->attributes[VALUE].f);
-    } while (walk_next(box, y->rank, at));
+    do
+        copy_row(call, mode, &part, at, box->hi[y->rank - 1]);
+    while (walk_next(box, y->rank - 1, at));
 }
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};

@@ -31,14 +31,21 @@ static double log_add(double a, double b)
     return isinf(a) && a == b ? a : most + log1p(exp(-fabs(a - b)));
 }
 
+enum { RUN = 64 };
+
 static void scan_floats(const op_view *x, int64_t from, int64_t step, const op_view *y, int64_t to, int64_t to_step,
                         int64_t n, char kind)
 {
-    double sum = kind == 'p' ? 1 : kind == 'l' ? -INFINITY : 0;
-    for (int64_t i = 0; i < n; i++) {
-        double value = walk_load_double(x, from + i * step);
-        sum = kind == 'p' ? sum * value : kind == 'l' ? log_add(sum, value) : sum + value;
-        walk_store_double(y, to + i * to_step, sum);
+    double sum = kind == 'p' ? 1 : kind == 'l' ? -INFINITY : 0, value[RUN];
+    for (int64_t first = 0; first < n; first += RUN) {
+        int64_t run = n - first < RUN ? n - first : RUN;
+        walk_load_doubles(x, from + first * step, step, run, value);
+        for (int64_t i = 0; i < run && kind == 's'; i++)
+            value[i] = sum += value[i];
+        for (int64_t i = 0; i < run && kind != 's'; i++)
+            value[i] = sum = kind == 'p' ? sum * value[i] : log_add(sum, value[i]);
+        for (int64_t i = 0; i < run; i++)
+            walk_store_double(y, to + (first + i) * to_step, value[i]);
     }
 }
 

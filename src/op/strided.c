@@ -73,21 +73,48 @@ static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, i
     return true;
 }
 
-/* Only for an x that is not dense: element by element, by its number. */
+/* Element number `number` of x in row-major order: its offset, and how many steps of `stride` elements stay within the
+ * last axes of x that lie evenly, `even` elements of them. */
+static int64_t find_element(const op_view *x, int64_t number, int64_t stride, int64_t even, int64_t *steps)
+{
+    int64_t offset = 0, left = even - 1 - number % even;
+    for (uint32_t i = x->rank; i-- > 0; number /= x->dims[i])
+        offset += number % x->dims[i] * x->stride[i];
+    *steps = stride ? left / stride + 1 : INT64_MAX;
+    return offset;
+}
+
+/* Elements of the last axes of x that lie as one. */
+static int64_t even_elements(const op_view *x)
+{
+    int64_t n = 1;
+    for (uint32_t i = x->rank; i-- > 0; n *= x->dims[i])
+        if (x->dims[i] > 1 && x->stride[i] != n * x->stride[x->rank - 1])
+            break;
+    return n;
+}
+
+/* Only for an x that is not dense: a row of the result is runs of what lies evenly in x. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
     const op_view *x = &call->in[0], *y = &call->out[0];
-    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK] = {0};
+    const int64_t *strides = call->attributes[STRIDES].ints.at;
+    uint32_t last = y->rank ? y->rank - 1 : 0;
+    int64_t at[IR_MAX_RANK], even = even_elements(x), step = y->rank ? strides[last] : 0, steps;
+    int64_t n = y->rank ? box->hi[last] - box->lo[last] : 1, x_step = x->rank ? x->stride[x->rank - 1] : 0;
     memcpy(at, box->lo, sizeof at);
     do {
-        int64_t number = call->attributes[OFFSET].i;
+        int64_t number = call->attributes[OFFSET].i, to = walk_offset(y, at);
         for (uint32_t i = 0; i < y->rank; i++)
-            number += at[i] * call->attributes[STRIDES].ints.at[i];
-        for (uint32_t i = x->rank; i-- > 0; number /= x->dims[i])
-            from[i] = number % x->dims[i];
-        walk_copy(y, walk_offset(y, at), 1, x, walk_offset(x, from), 1, 1);
-    } while (walk_next(box, y->rank, at));
+            number += at[i] * strides[i];
+        for (int64_t i = 0; i < n; i += steps) {
+            int64_t from = find_element(x, number + i * step, step, even, &steps);
+            steps = steps < n - i ? steps : n - i;
+            walk_copy(y, to + i * (y->rank ? y->stride[last] : 1), y->rank ? y->stride[last] : 1, x, from,
+                      step * x_step, steps);
+        }
+    } while (walk_next(box, last, at));
 }
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};

@@ -6,6 +6,7 @@
  */
 #include "op/index.h"
 #include "op/line.h"
+#include "op/move.h"
 
 enum { X, INDEX };
 
@@ -33,22 +34,34 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         line_reads(g, op, input, box, read);
 }
 
+enum { RUN = 64 };
+
+/* n entries along the last axis, at most RUN, from `at` on. */
+static void take_run(const op_call *call, uint32_t axis, const int64_t *at, int64_t n)
+{
+    const op_view *x = &call->in[X], *index = &call->in[INDEX], *y = &call->out[0];
+    uint32_t last = y->rank - 1;
+    int64_t from[RUN], start = walk_offset(x, at) - at[axis] * x->stride[axis];
+    int64_t step = axis == last ? 0 : x->stride[last];
+    walk_load_ints(index, walk_offset(index, at), index->stride[last], n, from);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t entry = index_resolve(from[i], x->dims[axis]);
+        from[i] = entry < 0 ? -1 : start + i * step + entry * x->stride[axis];
+    }
+    move_pick(y, walk_offset(y, at), y->stride[last], x, from, n);
+}
+
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
-    const op_view *x = &call->in[X], *index = &call->in[INDEX], *y = &call->out[0];
-    uint32_t axis = line_axis(call->op);
-    size_t size = ir_dtype_table[y->dtype].block_bytes;
-    int64_t at[IR_MAX_RANK], from[IR_MAX_RANK];
+    uint32_t last = call->out[0].rank - 1;
+    int64_t at[IR_MAX_RANK];
     memcpy(at, box->lo, sizeof at);
     do {
-        memcpy(from, at, sizeof from);
-        from[axis] = index_resolve(walk_load_int(index, walk_offset(index, at)), x->dims[axis]);
-        if (from[axis] >= 0)
-            walk_copy(y, walk_offset(y, at), 1, x, walk_offset(x, from), 1, 1);
-        else
-            memset((char *)y->data + (size_t)walk_offset(y, at) * size, 0, size);
-    } while (walk_next(box, y->rank, at));
+        for (at[last] = box->lo[last]; at[last] < box->hi[last]; at[last] += RUN)
+            take_run(call, line_axis(call->op), at, box->hi[last] - at[last] < RUN ? box->hi[last] - at[last] : RUN);
+        at[last] = box->lo[last];
+    } while (walk_next(box, last, at));
 }
 
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)

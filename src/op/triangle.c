@@ -2,8 +2,8 @@
  *
  * Lower: entries (i, k) with k - i <= diagonal stay; upper: those with k - i >= diagonal.  Cost: one copy.
  */
+#include "op/move.h"
 #include "op/shape.h"
-#include "op/walk.h"
 
 enum { DIAGONAL, UPPER };
 
@@ -17,19 +17,29 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Each row is what stays and, behind or before it, zeros. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
-    const op_view *x = &call->in[0], *y = &call->out[0];
+    const op_view *y = &call->out[0];
+    uint32_t last = y->rank - 1;
+    bool upper = call->attributes[UPPER].i;
     int64_t at[IR_MAX_RANK], diagonal = call->attributes[DIAGONAL].i;
     memcpy(at, box->lo, sizeof at);
     do {
-        int64_t above = at[y->rank - 1] - at[y->rank - 2];
-        if (call->attributes[UPPER].i ? above >= diagonal : above <= diagonal)
-            walk_copy(y, walk_offset(y, at), 1, x, walk_offset(x, at), 1, 1);
-        else
-            walk_store_int(y, walk_offset(y, at), 0);
-    } while (walk_next(box, y->rank, at));
+        ir_box row = {0}, zeros;
+        for (uint32_t i = 0; i < last; i++)
+            row.lo[i] = at[i], row.hi[i] = at[i] + 1;
+        int64_t first = at[last - 1] + diagonal + !upper; /* of the upper part */
+        first = first < box->lo[last] ? box->lo[last] : first > box->hi[last] ? box->hi[last] : first;
+        row.lo[last] = upper ? first : box->lo[last];
+        row.hi[last] = upper ? box->hi[last] : first;
+        zeros = row;
+        zeros.lo[last] = upper ? box->lo[last] : first;
+        zeros.hi[last] = upper ? first : box->hi[last];
+        move_part(y, &row, &call->in[0], (int64_t[IR_MAX_RANK]){0});
+        move_fill(y, &zeros, 0);
+    } while (walk_next(box, last, at));
 }
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};

@@ -396,12 +396,17 @@ static void add_conv(text *t, uint64_t *state)
     int channels = choose(state, 3) ? 1 + (int)choose(state, 5) : more[choose(state, space == 3 ? 3 : 5)];
     int filters = 1 + (int)choose(state, choose(state, 2) ? 3 : 20);
     text stride = {0}, padding = {0}, dilation = {0}, x = {0}, w = {0};
+    bool square = space == 2 && choose(state, 2); /* those of planes have bodies of their own */
+    int side = 3 + 2 * (int)choose(state, 3), step = 1 + (int)choose(state, 2);
+    channels = square ? 1 : channels;
     for (int i = 0; i < space; i++) {
         const char *comma = i ? ", " : "";
-        int k = choose(state, 3) ? 1 + (int)choose(state, 5) : 1, wide = 1 + (int)choose(state, 3);
+        int k = choose(state, 3) ? 1 + (int)choose(state, 5) : 1, wide = square ? 1 : 1 + (int)choose(state, 3);
+        k = square ? side : k;
         text_print(&w, ", %d", k);
         text_print(&x, ", %d", (k - 1) * wide + 1 + (int)choose(state, space == 1 ? 200 : space == 2 ? 30 : 9));
-        text_print(&stride, "%s%d", comma, choose(state, 2) ? 1 : 1 + (int)choose(state, 3));
+        int apart = choose(state, 2) ? 1 : 1 + (int)choose(state, 3);
+        text_print(&stride, "%s%d", comma, square ? step : apart);
         text_print(&padding, "%s%d", comma, choose(state, 2) ? 0 : (int)choose(state, 4));
         text_print(&dilation, "%s%d", comma, wide);
     }

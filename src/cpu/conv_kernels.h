@@ -6,9 +6,10 @@
  *
  * Where a group has one channel, a panel would serve hardly a filter: there a channel's plane is copied once with its
  * padding, its columns sorted by their remainder modulo the stride, so that neighbours of the result take neighbours,
- * and each filter goes over it; four rows of the result at a time.
+ * and each filter goes over it; four rows of the result at a time, which share the rows of x that they have in common.
  *
- * The order of a sum, and so its bits, is that of the filter's entries; what lies in the padding adds zero.
+ * The order of a sum, and so its bits, is that of the filter's entries, for planes with columns before rows; what lies
+ * in the padding adds zero.
  */
 #ifndef CPU_CONV_KERNELS_H
 #define CPU_CONV_KERNELS_H
@@ -266,9 +267,10 @@ static void convolve_group(const conv_task *t, int64_t f, int64_t end)
 
 /* ---- planes ---- */
 
-/* A channel's plane with its padding: rows of `stride` parts of `length` columns. */
+/* A channel's plane with its padding: rows of `stride` parts of `length` columns.  Behind its rows there are as many as
+ * the last CV_PLANE_ROWS rows of the result may take too much. */
 typedef struct conv_plane {
-    int64_t rows, columns, length;
+    int64_t rows, columns, length, floats;
 } conv_plane;
 
 static conv_plane plane_of(const conv_task *t)
@@ -277,15 +279,16 @@ static conv_plane plane_of(const conv_task *t)
     conv_plane p = {.rows = (h->count - 1) * h->stride + (h->k - 1) * h->dilation + 1,
                     .columns = (w->count - 1) * w->stride + (w->k - 1) * w->dilation + 1};
     p.length = (p.columns + w->stride - 1) / w->stride + 16;
+    p.floats = (p.rows + (CV_PLANE_ROWS - 1) * h->stride) * w->stride * p.length;
     return p;
 }
 
+/* What is there of x.  The padding, the same for each channel, is zero from the start. */
 static void fill_plane(const conv_task *t, const conv_plane *p, int64_t offset)
 {
     const op_view *x = &t->call->in[CV_X];
     const conv_axis *h = &t->axis[1], *w = &t->axis[2];
     int64_t top = h->lo * h->stride - h->padding, left = w->lo * w->stride - w->padding;
-    memset(t->panel, 0, (size_t)(p->rows * w->stride * p->length) * sizeof(float));
     for (int64_t r = 0; r < p->rows; r++)
         for (int64_t part = 0; part < w->stride && top + r >= 0 && top + r < h->n; part++) {
             float *to = t->panel + (r * w->stride + part) * p->length;
@@ -299,26 +302,91 @@ static void fill_plane(const conv_task *t, const conv_plane *p, int64_t offset)
         }
 }
 
-/* CV_PLANE_ROWS rows of the result from row r on, sixteen columns from i on; past the last row it stands in. */
-V_INLINE void convolve_rows(const conv_task *t, const conv_plane *p, const float *filter, int64_t r, int64_t i,
-                            vf acc[CV_PLANE_ROWS])
+/* CV_PLANE_ROWS rows of the result, sixteen columns: `from` is the first column of the first row of x that they take.
+ * Each row of x is loaded once for a column of the filter and goes to all rows of the result that take it. */
+V_INLINE void convolve_rows_as(int k, int stride, int64_t row, int64_t length, const float *filter, const float *from,
+                               vf acc[CV_PLANE_ROWS])
+{
+    for (int kw = 0; kw < k; kw++) {
+        const float *x = from + kw % stride * length + kw / stride;
+        vf weight[7];
+#pragma GCC unroll 7
+        for (int kh = 0; kh < k; kh++)
+            weight[kh] = v_set(filter[kh * k + kw]);
+#pragma GCC unroll 13
+        for (int i = 0; i < (CV_PLANE_ROWS - 1) * stride + k; i++) {
+            vf v = v_load(x + i * row);
+#pragma GCC unroll 4
+            for (int j = 0; j < CV_PLANE_ROWS; j++)
+                if (i >= j * stride && i < j * stride + k)
+                    acc[j] = v_fma(weight[i - j * stride], v, acc[j]);
+        }
+    }
+}
+
+/* The same for any filter. */
+V_INLINE void convolve_rows_any(const conv_task *t, const conv_plane *p, const float *filter, const float *from,
+                                vf acc[CV_PLANE_ROWS])
 {
     const conv_axis *h = &t->axis[1], *w = &t->axis[2];
     int64_t row = w->stride * p->length;
-    const float *from[CV_PLANE_ROWS];
-    for (int j = 0; j < CV_PLANE_ROWS; j++) {
-        acc[j] = v_zero();
-        from[j] = t->panel + (r + j < h->count ? r + j : h->count - 1) * h->stride * row + i;
-    }
-    for (int64_t kh = 0; kh < h->k; kh++)
-        for (int64_t kw = 0; kw < w->k; kw++) {
+    for (int64_t kw = 0; kw < w->k; kw++)
+        for (int64_t kh = 0; kh < h->k; kh++) {
             int64_t column = kw * w->dilation;
             int64_t at = kh * h->dilation * row + column % w->stride * p->length + column / w->stride;
-            vf weight = v_set(*filter++);
+            vf weight = v_set(filter[kh * w->k + kw]);
 #pragma GCC unroll 4
             for (int j = 0; j < CV_PLANE_ROWS; j++)
-                acc[j] = v_fma(weight, v_load(from[j] + at), acc[j]);
+                acc[j] = v_fma(weight, v_load(from + j * h->stride * row + at), acc[j]);
         }
+}
+
+/* The filters that a body is compiled for: of 3, 5 or 7 rows and columns, with a stride of 1 or 2. */
+static int64_t square_filter(const conv_task *t)
+{
+    const conv_axis *h = &t->axis[1], *w = &t->axis[2];
+    bool square = h->k == w->k && h->stride == w->stride && h->dilation == 1 && w->dilation == 1 && w->stride <= 2;
+    return square ? 10 * w->stride + w->k : 0;
+}
+
+V_INLINE void convolve_rows(const conv_task *t, const conv_plane *p, const float *filter, const float *from,
+                            vf acc[CV_PLANE_ROWS])
+{
+    int64_t length = p->length;
+    switch (square_filter(t)) {
+    case 13:
+        convolve_rows_as(3, 1, length, length, filter, from, acc);
+        break;
+    case 15:
+        convolve_rows_as(5, 1, length, length, filter, from, acc);
+        break;
+    case 17:
+        convolve_rows_as(7, 1, length, length, filter, from, acc);
+        break;
+    case 23:
+        convolve_rows_as(3, 2, 2 * length, length, filter, from, acc);
+        break;
+    case 25:
+        convolve_rows_as(5, 2, 2 * length, length, filter, from, acc);
+        break;
+    case 27:
+        convolve_rows_as(7, 2, 2 * length, length, filter, from, acc);
+        break;
+    default:
+        convolve_rows_any(t, p, filter, from, acc);
+    }
+}
+
+/* n columns of a row of the result. */
+V_INLINE void store_columns(const op_view *y, int64_t offset, int64_t stride, int64_t n, vf sums)
+{
+    float lanes[16];
+    if (y->dtype == IR_F32 && stride == 1) {
+        v_store_n((float *)y->data + offset, n, sums);
+        return;
+    }
+    v_store(lanes, sums);
+    store_floats(y, offset, stride, n < 16 ? n : 16, lanes);
 }
 
 /* One filter over the plane at hand, for entry d of the first axis. */
@@ -327,17 +395,15 @@ static void convolve_plane(const conv_task *t, const conv_plane *p, int64_t f, i
     const op_view *y = &t->call->out[0], *bias = &t->call->in[CV_BIAS];
     const conv_axis *h = &t->axis[1], *w = &t->axis[2];
     const float *filter = t->w + (f - t->first) * t->w_stride;
-    float b = bias->data ? row_element(bias->data, bias->dtype, f * bias->stride[0]) : 0, sums[16];
+    float b = bias->data ? row_element(bias->data, bias->dtype, f * bias->stride[0]) : 0;
     int64_t plane = t->n * y->stride[0] + f * y->stride[1] + (t->axis[0].lo + d) * t->axis[0].y_stride;
     for (int64_t r = 0; r < h->count; r += CV_PLANE_ROWS)
         for (int64_t i = 0; i < w->count; i += 16) {
-            vf acc[CV_PLANE_ROWS];
-            convolve_rows(t, p, filter, r, i, acc);
-            for (int64_t j = 0; j < CV_PLANE_ROWS && r + j < h->count; j++) {
-                v_store(sums, bias->data ? v_add(acc[j], v_set(b)) : acc[j]);
-                store_floats(y, plane + (h->lo + r + j) * h->y_stride + (w->lo + i) * w->y_stride, w->y_stride,
-                             w->count - i < 16 ? w->count - i : 16, sums);
-            }
+            vf acc[CV_PLANE_ROWS] = {v_zero(), v_zero(), v_zero(), v_zero()};
+            convolve_rows(t, p, filter, t->panel + r * h->stride * w->stride * p->length + i, acc);
+            for (int64_t j = 0; j < CV_PLANE_ROWS && r + j < h->count; j++)
+                store_columns(y, plane + (h->lo + r + j) * h->y_stride + (w->lo + i) * w->y_stride, w->y_stride,
+                              w->count - i, bias->data ? v_add(acc[j], v_set(b)) : acc[j]);
         }
 }
 
@@ -365,8 +431,7 @@ static size_t conv_lay_out(const op_call *call, const ir_box *box, float *scratc
     describe_axes(call, box, t);
     int64_t row = t->channels * t->kernel, n = w->dtype == IR_F32 ? 0 : (box->hi[1] - box->lo[1]) * row;
     conv_plane p = plane_of(t);
-    int64_t panel =
-        goes_by_planes(t) ? p.rows * t->axis[2].stride * p.length : chunk_channels(t) * t->kernel * PRODUCT_COLUMNS;
+    int64_t panel = goes_by_planes(t) ? p.floats : chunk_channels(t) * t->kernel * PRODUCT_COLUMNS;
     int64_t sums =
         goes_by_planes(t) ? 0 : (t->filters < box->hi[1] - box->lo[1] ? t->filters : box->hi[1] - box->lo[1]);
     if (scratch) {
@@ -391,7 +456,9 @@ static void conv_run(const op_call *call, const ir_box *box, void *scratch)
     conv_task t = {0};
     conv_lay_out(call, box, scratch, &t);
     bool planes = goes_by_planes(&t);
-    if (!planes)
+    if (planes)
+        memset(t.panel, 0, (size_t)plane_of(&t).floats * sizeof(float));
+    else
         join_axes(&t);
     for (t.n = box->lo[0]; t.n < box->hi[0]; t.n++)
         for (int64_t f = box->lo[1], end; f < box->hi[1]; f = end) {

@@ -16,9 +16,9 @@
 
 enum { ELEMENT_RUN = 512, ELEMENT_OPERANDS = IR_MAX_INPUTS + 1 };
 
-/* Elements of a run. */
+/* Elements of a run; a vector of them lies in one cache line, so that a load finds the store before it. */
 typedef union element_lane {
-    float f[ELEMENT_RUN];
+    _Alignas(64) float f[ELEMENT_RUN];
     int32_t b[ELEMENT_RUN];
 } element_lane;
 
@@ -244,7 +244,7 @@ static const element_function element_functions[] = {
 enum { MAP_EXPRESSION };
 
 typedef struct element_program {
-    map_program map;
+    _Alignas(64) map_program map;  /* lanes follow it */
     element_loop *loop[MAP_STEPS]; /* NULL: an input, a number, or a function of floats that only the map's table has */
     bool is_even[MAP_STEPS];       /* the value is the same along a row: it is computed for the row's first run alone */
 } element_program;

@@ -121,10 +121,19 @@ static void pack_panel(const op_view *v, int64_t offset, int64_t k_stride, int64
 /* n elements, `stride` apart, as f32. */
 static void load_floats(const op_view *v, int64_t offset, int64_t stride, int64_t n, float *to)
 {
-    for (int64_t i = 0; i < n && stride == 1; i += 16)
-        v_store_n(to + i, n - i, row_load(v->data, v->dtype, offset + i, n - i));
-    for (int64_t i = 0; i < n && stride != 1; i++)
-        to[i] = op_load(v, offset + i * stride);
+    const float *at = (const float *)v->data + offset;
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i += 16)
+            v_store_n(to + i, n - i, row_load(v->data, v->dtype, offset + i, n - i));
+    else if (v->dtype != IR_F32)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = op_load(v, offset + i * stride);
+    else if (stride == 2)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = at[2 * i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = at[i * stride];
 }
 
 static void store_floats(const op_view *v, int64_t offset, int64_t stride, int64_t n, const float *from)

@@ -1,8 +1,9 @@
 /* reduce_kernels.h - fast bodies of operators that reduce: reduce, softmax, log_softmax, layer_norm and group_norm.
  *
- * Sums of a row: lane i mod 16 adds in double in rising i, in two sets of lanes that take turns; the sets are added,
- * then the lanes as vd_sum does, then what is left of the row after its last whole vector.  So the order depends on the
- * row's length alone.  Sums over other axes than the last run entry by entry, each element of the result for itself.
+ * Sums of a row: parts of SUM_PART elements in fp32, lane i mod 16 of four vectors that take turns, and what the parts
+ * give in double, lane by lane, then the lanes as vd_sum does.  So the order depends on the row's length alone.  Sums
+ * over other axes than the last run entry by entry, each element of the result for itself: RD_ROWS entries in fp32, and
+ * what they give in double.  fp32 adds so few that a sum is nearer to the exact one than eager's.
  */
 #ifndef CPU_REDUCE_KERNELS_H
 #define CPU_REDUCE_KERNELS_H
@@ -29,29 +30,39 @@ static bool reduce_takes_weight(const op_call *call, uint32_t input)
 
 /* ---- sums ---- */
 
-V_INLINE vd sum_vector(vd sum, vf x, vd middle, bool squares)
+enum { SUM_PART = 512 }; /* elements that are summed in fp32, eight or so by each lane, before double takes over */
+
+/* x, or the square of x - mean, onto a sum. */
+V_INLINE vf sum_vector(vf sum, vf x, vf mean, bool squares)
 {
-    vd away = squares ? vd_sub(vd_wide(x), middle) : vd_wide(x);
-    return squares ? vd_fma(away, away, sum) : vd_add(away, sum);
+    vf away = squares ? v_sub(x, mean) : x;
+    return squares ? v_fma(away, away, sum) : v_add(sum, away);
+}
+
+/* A part of a row: four vectors in turns; what is left of whole turns goes to the first. */
+V_INLINE vf sum_part(const void *row, ir_dtype dtype, int64_t n, vf mean, bool squares)
+{
+    vf sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64)
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++)
+            sum[v] = sum_vector(sum[v], row_load(row, dtype, i + 16 * v, 16), mean, squares);
+    for (; i + 16 <= n; i += 16)
+        sum[0] = sum_vector(sum[0], row_load(row, dtype, i, 16), mean, squares);
+    if (i < n)
+        sum[0] = v_keep(sum_vector(sum[0], row_load(row, dtype, i, n - i), mean, squares), 0, n - i, sum[0]);
+    return v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]));
 }
 
 /* Sum of x, or of the squares of x - mean, over a row. */
 V_INLINE double sum_row_as(const void *row, ir_dtype dtype, int64_t n, double mean, bool squares)
 {
-    vd even = vd_set(0), odd = vd_set(0), middle = vd_set(mean);
-    int64_t whole = n / 16 * 16, i = 0;
-    for (; i + 32 <= whole; i += 32) {
-        even = sum_vector(even, row_load(row, dtype, i, 16), middle, squares);
-        odd = sum_vector(odd, row_load(row, dtype, i + 16, 16), middle, squares);
-    }
-    if (i < whole)
-        even = sum_vector(even, row_load(row, dtype, i, 16), middle, squares);
-    double sum = vd_sum(vd_add(even, odd));
-    for (i = whole; i < n; i++) {
-        double away = (double)row_element(row, dtype, i) - (squares ? mean : 0);
-        sum += squares ? away * away : away;
-    }
-    return sum;
+    vd sum = vd_set(0);
+    for (int64_t i = 0; i < n; i += SUM_PART)
+        sum = vd_add(sum, vd_wide(sum_part(row_at(row, dtype, i), dtype, n - i < SUM_PART ? n - i : SUM_PART,
+                                           v_set((float)mean), squares)));
+    return vd_sum(sum);
 }
 
 /* Compiled for f32, the common case, and for any. */
@@ -82,15 +93,30 @@ typedef struct norm_row {
     int64_t n;
 } norm_row;
 
-/* (x - mean) * factor in double, rounded; then times weight and plus bias in fp32. */
+/* x - mean: the mean as two floats, so that it is taken as in double. */
+typedef struct norm_mean {
+    vf high, low;
+} norm_mean;
+
+V_INLINE norm_mean norm_split(double mean)
+{
+    float high = (float)mean;
+    return (norm_mean){v_set(high), v_set(isfinite(high) ? (float)(mean - (double)high) : 0)};
+}
+V_INLINE vf norm_away(vf x, norm_mean mean)
+{
+    return v_sub(v_sub(x, mean.high), mean.low);
+}
+
+/* (x - mean) * factor, then times weight and plus bias. */
 V_INLINE void normalise_as(const norm_row *r, ir_dtype dtype, ir_dtype weight, ir_dtype bias, double mean,
                            double factor)
 {
-    vd middle = vd_set(mean), scale = vd_set(factor), zero = vd_set(0);
+    norm_mean middle = norm_split(mean);
+    vf scale = v_set((float)factor);
     const void *w = r->weight, *b = r->bias;
     for (int64_t i = 0, n = r->n; i < n; i += 16) {
-        vd away = vd_sub(vd_wide(row_load(r->x, dtype, i, n - i)), middle);
-        vf v = vd_narrow(vd_fma(away, scale, zero));
+        vf v = v_mul(norm_away(row_load(r->x, dtype, i, n - i), middle), scale);
         if (w)
             v = v_mul(v, row_load(w, weight, i, n - i));
         if (b)
@@ -146,14 +172,13 @@ static bool group_norm_accepts(const op_call *call)
            reduce_takes_weight(call, LN_WEIGHT) && reduce_takes_weight(call, LN_BIAS);
 }
 
-/* x * scale + shift over n elements of a channel, in double, rounded once. */
+/* (x - mean) * scale + shift over n elements of a channel. */
 V_INLINE void scale_row_as(const void *x, ir_dtype dtype, int64_t n, double mean, double scale, double shift, void *y)
 {
-    vd middle = vd_set(mean), times = vd_set(scale), plus = vd_set(shift);
-    for (int64_t i = 0; i < n; i += 16) {
-        vd away = vd_sub(vd_wide(row_load(x, dtype, i, n - i)), middle);
-        row_store(y, dtype, i, n - i, vd_narrow(vd_fma(away, times, plus)));
-    }
+    norm_mean middle = norm_split(mean);
+    vf times = v_set((float)scale), plus = v_set((float)shift);
+    for (int64_t i = 0; i < n; i += 16)
+        row_store(y, dtype, i, n - i, v_fma(norm_away(row_load(x, dtype, i, n - i), middle), times, plus));
 }
 
 static void normalise_group(const op_call *call, int64_t batch, int64_t channel, int64_t channels, int64_t places)
@@ -271,7 +296,7 @@ static void log_softmax_run(const op_call *call, const ir_box *box, void *scratc
 /* ---- reduce ---- */
 
 enum { RD_AXES, RD_KEEP, RD_KIND, RD_DTYPE };
-enum { RD_STRIP = 512 };
+enum { RD_STRIP = 512, RD_ROWS = 8 }; /* entries of a strip; rows that are summed in fp32 */
 typedef enum reduce_fast { FAST_SUM, FAST_MEAN, FAST_MAX, FAST_MIN, FAST_NONE } reduce_fast;
 
 static reduce_fast reduce_kind_of(const op_call *call)
@@ -310,21 +335,20 @@ static uint32_t first_of_row(const op_call *call)
     return axis;
 }
 
-/* The largest or smallest of a row; NaN wins. */
+/* The largest or smallest of a row and `most`; NaN wins. */
 V_INLINE float extreme_row_as(const void *row, ir_dtype dtype, int64_t n, float most, bool largest)
 {
-    float lanes[16], v[16];
-    for (int l = 0; l < 16; l++)
-        lanes[l] = most;
+    vf best = v_set(most);
+    uint32_t numbers = v_equal(best, best);
     for (int64_t i = 0; i < n; i += 16) {
-        v_store(v, n - i < 16 ? v_keep(row_load(row, dtype, i, n - i), 0, n - i, v_set(most))
-                              : row_load(row, dtype, i, n - i));
-        for (int l = 0; l < 16; l++)
-            lanes[l] = (largest ? v[l] > lanes[l] : v[l] < lanes[l]) || v[l] != v[l] ? v[l] : lanes[l];
+        vf x = row_load(row, dtype, i, n - i);
+        x = n - i < 16 ? v_keep(x, 0, n - i, v_set(most)) : x;
+        numbers &= v_equal(x, x);
+        best = largest ? v_max(x, best) : v_min(x, best);
     }
-    for (int l = 0; l < 16; l++)
-        most = (largest ? lanes[l] > most : lanes[l] < most) || lanes[l] != lanes[l] ? lanes[l] : most;
-    return most;
+    if (numbers != 0xffff)
+        return NAN;
+    return largest ? v_greatest(best) : -v_greatest(v_sub(v_zero(), best));
 }
 
 static double fold_into_one(const void *row, ir_dtype dtype, int64_t n, reduce_fast kind, double value)
@@ -337,7 +361,7 @@ static double fold_into_one(const void *row, ir_dtype dtype, int64_t n, reduce_f
 }
 
 /* n entries of a row, each onto its own. */
-static void fold_apart(const void *row, ir_dtype dtype, int64_t n, reduce_fast kind, double *to)
+static void fold_apart(const void *row, ir_dtype dtype, int64_t n, reduce_fast kind, float *to)
 {
     float wide[RD_STRIP];
     const float *v = dtype == IR_F32 ? row : wide;
@@ -345,13 +369,13 @@ static void fold_apart(const void *row, ir_dtype dtype, int64_t n, reduce_fast k
         v_store(wide + i, row_load(row, dtype, i, n - i));
     if (kind == FAST_MAX)
         for (int64_t i = 0; i < n; i++)
-            to[i] = (double)v[i] > to[i] || v[i] != v[i] ? (double)v[i] : to[i];
+            to[i] = v[i] > to[i] || v[i] != v[i] ? v[i] : to[i];
     else if (kind == FAST_MIN)
         for (int64_t i = 0; i < n; i++)
-            to[i] = (double)v[i] < to[i] || v[i] != v[i] ? (double)v[i] : to[i];
+            to[i] = v[i] < to[i] || v[i] != v[i] ? v[i] : to[i];
     else
         for (int64_t i = 0; i < n; i++)
-            to[i] += (double)v[i];
+            to[i] += v[i];
 }
 
 /* What is the same for all entries of the result. */
@@ -381,23 +405,46 @@ static reduce_task reduce_describe(const op_call *call)
     return t;
 }
 
-/* n entries of the result, whose first is made of `part` of x; if rows are reduced, n is 1. */
-static void reduce_strip(const reduce_task *t, const ir_box *part, int64_t n, double *sums)
+static float reduce_nothing(reduce_fast kind)
+{
+    return kind == FAST_MAX ? -INFINITY : kind == FAST_MIN ? INFINITY : 0;
+}
+
+/* n entries of the result, each made of rows: the first of those of `part` of x, the next of those `step` on. */
+static void reduce_rows(const reduce_task *t, const ir_box *part, int64_t n, int64_t step, double *sums)
 {
     const op_view *x = &t->call->in[0];
     int64_t at[IR_MAX_RANK];
-    for (int64_t i = 0; i < n; i++)
-        sums[i] = t->kind == FAST_MAX ? -INFINITY : t->kind == FAST_MIN ? INFINITY : 0;
     memcpy(at, part->lo, sizeof at);
-    if (ir_box_is_empty(part, x->rank))
-        return;
-    do {
-        const void *row = reduce_pointer(x, walk_offset(x, at));
-        if (t->into_one)
-            sums[0] = fold_into_one(row, x->dtype, t->length, t->kind, sums[0]);
-        else
-            fold_apart(row, x->dtype, n, t->kind, sums);
-    } while (walk_next(part, t->row_axis, at));
+    for (int64_t i = 0; i < n; i++) {
+        sums[i] = (double)reduce_nothing(t->kind);
+        do
+            sums[i] =
+                fold_into_one(reduce_pointer(x, walk_offset(x, at) + i * step), x->dtype, t->length, t->kind, sums[i]);
+        while (walk_next(part, t->row_axis, at));
+    }
+}
+
+/* n entries of the result, whose first is made of `part` of x. */
+static void reduce_strip(const reduce_task *t, const ir_box *part, int64_t n, double *sums)
+{
+    const op_view *x = &t->call->in[0];
+    bool adds = t->kind == FAST_SUM || t->kind == FAST_MEAN, more = true;
+    int64_t at[IR_MAX_RANK];
+    float fold[RD_STRIP];
+    memcpy(at, part->lo, sizeof at);
+    for (int64_t i = 0; i < n; i++)
+        sums[i] = 0;
+    while (more) {
+        for (int64_t i = 0; i < n; i++)
+            fold[i] = reduce_nothing(t->kind);
+        for (int rows = 0; more && (rows < RD_ROWS || !adds); rows++) {
+            fold_apart(reduce_pointer(x, walk_offset(x, at)), x->dtype, n, t->kind, fold);
+            more = walk_next(part, t->row_axis, at);
+        }
+        for (int64_t i = 0; i < n; i++)
+            sums[i] += (double)fold[i];
+    }
 }
 
 /* What of x entry `at` of the result is made of. */
@@ -413,25 +460,59 @@ static void reduce_part(const reduce_task *t, const int64_t *at, ir_box *part)
     }
 }
 
+/* The axis of the result along which entries are taken together: of rows any that is long, else the last. */
+static uint32_t reduce_run_axis(const reduce_task *t, const ir_box *box)
+{
+    uint32_t rank = t->call->out[0].rank, axis = rank ? rank - 1 : 0;
+    while (t->into_one && axis > 0 && box->hi[axis] - box->lo[axis] == 1)
+        axis--;
+    return axis;
+}
+
+/* The axis of x that an axis of the result is. */
+static uint32_t reduce_axis_of_x(const reduce_task *t, uint32_t axis)
+{
+    uint32_t i = 0;
+    for (uint32_t kept = 0; !t->call->attributes[RD_KEEP].i && i < t->call->in[0].rank; i++)
+        if (!(t->reduced >> i & 1) && kept++ == axis)
+            return i;
+    return axis;
+}
+
+/* Entries [0, n) of the result from `at` on, along its axis `run`. */
+static void reduce_entries(const reduce_task *t, const int64_t *at, uint32_t run, int64_t n)
+{
+    const op_view *x = &t->call->in[0], *y = &t->call->out[0];
+    double sums[RD_STRIP];
+    ir_box part = {0};
+    int64_t to = walk_offset(y, at), step = y->rank ? y->stride[run] : 0;
+    reduce_part(t, at, &part);
+    if (ir_box_is_empty(&part, x->rank))
+        for (int64_t i = 0; i < n; i++)
+            sums[i] = (double)reduce_nothing(t->kind);
+    else if (t->into_one)
+        reduce_rows(t, &part, n, y->rank ? x->stride[reduce_axis_of_x(t, run)] : 0, sums);
+    else
+        reduce_strip(t, &part, n, sums);
+    for (int64_t i = 0; i < n; i++)
+        op_store(y, to + i * step, (float)(sums[i] / t->count));
+}
+
 static void reduce_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
     const op_view *y = &call->out[0];
     reduce_task t = reduce_describe(call);
-    uint32_t last = y->rank ? y->rank - 1 : 0;
-    double sums[RD_STRIP];
-    ir_box part = {0};
-    int64_t at[IR_MAX_RANK];
+    uint32_t run = reduce_run_axis(&t, box);
+    ir_box runs = *box;
+    int64_t at[IR_MAX_RANK], end = y->rank ? box->hi[run] : 1;
+    runs.hi[run] = runs.lo[run] + 1;
     memcpy(at, box->lo, sizeof at);
     do {
-        int64_t left = t.into_one ? 1 : box->hi[last] - at[last], n = left < RD_STRIP ? left : RD_STRIP;
-        int64_t to = walk_offset(y, at), step = t.into_one ? 0 : y->stride[last];
-        reduce_part(&t, at, &part);
-        reduce_strip(&t, &part, n, sums);
-        for (int64_t i = 0; i < n; i++)
-            op_store(y, to + i * step, (float)(sums[i] / t.count));
-        at[last] += n - 1;
-    } while (walk_next(box, y->rank, at));
+        for (; at[run] < end; at[run] += RD_STRIP)
+            reduce_entries(&t, at, run, end - at[run] < RD_STRIP ? end - at[run] : RD_STRIP);
+        at[run] = box->lo[run];
+    } while (walk_next(&runs, y->rank, at));
 }
 
 #endif

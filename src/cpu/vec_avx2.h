@@ -58,6 +58,10 @@ V_INLINE vf v_max(vf x, vf y)
 {
     return (vf){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};
 }
+V_INLINE vf v_min(vf x, vf y)
+{
+    return (vf){_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)};
+}
 V_INLINE vf v_fma(vf x, vf y, vf z)
 {
     return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};

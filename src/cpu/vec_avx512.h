@@ -57,6 +57,10 @@ V_INLINE vf v_max(vf a, vf b)
 {
     return _mm512_max_ps(a, b);
 }
+V_INLINE vf v_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
 V_INLINE vf v_fma(vf a, vf b, vf c)
 {
     return _mm512_fmadd_ps(a, b, c);

@@ -2,9 +2,10 @@
  * sequence as read back from the paged cache, so that a page shared, lost or written by another request changes the
  * answer.
  *
- * Checked: answers do not depend on company, order of arrival, chunks or workers; back-pressure of pages, slots and
- * rings loses nothing; cancelled and refused requests end once; every page comes home; host samplers; idling.  And of a
- * program whose answers do depend on what shares a step: filled apart, steps give each request what it gets alone.
+ * Checked: answers do not depend on company, order of arrival, chunks or workers, nor on pages that are shared, kept,
+ * taken back, or lost to older requests; back-pressure of pages, slots and rings loses nothing; cancelled and refused
+ * requests end once; every page comes home; host samplers; idling.  And of a program whose answers do depend on what
+ * shares a step: filled apart, steps give each request what it gets alone, whoever computed its pages.
  */
 #include "base/rng.h"
 #include "base/thread.h"
@@ -153,7 +154,7 @@ static void add_program_ops(mpk_context *cx, ir_graph *g, int64_t t, int64_t r)
 {
     static const char *const names[] = {"tokens", "positions", "slots", "pages", "rows", "sampling", "seeds", "draws"};
     const int64_t dims[][2] = {{t}, {t}, {t}, {B, N}, {r}, {r, 4}, {r}, {r}}, cache[] = {N_PAGES, 1, P, 1};
-    ir_tensor_id in[9], written, out[2];
+    ir_tensor_id in[9], written, out[2], history;
     for (int i = 0; i < 8; i++)
         check_ok(cx, ir_add_tensor(cx, g, IR_INPUT,
                                    i < 3    ? IR_TOKENS
@@ -165,6 +166,7 @@ static void add_program_ops(mpk_context *cx, ir_graph *g, int64_t t, int64_t r)
                                             : IR_I32,
                                    i == 3 || i == 5 ? 2 : 1, dims[i], &in[i]));
     check_ok(cx, ir_add_tensor(cx, g, IR_STATE, IR_ALL, "k_cache.0", IR_I32, 4, cache, &in[8]));
+    check_ok(cx, ir_add_tensor(cx, g, IR_INPUT, IR_ALL, "history", IR_I32, 1, &(int64_t){B * CONTEXT}, &history));
     check_ok(cx, ir_add_op_as(cx, g, &write_def, &STR("written"), 5,
                               (ir_tensor_id[]){in[0], in[1], in[2], in[3], in[8]}, NULL, &written));
     check_ok(cx, ir_add_op_as(cx, g, &next_def, (str[]){STR("next"), STR("logits")}, 8,
@@ -252,14 +254,19 @@ static uint32_t below(uint64_t seed, uint64_t *n, uint32_t limit)
     return (uint32_t)(rng_u64(seed, (*n)++) % limit);
 }
 
+/* The beginning is one of a few texts: prompts share up to all of it, and some have a salt. */
 static void draw_request(expected *e, uint64_t seed)
 {
-    uint64_t n = 0;
+    uint64_t n = 0, story = below(seed, &n, 3);
     *e = (expected){0};
     e->r.tokens = e->prompt;
     e->r.n_tokens = 1 + below(seed, &n, CONTEXT);
+    uint32_t own = below(seed, &n, 2) ? CONTEXT : below(seed, &n, CONTEXT);
     for (uint32_t i = 0; i < e->r.n_tokens; i++)
-        e->prompt[i] = (int32_t)below(seed, &n, V);
+        e->prompt[i] = (int32_t)(i < own ? mix(story, i) % V : below(seed, &n, V));
+    e->r.salt = "tenant";
+    e->r.n_salt = below(seed, &n, 4) ? 0 : 1 + below(seed, &n, 6);
+    e->r.alone = below(seed, &n, 8) == 0;
     e->r.max_tokens = below(seed, &n, CONTEXT - e->r.n_tokens + 1); /* 0: to the end */
     e->r.seed = rng_u64(seed, n++);
     e->r.temperature = (float)below(seed, &n, 3);
@@ -325,7 +332,8 @@ static void serve_all(mpk_context *cx, machine *m, expected *all, uint32_t n, ui
     }
 }
 
-static void run_requests(uint32_t n_workers, bool jit, uint64_t seed, uint32_t n, const cpu_options *o)
+/* What the machine says of itself when all have ended. */
+static machine_facts run_requests(uint32_t n_workers, bool jit, uint64_t seed, uint32_t n, const cpu_options *o)
 {
     mpk_context cx = {0};
     program s;
@@ -342,17 +350,34 @@ static void run_requests(uint32_t n_workers, bool jit, uint64_t seed, uint32_t n
     machine_describe(m, &facts);
     assert_int_equal(facts.free_pages, N_PAGES);
     assert_int_equal(facts.max_context, CONTEXT);
+    assert_true(facts.found <= facts.asked);
     machine_stop(m);
     arena_free(&s.arena);
     free(all);
+    return facts;
 }
 
 static void test_random_requests(void **state)
 {
     (void)state;
     uint64_t seed = check_seed();
-    for (uint32_t i = 0; i < 40; i++)
-        run_requests(1 + i % 5, i & 1, seed + 1000 * i, 300, NULL);
+    for (uint32_t i = 0; i < 40; i++) {
+        machine_facts f = run_requests(1 + i % 5, i & 1, seed + 1000 * i, 300, NULL);
+        assert_true(f.found > f.asked / 20 && f.put_back > 0);
+    }
+}
+
+/* Each policy without the other. */
+static void test_pages_reserved_or_not_shared(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    for (uint32_t i = 0; i < 20; i++) {
+        machine_facts f = run_requests(1 + i % 5, i & 1, seed + i, 200, &(cpu_options){.reserve_pages = true});
+        assert_true(f.found > 0 && f.put_back == 0);
+        f = run_requests(1 + i % 5, i & 1, seed + i, 200, &(cpu_options){.no_shared_pages = true});
+        assert_true(f.found == 0 && f.asked == 0 && f.put_back > 0);
+    }
 }
 
 /* Rings so short that every one of them is full most of the time. */
@@ -388,17 +413,19 @@ static void record_all(mpk_context *cx, machine *m, expected *all, uint32_t n, u
     }
 }
 
-/* How many of the requests get other tokens together than one by one. */
+/* How many of the requests get other tokens together, with pages that others have computed, than one by one without. */
 static uint32_t count_touched(uint32_t n_workers, uint64_t seed, uint32_t n, uint32_t few_tokens)
 {
     mpk_context cx = {0};
     program s;
     machine *m;
+    machine_facts facts;
     uint32_t touched = 0;
     expected *alone = calloc(n, sizeof *alone), *among = calloc(n, sizeof *among);
     assert_true(alone && among);
     make(&cx, &s, n_workers, false);
-    check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.few_tokens = few_tokens}, &m));
+    check_ok(&cx,
+             cpu_start(&cx, &s.image, NULL, &(cpu_options){.few_tokens = few_tokens, .no_shared_pages = true}, &m));
     for (uint32_t i = 0; i < n; i++) {
         draw_request(&alone[i], seed + i);
         alone[i].r.tokens = alone[i].prompt;
@@ -406,7 +433,11 @@ static uint32_t count_touched(uint32_t n_workers, uint64_t seed, uint32_t n, uin
         among[i] = alone[i];
         record_all(&cx, m, &alone[i], 1, seed);
     }
+    machine_stop(m);
+    check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.few_tokens = few_tokens}, &m));
     record_all(&cx, m, among, n, seed);
+    machine_describe(m, &facts);
+    assert_true(facts.found > 0);
     for (uint32_t i = 0; i < n; i++)
         touched += alone[i].got != among[i].got || memcmp(alone[i].answer, among[i].answer, alone[i].got * 4) != 0;
     machine_stop(m);
@@ -439,6 +470,92 @@ static void test_requests_apart(void **state)
     for (uint32_t i = 0; i < 30; i++)
         run_requests(1 + i % 4, i & 1, seed + 1000 * i, 300,
                      &(cpu_options){.few_tokens = 1u << i % 4, .token_entries = i % 3 ? 0 : 1});
+}
+
+/* Which of two requests ends first: one to the end of the context, and one that came later and would not fit beside it
+ * if both had all their pages promised.  Nothing is drained before both are there, so the first cannot end. */
+static uint64_t first_to_end(mpk_context *cx, const program *s, bool reserve_pages)
+{
+    machine *m;
+    uint64_t ids[2];
+    rt_token t = {0};
+    uint32_t got;
+    int32_t prompt[CONTEXT] = {0};
+    machine_request r = {.tokens = prompt, .n_tokens = 1};
+    check_ok(cx,
+             cpu_start(cx, &s->image, NULL, &(cpu_options){.token_entries = 1, .reserve_pages = reserve_pages}, &m));
+    check_ok(cx, machine_submit(cx, m, &r, &ids[0]));
+    r.n_tokens = CONTEXT - P;
+    r.max_tokens = 1;
+    check_ok(cx, machine_submit(cx, m, &r, &ids[1]));
+    while (t.reason == RT_GOING)
+        check_ok(cx, machine_drain(cx, m, &t, 1, 60000000000u, &got));
+    machine_stop(m);
+    return t.id - ids[0];
+}
+
+static void test_short_beside_long(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    program s;
+    make(&cx, &s, 2, false);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(first_to_end(&cx, &s, false), 1);
+        assert_int_equal(first_to_end(&cx, &s, true), 0);
+    }
+    arena_free(&s.arena);
+}
+
+/* Tokens of the prompt that a request finds in the cache; it generates one. */
+static uint32_t find_tokens(mpk_context *cx, machine *m, const int32_t *prompt, uint32_t n, const char *salt,
+                            bool alone, uint32_t max_tokens, int32_t *answer)
+{
+    uint64_t id;
+    rt_token t = {0};
+    uint32_t got;
+    machine_request r = {.tokens = prompt,
+                         .n_tokens = n,
+                         .max_tokens = max_tokens,
+                         .salt = salt,
+                         .n_salt = strlen(salt),
+                         .alone = alone};
+    check_ok(cx, machine_submit(cx, m, &r, &id));
+    for (uint32_t i = 0; t.reason == RT_GOING; i++) {
+        check_ok(cx, machine_drain(cx, m, &t, 1, 60000000000u, &got));
+        assert_int_equal(got, 1);
+        answer[i] = t.token;
+    }
+    return t.count;
+}
+
+/* What is found: whole pages, of the same salt, of answers too, never the whole prompt. */
+static void test_what_is_found(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    program s;
+    machine *m;
+    int32_t prompt[CONTEXT], answer[CONTEXT];
+    for (int i = 0; i < CONTEXT; i++)
+        prompt[i] = i;
+    make(&cx, &s, 2, false);
+    check_ok(&cx, cpu_start(&cx, &s.image, NULL, NULL, &m));
+    assert_int_equal(find_tokens(&cx, m, prompt, 2 * P, "", true, 1, answer), 0);
+    assert_int_equal(find_tokens(&cx, m, prompt, 2 * P, "", false, 1, answer), 0);
+    assert_int_equal(find_tokens(&cx, m, prompt, 2 * P, "", false, 1, answer), P);
+    assert_int_equal(find_tokens(&cx, m, prompt, 2 * P + 1, "", false, 1, answer), 2 * P);
+    assert_int_equal(find_tokens(&cx, m, prompt, 2 * P + 1, "a", false, 1, answer), 0);
+    assert_int_equal(find_tokens(&cx, m, prompt, 2 * P + 1, "a", false, 1, answer), 2 * P);
+    assert_int_equal(find_tokens(&cx, m, prompt, 2 * P + 1, "ab", false, 1, answer), 0);
+    assert_int_equal(find_tokens(&cx, m, prompt, 2 * P + 1, "", true, 1, answer), 0);
+    prompt[P] = V - 1;
+    assert_int_equal(find_tokens(&cx, m, prompt, 2 * P + 1, "", false, 1, answer), P);
+    assert_int_equal(find_tokens(&cx, m, prompt, P + 1, "", false, 3 * P, answer), P); /* an answer, continued */
+    memcpy(prompt + P + 1, answer, 3 * P * sizeof *prompt);
+    assert_int_equal(find_tokens(&cx, m, prompt, 4 * P + 1, "", false, 1, answer), 4 * P);
+    machine_stop(m);
+    arena_free(&s.arena);
 }
 
 static void test_refused_at_submission(void **state)
@@ -478,7 +595,7 @@ static void drive_sequence(mpk_context *cx, machine *m, uint64_t seed, bool all_
         check_ok(cx, machine_drain(cx, m, &t, 1, 60000000000u, &got));
         assert_int_equal(got, 1);
         assert_int_equal(t.reason, RT_GOING);
-        assert_int_equal(t.rows, all_logits ? n : 1);
+        assert_int_equal(t.count, all_logits ? n : 1);
         for (uint32_t i = all_logits ? 0 : n - 1; i < n; i++) {
             e.r.n_tokens = fed + i + 1;
             for (int v = 0; v < V; v++)
@@ -519,11 +636,10 @@ static void test_host_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_requests),
-        cmocka_unit_test(test_short_rings),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_requests_apart),
-        cmocka_unit_test(test_refused_at_submission),
+        cmocka_unit_test(test_random_requests), cmocka_unit_test(test_pages_reserved_or_not_shared),
+        cmocka_unit_test(test_what_is_found),   cmocka_unit_test(test_short_beside_long),
+        cmocka_unit_test(test_short_rings),     cmocka_unit_test(test_company),
+        cmocka_unit_test(test_requests_apart),  cmocka_unit_test(test_refused_at_submission),
         cmocka_unit_test(test_host_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

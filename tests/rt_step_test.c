@@ -2,8 +2,9 @@
  *
  * The usual step against the general way: two step tasks get the same requests, commands and tokens, and one of them is
  * made to take the general way each time.  Both must publish the same steps, bit by bit, hold the same pages and tell
- * the host the same.  Every other time steps are filled so that company changes no bit.  And a scheduler, which deals
- * JIT tasks to workers in turn.
+ * the host the same.  Every other time steps are filled so that company changes no bit; pages are shared or not,
+ * requests grow or not, and the laws of the pages hold after each step.  And a scheduler, which deals JIT tasks to
+ * workers in turn.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -24,12 +25,16 @@ enum {
     ASKED = 8,
     GRAPHS = 4,
     FEW = 2, /* the largest graph for few tokens */
+    BUCKETS = 64,
+    TEXTS = 64, /* pieces of the token arena, each for one request at a time */
+    TEXT = 2 * PER_SLOT * P,
     POLLS = RT_LANES > 1 ? 250 : 3000
 };
 
 /* The step area of the largest graph. */
 typedef struct area {
     rt_i32 tokens[T], positions[T], slots[T], pages[SLOTS * PER_SLOT], rows[T], draws[T], next[T];
+    rt_i32 history[SLOTS * PER_SLOT * P];
     rt_i64 seeds[T];
     float sampling[4 * T], logits[T * V];
 } area;
@@ -41,7 +46,9 @@ typedef struct bed {
     rt_worker worker;
     rt_slot slots[SLOTS];
     rt_request running[SLOTS];
-    rt_u32 free_pages[PAGES], epochs[GRAPHS];
+    rt_u32 free_pages[PAGES], epochs[GRAPHS], buckets[BUCKETS];
+    rt_kv_page kv_pages[PAGES];
+    rt_chain chains[SLOTS];
     rt_ring request_ring, command_ring, token_ring;
     rt_request requests[ASKED];
     rt_command commands[ASKED];
@@ -51,11 +58,13 @@ typedef struct bed {
 
 static rt_graph graphs[GRAPHS];
 static rt_event events[2 * GRAPHS];
-static rt_i32 arena[256];
+static rt_i32 arena[TEXTS * TEXT];
 static float logits[V];
 
-static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint32_t n_pages, uint32_t ring, bool apart)
+static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint32_t n_pages, uint32_t ring,
+                 uint32_t kind)
 {
+    const bool apart = kind & 1, grows = !apart && kind & 2, shares = kind & 4;
     bed *b = calloc(1, sizeof *b);
     assert_non_null(b);
     b->serving = (rt_serving){.n_slots = n_slots,
@@ -79,9 +88,20 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                               .logits = offsetof(area, logits),
                               .next = offsetof(area, next),
                               .asks = RT_NOWHERE,
+                              .history = offsetof(area, history),
+                              .history_tokens = PER_SLOT * P,
+                              .grows = grows,
+                              .unit = !shares ? 0
+                                      : apart ? max_tokens
+                                              : P,
+                              .keeps_text = grows || (shares && !apart),
+                              .bucket_mask = BUCKETS - 1,
+                              .keys = {0x123456789abcdefu, 0xfedcba987654321u},
                               .n_free = n_pages};
     for (uint32_t i = 0; i < n_pages; i++)
         b->free_pages[i] = n_pages - 1 - i;
+    for (uint32_t i = 0; i < BUCKETS; i++)
+        b->buckets[i] = RT_NONE;
     b->control.step.value = RT_NO_STEP;
     b->m = (rt_machine){.graphs = graphs,
                         .events = events,
@@ -96,6 +116,9 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                         .slots = b->slots,
                         .running = b->running,
                         .free_pages = b->free_pages,
+                        .kv_pages = b->kv_pages,
+                        .buckets = b->buckets,
+                        .chains = b->chains,
                         .step_area = (char *)&b->area,
                         .request_ring = &b->request_ring,
                         .command_ring = &b->command_ring,
@@ -151,15 +174,30 @@ static uint32_t below(host *h, uint32_t limit)
     return (uint32_t)(rng_u64(h->seed, h->draws++) % limit);
 }
 
+/* A prompt that begins as some others do, and the names of its pages behind it. */
+static void write_prompt(host *h, const bed *b, rt_request *r)
+{
+    rt_i32 *at = arena + r->prompt, story = (rt_i32)below(h, 3), own = (rt_i32)below(h, PER_SLOT * P);
+    rt_name name = rt_name_begin(&b->serving, "salt", below(h, 2));
+    for (rt_i32 i = 0; i < (rt_i32)r->n_prompt; i++)
+        at[i] = i < own ? story : (rt_i32)below(h, V);
+    r->n_names = below(h, 4) ? r->n_prompt / P + 1 : 0;
+    for (rt_u32 i = 0; i < r->n_names; i++) {
+        rt_name_tokens(&b->serving, &name, at + (i ? i - 1 : 0) * P, i ? P : 0);
+        memcpy(at + r->n_prompt + i * RT_NAME_WORDS, &name, sizeof name);
+    }
+}
+
 static void send_request(host *h, bed *const beds[2])
 {
     rt_request r = {.id = ++h->n_sent,
-                    .prompt = below(h, 64),
+                    .prompt = h->n_sent % TEXTS * TEXT,
                     .seed = below(h, 1000),
                     .n_prompt = 1 + below(h, below(h, 4) ? 4 : PER_SLOT * P - 1),
                     .n_eos = below(h, 3),
                     .temperature = (float)below(h, 3)};
     r.max_tokens = below(h, PER_SLOT * P - r.n_prompt + 1);
+    write_prompt(h, beds[0], &r);
     for (uint32_t i = 0; i < r.n_eos; i++)
         r.eos[i] = (rt_i32)below(h, V);
     if (below(h, 12) == 0) {
@@ -242,7 +280,41 @@ static void check_same(const bed *a, const bed *b)
     for (uint32_t i = 0; i < a->serving.n_slots; i++)
         check_same_slot(&a->slots[i], &b->slots[i]);
     assert_memory_equal(a->free_pages, b->free_pages, a->serving.n_free * sizeof *a->free_pages);
+    assert_memory_equal(a->kv_pages, b->kv_pages, sizeof a->kv_pages);
+    assert_memory_equal(a->buckets, b->buckets, sizeof a->buckets);
     assert_memory_equal(&a->area, &b->area, sizeof a->area);
+}
+
+/* Every page is free, kept or held, and as often as it says; promises can be kept; what decodes has its pages. */
+static void check_pages(const bed *b)
+{
+    const rt_serving *s = &b->serving;
+    rt_u32 seen[PAGES] = {0}, promised = 0, kept = 0;
+    for (rt_u32 i = 0; i < s->n_free; i++) {
+        assert_int_equal(b->kv_pages[b->free_pages[i]].state, 0);
+        assert_int_equal(seen[b->free_pages[i]]++, 0);
+    }
+    for (rt_u32 i = 0; i < s->n_slots; i++) {
+        const rt_slot *slot = &b->slots[i];
+        if (slot->state == RT_SLOT_FREE)
+            continue;
+        promised += slot->reserved - slot->held;
+        assert_true(slot->state != RT_SLOT_PARKED || (!slot->held && !slot->reserved && s->grows));
+        for (rt_u32 k = 0; k < slot->held; k++) {
+            rt_u32 page = (rt_u32)b->area.pages[i * PER_SLOT + k];
+            assert_false(b->kv_pages[page].state & RT_PAGE_KEPT);
+            seen[page]++;
+        }
+    }
+    for (rt_u32 i = 0; i < s->n_pages; i++) {
+        const rt_kv_page *p = &b->kv_pages[i];
+        kept += (p->state & RT_PAGE_KEPT) != 0;
+        assert_int_equal(seen[i], p->state & RT_PAGE_KEPT ? 0 : 1 + p->sharers);
+        assert_true(!(p->state & RT_PAGE_NAMED) || rt_page_find(&b->m, &p->name) == i);
+    }
+    assert_int_equal(kept, s->n_kept);
+    assert_int_equal(promised, s->n_promised);
+    assert_true(promised <= s->n_free + s->n_kept);
 }
 
 /* ---- the lanes ---- */
@@ -344,9 +416,9 @@ static int poll(bed *b)
 
 static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint32_t n_pages, uint32_t ring)
 {
-    const bool apart = rng_u64(seed, 0) % 2;
+    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 8);
     make_graphs(T, max_rows);
-    bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring, apart), make(n_slots, T, max_rows, n_pages, ring, apart)};
+    bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring, kind), make(n_slots, T, max_rows, n_pages, ring, kind)};
     host h = {.seed = seed};
     uint32_t usual = 0, busy = 1 + (uint32_t)(seed % 20);
     for (uint32_t i = 0; i < POLLS; i++) {
@@ -359,6 +431,7 @@ static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint
         if (!a)
             continue;
         check_same(beds[0], beds[1]);
+        check_pages(beds[0]);
         run_step(beds[0]);
         run_step(beds[1]);
     }

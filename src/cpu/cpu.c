@@ -385,6 +385,9 @@ static void describe(machine *base, machine_facts *out)
     out->device = m->device;
     out->free_pages = rt_load_relaxed_device(&m->control.free_pages);
     out->n_steps = rt_load_wide_acquire_device(&m->control.n_steps);
+    out->put_back = rt_load_relaxed_device(&m->control.put_back);
+    out->asked = rt_load_wide_acquire_device(&m->control.asked);
+    out->found = rt_load_wide_acquire_device(&m->control.found);
     out->scratch_bytes = m->scratch_bytes * m->rt.n_workers;
 }
 
@@ -445,13 +448,16 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
     host_rings rings = {.bell = &m->control.host_bell};
     host_find_serving(&m->base.image, s);
     TRY(host_fill_apart(cx, &m->base.image, o->few_tokens, s));
+    host_plan_pages(s, !o->reserve_pages, !o->no_shared_pages);
     if (s->ready) {
         TRY(make_rings(cx, m, o, &rings));
         NEW(cx, &m->arena, m->rt.slots, s->n_slots);
         NEW(cx, &m->arena, m->rt.running, s->n_slots);
         NEW(cx, &m->arena, m->rt.free_pages, s->n_pages);
-        for (uint32_t i = 0; i < s->n_pages; i++)
-            m->rt.free_pages[i] = s->n_pages - 1 - i;
+        NEW(cx, &m->arena, m->rt.kv_pages, s->n_pages);
+        NEW(cx, &m->arena, m->rt.buckets, (size_t)s->bucket_mask + 1);
+        NEW(cx, &m->arena, m->rt.chains, s->n_slots);
+        host_lay_pages(s, m->rt.free_pages, m->rt.buckets);
         rt_store_relaxed_device(&m->control.free_pages, s->n_free);
     }
     return machine_begin(cx, &m->base, &definition, &m->base.image, s, &rings);

@@ -29,6 +29,8 @@ typedef struct cpu_options {
     uint32_t queue_entries;    /* of the workers' queues, for tests: shorter than they must be.  0: as long as proved */
     bool no_fast_bodies;       /* reference code only */
     bool no_preload;           /* do not look ahead while waiting (ablation) */
+    bool reserve_pages;        /* promise a request all KV pages that it may ever hold, as a GPU does */
+    bool no_shared_pages;      /* equal beginnings of texts are computed by every request */
 } cpu_options;
 
 /* Start the machine.  weights[i]: the first byte of image->weights[i]; borrowed, and so is the image, until

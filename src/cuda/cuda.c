@@ -625,6 +625,9 @@ static void describe(machine *base, machine_facts *out)
         cuda_stream_wait(&cx, m->gpu, m->copies) == MPK_OK) {
         out->n_steps = control.n_steps.value;
         out->free_pages = control.free_pages.value;
+        out->put_back = control.put_back.value;
+        out->asked = control.asked.value;
+        out->found = control.found.value;
     }
 }
 

@@ -57,6 +57,7 @@ typedef struct cuda_options {
     uint64_t body_ns;            /* the same while some task runs.  0: 60 s */
     uint64_t idle_ns;            /* without work for so long the kernel ends, and starts again with work.  0: 200 ms */
     uint32_t in_flight;          /* rt_tuning; 0: chosen for the program */
+    bool no_shared_pages;        /* equal beginnings of texts are computed by every request */
     bool no_preload;             /* a task's loads begin when the worker has turned to it, not before (ablation) */
     bool no_descriptor_prefetch; /* one task's description at a time (ablation) */
     bool no_carriers;            /* every task waits for its event's counter (ablation) */

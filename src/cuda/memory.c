@@ -40,6 +40,7 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
     else
         host_find_serving(&m->machine.image, &m->serving);
     TRY(host_fill_apart(cx, &m->machine.image, m->options.few_tokens, &m->serving));
+    host_plan_pages(&m->serving, false, !m->options.no_shared_pages);
     if (m->serving.ready)
         host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries, &m->rings);
     TRY(cuda_plan_carriers(cx, m));

@@ -87,6 +87,9 @@ static void place_state(cuda_machine *m, uint64_t *n)
     l->slots = place(n, m->serving.n_slots, sizeof(rt_slot));
     l->running = place(n, m->serving.n_slots, sizeof(rt_request));
     l->free_pages = place(n, m->serving.n_pages, sizeof(rt_u32));
+    l->kv_pages = place(n, m->serving.n_pages, sizeof(rt_kv_page));
+    l->buckets = place(n, (uint64_t)m->serving.bucket_mask + 1, sizeof(rt_u32));
+    l->chains = place(n, m->serving.n_slots, sizeof(rt_chain));
     l->request_ring = place(n, 1, sizeof(rt_ring));
     l->command_ring = place(n, 1, sizeof(rt_ring));
     l->token_ring = place(n, 1, sizeof(rt_ring));
@@ -341,7 +344,6 @@ static void fill_state(const cuda_machine *m, char *block)
     rt_control *control = (rt_control *)(void *)(block + l->control);
     rt_worker *workers = (rt_worker *)(void *)(block + l->workers);
     rt_scheduler *schedulers = (rt_scheduler *)(void *)(block + l->schedulers);
-    rt_u32 *pages = (rt_u32 *)(void *)(block + l->free_pages);
     control->live[RT_ALL] = UINT32_MAX;
     control->idle.value = 1;
     control->step.value = RT_NO_STEP;
@@ -360,8 +362,7 @@ static void fill_state(const cuda_machine *m, char *block)
                        l->event_capacity - 1);
     }
     memcpy(block + l->serving, &m->serving, sizeof m->serving);
-    for (uint32_t i = 0; i < m->serving.n_free; i++)
-        pages[i] = m->serving.n_pages - 1 - i;
+    host_lay_pages(&m->serving, (rt_u32 *)(void *)(block + l->free_pages), (rt_u32 *)(void *)(block + l->buckets));
 }
 
 #define AT(address) ((void *)(uintptr_t)(address))
@@ -397,6 +398,9 @@ static void fill_machine(const cuda_machine *m, rt_machine *rt)
         .slots = AT(base + l->slots),
         .running = AT(base + l->running),
         .free_pages = AT(base + l->free_pages),
+        .kv_pages = AT(base + l->kv_pages),
+        .buckets = AT(base + l->buckets),
+        .chains = AT(base + l->chains),
         .step_area = AT(m->areas[RT_STEP]),
         .request_ring = AT(base + l->request_ring),
         .command_ring = AT(base + l->command_ring),

@@ -78,6 +78,12 @@ static bool taken(const host_books *b, uint64_t at, uint64_t n, uint64_t *end)
     return false;
 }
 
+/* What a request takes of the token arena: its prompt, its rules, the names of its pages. */
+static uint64_t words_of(const rt_request *r)
+{
+    return (uint64_t)r->n_prompt + r->n_rules + (uint64_t)r->n_names * RT_NAME_WORDS;
+}
+
 static bool take_region(const host_books *b, uint64_t n, host_region *out)
 {
     uint64_t at = 0;
@@ -201,7 +207,7 @@ static void send_waiting(machine *m)
     bool sent = false;
     while (b->entries_unsent < b->entries.n && rt_ring_space(b->rings.request_ring, b->rings.request_mask + 1)) {
         host_entry *e = b->entries.at[b->entries_unsent];
-        if (!take_region(b, (uint64_t)e->request.n_prompt + e->request.n_rules, &e->region))
+        if (!take_region(b, words_of(&e->request), &e->region))
             break;
         send_request(b, e);
         sent = true;
@@ -242,8 +248,9 @@ static mpk_status check_request(mpk_context *cx, const host_books *b, const mach
     return MPK_OK;
 }
 
-static void fill_request(rt_request *to, const machine_request *r)
+static void fill_request(const rt_serving *s, rt_request *to, const machine_request *r)
 {
+    bool alone = r->alone || (r->host_samples && r->all_logits) || (r->n_logprobs && r->all_logprobs);
     *to = (rt_request){.logits = (rt_u64)(uintptr_t)r->logits,
                        .seed = r->seed,
                        .n_prompt = r->n_tokens,
@@ -258,15 +265,28 @@ static void fill_request(rt_request *to, const machine_request *r)
                        .min_p = r->min_p,
                        .n_rules = r->rules ? r->n_rules : 0,
                        .logprobs = (rt_u64)(uintptr_t)(r->logprobs ? r->logprobs->at : NULL),
-                       .n_logprobs = r->n_logprobs};
+                       .n_logprobs = r->n_logprobs,
+                       .n_names = alone ? 0 : host_names(s, r->n_tokens)};
     for (uint32_t i = 0; i < r->n_eos && i < RT_MAX_EOS; i++)
         to->eos[i] = r->eos[i];
 }
 
-static mpk_status new_entry(mpk_context *cx, const machine_request *r, const rt_request *request, host_entry **out)
+/* Name a prompt's full pages, from none to all. */
+static void write_names(const rt_serving *s, const machine_request *r, uint32_t n, int32_t *to)
+{
+    rt_name name = rt_name_begin(s, r->salt, r->n_salt);
+    for (uint32_t i = 0; i < n; i++, to += RT_NAME_WORDS) {
+        if (i)
+            rt_name_tokens(s, &name, r->tokens + (size_t)(i - 1) * s->page_tokens, s->page_tokens);
+        memcpy(to, &name, sizeof name);
+    }
+}
+
+static mpk_status new_entry(mpk_context *cx, const rt_serving *s, const machine_request *r, const rt_request *request,
+                            host_entry **out)
 {
     host_entry *e = calloc(1, sizeof *e);
-    size_t n = (size_t)r->n_tokens + request->n_rules;
+    size_t n = words_of(request);
     int32_t *tokens = malloc(n * sizeof *tokens);
     if (!e || !tokens) {
         free(e);
@@ -276,6 +296,7 @@ static mpk_status new_entry(mpk_context *cx, const machine_request *r, const rt_
     memcpy(tokens, r->tokens, r->n_tokens * sizeof *tokens);
     if (request->n_rules)
         memcpy(tokens + r->n_tokens, r->rules, request->n_rules * sizeof *tokens);
+    write_names(s, r, request->n_names, tokens + r->n_tokens + request->n_rules);
     e->tokens = tokens;
     e->request = *request;
     if (request->n_logprobs) {
@@ -306,10 +327,10 @@ mpk_status machine_submit(mpk_context *cx, machine *m, const machine_request *r,
 {
     rt_request request;
     host_entry *e = NULL;
-    fill_request(&request, r);
+    fill_request(&m->books.serving, &request, r);
     TRY(check_request(cx, &m->books, r, &request));
     TRY(machine_check(cx, m));
-    TRY(new_entry(cx, r, &request, &e));
+    TRY(new_entry(cx, &m->books.serving, r, &request, &e));
     pthread_mutex_lock(&m->books.lock);
     mpk_status status = submit_locked(cx, m, r, e);
     if (status == MPK_OK)

@@ -33,6 +33,17 @@ void host_find_serving(const program_image *image, rt_serving *out);
 /* Have steps filled so that company changes no bit of a request (rt_step_fill_apart).  few_tokens: graphs of at most so
  * many tokens have bodies that give a token the same bits; 0: nothing is done.  MPK_EARG: no graph is so small. */
 mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t few_tokens, rt_serving *s);
+/* How KV pages are given out (rt_admit.h), for a program that host_find_serving and host_fill_apart have seen.  grows:
+ * requests get pages as they use them, and are put back if there are none: only where feeding a text once more gives
+ * the same bits.  shared: requests share the pages of equal beginnings.  Either needs the program to keep texts, and
+ * where steps are filled apart none grows. */
+void host_plan_pages(rt_serving *s, bool grows, bool shared);
+/* The stack of free pages [n_pages] and the buckets [bucket_mask + 1] at the start. */
+void host_lay_pages(const rt_serving *s, rt_u32 *free_pages, rt_u32 *buckets);
+/* Names that come with a prompt of n tokens. */
+uint32_t host_names(const rt_serving *s, uint64_t n_tokens);
+/* Random bits of the operating system (host_port.c). */
+uint64_t host_random(void);
 /* Positions that one request may take, as far as the KV pages limit it. */
 uint64_t host_context(const rt_serving *s);
 /* Masks and n_arena for a program that is ready; the addresses stay as they are.  waiting: entries of the request ring,

@@ -352,7 +352,7 @@ static void test_lent_logits(void **state)
     assert_int_equal(r.logits, (rt_u64)(uintptr_t)f->logits);
     for (uint32_t i = 0; i < 3 * VOCAB; i++)
         f->logits[i] = (float)i;
-    assert_true(tell(f, (rt_token){.id = id, .token = -1, .rows = 3}));
+    assert_true(tell(f, (rt_token){.id = id, .token = -1, .count = 3}));
     check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
     assert_int_equal(f->lent, 0);
     assert_true(logits[3 * VOCAB - 1] == (float)(3 * VOCAB - 1));

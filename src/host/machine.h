@@ -23,7 +23,9 @@ typedef struct machine_facts {
     const char *device; /* "2 threads", "NVIDIA H100 80GB HBM3": belongs to the machine */
     uint32_t n_workers, n_slots, max_context, max_tokens, n_vocab; /* max_context 0: the program takes no requests */
     uint32_t n_pages, free_pages;                                  /* of the KV cache, when last looked at */
-    uint64_t n_steps;
+    uint32_t put_back;     /* requests that were put back for want of pages, since the start */
+    uint64_t n_steps;      /* since the start */
+    uint64_t asked, found; /* tokens of prompts that might have been in the cache, and that were, since the start */
     uint64_t area_bytes, state_bytes, scratch_bytes; /* allocated */
     /* What starting took on a target that has a device and code of its own: opening it; making that code, of which
      * code_wait_ns while nothing else went on. */
@@ -90,7 +92,7 @@ typedef struct machine_def {
     /* Sleep until rings.bell is not `seen` any more, an entry of the token ring is unread, the machine has failed, or
      * timeout_ns are over (UINT64_MAX: no limit); may return early.  Any thread, without the lock. */
     void (*wait)(machine *m, rt_u32 seen, uint64_t timeout_ns);
-    /* n_steps, free_pages, bytes, device; the rest is filled in already. */
+    /* n_steps, free_pages and the other counts, bytes, device; the rest is filled in already. */
     void (*describe)(machine *m, machine_facts *out);
     /* Name of the code that runs operator `op` of a graph. */
     const char *(*body_of)(const machine *m, uint32_t graph, ir_op_id op);
@@ -190,6 +192,9 @@ typedef struct machine_request {
     bool all_logprobs;     /* also for the tokens of the prompt, from the second on */
     host_shares *logprobs; /* f32[(n_tokens if all_logprobs) + max_tokens, n_logprobs, 2]: id and logarithm of the
                             * share; those of a token are there once its rt_token is drained.  The book holds it too */
+    const char *salt;      /* copied: only requests with the same bytes share pages; n_salt 0: none */
+    size_t n_salt;
+    bool alone; /* it neither takes pages of others nor leaves any; so do those with all_logits or all_logprobs */
 } machine_request;
 
 /* Put a request in the queue; *id names it in what machine_drain gives.  MPK_ELIMIT: it can never run here, with the

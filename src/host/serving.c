@@ -4,6 +4,7 @@
  * of the tensors takes no requests; the host can only run its graphs one by one.
  */
 #include "host/books.h"
+#include "rt/rt_kv.h"
 
 /* Look up a tensor by name and check its shape; a dim of -1 matches any size.  RT_NOWHERE if it is absent or
  * differs. */
@@ -73,9 +74,10 @@ static void find_sizes(const program_image *image, rt_serving *s)
         s->page_tokens = (rt_u32)dim_of(ir, "k_cache.0", 2);
     }
     s->n_free = s->n_pages;
+    if (s->history != RT_NOWHERE)
+        s->history_tokens = (rt_u32)(dim_of(ir, "history", 0) / s->n_slots);
     if (s->asks != RT_NOWHERE) {
         s->rule_words = (rt_u32)dim_of(ir, "rules", 1);
-        s->history_tokens = (rt_u32)(dim_of(ir, "history", 0) / s->n_slots);
         if (dim_of(ir, "rules", 0) < s->n_slots)
             s->asks = RT_NOWHERE;
     }
@@ -117,6 +119,39 @@ static uint32_t power_of_two(uint64_t n)
     return p;
 }
 
+/* Where steps are filled apart a prompt is cut every max_tokens: whole pieces that are whole pages. */
+static uint32_t sharing_unit(const rt_serving *s)
+{
+    if (!s->few_tokens || s->page_tokens % s->max_tokens == 0)
+        return s->page_tokens;
+    return s->max_tokens % s->page_tokens == 0 ? s->max_tokens : 0;
+}
+
+void host_plan_pages(rt_serving *s, bool grows, bool shared)
+{
+    bool has_text = s->ready && s->n_pages && s->history != RT_NOWHERE &&
+                    s->history_tokens >= (uint64_t)s->pages_per_slot * s->page_tokens;
+    s->grows = has_text && grows && !s->few_tokens;
+    s->unit = has_text && shared ? sharing_unit(s) : 0;
+    s->keeps_text = s->grows || (s->unit && !s->few_tokens);
+    s->bucket_mask = power_of_two(2 * (uint64_t)s->n_pages) - 1;
+    for (int i = 0; i < 2; i++)
+        s->keys[i] = 2 + host_random() % (((uint64_t)1 << 61) - 4);
+}
+
+void host_lay_pages(const rt_serving *s, rt_u32 *free_pages, rt_u32 *buckets)
+{
+    for (uint32_t i = 0; i < s->n_pages; i++)
+        free_pages[i] = s->n_pages - 1 - i;
+    for (uint64_t i = 0; i <= s->bucket_mask; i++)
+        buckets[i] = RT_NONE;
+}
+
+uint32_t host_names(const rt_serving *s, uint64_t n_tokens)
+{
+    return s->unit ? (uint32_t)(n_tokens / s->page_tokens) + 1 : 0;
+}
+
 uint64_t host_context(const rt_serving *s)
 {
     uint64_t pages = s->n_pages < s->pages_per_slot ? s->n_pages : s->pages_per_slot;
@@ -132,5 +167,6 @@ void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, hos
     rings->request_mask = (uint32_t)requests - 1;
     rings->token_mask = power_of_two(most < 2 * slots ? 2 * slots : most) - 1;
     rings->command_mask = power_of_two(2 * (2 * requests + slots + 2 * ((uint64_t)rings->token_mask + 1))) - 1;
-    rings->n_arena = (slots + 4) * (host_context(s) + (s->asks == RT_NOWHERE ? 0 : s->rule_words));
+    rings->n_arena = (slots + 4) * (host_context(s) + (s->asks == RT_NOWHERE ? 0 : s->rule_words) +
+                                    (uint64_t)RT_NAME_WORDS * host_names(s, host_context(s)));
 }

@@ -8,7 +8,8 @@
  *
  *   rt_port.h    what the target supplies         rt_queue.h   queues of events and tasks, rings to the host
  *   rt_wait.h    waiting, waking, faults          rt_event.h   trigger, activate, schedulers
- *   rt_page.h    scratch pages                    rt_step.h    the step task: requests in, tokens out
+ *   rt_page.h    scratch pages                    rt_kv.h      pages of the KV cache, and their names
+ *   rt_admit.h   requests: admitted, put back     rt_step.h    the step task: requests in, tokens out
  *   rt_worker.h  the worker's loop; includes all of them: the header that a target includes
  */
 #ifndef RT_H
@@ -196,7 +197,8 @@ typedef struct rt_request {
     rt_u32 n_rules;    /* words of the record of rules, which lies behind the prompt in the token arena; 0: none */
     rt_u64 logprobs;   /* n_logprobs: address of f32[tokens, n_logprobs, 2], of generated tokens or of all */
     rt_u32 n_logprobs; /* entries for each token, at most RT_LOGPROBS; 0: none */
-    rt_u32 reserved;
+    rt_u32 n_names;    /* rt_name of the first 0, 1, 2 ... full pages of the prompt, behind the rules in the token
+                          arena; 0: this request neither takes pages of others nor leaves any */
 } rt_request;
 
 enum { RT_CANCEL = 1, RT_APPEND = 2 };
@@ -217,7 +219,8 @@ typedef struct rt_token {
     rt_u64 id;
     rt_i32 token;  /* -1: none; this entry tells of logits or of the end */
     rt_u32 index;  /* of the token among those generated, from 0 */
-    rt_u32 rows;   /* rows of logits delivered for the last feed */
+    rt_u32 count;  /* RT_HOST_SAMPLES: rows of logits delivered for the last feed; else tokens of the prompt that came
+                      from shared or kept pages */
     rt_u32 reason; /* RT_GOING, or why this is the last entry of the request */
 } rt_token;
 
@@ -249,8 +252,10 @@ typedef struct rt_control {
     rt_word once_wanted, once_done; /* host-driven steps: asked for, finished */
     rt_u32 once_graph, once_tokens, once_rows, once_running;
     rt_u32 live[RT_LIVES]; /* the step word's counts, for bodies that take an address */
-    rt_word free_pages;    /* rt_serving.n_free, for statistics */
-    rt_wide n_steps;       /* since the start, for statistics */
+    rt_word free_pages;    /* rt_serving.n_free + n_kept, for statistics, as the next four */
+    rt_word put_back;      /* requests that were put back, since the start */
+    rt_wide n_steps;       /* since the start */
+    rt_wide asked, found;  /* tokens of prompts that might have been in kept or shared pages, and that were */
     rt_fault fault;        /* valid once abort is RT_FAULTED */
 } rt_control;
 
@@ -312,27 +317,53 @@ typedef struct rt_worker {
     char end[RT_LINE];
 } rt_worker;
 
-enum { RT_SLOT_FREE, RT_SLOT_FEEDING, RT_SLOT_WAITING };
+enum { RT_SLOT_FREE, RT_SLOT_FEEDING, RT_SLOT_WAITING, RT_SLOT_PARKED };
+
+#define RT_AGAIN (RT_NOWHERE - 1) /* rt_slot.source: the slot's row of `history`, from its beginning */
 
 /* One running request, the part that the step task looks at in each step; the rest is rt_machine.running. */
 typedef struct rt_slot {
-    rt_u32 state;    /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND */
+    rt_u32 state;    /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND; PARKED: was put back */
     rt_u32 admitted; /* number of the admission: the order of prompts */
     rt_u32 position; /* tokens that are in the KV cache */
-    rt_u32 limit;    /* positions reserved: position never exceeds it */
+    rt_u32 limit;    /* position never exceeds it */
     rt_u32 held;     /* KV pages in its row of the page table: the pages that positions below `position` need */
-    rt_u32 reserved; /* pages it may hold; held <= reserved */
-    rt_u64 source;   /* token arena index of what is being fed; RT_NOWHERE: `token` */
+    rt_u32 reserved; /* pages promised to it; held <= reserved, which grows if requests grow (rt_serving.grows) */
+    rt_u64 source;   /* token arena index of what is being fed; RT_NOWHERE: `token`; or RT_AGAIN */
     rt_u32 n_source, n_fed;
     rt_i32 token;                            /* the last token generated */
     rt_u32 generated;                        /* tokens generated, or appended by the host */
-    rt_u32 rows;                             /* rows of logits delivered */
+    rt_u32 count;                            /* as rt_token.count */
     rt_u32 step_tokens, step_rows, step_row; /* of the step that runs: tokens, rows, and its first row */
     rt_u32 n_eos;                            /* of the request */
 } rt_slot;
 
-/* Everything the step task keeps.  Law for the KV pages: n_free + the sum of held = n_pages, and
- * n_promised = the sum of (reserved - held) <= n_free: whoever was admitted will get every page it may need. */
+/* The name of a text: two polynomials in its tokens (rt_kv.h). */
+typedef struct rt_name {
+    rt_u64 at[2];
+} rt_name;
+
+enum { RT_PAGE_NAMED = 1, RT_PAGE_KEPT = 2 };
+
+/* What the step task knows of a KV page beside its bytes.  Law: a page is either on the stack of free pages, without a
+ * name; or kept, with a name, held by nobody; or held by 1 + sharers slots. */
+typedef struct rt_kv_page {
+    rt_name name;        /* NAMED: of all tokens up to its end */
+    rt_u32 state;        /* RT_PAGE_* */
+    rt_u32 sharers;      /* slots that hold it beside the first */
+    rt_u32 next;         /* NAMED: in its bucket */
+    rt_u32 older, newer; /* KEPT: let go before and after it */
+    rt_u32 built;        /* NAMED: the step that writes the last of it; later ones may read it */
+} rt_kv_page;
+
+/* How far the text of a slot has been named: `name` is that of its first n pages. */
+typedef struct rt_chain {
+    rt_name name;
+    rt_u32 n, reserved;
+} rt_chain;
+
+/* Everything the step task keeps.  Law for the KV pages: n_free + n_kept + those held = n_pages, and n_promised = the
+ * sum of (reserved - held) <= n_free + n_kept: whoever runs gets every page that it was promised. */
 typedef struct rt_serving {
     rt_u32 n_slots, n_pages, page_tokens, pages_per_slot; /* n_pages 0: the program has no KV cache */
     rt_u32 n_vocab, max_tokens, max_rows;                 /* of the largest graph */
@@ -341,9 +372,17 @@ typedef struct rt_serving {
     rt_u32 ready;                /* 0: the program takes no requests */
     /* offsets in the step area, RT_NOWHERE if the program has no such tensor */
     rt_u64 tokens, positions, slots, pages, rows, sampling, seeds, draws, logits, next;
-    rt_u64 asks, rules, history, shares; /* all or none */
-    rt_u32 rule_words, history_tokens;   /* of a slot */
-    rt_u32 n_free, n_promised, n_active, n_admitted;
+    rt_u64 asks, rules, history, shares;             /* all or none */
+    rt_u32 rule_words, history_tokens;               /* of a slot */
+    rt_u32 n_free, n_promised, n_active, n_admitted; /* n_active: slots FEEDING or WAITING */
+    rt_u32 grows;      /* 1: a request is promised pages for its prompt alone, and put back if no more are there; 0: for
+                          all that it may ever hold */
+    rt_u32 n_parked;   /* slots PARKED */
+    rt_u32 unit;       /* tokens: pages are shared from the beginning of a text to multiples of it; 0: none are */
+    rt_u32 keeps_text; /* 1: `history` gets the tokens of every slot, not only of those with rules */
+    rt_u32 n_kept, oldest, newest; /* kept pages, in the order in which they were let go */
+    rt_u32 bucket_mask;
+    rt_u64 keys[2];    /* of names; secret, so that nobody can make two texts of one name */
     rt_u32 running;    /* 1: a step for requests is under way, its outputs have not been read */
     rt_u32 steady;     /* 1: that step has one token and one row of each request that feeds, and no prompt */
     rt_u32 blocked;    /* 1: the oldest request in the ring waits until another ends */
@@ -390,9 +429,12 @@ typedef struct rt_machine {
     rt_limits limits;
 
     rt_serving *serving;
-    rt_slot *slots;      /* [n_slots] */
-    rt_request *running; /* [n_slots] the request of each slot */
-    rt_u32 *free_pages;  /* [n_pages], a stack of n_free */
+    rt_slot *slots;       /* [n_slots] */
+    rt_request *running;  /* [n_slots] the request of each slot */
+    rt_u32 *free_pages;   /* [n_pages], a stack of n_free */
+    rt_kv_page *kv_pages; /* [n_pages] */
+    rt_u32 *buckets;      /* [bucket_mask + 1] first pages, by name; RT_NONE: none */
+    rt_chain *chains;     /* [n_slots] */
     char *step_area;
     rt_ring *request_ring, *command_ring, *token_ring;
     rt_request *requests;      /* [request_mask + 1] */

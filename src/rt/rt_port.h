@@ -11,6 +11,7 @@
  *     rt_wake       wake whoever sleeps on word
  *     rt_delay      lose time at random, for tests
  *     rt_run_body   the code of one task: see rt_worker.h
+ *     rt_mul_high   the upper 64 bits of a product
  *
  * The step task and a scheduler are run by RT_LANES lanes in step: one thread of a CPU, a warp of a GPU.
  *
@@ -74,6 +75,10 @@ RT_FN rt_u32 rt_first(rt_u32 value)
     return __shfl_sync(0xffffffffu, value, 0);
 }
 
+RT_FN rt_u64 rt_mul_high(rt_u64 a, rt_u64 b)
+{
+    return __umul64hi(a, b);
+}
 RT_FN rt_u64 rt_clock_ns(void)
 {
     rt_u64 t;
@@ -137,6 +142,14 @@ RT_FN void rt_pause(void)
 #endif
 }
 
+#endif
+
+#if !defined(__CUDACC_RTC__) && !defined(__CUDACC__)
+__extension__ typedef unsigned __int128 rt_u128;
+RT_FN rt_u64 rt_mul_high(rt_u64 a, rt_u64 b)
+{
+    return (rt_u64)((rt_u128)a * b >> 64);
+}
 #endif
 
 #if defined(RT_LANES_HEADER) /* a test's own lanes */

@@ -9,15 +9,15 @@
  *
  * What a request is given never depends on the others: tokens of a request enter in order of position.  Where bodies
  * reduce each token on its own, neither chunks nor neighbours change a bit of it; where they do not (a GPU's), steps
- * can be filled so that they do not either (rt_step_fill_apart).  Memory: KV pages are promised at admission for all a
- * request may ever hold, so a running request never waits for one. Running out is back-pressure: the oldest request
- * waits, and all behind it.  The same holds for a full token ring. Cost: O(slots + tokens of the step); the usual step
- * on a GPU: one round of independent loads, and the stores.
+ * can be filled so that they do not either (rt_step_fill_apart).  Pages of the KV cache are rt_admit.h's affair: who is
+ * fed here has them.  Where there are none, the oldest request in the ring waits, and all behind it; the same holds for
+ * a full token ring.  Cost: O(slots + tokens of the step); the usual step on a GPU: one round of independent loads, and
+ * the stores.
  */
 #ifndef RT_STEP_H
 #define RT_STEP_H
 
-#include "rt/rt_event.h"
+#include "rt/rt_admit.h"
 
 /* ---- publishing ---- */
 
@@ -53,91 +53,9 @@ RT_FN int rt_once_poll(rt_machine *m, rt_worker *w)
     if (wanted == rt_load_relaxed_device(&c->once_done))
         return 0;
     c->once_running = 1;
+    rt_pages_forget(m);
     rt_step_publish(m, w, c->once_graph, c->once_tokens, c->once_rows);
     return 1;
-}
-
-/* ---- telling the host ---- */
-
-/* Entries that may be written, as far as the host has read. */
-RT_FN rt_u32 rt_tokens_space(rt_machine *m)
-{
-    rt_serving *s = m->serving;
-    s->told_end = rt_load_acquire_system(&m->token_ring->read) + m->token_mask + 1;
-    return s->told_end - s->told;
-}
-
-RT_FN void rt_tell_at(rt_machine *m, rt_u32 at, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 rows, rt_u32 reason)
-{
-    rt_token *t = &m->tokens[at & m->token_mask];
-    t->id = id;
-    t->token = token;
-    t->index = index;
-    t->rows = rows;
-    t->reason = reason;
-}
-
-/* The caller has seen space for it; rt_show makes it visible. */
-RT_FN void rt_tell(rt_machine *m, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 rows, rt_u32 reason)
-{
-    rt_tell_at(m, m->serving->told++, id, token, index, rows, reason);
-}
-
-RT_FN void rt_show(rt_machine *m)
-{
-    rt_store_release_system(&m->token_ring->written, m->serving->told); /* partner: rt_ring_ready in the host */
-}
-
-/* ---- requests ---- */
-
-/* Positions that a request may take in all, or 0 if it can never run here. */
-RT_FN rt_u32 rt_request_limit(const rt_serving *s, const rt_request *r)
-{
-    rt_u64 most = 0x7fffffff, want = (rt_u64)r->n_prompt + r->max_tokens;
-    if (s->n_pages) {
-        rt_u32 pages = s->n_pages < s->pages_per_slot ? s->n_pages : s->pages_per_slot;
-        most = (rt_u64)pages * s->page_tokens < most ? (rt_u64)pages * s->page_tokens : most;
-    }
-    if (r->n_prompt == 0 || r->n_prompt > most || r->n_eos > RT_MAX_EOS)
-        return 0;
-    if (r->max_tokens == 0)
-        want = most;
-    if (want > most || (r->flags & RT_HOST_SAMPLES ? s->logits == RT_NOWHERE || !r->logits : s->next == RT_NOWHERE))
-        return 0;
-    return (rt_u32)want;
-}
-
-RT_FN rt_u32 rt_pages_for(const rt_serving *s, rt_u32 positions)
-{
-    return s->n_pages ? (positions + s->page_tokens - 1) / s->page_tokens : 0;
-}
-
-/* Entry i of a slot's row of the page table. */
-RT_FN rt_i32 *rt_page_entry(const rt_machine *m, rt_u32 slot, rt_u32 i)
-{
-    return (rt_i32 *)(m->step_area + m->serving->pages) + (rt_u64)slot * m->serving->pages_per_slot + i;
-}
-
-/* Give everything back. */
-RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
-{
-    rt_serving *s = m->serving;
-    rt_slot *slot = &m->slots[index];
-    s->n_promised -= slot->reserved - slot->held;
-    while (slot->held) {
-        slot->held--;
-        m->free_pages[s->n_free++] = (rt_u32)*rt_page_entry(m, index, slot->held);
-    }
-    rt_store_relaxed_device(&m->control->free_pages, s->n_free);
-    slot->state = RT_SLOT_FREE;
-    s->n_active--;
-}
-
-RT_LARGE_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reason)
-{
-    rt_slot *slot = &m->slots[index];
-    rt_slot_free(m, index);
-    rt_tell(m, m->running[index].id, token, slot->generated, slot->rows, reason);
 }
 
 /* ---- collect: what the last step has produced ---- */
@@ -148,11 +66,11 @@ RT_FN void rt_slot_deliver(rt_machine *m, rt_u32 index)
     const rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
     const float *from = (const float *)(m->step_area + s->logits) + (rt_u64)slot->step_row * s->n_vocab;
-    float *to = (float *)m->running[index].logits + (rt_u64)slot->rows * s->n_vocab;
+    float *to = (float *)m->running[index].logits + (rt_u64)slot->count * s->n_vocab;
     rt_u64 n = (rt_u64)slot->step_rows * s->n_vocab;
     for (rt_u64 i = 0; i < n; i++)
         to[i] = from[i];
-    slot->rows += slot->step_rows;
+    slot->count += slot->step_rows;
 }
 
 /* Copy the step's log probabilities of one request to the host: those of a row are of the token after it. */
@@ -198,7 +116,7 @@ RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
     const rt_request *r = &m->running[index];
     if (r->flags & RT_HOST_SAMPLES) {
         slot->state = RT_SLOT_WAITING;
-        rt_tell(m, r->id, -1, slot->generated, slot->rows, RT_GOING);
+        rt_tell(m, r->id, -1, slot->generated, slot->count, RT_GOING);
         return;
     }
     rt_i32 token = ((const rt_i32 *)(m->step_area + s->next))[slot->step_row + slot->step_rows - 1];
@@ -207,7 +125,7 @@ RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
         rt_slot_finish(m, index, token, reason);
         return;
     }
-    rt_tell(m, r->id, token, slot->generated, slot->rows, RT_GOING);
+    rt_tell(m, r->id, token, slot->generated, slot->count, RT_GOING);
     slot->generated++;
     slot->token = token;
     slot->source = RT_NOWHERE;
@@ -278,7 +196,7 @@ RT_FN void rt_slot_append(rt_machine *m, rt_u32 index, const rt_command *c)
     }
     slot->source = c->tokens;
     slot->n_source = c->n;
-    slot->n_fed = slot->rows = 0;
+    slot->n_fed = slot->count = 0;
     m->running[index].logits = c->logits;
     slot->generated += c->n;
     slot->state = RT_SLOT_FEEDING;
@@ -301,95 +219,19 @@ RT_LARGE_FN void rt_step_commands(rt_machine *m)
     }
 }
 
-/* ---- admission ---- */
-
-RT_FN rt_u32 rt_find_free(const rt_machine *m)
-{
-    for (rt_u32 i = 0; i < m->serving->n_slots; i++)
-        if (m->slots[i].state == RT_SLOT_FREE)
-            return i;
-    return RT_NONE;
-}
-
-/* Copy a request's rules from behind its prompt to its slot. */
-RT_FN void rt_slot_take_rules(const rt_machine *m, rt_u32 index)
-{
-    const rt_request *r = &m->running[index];
-    rt_i32 *to = (rt_i32 *)(m->step_area + m->serving->rules) + (rt_u64)index * m->serving->rule_words;
-    for (rt_u32 i = 0; i < r->n_rules; i++)
-        to[i] = m->token_arena[r->prompt + r->n_prompt + i];
-}
-
-RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u32 limit)
-{
-    rt_serving *s = m->serving;
-    rt_slot *slot = &m->slots[index];
-    m->running[index] = *r;
-    slot->n_eos = r->n_eos;
-    slot->state = RT_SLOT_FEEDING;
-    slot->admitted = s->n_admitted++;
-    slot->position = slot->held = slot->n_fed = slot->generated = slot->rows = 0;
-    slot->step_tokens = slot->step_rows = slot->step_row = 0;
-    slot->limit = limit;
-    slot->reserved = rt_pages_for(s, limit);
-    slot->source = r->prompt;
-    slot->n_source = r->n_prompt;
-    s->n_promised += slot->reserved;
-    s->n_active++;
-    if (r->n_rules)
-        rt_slot_take_rules(m, index);
-}
-
-/* Does all that the request says lie in the arena, and is there a place for its rules? */
-RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
-{
-    const rt_serving *s = m->serving;
-    rt_u64 n = (rt_u64)r->n_prompt + r->n_rules;
-    if (n > m->n_arena || r->prompt > m->n_arena - n)
-        return 0;
-    if (!r->n_rules && !r->n_logprobs)
-        return 1;
-    return s->asks != RT_NOWHERE && r->n_rules <= s->rule_words && r->n_logprobs <= RT_LOGPROBS &&
-           (!r->n_logprobs || r->logprobs);
-}
-
-/* Admit in order of arrival until a slot or a page is missing. */
-RT_LARGE_FN void rt_step_admit(rt_machine *m)
-{
-    rt_serving *s = m->serving;
-    s->blocked = 0;
-    while (rt_ring_ready(m->request_ring)) {
-        const rt_request *r = &m->requests[rt_load_relaxed_device(&m->request_ring->read) & m->request_mask];
-        rt_u32 limit = rt_request_limit(s, r), index = rt_find_free(m);
-        if (!rt_request_fits(m, r))
-            limit = 0;
-        if (!r->dropped && !limit) {
-            if (!rt_tokens_space(m))
-                return;
-            rt_tell(m, r->id, -1, 0, 0, RT_REFUSED);
-        } else if (!r->dropped) {
-            s->blocked = index == RT_NONE || s->n_free - s->n_promised < rt_pages_for(s, limit);
-            if (s->blocked)
-                return;
-            rt_slot_begin(m, index, r, limit);
-        }
-        rt_ring_took(m->request_ring, 1);
-    }
-}
-
 /* ---- building the step ---- */
 
-/* Make the page table reach as far as the next `n` tokens; admission has promised the pages. */
+/* Make the page table reach as far as the next `n` tokens; the pages have been promised. */
 RT_FN void rt_slot_extend(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
     rt_u32 needed = rt_pages_for(s, slot->position + n);
     while (slot->held < needed) {
-        *rt_page_entry(m, index, slot->held++) = (rt_i32)m->free_pages[--s->n_free];
+        *rt_page_entry(m, index, slot->held++) = (rt_i32)rt_page_take(m);
         s->n_promised--;
     }
-    rt_store_relaxed_device(&m->control->free_pages, s->n_free);
+    rt_pages_say(m);
 }
 
 RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
@@ -432,12 +274,13 @@ RT_FN void rt_put_row(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 toke
     }
 }
 
-/* How many tokens of a request go into the step, and how many rows they need. */
+/* How many tokens of a request go into the step, and how many rows they need.  What is fed once more (RT_AGAIN) gave
+ * all its rows the first time. */
 RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left, rt_u32 rows_left, rt_u32 *rows)
 {
     rt_u32 left = slot->n_source - slot->n_fed;
     rt_u32 n = left < tokens_left ? left : tokens_left;
-    if (flags & (RT_ALL_LOGITS | RT_ALL_SHARES)) {
+    if (flags & (RT_ALL_LOGITS | RT_ALL_SHARES) && slot->source != RT_AGAIN) {
         *rows = n < rows_left ? n : rows_left;
         return *rows;
     }
@@ -447,21 +290,32 @@ RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left
     return n;
 }
 
+/* The next tokens that a slot feeds. */
+RT_FN const rt_i32 *rt_slot_source(const rt_machine *m, rt_u32 index)
+{
+    const rt_slot *slot = &m->slots[index];
+    if (slot->source == RT_NOWHERE)
+        return &slot->token;
+    return (slot->source == RT_AGAIN ? rt_slot_text(m, index) : m->token_arena + slot->source) + slot->n_fed;
+}
+
 /* Add the next n tokens of a request, and its rows, to the step that is being built. */
 RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
+    const rt_i32 *from = rt_slot_source(m, index);
     rt_u32 at = s->built_tokens;
     rt_slot_extend(m, index, n);
     for (rt_u32 i = 0; i < n; i++) {
-        rt_i32 token = slot->source == RT_NOWHERE ? slot->token : m->token_arena[slot->source + slot->n_fed + i];
+        rt_i32 token = from[i];
         rt_put(m, s->tokens, at + i, token);
         rt_put(m, s->positions, at + i, (rt_i32)(slot->position + i));
         rt_put(m, s->slots, at + i, (rt_i32)index);
-        if (m->running[index].n_rules)
+        if (s->keeps_text || m->running[index].n_rules)
             rt_put(m, s->history, index * s->history_tokens + slot->position + i, token);
     }
+    rt_slot_name(m, index, n);
     slot->step_tokens = n;
     slot->step_row = s->built_rows;
     slot->step_rows = rows;
@@ -478,6 +332,8 @@ RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
 RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
+    if (!rt_slot_match(m, index))
+        return;
     rt_u32 rows, n = rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens - s->built_tokens,
                                    s->max_rows - s->built_rows, &rows);
     if (n)
@@ -546,6 +402,8 @@ RT_FN rt_u32 rt_slot_piece(const rt_machine *m, rt_u32 index, rt_u32 *rows)
 RT_FN int rt_slot_join(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
+    if (!rt_slot_match(m, index))
+        return 0;
     rt_u32 rows, n = rt_slot_piece(m, index, &rows);
     if (n > s->few_tokens - s->built_tokens || rows > s->few_rows - s->built_rows)
         return 0;
@@ -601,6 +459,9 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
     s->built_tokens = s->built_rows = 0;
     for (rt_u32 i = 0; i < s->n_slots; i++)
         m->slots[i].step_tokens = 0;
+    if (s->grows)
+        rt_step_grow(m);
+    rt_step_stock(m);
     if (few)
         rt_step_fill_apart(m, fits ? 0 : s->decode_at, oldest);
     else
@@ -622,7 +483,7 @@ RT_FN rt_u32 rt_step_graph(const rt_machine *m)
 /* ---- the usual step: all lanes, each for the slots lane, lane + RT_LANES ... ---- */
 
 /* Note the token of each request of this lane: do they surely go on after it?  The last positions before a limit are
- * left to the general way, which knows the reasons. */
+ * left to the general way, which knows the reasons, and so are pages that are not promised or not on the stack. */
 RT_FN int rt_lane_goes_on(rt_machine *m)
 {
     const rt_serving *s = m->serving;
@@ -634,6 +495,8 @@ RT_FN int rt_lane_goes_on(rt_machine *m)
             continue;
         rt_i32 token = next[slot->step_row];
         yes &= slot->position + 2 < slot->limit;
+        yes &= !s->n_pages || slot->position + 2 <= slot->held * s->page_tokens ||
+               (slot->held < slot->reserved && s->n_free >= s->n_active);
         yes &= !rt_is_eos(&m->running[i], slot->n_eos, token);
         slot->token = token;
     }
@@ -657,7 +520,7 @@ RT_FN int rt_step_goes_on(rt_machine *m)
 
 /* Where each step writes; NULL: the program has no such tensor. */
 typedef struct rt_columns {
-    rt_i32 *tokens, *positions, *draws;
+    rt_i32 *tokens, *positions, *draws, *text;
 } rt_columns;
 
 RT_FN rt_i32 *rt_column(const rt_machine *m, rt_u64 tensor)
@@ -680,6 +543,8 @@ RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_co
         to->positions[row] = (rt_i32)position;
     if (to->draws)
         to->draws[row] = (rt_i32)generated;
+    if (to->text)
+        to->text[index * m->serving->history_tokens + position] = token;
     slot->position = position;
     slot->generated = generated;
 }
@@ -688,7 +553,8 @@ RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_co
 RT_FN void rt_slots_advance(rt_machine *m)
 {
     rt_serving *s = m->serving;
-    const rt_columns to = {rt_column(m, s->tokens), rt_column(m, s->positions), rt_column(m, s->draws)};
+    const rt_columns to = {rt_column(m, s->tokens), rt_column(m, s->positions), rt_column(m, s->draws),
+                           rt_column(m, s->keeps_text ? s->history : RT_NOWHERE)};
     rt_u32 n_slots = s->n_slots, page_tokens = s->n_pages ? s->page_tokens : 0, n_free = s->n_free, crossing;
     rt_meet(); /* everyone has read n_free */
     for (rt_u32 first = 0; first < n_slots; first += RT_LANES) {
@@ -704,7 +570,7 @@ RT_FN void rt_slots_advance(rt_machine *m)
     if (rt_lane() == 0 && n_free != s->n_free) {
         s->n_promised -= s->n_free - n_free;
         s->n_free = n_free;
-        rt_store_relaxed_device(&m->control->free_pages, n_free);
+        rt_pages_say(m);
     }
     rt_meet();
 }
@@ -720,7 +586,7 @@ RT_FN void rt_slots_tell(rt_machine *m)
         int in_step = i < s->n_slots && slot->step_tokens;
         rt_u32 before = rt_before(in_step, &n);
         if (in_step)
-            rt_tell_at(m, told + before, m->running[i].id, slot->token, slot->generated - 1, slot->rows, RT_GOING);
+            rt_tell_at(m, told + before, m->running[i].id, slot->token, slot->generated - 1, slot->count, RT_GOING);
         told += n;
     }
     rt_meet();

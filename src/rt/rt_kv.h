@@ -1,0 +1,206 @@
+/* rt_kv.h - pages of the KV cache: taken, shared by name, kept when nobody holds them, taken back (docs/runtime.md).
+ *
+ * A page that holds P tokens of a text depends on those tokens and all before them, so it is named after them: the text
+ * t_1 ... t_n has the name (((k + t_1 + 1) k + t_2 + 1) k ...) modulo 2^61 - 1, for two secret keys k.  Whatever texts
+ * come, two different ones of at most n tokens have one name with a probability below (n / 2^61)^2.  A name enters
+ * the table when the step is built that writes the page's last token; only later steps may read it, so nothing is read
+ * before it is written.  Whoever lets pages go does so from the last to the first, and the page that was let go first
+ * is taken back first: so a page outlives those behind it, and what is found from the beginning of a text on is whole.
+ *
+ * The step task alone calls this (rt_admit.h, rt_step.h); everything is plain memory.
+ */
+#ifndef RT_KV_H
+#define RT_KV_H
+
+#include "rt/rt.h"
+
+/* ---- names ---- */
+
+/* a * b modulo 2^61 - 1; both are below that. */
+RT_FN rt_u64 rt_name_product(rt_u64 a, rt_u64 b)
+{
+    const rt_u64 p = ((rt_u64)1 << 61) - 1;
+    rt_u64 low = a * b, high = rt_mul_high(a, b), sum = (low & p) + (low >> 61 | high << 3);
+    return sum >= p ? sum - p : sum;
+}
+
+/* One more coefficient, below 2^60. */
+RT_FN void rt_name_add(const rt_serving *s, rt_name *name, rt_u64 coefficient)
+{
+    const rt_u64 p = ((rt_u64)1 << 61) - 1;
+    for (int i = 0; i < 2; i++) {
+        rt_u64 sum = rt_name_product(name->at[i], s->keys[i]) + coefficient;
+        name->at[i] = sum >= p ? sum - p : sum;
+    }
+}
+
+RT_FN void rt_name_tokens(const rt_serving *s, rt_name *name, const rt_i32 *tokens, rt_u32 n)
+{
+    RT_UNROLL_4
+    for (rt_u32 i = 0; i < n; i++)
+        rt_name_add(s, name, (rt_u64)(rt_u32)tokens[i] + 1);
+}
+
+/* The name of no token at all, after `salt`: texts with different salts share no page. */
+RT_FN rt_name rt_name_begin(const rt_serving *s, const char *salt, rt_u64 n_salt)
+{
+    rt_name name = {{1, 1}};
+    for (rt_u64 i = 0; i < n_salt; i++)
+        rt_name_add(s, &name, ((rt_u64)1 << 40) + (unsigned char)salt[i]); /* no token is so large */
+    return name;
+}
+
+/* Words of the token arena that a name takes. */
+enum { RT_NAME_WORDS = sizeof(rt_name) / sizeof(rt_i32) };
+
+/* The name of the first n pages of a request's prompt, n < n_names. */
+RT_FN rt_name rt_name_given(const rt_machine *m, const rt_request *r, rt_u32 n)
+{
+    const rt_i32 *at = m->token_arena + r->prompt + r->n_prompt + r->n_rules + (rt_u64)n * RT_NAME_WORDS;
+    rt_name name;
+    for (int i = 0; i < 2; i++)
+        name.at[i] = (rt_u64)(rt_u32)at[2 * i] | (rt_u64)(rt_u32)at[2 * i + 1] << 32;
+    return name;
+}
+
+/* ---- the table of names ---- */
+
+RT_FN rt_u32 *rt_bucket_of(const rt_machine *m, const rt_name *name)
+{
+    return &m->buckets[(name->at[0] ^ name->at[1]) & m->serving->bucket_mask];
+}
+
+/* The page of that name, RT_NONE: there is none. */
+RT_FN rt_u32 rt_page_find(const rt_machine *m, const rt_name *name)
+{
+    rt_u32 page = *rt_bucket_of(m, name);
+    while (page != RT_NONE &&
+           (m->kv_pages[page].name.at[0] != name->at[0] || m->kv_pages[page].name.at[1] != name->at[1]))
+        page = m->kv_pages[page].next;
+    return page;
+}
+
+/* Give a page that somebody holds its name, unless another has it.  built: as rt_kv_page. */
+RT_LARGE_FN void rt_page_name(rt_machine *m, rt_u32 page, const rt_name *name, rt_u32 built)
+{
+    rt_kv_page *p = &m->kv_pages[page];
+    rt_u32 *bucket = rt_bucket_of(m, name);
+    if (p->state & RT_PAGE_NAMED || rt_page_find(m, name) != RT_NONE)
+        return;
+    p->name = *name;
+    p->state |= RT_PAGE_NAMED;
+    p->built = built;
+    p->next = *bucket;
+    *bucket = page;
+}
+
+RT_FN void rt_page_unname(rt_machine *m, rt_u32 page)
+{
+    rt_kv_page *p = &m->kv_pages[page];
+    rt_u32 *link = rt_bucket_of(m, &p->name);
+    while (*link != page)
+        link = &m->kv_pages[*link].next;
+    *link = p->next;
+    p->state &= ~(rt_u32)RT_PAGE_NAMED;
+}
+
+/* ---- kept pages: a list in the order in which they were let go ---- */
+
+RT_FN void rt_page_keep(rt_machine *m, rt_u32 page)
+{
+    rt_serving *s = m->serving;
+    rt_kv_page *p = &m->kv_pages[page];
+    p->state |= RT_PAGE_KEPT;
+    p->older = s->n_kept ? s->newest : RT_NONE;
+    p->newer = RT_NONE;
+    if (s->n_kept)
+        m->kv_pages[s->newest].newer = page;
+    else
+        s->oldest = page;
+    s->newest = page;
+    s->n_kept++;
+}
+
+RT_FN void rt_page_unkeep(rt_machine *m, rt_u32 page)
+{
+    rt_serving *s = m->serving;
+    rt_kv_page *p = &m->kv_pages[page];
+    p->state &= ~(rt_u32)RT_PAGE_KEPT;
+    if (p->older == RT_NONE)
+        s->oldest = p->newer;
+    else
+        m->kv_pages[p->older].newer = p->newer;
+    if (p->newer == RT_NONE)
+        s->newest = p->older;
+    else
+        m->kv_pages[p->newer].older = p->older;
+    s->n_kept--;
+}
+
+/* Forget the page that was let go first, if any. */
+RT_LARGE_FN void rt_page_evict(rt_machine *m)
+{
+    rt_serving *s = m->serving;
+    rt_u32 page = s->oldest;
+    if (!s->n_kept)
+        return;
+    rt_page_unkeep(m, page);
+    rt_page_unname(m, page);
+    m->free_pages[s->n_free++] = page;
+}
+
+/* ---- taking and letting go ---- */
+
+/* Pages that nobody holds. */
+RT_FN rt_u32 rt_pages_there(const rt_serving *s)
+{
+    return s->n_free + s->n_kept;
+}
+
+/* Pages that nobody holds or was promised. */
+RT_FN rt_u32 rt_pages_left(const rt_serving *s)
+{
+    return rt_pages_there(s) - s->n_promised;
+}
+
+RT_FN void rt_pages_say(const rt_machine *m)
+{
+    rt_store_relaxed_device(&m->control->free_pages, rt_pages_there(m->serving));
+}
+
+/* A page to write to; there is one. */
+RT_FN rt_u32 rt_page_take(rt_machine *m)
+{
+    if (!m->serving->n_free)
+        rt_page_evict(m);
+    return m->free_pages[--m->serving->n_free];
+}
+
+/* Hold a page that has a name. */
+RT_FN void rt_page_share(rt_machine *m, rt_u32 page)
+{
+    if (m->kv_pages[page].state & RT_PAGE_KEPT)
+        rt_page_unkeep(m, page);
+    else
+        m->kv_pages[page].sharers++;
+}
+
+RT_FN void rt_page_let_go(rt_machine *m, rt_u32 page)
+{
+    rt_kv_page *p = &m->kv_pages[page];
+    if (p->sharers)
+        p->sharers--;
+    else if (p->state & RT_PAGE_NAMED)
+        rt_page_keep(m, page);
+    else
+        m->free_pages[m->serving->n_free++] = page;
+}
+
+/* The host is about to write to the state tensors itself: nothing that is kept is true any more. */
+RT_FN void rt_pages_forget(rt_machine *m)
+{
+    while (m->serving->n_kept)
+        rt_page_evict(m);
+}
+
+#endif

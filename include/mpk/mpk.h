@@ -175,6 +175,10 @@ typedef struct mpk_engine_options {
     uint32_t no_carriers; /* 1: of a GPU: every task waits for its event's counter; 0: most tasks of a decode step poll
                            * their operands instead (ablation; the same results) */
     mpk_activations activations; /* I8: MPK_EUNSUPPORTED on a GPU */
+    /* 1: every request computes its whole prompt.  0: the KV cache of texts that have been computed is kept as long as
+     * there is room, and requests that begin with the same tokens take it from there, while it is in use or later.  On
+     * the CPU and with batch_invariant that changes no bit of an answer. */
+    uint32_t no_prefix_cache;
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,
@@ -198,6 +202,10 @@ typedef struct mpk_engine_facts {
     uint64_t device_ns;                /* also spent in mpk_engine_open: finding the GPU and opening it */
     uint32_t program_cached, reserved; /* program_cached 1: of a GPU: the task graphs had been made before too */
     uint64_t kv_tokens;                /* that all running requests together may hold */
+    /* Since the engine was opened: tokens of prompts that were looked for in the prefix cache, and those found. */
+    uint64_t prefix_asked_tokens, prefix_found_tokens;
+    uint32_t put_back; /* how often a request had to wait in its midst, since older ones needed its KV memory */
+    uint32_t reserved_2;
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);
@@ -262,8 +270,11 @@ typedef struct mpk_request_options {
     /* Log probabilities, by softmax over the logits as the model made them; see mpk_request_logprobs. */
     uint32_t top_logprobs; /* also of the most probable tokens, at most 20 */
     bool logprobs;         /* of each token of the answer */
-    bool prompt_logprobs;  /* of each token of the prompt but the first */
-    char reserved_2[2];    /* 0 */
+    bool prompt_logprobs;  /* of each token of the prompt but the first; this needs the whole prompt to be computed */
+
+    bool no_prefix_cache;   /* compute the whole prompt, and keep nothing of it for others */
+    char reserved_2[1];     /* 0 */
+    const char *cache_salt; /* only requests with the same salt take each other's part of the prefix cache; NULL: "" */
 } mpk_request_options;
 
 typedef enum mpk_finish {
@@ -309,6 +320,8 @@ typedef struct mpk_answer {
 
 /* Wait for the end.  The status of the failure if the finish is MPK_FINISH_ERROR. */
 MPK_API mpk_status mpk_request_wait(mpk_context *cx, mpk_request *request, mpk_answer *answer);
+/* Tokens of the prompt that came from the prefix cache; 0 before the first token of the answer. */
+MPK_API size_t mpk_request_cached_tokens(const mpk_request *request);
 /* A token and the natural logarithm of its probability. */
 typedef struct mpk_logprob {
     int32_t token;

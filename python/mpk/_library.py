@@ -110,6 +110,7 @@ class EngineOptions(Structure):
         ("batch_invariant", c_uint32),
         ("no_carriers", c_uint32),
         ("activations", c_int),
+        ("no_prefix_cache", c_uint32),
     ]
 
 
@@ -134,6 +135,11 @@ class EngineFacts(Structure):
         ("device_ns", c_uint64),
         ("program_cached", c_uint32),
         ("reserved", c_uint32),
+        ("kv_tokens", c_uint64),
+        ("prefix_asked_tokens", c_uint64),
+        ("prefix_found_tokens", c_uint64),
+        ("put_back", c_uint32),
+        ("reserved_2", c_uint32),
     ]
 
 
@@ -174,7 +180,9 @@ class RequestOptions(Structure):
         ("top_logprobs", c_uint32),
         ("logprobs", c_bool),
         ("prompt_logprobs", c_bool),
-        ("reserved_2", c_char * 2),
+        ("no_prefix_cache", c_bool),
+        ("reserved_2", c_char * 1),
+        ("cache_salt", c_char_p),
     ]
 
 
@@ -305,6 +313,8 @@ def _load() -> ctypes.CDLL:
     for name in ("mpk_request_logprobs", "mpk_prompt_logprobs"):
         function = getattr(library, name)
         function.argtypes, function.restype = [c_void_p, c_size_t, POINTER(LogProb), c_uint32], c_uint32
+    library.mpk_request_cached_tokens.argtypes = [c_void_p]
+    library.mpk_request_cached_tokens.restype = c_size_t
     library.mpk_engine_suggest.argtypes = [c_void_p, POINTER(RequestOptions)]
     library.mpk_engine_suggest.restype = None
     return library

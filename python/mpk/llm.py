@@ -36,7 +36,8 @@ class SamplingParams:
 
     logit_bias: what is added to the logits of tokens; allowed_token_ids: no others come; bad_words: texts that do not
     come; min_tokens: the model may not end the answer before; logprobs, prompt_logprobs: log probabilities of each
-    token of the answer, of the prompt, and of so many of the most probable ones (0: of none).
+    token of the answer, of the prompt, and of so many of the most probable ones (0: of none); cache_salt: only requests
+    with the same one share what they have in the prefix cache; prefix_cache: False computes the whole prompt.
     """
 
     max_tokens: int = 0
@@ -59,6 +60,8 @@ class SamplingParams:
     bad_words: Sequence[str] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    cache_salt: str = ""
+    prefix_cache: bool = True
 
     def _to_c(self) -> c.RequestOptions:
         for name, bits in (("max_tokens", 32), ("top_k", 32), ("min_tokens", 32), ("seed", 64)):
@@ -76,6 +79,8 @@ class SamplingParams:
             n_stop=len(stop),
             ignore_eos=self.ignore_eos,
             raw_prompt=self.raw_prompt,
+            no_prefix_cache=not self.prefix_cache,
+            cache_salt=_without_nul("cache_salt", self.cache_salt).encode(),
         )
         options.stop = (ctypes.c_char_p * len(stop))(*(text.encode() for text in stop))
         self._add_rules(options)
@@ -115,7 +120,8 @@ class Answer:
     """A whole answer.  finish: "stop" (the model ended it, or a stop text came) or "length".
 
     logprobs: for each token, if SamplingParams.logprobs asks for them: pairs (token, log probability), the token's own
-    first, behind it the most probable ones; prompt_logprobs: the same of the prompt, None for its first token.
+    first, behind it the most probable ones; prompt_logprobs: the same of the prompt, None for its first token;
+    cached_tokens: how many tokens of the prompt came from the prefix cache.
     """
 
     prompt: str | list[int]
@@ -124,6 +130,7 @@ class Answer:
     finish: str
     logprobs: list[LogProbs] | None = None
     prompt_logprobs: list[LogProbs | None] | None = None
+    cached_tokens: int = 0
 
 
 class _Request:
@@ -185,6 +192,11 @@ class _Request:
                 answer.append(entries)
             return answer
 
+    def cached_tokens(self) -> int:
+        """Of the prompt, once the answer has begun."""
+        with self.lock:
+            return c.lib.mpk_request_cached_tokens(self.handle) if self.handle else 0
+
     def free(self) -> None:
         """Cancel it if it runs; another thread's read ends first."""
         with self.lock:
@@ -201,7 +213,8 @@ class LLM:
     and answer of a request at most; kv_dtype: "f32", "f16" or "bf16"; random_weights: a configuration alone is a model;
     device: "cpu", "cuda", "cuda:1", or "auto": the first GPU if it can be used, else the CPU; batch_invariant: on a GPU
     too a request gets the same bits alone and in any company; activations: "f32" or "i8", the form in which a CPU
-    multiplies them by weights in GGUF blocks, or "auto": "i8" on a CPU.
+    multiplies them by weights in GGUF blocks, or "auto": "i8" on a CPU; prefix_cache: prompts that begin as others did
+    take that part from the KV cache.
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
 
@@ -220,6 +233,7 @@ class LLM:
         device: str = "auto",
         batch_invariant: bool = False,
         activations: str = "auto",
+        prefix_cache: bool = True,
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._forks = c.Process.forks
@@ -251,6 +265,7 @@ class LLM:
             device=device.encode(),
             batch_invariant=batch_invariant,
             activations=_ACTIVATIONS.index(activations),
+            no_prefix_cache=not prefix_cache,
         )
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))
@@ -376,11 +391,14 @@ class LLM:
             c.lib.mpk_free(data)
 
     def describe(self) -> dict[str, int]:
-        """Sizes of the compiled model: vocabulary, bytes of weights and cache, graphs, tasks, events, times in ns."""
+        """Sizes of the compiled model: vocabulary, bytes of weights and cache, graphs, tasks, events, times in ns; and
+        what the prefix cache was asked for and had, in tokens of prompts.
+        """
         facts = c.EngineFacts(size=ctypes.sizeof(c.EngineFacts))
         with self._lock:
             c.lib.mpk_engine_describe(self._engine(), ctypes.byref(facts))
-        return {name: getattr(facts, name) for name, _ in facts._fields_ if name != "size"}
+        names = [name for name, _ in facts._fields_ if name not in ("size", "reserved", "reserved_2")]
+        return {name: getattr(facts, name) for name in names}
 
     def close(self) -> None:
         """Stop the engine and free its memory; requests that run are cancelled."""
@@ -416,11 +434,15 @@ class LLM:
             self.close()
 
 
+def _without_nul(what: str, text: str) -> str:
+    """The library's texts end with the first NUL."""
+    if "\0" in text:
+        raise c.ArgumentError(f"{what} holds a NUL character")
+    return text
+
+
 def _template(source: str | None) -> bytes | None:
-    """As the library takes it: it ends with the first NUL."""
-    if source is not None and "\0" in source:
-        raise c.ArgumentError("the chat template holds a NUL character")
-    return None if source is None else source.encode()
+    return None if source is None else _without_nul("the chat template", source).encode()
 
 
 def _token_ids(ids: Sequence[int]):
@@ -441,7 +463,9 @@ def _collect(request: _Request) -> Answer:
     ids = [t for p in pieces for t in p.token_ids]
     shares = None if request.params.logprobs is None else [s for p in pieces for s in p.logprobs or []]
     text = "".join(p.text for p in pieces)
-    return Answer(prompt, text, ids, pieces[-1].finish, shares, request.prompt_logprobs())
+    return Answer(
+        prompt, text, ids, pieces[-1].finish, shares, request.prompt_logprobs(), request.cached_tokens()
+    )
 
 
 def _stream(request: _Request) -> Iterator[Piece]:

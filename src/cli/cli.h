@@ -78,7 +78,8 @@ typedef struct cli_engine {
     uint32_t threads, max_batch, step_tokens, context, kv_tokens;
     cli_whole random;
     int kv, activations, ops, launch;
-    bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, no_carriers, profile;
+    bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, no_carriers, profile,
+        no_prefix_cache;
     const char *device, *target, *keep;
     int mode;
     cli_list degrees;
@@ -97,6 +98,8 @@ typedef struct cli_engine {
         CLI_OPTION(t, m.kv_tokens, "kv-tokens", CLI_COUNT, .value = "N",                                            \
                    .help = "tokens that all requests together may hold (as memory allows)", .least = 1,             \
                    .most = 4294967295.0),                                                                           \
+        CLI_OPTION(t, m.no_prefix_cache, "no-prefix-cache", CLI_FLAG,                                               \
+                   .help = "every request computes its whole prompt"),                                              \
         CLI_OPTION(t, m.random, "random-weights", CLI_WHOLE, .value = "SEED",                                       \
                    .help = "make the weights up; a config.json alone is then a model"),                             \
         CLI_OPTION(t, m.ops, "ops", CLI_CHOICE, .value = "full|paper|none",                                         \

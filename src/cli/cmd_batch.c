@@ -236,6 +236,17 @@ static bool read_text(const json_value *value, line_request *r, char *error)
     return true;
 }
 
+static bool read_salt(const json_value *value, line_request *r, char *error)
+{
+    str salt = value->text;
+    if (value->kind != JSON_KIND_STRING || (salt.n && memchr(salt.at, 0, salt.n)))
+        REFUSE(error, "cache_salt is not a text, or holds a NUL");
+    r->options.cache_salt = arena_copy(r->arena, salt.at ? salt.at : "", salt.n);
+    if (!r->options.cache_salt)
+        REFUSE(error, "out of memory for cache_salt");
+    return true;
+}
+
 static bool read_field(batch *b, const json_value *value, line_request *r, char *error)
 {
     mpk_request_options *o = &r->options;
@@ -262,6 +273,8 @@ static bool read_field(batch *b, const json_value *value, line_request *r, char 
         return read_count(key, value, 0, INT64_MAX, &o->seed, error);
     if (str_is(key, "stop"))
         return read_stops(b, value, r, error);
+    if (str_is(key, "cache_salt"))
+        return read_salt(value, r, error);
     if (str_is(key, "ignore_eos")) {
         o->ignore_eos = value->boolean;
         if (value->kind != JSON_KIND_BOOL)
@@ -435,6 +448,16 @@ static int run_lines(batch *b)
     return code;
 }
 
+static void print_closing_line(const batch *b)
+{
+    mpk_engine_facts f = {.size = sizeof f};
+    mpk_engine_describe(b->engine, &f);
+    cli_progress("%s", "");
+    fprintf(stderr, "mpk: %zu requests, %zu errors, %zu tokens; %llu of %llu tokens of prompts from the prefix cache\n",
+            b->n_written, b->n_errors, b->n_tokens, (unsigned long long)f.prefix_found_tokens,
+            (unsigned long long)f.prefix_asked_tokens);
+}
+
 static int with_engine(batch *b)
 {
     b->jobs = calloc(b->window, sizeof *b->jobs);
@@ -442,10 +465,8 @@ static int with_engine(batch *b)
         return cli_fail(b->command, "out of memory");
     int code = run_lines(b);
     free(b->jobs);
-    if (!b->quiet && code == CLI_DONE) {
-        cli_progress("%s", "");
-        fprintf(stderr, "mpk: %zu requests, %zu errors, %zu tokens\n", b->n_written, b->n_errors, b->n_tokens);
-    }
+    if (!b->quiet && code == CLI_DONE)
+        print_closing_line(b);
     return code;
 }
 
@@ -506,13 +527,14 @@ const cli_command cmd_batch = {
     .name = "batch",
     .operands = "MODEL REQUESTS.jsonl [-o OUT.jsonl] [--max-batch N]",
     .summary = "answer many requests at once, from a file of JSON lines",
-    .notes = "A request is a line with prompt (a text) or tokens (a list of ids), and where wanted max_tokens, "
-             "temperature,\n"
-             "top_k, top_p, min_p, seed, stop (a text or a list of them), ignore_eos, id (given back).  Its answer is "
-             "a line\n"
-             "with text, tokens and finish_reason (stop, length), in the order of the requests; a line that is no "
-             "request, or\n"
-             "one that cannot run, gets an error in its place.  Blank lines are skipped.",
+    .notes =
+        "A request is a line with prompt (a text) or tokens (a list of ids), and where wanted max_tokens, "
+        "temperature,\n"
+        "top_k, top_p, min_p, seed, stop (a text or a list of them), ignore_eos, cache_salt, id (given back).  "
+        "Its answer\n"
+        "is a line with text, tokens and finish_reason (stop, length), in the order of the requests; a line that is no "
+        "request, or\n"
+        "one that cannot run, gets an error in its place.  Blank lines are skipped.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(batch_arguments),
     .run = run,

@@ -243,6 +243,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .keep = from->keep,
         .profile = from->profile,
         .batch_invariant = from->batch_invariant,
+        .no_prefix_cache = from->no_prefix_cache,
         .activations = (mpk_activations)from->activations,
     };
     return CLI_DONE;

@@ -51,7 +51,8 @@ static mpk_status plan_areas(mpk_context *cx, const program_image *image, const 
 static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d, const target_start *s,
                         machine **out)
 {
-    const cpu_options options = {.no_preload = s->options->no_preload != 0};
+    const mpk_engine_options *o = s->options;
+    const cpu_options options = {.no_preload = o->no_preload != 0, .no_shared_pages = o->no_prefix_cache != 0};
     cpu_weights weights = {0};
     machine *m;
     (void)d;

@@ -155,6 +155,7 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
         .device = d->index,
         .mode = mode_of(o),
         .few_tokens = o->batch_invariant ? SPLIT_TOKENS : 0,
+        .no_shared_pages = o->no_prefix_cache != 0,
         .no_preload = o->no_preload != 0,
         .no_descriptor_prefetch = o->no_descriptor_prefetch != 0,
         .no_carriers = o->no_carriers != 0,

@@ -99,12 +99,21 @@ void mpk_engine_suggest(const mpk_engine *e, mpk_request_options *options)
         options->repetition_penalty = m->suggested.repetition_penalty;
 }
 
+/* Any thread; a machine is described by one at a time. */
+static void describe_machine(const mpk_engine *e, machine_facts *out)
+{
+    pthread_mutex_t *mutex = (pthread_mutex_t *)&e->mutex;
+    pthread_mutex_lock(mutex);
+    machine_describe(e->machine, out);
+    pthread_mutex_unlock(mutex);
+}
+
 void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
 {
     const rt_header *h = e->build.image.block;
     const engine_plan *p = &e->build.plan;
     machine_facts live;
-    machine_describe(e->machine, &live);
+    describe_machine(e, &live);
     mpk_engine_facts all = {
         .size = facts->size < sizeof all ? facts->size : sizeof all,
         .vocab_size = e->build.model.config.vocab_size,
@@ -124,6 +133,9 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
         .program_cached = e->build.is_cached,
         .device_ns = e->build.device_ns,
         .kv_tokens = (uint64_t)p->n_pages * ENGINE_PAGE_TOKENS,
+        .prefix_asked_tokens = live.asked,
+        .prefix_found_tokens = live.found,
+        .put_back = live.put_back,
     };
     snprintf(all.device, sizeof all.device, "%.63s", live.device);
     memcpy(facts, &all, all.size);

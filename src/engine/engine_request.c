@@ -92,6 +92,7 @@ static void add_token(mpk_request *r, const rt_token *t, uint64_t now)
 {
     if (r->finish != MPK_RUNNING || r->n_tokens == r->limit)
         return;
+    r->n_cached = t->count;
     r->tokens[r->n_tokens] = t->token;
     r->token_ns[r->n_tokens++] = now - r->submitted_ns;
     if (t->reason != RT_EOS)
@@ -295,6 +296,9 @@ static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
         .n_logprobs = r->n_logprobs,
         .all_logprobs = o->prompt_logprobs,
         .logprobs = r->shares,
+        .salt = o->cache_salt,
+        .n_salt = o->cache_salt ? strlen(o->cache_salt) : 0,
+        .alone = o->no_prefix_cache,
     };
     TRY(engine_make_rules(cx, r, &wire.rules, &wire.n_rules));
     return engine_submit(cx, r, &wire);
@@ -406,6 +410,14 @@ mpk_status mpk_request_wait(mpk_context *cx, mpk_request *r, mpk_answer *answer)
         .finish = r->finish,
     };
     return MPK_OK;
+}
+
+size_t mpk_request_cached_tokens(const mpk_request *r)
+{
+    pthread_mutex_lock(&r->engine->mutex);
+    size_t n = r->n_cached;
+    pthread_mutex_unlock(&r->engine->mutex);
+    return n;
 }
 
 void mpk_request_cancel(mpk_request *r)

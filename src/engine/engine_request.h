@@ -26,6 +26,7 @@ struct mpk_request {
     int32_t *tokens;    /* [limit] */
     uint64_t *token_ns; /* [limit] since submission */
     size_t n_tokens;
+    size_t n_cached;           /* tokens of the prompt that came from the prefix cache */
     tokenizer_stream *decoder; /* NULL: no tokenizer */
     engine_stream stream;
     pthread_cond_t changed;

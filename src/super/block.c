@@ -1,0 +1,162 @@
+/* block.c - building block programs, facts that follow from their tiles, and the text form (block.h). */
+#include "super/block.h"
+
+int8_t block_add_axis(block_program *p, const char *name, int64_t extent, int32_t tile, bool is_cut)
+{
+    p->axes[p->n_axes] = (block_axis){name, extent, tile, is_cut};
+    return (int8_t)p->n_axes++;
+}
+
+int8_t block_add_tile(block_program *p, block_tile t)
+{
+    p->tiles[p->n_tiles] = t;
+    return (int8_t)p->n_tiles++;
+}
+
+int8_t block_add_fragment(block_program *p, const char *name, int8_t rows, int8_t columns)
+{
+    return block_add_tile(
+        p, (block_tile){.name = name, .space = BLOCK_FRAGMENT, .dtype = IR_F32, .axis = {rows, columns}, .parts = 1});
+}
+
+block_step *block_add_step(block_program *p, block_verb verb, int8_t to)
+{
+    block_step *s = &p->steps[p->n_steps++];
+    *s = (block_step){.verb = verb, .to = to, .axis = BLOCK_NONE, .operand = BLOCK_NONE};
+    return s;
+}
+
+/* ---- facts ---- */
+
+int32_t block_extent(const block_program *p, int8_t tile, int side)
+{
+    int8_t axis = p->tiles[tile].axis[side];
+    return axis == BLOCK_NONE ? 1 : p->axes[axis].tile;
+}
+
+uint32_t block_row_bytes(const block_program *p, int8_t tile)
+{
+    return (uint32_t)block_extent(p, tile, 1) * ir_dtype_table[p->tiles[tile].dtype].block_bytes;
+}
+
+uint32_t block_copy_bytes(const block_program *p, int8_t tile)
+{
+    return (uint32_t)block_extent(p, tile, 0) * BLOCK_PITCH(block_row_bytes(p, tile), p->tiles[tile].layout);
+}
+
+uint32_t block_offset(const block_program *p, int8_t tile)
+{
+    uint32_t offset = 0;
+    for (int8_t i = 0; i < tile; i++)
+        if (p->tiles[i].space == BLOCK_SHARED)
+            offset += (p->tiles[i].stages * block_copy_bytes(p, i) + 127) / 128 * 128;
+    return offset;
+}
+
+uint32_t block_scratch_bytes(const block_program *p)
+{
+    uint32_t most = block_offset(p, (int8_t)p->n_tiles);
+    for (int8_t i = 0; i < (int8_t)p->n_tiles; i++) {
+        const block_tile *t = &p->tiles[i];
+        uint32_t parts = t->parts > 1 ? (uint32_t)(t->parts - 1) : 0;
+        uint32_t bytes = parts * (uint32_t)block_extent(p, i, 0) * (uint32_t)block_extent(p, i, 1) * 4;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static bool is_sum(const block_program *p, int8_t tile)
+{
+    for (uint32_t i = 0; i < p->n_steps; i++)
+        if (p->steps[i].verb == BLOCK_MULTIPLY && p->steps[i].to == tile)
+            return true;
+    return false;
+}
+
+uint32_t block_registers(const block_program *p)
+{
+    const uint32_t lanes = 32u * p->warps[0] * p->warps[1] * (p->unit == BLOCK_FMA ? p->warps[2] : 1);
+    uint32_t n = 0;
+    for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)
+        if (is_sum(p, i))
+            n += (uint32_t)block_extent(p, i, 0) * (uint32_t)block_extent(p, i, 1) / lanes;
+    return n;
+}
+
+uint32_t block_conflicts(const block_program *p, int8_t tile)
+{
+    const uint32_t row_bytes = block_row_bytes(p, tile);
+    uint32_t uses[8] = {0}, most = 0;
+    for (uint32_t row = 0; row < 8; row++) {
+        uint32_t bank = BLOCK_AT(row_bytes, p->tiles[tile].layout, row, 0u) / 16 % 8;
+        uses[bank]++;
+        most = uses[bank] > most ? uses[bank] : most;
+    }
+    return most;
+}
+
+/* ---- text ---- */
+
+static const char *const verb_names[] = {"loop", "end",   "sync", "wait",    "load",  "fill", "multiply",
+                                         "add",  "bound", "map",  "largest", "total", "store"};
+
+static const char *axis_name(const block_program *p, int8_t axis)
+{
+    return axis == BLOCK_NONE ? "-" : p->axes[axis].name;
+}
+
+static void print_tile(const block_program *p, int8_t i, text *out)
+{
+    static const char *const layouts[BLOCK_LAYOUTS] = {"plain", "swizzled", "padded"};
+    const block_tile *t = &p->tiles[i];
+    text_print(out, "tile %s : %s %s[", t->name, t->space == BLOCK_SHARED ? "shared" : "fragment",
+               ir_dtype_table[t->dtype].name);
+    for (int side = 0; side < 2; side++)
+        if (t->axis[side] != BLOCK_NONE)
+            text_print(out, "%s%s %d", side && t->axis[0] != BLOCK_NONE ? ", " : "", axis_name(p, t->axis[side]),
+                       block_extent(p, i, side));
+    text_print(out, "]");
+    if (t->space == BLOCK_SHARED)
+        text_print(out, " x %u %s", t->stages, layouts[t->layout]);
+    else if (t->parts > 1)
+        text_print(out, " in %u parts", t->parts);
+    text_print(out, "\n");
+}
+
+static void print_step(const block_program *p, const block_step *s, int depth, text *out)
+{
+    text_print(out, "%*s%s", 2 * depth, "", verb_names[s->verb]);
+    if (s->verb == BLOCK_LOOP)
+        text_print(out, " %s by %d", axis_name(p, s->axis), p->axes[s->axis].tile);
+    if (s->verb == BLOCK_LOOP && s->ahead)
+        text_print(out, " ahead %u", s->ahead);
+    if (s->verb == BLOCK_WAIT)
+        text_print(out, " %u", s->pending);
+    if (s->to != BLOCK_NONE)
+        text_print(out, " %s", p->tiles[s->to].name);
+    for (uint32_t i = 0; i < s->n_from; i++)
+        text_print(out, " %s", p->tiles[s->from[i]].name);
+    if (s->verb == BLOCK_BOUND)
+        text_print(out, " %s", axis_name(p, s->axis));
+    if (s->operand != BLOCK_NONE)
+        text_print(out, " %s %s", s->verb == BLOCK_STORE ? "to" : "from", p->operands[s->operand].name);
+    if (s->verb == BLOCK_FILL)
+        text_print(out, " %g", s->number);
+    if (s->expression)
+        text_print(out, " \"%s\"", s->expression);
+    text_print(out, "\n");
+}
+
+void block_print(const block_program *p, text *out)
+{
+    int depth = 0;
+    text_print(out, "block %s by %s, warps %u x %u x %u\n", p->name, p->unit == BLOCK_MMA ? "mma" : "fma", p->warps[0],
+               p->warps[1], p->warps[2]);
+    for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)
+        print_tile(p, i, out);
+    for (uint32_t i = 0; i < p->n_steps; i++) {
+        depth -= p->steps[i].verb == BLOCK_END;
+        print_step(p, &p->steps[i], depth, out);
+        depth += p->steps[i].verb == BLOCK_LOOP;
+    }
+}

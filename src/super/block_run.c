@@ -1,0 +1,420 @@
+/* block_run.c - a block program run over finite fields (block.h, field.h): what proves that two programs compute the same.
+ *
+ * Shared tiles are memory: a copy of a tile is addressed as the device does, is in flight from its load until a wait has
+ * let its group arrive, and may be written again only behind a sync that follows its last read.  Fragments in parts are
+ * kept apart until `add`.  Cost: that of the program, about 3 ns for each product of two numbers.
+ */
+#include "super/block.h"
+
+#include <stdlib.h>
+
+#include "op/map_program.h"
+#include "super/field.h"
+
+enum { OPERAND_SHIFT = 56 };
+
+/* One copy of a shared tile. */
+typedef struct copy_state {
+    bool is_loaded;
+    uint32_t group;   /* that its load belongs to */
+    uint32_t read_in; /* interval between syncs in which it was read last; 0: never */
+} copy_state;
+
+typedef struct tile_state {
+    field *at;
+    uint32_t pitch, step; /* shared: of a copy, in entries; fragment: of a part */
+    copy_state copies[16];
+} tile_state;
+
+typedef struct runner {
+    mpk_context *cx;
+    arena *arena;
+    const block_program *p;
+    block_run_of *run;
+    tile_state tiles[BLOCK_MOST_TILES];
+    int64_t base[BLOCK_MOST_AXES]; /* of the tiles at hand */
+    int64_t turn;                  /* of the innermost loop that is ahead */
+    uint32_t groups, arrived, interval, root, step;
+    map_program *maps[BLOCK_MOST_STEPS];
+} runner;
+
+static mpk_status fault(const runner *r, const char *what)
+{
+    FAIL(r->cx, MPK_EVERIFY, "step %u of block %s: %s", r->step, r->p->name, what);
+}
+
+static uint32_t entry_bytes(const block_tile *t)
+{
+    return ir_dtype_table[t->dtype].block_bytes;
+}
+
+/* Entry (row, column) of part or copy number `which`. */
+static field *entry(const runner *r, int8_t tile, uint32_t which, uint32_t row, uint32_t column)
+{
+    const block_tile *t = &r->p->tiles[tile];
+    const tile_state *s = &r->tiles[tile];
+    if (t->space == BLOCK_FRAGMENT)
+        return &s->at[which * s->step + row * s->pitch + column];
+    const uint32_t row_bytes = block_row_bytes(r->p, tile), bytes = entry_bytes(t);
+    return &s->at[which * s->step + BLOCK_AT(row_bytes, t->layout, row, column * bytes) / bytes];
+}
+
+/* The entry that belongs to a place along rows and columns of another tile: an axis that `tile` lacks counts as 0. */
+static field *spread(const runner *r, int8_t tile, uint32_t which, const block_tile *of, uint32_t row, uint32_t column)
+{
+    const block_tile *t = &r->p->tiles[tile];
+    uint32_t at[2];
+    for (int side = 0; side < 2; side++)
+        at[side] = t->axis[side] == BLOCK_NONE ? 0 : t->axis[side] == of->axis[0] ? row : column;
+    return entry(r, tile, which, at[0], at[1]);
+}
+
+static int64_t left(const runner *r, int8_t axis)
+{
+    return axis == BLOCK_NONE ? 1 : r->run->hi[axis] - r->base[axis];
+}
+
+static uint32_t copy_of(const runner *r, int8_t tile, int64_t turn)
+{
+    return (uint32_t)(turn % r->p->tiles[tile].stages);
+}
+
+/* ---- memory ---- */
+
+static uint64_t offset_of(const runner *r, const block_step *s, const block_tile *t, uint32_t row, uint32_t column)
+{
+    const block_operand *o = &r->p->operands[s->operand];
+    uint64_t offset = 0;
+    for (int8_t axis = 0; axis < (int8_t)r->p->n_axes; axis++) {
+        int64_t at = r->base[axis] + (t->axis[0] == axis ? (int64_t)row : t->axis[1] == axis ? (int64_t)column : 0);
+        offset += (uint64_t)(at * o->stride[axis]);
+    }
+    return offset;
+}
+
+static mpk_status claim_copy(runner *r, int8_t tile, uint32_t which)
+{
+    copy_state *c = &r->tiles[tile].copies[which];
+    if (c->read_in == r->interval)
+        return fault(r, "a load writes over what other warps may still read");
+    c->is_loaded = true;
+    c->group = r->groups;
+    return MPK_OK;
+}
+
+static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
+{
+    const block_tile *t = &r->p->tiles[s->to];
+    const bool is_shared = t->space == BLOCK_SHARED;
+    const uint32_t which = is_shared ? copy_of(r, s->to, turn) : 0;
+    if (is_shared)
+        TRY(claim_copy(r, s->to, which));
+    for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
+        for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++) {
+            bool inside = row < left(r, t->axis[0]) && column < left(r, t->axis[1]);
+            *entry(r, s->to, which, row, column) =
+                inside ? field_random(r->run->seed + (uint64_t)s->operand, offset_of(r, s, t, row, column)) : (field){0};
+        }
+    return MPK_OK;
+}
+
+static mpk_status do_store(runner *r, const block_step *s)
+{
+    const block_tile *t = &r->p->tiles[s->to];
+    for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
+        for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++)
+            if (row < left(r, t->axis[0]) && column < left(r, t->axis[1])) {
+                uint64_t at = (uint64_t)s->operand << OPERAND_SHIFT | offset_of(r, s, t, row, column);
+                block_stored stored = {at, entry(r, s->to, 0, row, column)->p};
+                PUSH(r->cx, r->arena, &r->run->stored, stored);
+            }
+    return MPK_OK;
+}
+
+/* ---- arithmetic ---- */
+
+/* Is this shared tile there?  Its copy of this turn is read in this interval. */
+static mpk_status touch(runner *r, int8_t tile, uint32_t *which)
+{
+    *which = 0;
+    if (r->p->tiles[tile].space == BLOCK_FRAGMENT)
+        return MPK_OK;
+    *which = copy_of(r, tile, r->turn);
+    copy_state *c = &r->tiles[tile].copies[*which];
+    if (!c->is_loaded || c->group >= r->arrived)
+        return fault(r, "it reads a tile whose load has not arrived");
+    c->read_in = r->interval;
+    return MPK_OK;
+}
+
+/* sum[..] += x * factors[..], one remainder for each number. */
+static void add_products(field *sum, field x, const field *factors, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        sum[i].p = (uint32_t)((sum[i].p + (uint64_t)x.p * factors[i].p) % FIELD_P);
+        sum[i].q = (uint32_t)((sum[i].q + (uint64_t)x.q * factors[i].q) % FIELD_Q);
+    }
+}
+
+/* Partial sum number i holds every i-th field of the unit along the axis that is summed over. */
+static mpk_status do_multiply(runner *r, const block_step *s)
+{
+    const block_tile *y = &r->p->tiles[s->to], *a = &r->p->tiles[s->from[0]];
+    const int inner = a->axis[0] == y->axis[0];
+    const uint32_t rows = (uint32_t)block_extent(r->p, s->to, 0), columns = (uint32_t)block_extent(r->p, s->to, 1);
+    const uint32_t depth = (uint32_t)block_extent(r->p, s->from[0], inner), parts = y->parts > 1 ? y->parts : 1;
+    const block_tile of_a = {.axis = {y->axis[0], a->axis[inner]}}, of_b = {.axis = {a->axis[inner], y->axis[1]}};
+    uint32_t copy_a, copy_b;
+    arena_mark mark = arena_get_mark(r->arena);
+    field *factors;
+    TRY(touch(r, s->from[0], &copy_a));
+    TRY(touch(r, s->from[1], &copy_b));
+    NEW(r->cx, r->arena, factors, columns);
+    for (uint32_t k = 0; k < depth; k++) {
+        for (uint32_t column = 0; column < columns; column++)
+            factors[column] = *spread(r, s->from[1], copy_b, &of_b, k, column);
+        for (uint32_t row = 0; row < rows; row++)
+            add_products(entry(r, s->to, k / BLOCK_MMA_DEPTH % parts, row, 0),
+                         *spread(r, s->from[0], copy_a, &of_a, row, k), factors, columns);
+    }
+    arena_reset(r->arena, mark);
+    return MPK_OK;
+}
+
+static field call(const runner *r, const map_step *m, const field *x)
+{
+    const map_function *f = &map_functions[m->number];
+    if (m->number == MAP_NEGATE)
+        return field_negate(x[0]);
+    if (m->number == MAP_ADD)
+        return field_add(x[0], x[1]);
+    if (m->number == MAP_SUBTRACT)
+        return field_subtract(x[0], x[1]);
+    if (m->number == MAP_MULTIPLY)
+        return field_multiply(x[0], x[1]);
+    if (m->number == MAP_DIVIDE)
+        return field_multiply(x[0], field_inverse(x[1]));
+    if (strcmp(f->name, "exp") == 0)
+        return field_exp(x[0], r->root);
+    uint64_t name = hash_bytes(f->name, strlen(f->name), 0);
+    return field_unknown(strcmp(f->name, "max") == 0 ? name ^ r->run->shift : name, x, f->arity);
+}
+
+/* Rounding and conversions between floats change nothing here. */
+static field evaluate(const runner *r, const map_program *m, const field *x)
+{
+    field v[MAP_STEPS];
+    for (uint32_t i = 0; i < m->n; i++) {
+        const map_step *s = &m->steps[i];
+        const field of[MAP_ARGUMENTS] = {v[s->arg[0]], v[s->arg[1]], v[s->arg[2]]};
+        v[i] = s->kind == MAP_INPUT    ? x[s->number]
+               : s->kind == MAP_NUMBER ? field_of(s->type == MAP_F || s->type == MAP_D ? s->real : (double)s->whole)
+               : s->kind == MAP_CALL   ? call(r, s, of)
+                                       : of[0];
+    }
+    return v[m->result];
+}
+
+static mpk_status do_map(runner *r, const block_step *s)
+{
+    const block_tile *y = &r->p->tiles[s->to];
+    static const ir_dtype dtypes[BLOCK_MOST_SOURCES] = {IR_F32, IR_F32, IR_F32, IR_F32};
+    map_program **m = &r->maps[r->step];
+    if (!*m) {
+        NEW(r->cx, r->arena, *m, 1);
+        TRY(map_compile(r->cx, str_from(s->expression), s->n_from, dtypes, *m));
+    }
+    for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
+        for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++) {
+            field x[BLOCK_MOST_SOURCES];
+            for (uint32_t i = 0; i < s->n_from; i++)
+                x[i] = *spread(r, s->from[i], 0, y, row, column);
+            *entry(r, s->to, 0, row, column) = evaluate(r, *m, x);
+        }
+    return MPK_OK;
+}
+
+/* The largest is a random number: of the values, so that equal ones give equal ones, and of the run. */
+static void do_reduce(runner *r, const block_step *s)
+{
+    for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++) {
+        const uint32_t columns = (uint32_t)block_extent(r->p, s->from[0], 1);
+        field total = {0};
+        uint64_t key = r->run->shift;
+        for (uint32_t column = 0; column < columns; column++) {
+            const field x = *entry(r, s->from[0], 0, row, column);
+            total = field_add(total, x);
+            key = rng_u64(key, (uint64_t)x.p << 32 | x.q);
+        }
+        *entry(r, s->to, 0, row, 0) = s->verb == BLOCK_TOTAL ? total : field_random(key, columns);
+    }
+}
+
+static void do_fill(runner *r, const block_step *s)
+{
+    const tile_state *t = &r->tiles[s->to];
+    const uint32_t parts = r->p->tiles[s->to].parts;
+    for (uint32_t i = 0; i < t->step * (parts > 1 ? parts : 1); i++)
+        t->at[i] = field_of(s->number);
+}
+
+static void do_bound(runner *r, const block_step *s)
+{
+    const block_tile *t = &r->p->tiles[s->to];
+    for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
+        for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++)
+            if ((t->axis[0] == s->axis ? row : column) >= left(r, s->axis))
+                *entry(r, s->to, 0, row, column) = (field){.lowest = true};
+}
+
+static void do_add(runner *r, const block_step *s)
+{
+    const tile_state *y = &r->tiles[s->to], *a = &r->tiles[s->from[0]];
+    for (uint32_t i = 0; i < y->step; i++) {
+        y->at[i] = (field){0};
+        for (uint32_t part = 0; part < r->p->tiles[s->from[0]].parts; part++)
+            y->at[i] = field_add(y->at[i], a->at[part * a->step + i]);
+    }
+}
+
+/* ---- steps ---- */
+
+static mpk_status do_step(runner *r, const block_step *s)
+{
+    switch (s->verb) {
+    case BLOCK_SYNC:
+        r->interval++;
+        return MPK_OK;
+    case BLOCK_WAIT:
+        r->interval++;
+        r->arrived = r->groups - s->pending;
+        return MPK_OK;
+    case BLOCK_STORE:
+        return do_store(r, s);
+    case BLOCK_MULTIPLY:
+        return do_multiply(r, s);
+    case BLOCK_MAP:
+        return do_map(r, s);
+    case BLOCK_FILL:
+        do_fill(r, s);
+        return MPK_OK;
+    case BLOCK_BOUND:
+        do_bound(r, s);
+        return MPK_OK;
+    case BLOCK_ADD:
+        do_add(r, s);
+        return MPK_OK;
+    default:
+        do_reduce(r, s);
+        return MPK_OK;
+    }
+}
+
+static uint32_t end_of(const block_program *p, uint32_t loop)
+{
+    uint32_t depth = 1, i = loop;
+    while (depth && ++i < p->n_steps)
+        depth += p->steps[i].verb == BLOCK_LOOP ? 1 : p->steps[i].verb == BLOCK_END ? -1u : 0;
+    return i;
+}
+
+/* The loads of a turn of a loop that is ahead: one group, which may be empty. */
+static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn)
+{
+    const block_step *s = &r->p->steps[loop];
+    const int64_t kept = r->base[s->axis], base = r->run->lo[s->axis] + turn * r->p->axes[s->axis].tile;
+    const uint32_t step = r->step;
+    r->base[s->axis] = base;
+    for (r->step = loop + 1; r->step < end && base < r->run->hi[s->axis]; r->step++)
+        if (r->p->steps[r->step].verb == BLOCK_LOAD && r->p->tiles[r->p->steps[r->step].to].space == BLOCK_SHARED)
+            TRY(do_load(r, &r->p->steps[r->step], turn));
+    r->base[s->axis] = kept;
+    r->step = step;
+    r->groups++;
+    return MPK_OK;
+}
+
+static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead);
+
+static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
+{
+    const block_step *s = &r->p->steps[loop];
+    const int64_t lo = r->run->lo[s->axis], hi = r->run->hi[s->axis], kept = r->base[s->axis];
+    for (uint32_t i = 0; i < s->ahead; i++)
+        TRY(load_turn(r, loop, end, i));
+    for (int64_t turn = 0, at = lo; at < hi; turn++, at += r->p->axes[s->axis].tile) {
+        r->base[s->axis] = at;
+        if (s->ahead)
+            r->turn = turn;
+        TRY(do_steps(r, loop + 1, end, s->ahead ? s : NULL));
+    }
+    r->base[s->axis] = kept;
+    return MPK_OK;
+}
+
+/* ahead: the loop around these steps, if it is ahead.  The first of its loads stands for all of a later turn. */
+static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead)
+{
+    bool issued = false;
+    for (uint32_t i = first; i < end; i++) {
+        const block_step *s = &r->p->steps[i];
+        r->step = i;
+        if (s->verb == BLOCK_LOOP) {
+            uint32_t last = end_of(r->p, i);
+            TRY(do_loop(r, i, last));
+            i = last;
+        } else if (s->verb != BLOCK_LOAD) {
+            TRY(do_step(r, s));
+        } else if (r->p->tiles[s->to].space == BLOCK_FRAGMENT) {
+            TRY(do_load(r, s, 0));
+        } else if (!ahead) {
+            TRY(do_load(r, s, 0));
+            r->groups++;
+        } else if (!issued) {
+            TRY(load_turn(r, (uint32_t)(ahead - r->p->steps), end, r->turn + ahead->ahead));
+            issued = true;
+        }
+    }
+    return MPK_OK;
+}
+
+static mpk_status prepare(runner *r)
+{
+    for (int8_t i = 0; i < (int8_t)r->p->n_tiles; i++) {
+        const block_tile *t = &r->p->tiles[i];
+        tile_state *s = &r->tiles[i];
+        const bool is_shared = t->space == BLOCK_SHARED;
+        s->pitch = (uint32_t)block_extent(r->p, i, 1);
+        s->step = is_shared ? block_copy_bytes(r->p, i) / entry_bytes(t) : (uint32_t)block_extent(r->p, i, 0) * s->pitch;
+        const uint32_t n = s->step * (is_shared ? t->stages : t->parts > 1 ? t->parts : 1);
+        NEW(r->cx, r->arena, s->at, n);
+        for (uint32_t k = 0; k < n; k++) /* what nobody has written is nothing in particular */
+            s->at[k] = field_random(r->run->shift + 1 + (uint64_t)i, k);
+    }
+    memcpy(r->base, r->run->lo, sizeof r->base);
+    return MPK_OK;
+}
+
+static int compare_stored(const void *a, const void *b)
+{
+    const block_stored *x = a, *y = b;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+mpk_status block_run(mpk_context *cx, arena *a, const block_program *p, block_run_of *run)
+{
+    runner *r;
+    NEW(cx, a, r, 1);
+    *r = (runner){.cx = cx, .arena = a, .p = p, .run = run, .interval = 1};
+    const uint32_t square = field_random(run->seed, UINT64_MAX / 2).p;
+    r->root = field_power(square, 2, FIELD_P);
+    memset(&run->stored, 0, sizeof run->stored);
+    TRY(prepare(r));
+    TRY(do_steps(r, 0, p->n_steps, NULL));
+    if (run->stored.n) /* qsort takes no NULL */
+        qsort(run->stored.at, run->stored.n, sizeof *run->stored.at, compare_stored);
+    for (size_t i = 1; i < run->stored.n; i++)
+        if (run->stored.at[i].at == run->stored.at[i - 1].at)
+            return fault(r, "it stores an entry twice");
+    return MPK_OK;
+}

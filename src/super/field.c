@@ -1,0 +1,22 @@
+/* field.c - constants of programs as numbers of the finite fields (field.h). */
+#include "super/field.h"
+
+#include <math.h>
+
+/* whole * 2^exponent modulo a prime. */
+static uint32_t scaled(int64_t whole, int exponent, uint64_t prime)
+{
+    uint64_t size = (uint64_t)(whole < 0 ? -whole : whole) % prime;
+    uint64_t half = (prime + 1) / 2;
+    size = size * field_power(exponent < 0 ? half : 2, (uint64_t)(exponent < 0 ? -exponent : exponent), prime) % prime;
+    return (uint32_t)(whole < 0 ? (prime - size) % prime : size);
+}
+
+field field_of(double x)
+{
+    int exponent;
+    if (!isfinite(x))
+        return (field){0, 0, true};
+    int64_t whole = (int64_t)(frexp(x, &exponent) * 0x1p53);
+    return (field){scaled(whole, exponent - 53, FIELD_P), scaled(whole, exponent - 53, FIELD_Q), false};
+}

@@ -1,0 +1,321 @@
+/* product.c - products with what follows them: the region, candidates, their cost, and the search (super.h). */
+#include "super/super.h"
+
+const super_target super_target_usual = {.scratch_bytes = 48 << 10, .registers = 64};
+
+/* Choices of a candidate that its text follows from. */
+typedef struct recipe {
+    int32_t m, n, k;
+    uint8_t warps[3], stages;
+} recipe;
+
+static bool is_half(ir_dtype dtype)
+{
+    return dtype == IR_F16 || dtype == IR_BF16;
+}
+
+bool super_accepts_product(const super_product *s)
+{
+    bool floats = true;
+    const block_operand *all[] = {&s->a, &s->b[0], &s->b[s->n_b - 1], &s->y};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        floats = floats && (is_half(all[i]->dtype) || all[i]->dtype == IR_F32);
+    return floats && s->rows > 0 && s->columns > 0 && s->depth > 0;
+}
+
+static block_unit unit_of(const super_product *s)
+{
+    bool same = is_half(s->a.dtype) && s->a.dtype == s->b[0].dtype && s->a.dtype == s->b[s->n_b - 1].dtype;
+    return same ? BLOCK_MMA : BLOCK_FMA;
+}
+
+/* ---- what region and candidate have in common ---- */
+
+static void add_frame(block_program *p, const super_product *s, int32_t m, int32_t n, int32_t k)
+{
+    *p = (block_program){.name = "product", .unit = unit_of(s), .n_operands = 2 + s->n_b + s->n_more};
+    block_add_axis(p, "m", s->rows, m, true);
+    block_add_axis(p, "n", s->columns, n, true);
+    block_add_axis(p, "k", s->depth, k, false);
+    p->operands[0] = s->a;
+    memcpy(p->operands + 1, s->b, s->n_b * sizeof *s->b);
+    memcpy(p->operands + 1 + s->n_b, s->more, s->n_more * sizeof *s->more);
+    p->operands[1 + s->n_b + s->n_more] = s->y;
+}
+
+static void add_load(block_program *p, int8_t tile, uint32_t operand)
+{
+    block_add_step(p, BLOCK_LOAD, tile)->operand = (int8_t)operand;
+}
+
+static void add_two(block_program *p, block_verb verb, int8_t to, int8_t a, int8_t b)
+{
+    block_step *s = block_add_step(p, verb, to);
+    s->from[s->n_from++] = a;
+    if (b != BLOCK_NONE)
+        s->from[s->n_from++] = b;
+}
+
+/* What follows the sums: y = expression(sums, more), stored. */
+static void add_end(block_program *p, const super_product *s, const int8_t *sums)
+{
+    static const char *const names[SUPER_MOST_MORE] = {"more0", "more1", "more2"};
+    int8_t from[BLOCK_MOST_SOURCES] = {sums[0], s->n_b > 1 ? sums[1] : BLOCK_NONE}, y = sums[0];
+    for (uint32_t i = 0; i < s->n_more; i++) {
+        const int64_t *stride = s->more[i].stride;
+        from[s->n_b + i] = block_add_fragment(p, names[i], stride[SUPER_M] ? SUPER_M : BLOCK_NONE,
+                                              stride[SUPER_N] ? SUPER_N : BLOCK_NONE);
+        add_load(p, from[s->n_b + i], 1 + s->n_b + i);
+    }
+    if (s->expression) {
+        y = block_add_fragment(p, "y", SUPER_M, SUPER_N);
+        block_step *end = block_add_step(p, BLOCK_MAP, y);
+        end->expression = s->expression;
+        end->n_from = (uint8_t)(s->n_b + s->n_more);
+        memcpy(end->from, from, sizeof end->from);
+    }
+    block_add_step(p, BLOCK_STORE, y)->operand = (int8_t)(1 + s->n_b + s->n_more);
+}
+
+void super_region_of_product(const super_product *s, block_program *p)
+{
+    int8_t sums[2], b[2];
+    add_frame(p, s, (int32_t)s->rows, (int32_t)s->columns, (int32_t)s->depth);
+    int8_t a = block_add_fragment(p, "a", SUPER_M, SUPER_K);
+    add_load(p, a, 0);
+    for (uint32_t i = 0; i < s->n_b; i++) {
+        b[i] = block_add_fragment(p, i ? "b1" : "b0", SUPER_K, SUPER_N);
+        sums[i] = block_add_fragment(p, i ? "sum1" : "sum0", SUPER_M, SUPER_N);
+        add_load(p, b[i], 1 + i);
+        block_add_step(p, BLOCK_FILL, sums[i]);
+        add_two(p, BLOCK_MULTIPLY, sums[i], a, b[i]);
+    }
+    add_end(p, s, sums);
+}
+
+/* ---- candidates ---- */
+
+/* The tile of a factor: its columns are the axis whose entries are neighbours in memory, where the unit can read that. */
+static int8_t add_factor(block_program *p, const block_operand *o, const char *name, int8_t outer, uint8_t stages)
+{
+    const bool turned = p->unit == BLOCK_MMA && o->stride[SUPER_K] != 1 && o->stride[outer] == 1;
+    const int8_t tile = block_add_tile(p, (block_tile){.name = name,
+                                                       .space = BLOCK_SHARED,
+                                                       .dtype = p->unit == BLOCK_MMA ? o->dtype : IR_F32,
+                                                       .axis = {turned ? SUPER_K : outer, turned ? outer : SUPER_K},
+                                                       .stages = stages});
+    uint32_t best = UINT32_MAX;
+    for (uint8_t layout = 0; layout < BLOCK_LAYOUTS; layout++) {
+        const uint8_t kept = p->tiles[tile].layout;
+        p->tiles[tile].layout = layout;
+        const uint32_t conflicts = block_conflicts(p, tile);
+        if (conflicts >= best)
+            p->tiles[tile].layout = kept;
+        best = conflicts < best ? conflicts : best;
+    }
+    return tile;
+}
+
+static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
+{
+    block_step *s = block_add_step(p, BLOCK_LOOP, BLOCK_NONE);
+    s->axis = axis;
+    s->ahead = ahead;
+}
+
+static int8_t add_whole(block_program *p, const char *name, int8_t sum)
+{
+    const int8_t whole = block_add_fragment(p, name, SUPER_M, SUPER_N);
+    add_two(p, BLOCK_ADD, whole, sum, BLOCK_NONE);
+    return whole;
+}
+
+static void make_candidate(const super_product *s, const recipe *c, block_program *p)
+{
+    const uint8_t parts = unit_of(s) == BLOCK_MMA ? c->warps[2] : 1;
+    int8_t b[2], sums[2];
+    add_frame(p, s, c->m, c->n, c->k);
+    memcpy(p->warps, c->warps, sizeof p->warps);
+    const int8_t a = add_factor(p, &s->a, "a", SUPER_M, c->stages);
+    for (uint32_t i = 0; i < s->n_b; i++)
+        b[i] = add_factor(p, &s->b[i], i ? "b1" : "b0", SUPER_N, c->stages);
+    add_loop(p, SUPER_M, 0);
+    add_loop(p, SUPER_N, 0);
+    for (uint32_t i = 0; i < s->n_b; i++) {
+        sums[i] = block_add_fragment(p, i ? "sum1" : "sum0", SUPER_M, SUPER_N);
+        p->tiles[sums[i]].parts = parts;
+        block_add_step(p, BLOCK_FILL, sums[i]);
+    }
+    block_add_step(p, BLOCK_SYNC, BLOCK_NONE);
+    add_loop(p, SUPER_K, (uint8_t)(c->stages - 1));
+    block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending = (uint8_t)(c->stages - 2);
+    add_load(p, a, 0);
+    for (uint32_t i = 0; i < s->n_b; i++)
+        add_load(p, b[i], 1 + i);
+    for (uint32_t i = 0; i < s->n_b; i++)
+        add_two(p, BLOCK_MULTIPLY, sums[i], a, b[i]);
+    block_add_step(p, BLOCK_END, BLOCK_NONE);
+    for (uint32_t i = 0; i < s->n_b && parts > 1; i++)
+        sums[i] = add_whole(p, i ? "whole1" : "whole0", sums[i]);
+    add_end(p, s, sums);
+    block_add_step(p, BLOCK_END, BLOCK_NONE);
+    block_add_step(p, BLOCK_END, BLOCK_NONE);
+}
+
+/* ---- cost ---- */
+
+/* Cycles of an SM of an H100; see docs/performance.md for how such figures are measured. */
+#define BYTES_A_CYCLE 24.0    /* from L2, all SMs at once */
+#define MMA_CYCLES 1.6        /* 16 x 8 x 16, four tensor cores together */
+#define MMA_LATENCY 33.0      /* of one that needs the one before */
+#define SHARED_BYTES 128.0    /* read a cycle */
+#define FMA_A_CYCLE 100.0     /* of 128: the rest is addresses and loads */
+#define LATENCY 700.0         /* of a load from L2 or memory */
+#define TURN_CYCLES 60.0      /* barrier, addresses */
+#define ENTRY_CYCLES 16.0     /* a thread loads an entry by itself, converts and stores it */
+#define TILE_CYCLES 300.0     /* begin and end of a tile */
+#define STORE_CYCLES 10.0     /* of an entry of the result, for a thread */
+enum { THREADS = 256 };
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double count_tiles(int64_t extent, int32_t tile)
+{
+    return (double)((extent + tile - 1) / tile);
+}
+
+bool super_is_copied(const block_program *p, int8_t tile, const block_operand *o)
+{
+    const block_tile *t = &p->tiles[tile];
+    const int64_t bytes = (int64_t)ir_dtype_table[t->dtype].block_bytes;
+    return o->dtype == t->dtype && o->stride[t->axis[1]] == 1 && o->stride[t->axis[0]] * bytes % 16 == 0;
+}
+
+/* Cycles to bring a turn's part of a factor, and those in which threads do nothing else. */
+static void add_load_cost(const block_program *p, int8_t tile, const block_operand *o, double *bytes, double *busy)
+{
+    const double entries = (double)block_extent(p, tile, 0) * block_extent(p, tile, 1);
+    *bytes += entries * (double)ir_dtype_table[o->dtype].block_bytes;
+    if (!super_is_copied(p, tile, o))
+        *busy += entries / THREADS * ENTRY_CYCLES;
+}
+
+static double multiply_cycles(const block_program *p, const recipe *c, uint32_t n_b)
+{
+    const double entries = (double)c->m * c->n * c->k * n_b;
+    if (p->unit == BLOCK_FMA) {
+        const double reads = (double)c->k / 4 * (c->m / 16 + 2.0 * c->n / 16 * block_conflicts(p, 1) * n_b) * 8;
+        return larger(entries / FMA_A_CYCLE, reads);
+    }
+    const double own = (double)c->m / 16 / c->warps[0] * c->n / 8 / c->warps[1] * n_b, steps = c->k / 16.0 / c->warps[2];
+    const double read = 2.0 * c->k *
+                        ((double)c->m * c->warps[1] * block_conflicts(p, 0) +
+                         (double)c->n * n_b * c->warps[0] * block_conflicts(p, 1)) /
+                        SHARED_BYTES;
+    return larger(read, larger(entries / 2048 * MMA_CYCLES, steps * larger(MMA_LATENCY, own * MMA_CYCLES * 8)));
+}
+
+static double cost_of(const super_product *s, const recipe *c, const block_program *p)
+{
+    double bytes = 0, busy = 0;
+    for (uint32_t i = 0; i < 1 + s->n_b; i++)
+        add_load_cost(p, (int8_t)i, &p->operands[i], &bytes, &busy);
+    const double turns = count_tiles(s->depth, c->k), tiles = count_tiles(s->box_rows, c->m) *
+                                                              count_tiles(s->box_columns, c->n) * (double)s->boxes;
+    const double turn = busy + TURN_CYCLES + larger(multiply_cycles(p, c, s->n_b),
+                                                    larger(bytes / BYTES_A_CYCLE, LATENCY / (c->stages - 1)));
+    const double entries = (double)c->m * c->n * s->n_b, add = c->warps[2] > 1 ? 2 * entries * c->warps[2] / 32 : 0;
+    return tiles * (TILE_CYCLES + LATENCY + turns * turn + add + entries / THREADS * c->warps[2] * STORE_CYCLES);
+}
+
+/* ---- search ---- */
+
+typedef struct ranked {
+    recipe how;
+    double cycles;
+} ranked;
+
+enum { MOST_RANKED = 4096 };
+typedef struct list {
+    ranked at[MOST_RANKED];
+    uint32_t n, n_listed;
+} list;
+
+static void consider(list *l, const super_product *s, const super_target *t, const recipe *c)
+{
+    block_program p;
+    mpk_context quiet = {0};
+    l->n_listed++;
+    make_candidate(s, c, &p);
+    if (l->n == MOST_RANKED || block_scratch_bytes(&p) > t->scratch_bytes || block_registers(&p) > t->registers ||
+        block_verify(&quiet, &p) != MPK_OK)
+        return;
+    l->at[l->n++] = (ranked){*c, cost_of(s, c, &p)};
+}
+
+/* Ways to share a tile among the eight warps. */
+static void consider_warps(list *l, const super_product *s, const super_target *t, recipe c)
+{
+    const bool mma = unit_of(s) == BLOCK_MMA;
+    for (c.warps[0] = 1; c.warps[0] <= 8; c.warps[0] *= 2)
+        for (c.warps[1] = 1; c.warps[0] * c.warps[1] <= 8; c.warps[1] *= 2) {
+            c.warps[2] = (uint8_t)(8 / (c.warps[0] * c.warps[1]));
+            const bool divides = c.m % (16 * c.warps[0]) == 0 && c.n % (16 * c.warps[1]) == 0 &&
+                                 c.k % (16 * c.warps[2]) == 0;
+            if (mma ? divides : c.warps[0] == 8) /* fma: threads take entries as they lie, however warps are named */
+                for (c.stages = 2; c.stages <= 4; c.stages++)
+                    consider(l, s, t, &c);
+        }
+}
+
+static void list_candidates(list *l, const super_product *s, const super_target *t)
+{
+    const int32_t least = unit_of(s) == BLOCK_MMA ? 16 : 8;
+    for (int32_t m = 16; m <= 128; m *= 2)
+        for (int32_t n = 16; n <= 128; n *= 2)
+            for (int32_t k = least; k <= 16 * least; k *= 2)
+                consider_warps(l, s, t, (recipe){.m = m, .n = n, .k = k});
+}
+
+/* The cheapest that is left; of equals the first listed.  NULL: none is. */
+static ranked *take_best(list *l)
+{
+    ranked *best = NULL;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->at[i].cycles >= 0 && (!best || l->at[i].cycles < best->cycles))
+            best = &l->at[i];
+    return best;
+}
+
+static mpk_status search(mpk_context *cx, const super_product *s, list *l, super_choice *out)
+{
+    block_program region;
+    super_region_of_product(s, &region);
+    for (ranked *best; (best = take_best(l)); best->cycles = -1) {
+        make_candidate(s, &best->how, &out->program);
+        out->cycles = best->cycles;
+        mpk_context refusal = {0};
+        if (super_prove(&refusal, &region, &out->program, 0x5eed) == MPK_OK)
+            return MPK_OK;
+        out->n_refused++;
+    }
+    FAIL(cx, MPK_EVERIFY, "no block program for a product of %lld x %lld x %lld is right (%u of %u were refused)",
+         (long long)s->rows, (long long)s->columns, (long long)s->depth, out->n_refused, l->n);
+}
+
+mpk_status super_choose_product(mpk_context *cx, const super_product *s, const super_target *t, super_choice *out)
+{
+    arena a = {0};
+    list *l;
+    NEW(cx, &a, l, 1);
+    *out = (super_choice){0};
+    list_candidates(l, s, t);
+    out->n_listed = l->n_listed;
+    out->n_fitting = l->n;
+    mpk_status status = search(cx, s, l, out);
+    arena_free(&a);
+    return status;
+}

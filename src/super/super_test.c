@@ -1,0 +1,230 @@
+/* super_test.c - search and proof of block programs: what is chosen is right, deterministic and fits; wrong programs of
+ * every kind are refused. */
+#include "check.h"
+
+#include <math.h>
+
+#include "base/rng.h"
+#include "super/field.h"
+#include "super/super.h"
+
+static mpk_context cx;
+static uint64_t base_seed, used;
+
+static uint64_t draw(uint64_t limit)
+{
+    return rng_u64(base_seed, used++) % limit;
+}
+
+/* ---- fields ---- */
+
+static void test_fields(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 200; round++) {
+        const field a = field_random(base_seed, (uint64_t)round), b = field_random(base_seed + 1, (uint64_t)round);
+        const uint32_t root = field_power(a.p, 2, FIELD_P);
+        assert_int_equal(field_multiply(a, field_inverse(a)).p, 1);
+        assert_int_equal(field_multiply(a, field_inverse(a)).q, 1);
+        assert_int_equal(field_exp(field_add(a, b), root).p,
+                         field_multiply(field_exp(a, root), field_exp(b, root)).p);
+    }
+    assert_int_equal(field_add(field_of(0.375), field_of(0.625)).p, 1);
+    assert_int_equal(field_multiply(field_of(-1.5), field_of(-4)).q, 6);
+    assert_int_equal(field_exp(field_of(-INFINITY), 4).p, 0);
+}
+
+/* ---- products ---- */
+
+/* b's columns lie as [columns, depth] if `turned`. */
+static super_product product_of(int64_t rows, int64_t columns, int64_t depth, ir_dtype dtype, bool turned)
+{
+    return (super_product){.rows = rows,
+                           .columns = columns,
+                           .depth = depth,
+                           .n_b = 1,
+                           .a = {"a", dtype, {depth, 0, 1}},
+                           .b = {{"b", dtype, {0, turned ? depth : 1, turned ? 1 : columns}}},
+                           .y = {"y", dtype, {columns, 1, 0}},
+                           .box_rows = rows,
+                           .box_columns = columns,
+                           .boxes = 1};
+}
+
+/* A bias and a residual behind the product. */
+static void add_more(super_product *s)
+{
+    s->n_more = 2;
+    s->more[0] = (block_operand){"bias", IR_F32, {0, 1, 0}};
+    s->more[1] = (block_operand){"residual", IR_F32, {s->columns, 1, 0}};
+    s->expression = "tanh(x0 + x1) * 0.5 + x2";
+}
+
+static void choose(const super_product *s, super_choice *out)
+{
+    block_program region;
+    check_ok(&cx, super_choose_product(&cx, s, &super_target_usual, out));
+    assert_int_equal(out->n_refused, 0);
+    assert_true(out->n_fitting > 20);
+    assert_true(block_scratch_bytes(&out->program) <= super_target_usual.scratch_bytes);
+    super_region_of_product(s, &region);
+    for (uint64_t i = 0; i < 2; i++)
+        check_ok(&cx, super_prove(&cx, &region, &out->program, draw(UINT64_MAX)));
+}
+
+static void test_choices(void **state)
+{
+    (void)state;
+    static const ir_dtype dtypes[] = {IR_F16, IR_BF16, IR_F32};
+    for (int round = 0; round < 12; round++) {
+        super_choice first, again;
+        text one = {0}, two = {0};
+        super_product s = product_of(1 + (int64_t)draw(200), 1 + (int64_t)draw(200), 1 + (int64_t)draw(300),
+                                     dtypes[draw(3)], draw(2));
+        if (draw(2))
+            add_more(&s);
+        choose(&s, &first);
+        check_ok(&cx, super_choose_product(&cx, &s, &super_target_usual, &again));
+        block_print(&first.program, &one);
+        block_print(&again.program, &two);
+        assert_string_equal(one.at, two.at);
+        if (getenv("MPK_VERBOSE"))
+            print_message("%lld x %lld x %lld, %u candidates:\n%s", (long long)s.rows, (long long)s.columns,
+                          (long long)s.depth, first.n_fitting, one.at);
+        text_free(&one);
+        text_free(&two);
+    }
+}
+
+/* Two factors behind one load of a: a gate. */
+static void test_gate(void **state)
+{
+    super_choice choice;
+    (void)state;
+    super_product s = product_of(70, 90, 100, IR_BF16, true);
+    s.n_b = 2;
+    s.b[1] = s.b[0];
+    s.b[1].name = "c";
+    s.expression = "x0 * sigmoid(x0) * x1";
+    choose(&s, &choice);
+}
+
+/* ---- wrong programs ---- */
+
+static block_step *find_step(block_program *p, block_verb verb)
+{
+    for (uint32_t i = 0; i < p->n_steps; i++)
+        if (p->steps[i].verb == verb)
+            return &p->steps[i];
+    fail_msg("the program has no such step");
+    return NULL;
+}
+
+static void drop_step(block_program *p, block_verb verb)
+{
+    block_step *s = find_step(p, verb);
+    memmove(s, s + 1, (size_t)(p->steps + p->n_steps - (s + 1)) * sizeof *s);
+    p->n_steps--;
+}
+
+static void turn_index(block_program *p)
+{
+    int64_t *stride = p->operands[1].stride, kept = stride[SUPER_N];
+    stride[SUPER_N] = stride[SUPER_K];
+    stride[SUPER_K] = kept;
+}
+static void forget_fill(block_program *p)
+{
+    drop_step(p, BLOCK_FILL);
+}
+static void forget_wait(block_program *p)
+{
+    drop_step(p, BLOCK_WAIT);
+}
+static void wait_too_little(block_program *p)
+{
+    find_step(p, BLOCK_WAIT)->pending++;
+}
+static void forget_sync(block_program *p)
+{
+    drop_step(p, BLOCK_SYNC);
+}
+static void forget_map(block_program *p)
+{
+    drop_step(p, BLOCK_MAP);
+}
+static void sum_in_shared(block_program *p)
+{
+    p->tiles[find_step(p, BLOCK_FILL)->to].space = BLOCK_SHARED;
+}
+static void store_a_part(block_program *p)
+{
+    find_step(p, BLOCK_MAP)->from[0] = find_step(p, BLOCK_ADD)->from[0];
+}
+static void take_other_bias(block_program *p)
+{
+    int8_t *from = find_step(p, BLOCK_MAP)->from, kept = from[1];
+    from[1] = from[2];
+    from[2] = kept;
+}
+static void one_copy_less(block_program *p)
+{
+    p->tiles[0].stages--;
+}
+static void other_order(block_program *p)
+{
+    find_step(p, BLOCK_MAP)->expression = "tanh(x0) * 0.5 + x1 + x2";
+}
+static void other_layout(block_program *p)
+{
+    p->tiles[0].layout = BLOCK_SWIZZLED;
+    p->axes[SUPER_K].tile = 48;
+}
+static void odd_warps(block_program *p)
+{
+    p->warps[0] = 3;
+}
+
+static void test_wrong_programs(void **state)
+{
+    static const struct {
+        const char *what;
+        void (*plant)(block_program *p);
+    } faults[] = {{"a transposed index", turn_index},
+                  {"sums that begin with anything", forget_fill},
+                  {"no wait for loads", forget_wait},
+                  {"a wait that lets too much be under way", wait_too_little},
+                  {"no barrier before copies are used again", forget_sync},
+                  {"no map", forget_map},
+                  {"a sum in shared memory", sum_in_shared},
+                  {"a partial sum taken for the whole", store_a_part},
+                  {"sources exchanged", take_other_bias},
+                  {"a copy too few", one_copy_less},
+                  {"a function at another place", other_order},
+                  {"a row that cannot be swizzled", other_layout},
+                  {"warps that do not divide", odd_warps}};
+    (void)state;
+    super_product s = product_of(40, 150, 500, IR_F16, true);
+    s.box_rows = 16;
+    s.box_columns = 16;
+    add_more(&s);
+    super_choice choice;
+    block_program region;
+    choose(&s, &choice);
+    assert_true(choice.program.warps[2] > 1); /* else there are no parts to add */
+    super_region_of_product(&s, &region);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        block_program wrong = choice.program;
+        faults[i].plant(&wrong);
+        if (super_prove(&cx, &region, &wrong, draw(UINT64_MAX)) != MPK_EVERIFY)
+            fail_msg("a program with %s is taken for right", faults[i].what);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fields), cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_gate), cmocka_unit_test(test_wrong_programs)};
+    base_seed = check_seed();
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
+}

@@ -467,16 +467,28 @@ static inline void emulated_do(const emulated_copy *c)
         emulated_count(c->barrier, 0, -(int)c->n_bytes);
     emulated_idle = 0;
 }
-static inline void ptx_copy_async(void *to, const void *from, bool there)
+static inline void emulated_copy_later(emulated_copy c)
 {
     emulated_thread *t = emulated_now;
-    emulated_copy c = {(void *)emulated_aligned<16>(to), there ? emulated_aligned<16>(from) : 0, 16, t->group, 0};
+    c.group = t->group;
     if (t->n_copies == EMULATED_COPIES)
         abort();
     if (emulated_random(2))
         emulated_do(&c);
     else
         t->copies[t->n_copies++] = c;
+}
+static inline void ptx_copy_async(void *to, const void *from, bool there)
+{
+    emulated_copy_later({(void *)emulated_aligned<16>(to), there ? emulated_aligned<16>(from) : 0, 16, 0, 0});
+}
+static inline void ptx_copy_async_part(void *to, const void *from, int n_bytes)
+{
+    char *end = (char *)emulated_aligned<16>(to) + n_bytes;
+    if (n_bytes)
+        emulated_copy_later({to, emulated_aligned<16>(from), (rt_u32)n_bytes, 0, 0});
+    if (n_bytes < 16)
+        emulated_copy_later({end, 0, 16 - (rt_u32)n_bytes, 0, 0});
 }
 static inline void ptx_copy_async_commit(void)
 {
@@ -563,14 +575,27 @@ template <int N> static inline void emulated_product(const float (*a)[16], const
                 c[m][n] += a[m][k] * b[k][n];
 }
 
-static void emulated_multiply(void)
+static inline float emulated_f16(rt_u32 bits)
+{
+    const int exponent = bits >> 10 & 31, rest = bits & 1023;
+    const float size = exponent == 31 ? (rest ? NAN : INFINITY)
+                       : exponent     ? ldexpf((float)(rest | 1024), exponent - 25)
+                                      : ldexpf((float)rest, -24);
+    return bits & 0x8000 ? -size : size;
+}
+static inline float emulated_half(bool is_bf16, rt_u32 bits)
+{
+    return is_bf16 ? ptx_low_bf16(bits) : emulated_f16(bits & 0xffff);
+}
+
+template <bool BF16> static void emulated_multiply(void)
 {
     const emulated_warp *w = emulated_own_warp();
     float a[16][16], b[16][8], sum[16][8];
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 6; i++) {
             const int g = lane / 4, k = lane % 4 * 2 + (i < 4 ? i / 2 : i - 4) * 8;
-            const float low = ptx_low_bf16(w->words[lane][i]), high = ptx_high_bf16(w->words[lane][i]);
+            const float low = emulated_half(BF16, w->words[lane][i]), high = emulated_half(BF16, w->words[lane][i] >> 16);
             float *first = i < 4 ? &a[g + i % 2 * 8][k] : &b[k][g], *second = i < 4 ? first + 1 : &b[k + 1][g];
             *first = low;
             *second = high;
@@ -581,19 +606,36 @@ static void emulated_multiply(void)
     for (int i = 0; i < 128; i++)
         w->sums[i / 4 % 8 * 4 + i / 32][i % 4] = sum[i / 4 % 8 + i % 4 / 2 * 8][i / 32 * 2 + i % 2];
 }
-static inline void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+template <bool BF16>
+static inline void emulated_product_of_warp(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
 {
     emulated_warp *w = emulated_own_warp();
     const rt_u32 words[6] = {a0, a1, a2, a3, b0, b1};
     w->sums[emulated_lane()] = c;
     memcpy(w->words[emulated_lane()], words, sizeof words);
-    emulated_meet(&w->meeting, 32, emulated_multiply);
+    emulated_meet(&w->meeting, 32, emulated_multiply<BF16>);
+}
+static inline void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+{
+    emulated_product_of_warp<true>(c, a0, a1, a2, a3, b0, b1);
+}
+static inline void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+{
+    emulated_product_of_warp<false>(c, a0, a1, a2, a3, b0, b1);
 }
 static inline void ptx_load_matrices(rt_u32 *r, const void *row)
 {
     const rt_u64 *rows = emulated_show((rt_u64)(uintptr_t)emulated_aligned<16>(row));
     for (int m = 0; m < 4; m++)
         memcpy(&r[m], (const char *)(uintptr_t)rows[m * 8 + emulated_lane() / 4] + emulated_lane() % 4 * 4, 4);
+}
+static inline void ptx_load_matrices_turned(rt_u32 *r, const void *row)
+{
+    const rt_u64 *rows = emulated_show((rt_u64)(uintptr_t)emulated_aligned<16>(row));
+    for (int m = 0; m < 4; m++)
+        for (int i = 0; i < 2; i++)
+            memcpy((char *)&r[m] + 2 * i,
+                   (const char *)(uintptr_t)rows[m * 8 + emulated_lane() % 4 * 2 + i] + emulated_lane() / 4 * 2, 2);
 }
 
 /* A warpgroup's product. */

@@ -16,6 +16,12 @@ MPK_FN void ptx_copy_async(void *to, const void *from, bool there)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ptx_shared(to)), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
 }
+/* The first n_bytes of 16, and zeros behind them; 0: the address must be valid all the same. */
+MPK_FN void ptx_copy_async_part(void *to, const void *from, int n_bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ptx_shared(to)), "l"(from), "r"(n_bytes)
+                 : "memory");
+}
 /* Close a group of copies. */
 MPK_FN void ptx_copy_async_commit(void)
 {
@@ -41,6 +47,24 @@ MPK_FN void ptx_load_matrices(rt_u32 *r, const void *row)
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(ptx_shared(row))
                  : "memory");
+}
+
+/* The same, each matrix transposed: a lane gets entries of a column. */
+MPK_FN void ptx_load_matrices_turned(rt_u32 *r, const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(ptx_shared(row))
+                 : "memory");
+}
+
+/* ptx_multiply_bf16 for f16. */
+MPK_FN void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 #if MPK_BULK

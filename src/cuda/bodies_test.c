@@ -34,7 +34,7 @@ static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, b
     bool *jit = arena_alloc(a, ir->ops.n, sizeof *jit);
     assert_non_null(jit);
     memset(jit, true, ir->ops.n * sizeof *jit);
-    out[(*n)++] = (gen_graph){ir, c.n_tokens, jit};
+    out[(*n)++] = (gen_graph){.ir = ir, .n_tokens = c.n_tokens, .jit = jit};
     return MPK_OK;
 }
 

@@ -48,7 +48,7 @@ static void write_source(arena *a, const gen_arch *arch, gen_source *source)
             const uint32_t n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1);
             const unsigned body = body_of(arch, ir, n_tokens);
             if (!seen[body])
-                graphs[n++] = (gen_graph){ir, n_tokens, false};
+                graphs[n++] = (gen_graph){.ir = ir, .n_tokens = n_tokens};
             seen[body] = true;
         }
     assert_true(n);

@@ -206,6 +206,30 @@ static const char *const paged_graphs[] = {
           "heads = 3, kv_heads = 1, head_size = 128, splits = 3"),
 };
 
+/* Products that run as block programs: every dtype, layout and unit, boxes that end anywhere. */
+static const char *const block_graphs[] = {
+    "input %a : f16[2, 70, 64]\ninput %b : f16[2, 64, 100]\n%y = batch_matmul(%a, %b)\n",
+    "input %a : bf16[3, 1, 33, 72]\ninput %b : bf16[2, 40, 72]\n%y = batch_matmul(%a, %b) {transpose_b = 1}\n",
+    "input %a : f16[45, 130]\ninput %b : f16[130, 77]\n%y = batch_matmul(%a, %b)\n",
+    "input %a : f32[2, 40, 50]\ninput %b : f32[2, 50, 36]\n%y = batch_matmul(%a, %b)\n",
+    "input %a : f32[20, 64]\ninput %b : f32[33, 64]\n%y = batch_matmul(%a, %b) {transpose_b = 1}\n",
+    "input %a : bf16[30, 40]\ninput %b : f32[40, 20]\n%y = batch_matmul(%a, %b)\n",
+    "input %x : f16[2, 96, 24]\ninput %b : f16[2, 96, 40]\n%a = transpose(%x) {perm = [0, 2, 1]}\n%y = "
+    "batch_matmul(%a, %b)\n",
+    "input %x : f16[33, 320] live=tokens\ninput %r : f16[33, 101] live=tokens\nconst %w : f16[101, 320]\nconst %b : "
+    "f32[101]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r)\n",
+    "input %x : f16[3, 1000] live=tokens\nconst %q : f16[80, 1000]\nconst %k : f16[16, 1000]\nconst %v : f16[16, "
+    "1000]\nconst %bk : f16[16]\n%y = linear(%x, %q, %k, %v, _, %bk)\n",
+    "input %x : f16[20, 72] live=tokens\nconst %g : f16[60, 72]\nconst %u : f16[60, 72]\nconst %b : f32[60]\n%y = "
+    "linear(%x, %g, %u, _, _, %b) {glu = \"silu\"}\n",
+    "input %x : f16[20, 72] live=tokens\nconst %g : f16[60, 72]\nconst %u : f16[60, 72]\nconst %b : f16[60]\ninput "
+    "%r : f16[20, 60] live=tokens\n%y = linear(%x, %g, %u, _, %b, %b, _, _, %r) {glu = \"gelu_tanh\"}\n",
+    "input %x : f32[40, 100] live=tokens\nconst %w : f32[70, 100]\nconst %b : f32[70]\n%y = linear(%x, %w, _, _, "
+    "%b)\n",
+    "input %x : f32[17, 40] live=tokens\nconst %g : f32[33, 40]\nconst %u : f32[33, 40]\n%y = linear(%x, %g, %u) "
+    "{glu = \"gelu\"}\n",
+};
+
 /* Keep a case if a body of this architecture takes it that the generic test does not see. */
 static mpk_status gather_case(device *d, uint32_t number, const char *graph)
 {
@@ -277,6 +301,7 @@ static int set_up_devices(void **state)
     gather_graphs(&hopper, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
     gather_graphs(&hopper, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_graphs(&hopper, paged_graphs, sizeof paged_graphs / sizeof *paged_graphs, 300);
+    gather_graphs(&hopper, block_graphs, sizeof block_graphs / sizeof *block_graphs, 350);
     gather_graphs(&hopper, company_graphs, sizeof company_graphs / sizeof *company_graphs, COMPANY);
     gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     make(&hopper);

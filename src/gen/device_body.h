@@ -37,6 +37,9 @@ typedef struct gen_cache {
 } gen_cache;
 typedef VEC(gen_cache) gen_caches;
 
+/* Block programs that were chosen (choices.h). */
+typedef struct gen_choices gen_choices;
+
 /* One operator of one graph, as a record sees it. */
 typedef struct gen_call {
     const ir_graph *ir;
@@ -44,8 +47,10 @@ typedef struct gen_call {
     uint32_t n_tokens; /* T of the graph */
     uint32_t n_workers;
     uint32_t needs; /* what the architecture offers: GEN_* */
-    arena *arena;   /* for what is printed: caches grows in it; both NULL where it is only asked who accepts */
+    arena *arena;   /* for what is printed: caches and choices grow in it; all NULL where it is only asked who accepts */
     gen_caches *caches;
+    const ir_box *box; /* the largest of the operator's tasks; NULL: its whole output */
+    gen_choices *choices;
 } gen_call;
 
 /* Weights that a body reads as one stream: the rows of up to three matrices [rows_i, columns], padded to blocks.

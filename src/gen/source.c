@@ -8,6 +8,8 @@
 
 #include <stdio.h>
 
+#include "gen/choices.h"
+
 typedef struct emitter {
     mpk_context *cx;
     arena *arena;
@@ -18,6 +20,7 @@ typedef struct emitter {
     map numbers; /* text of an instance as number 0 -> its number */
     VEC(gen_instance) instances;
     gen_caches caches;
+    gen_choices choices;
     gen_use **uses;
     map printed; /* names of texts that stand in the source */
     text out;
@@ -117,7 +120,9 @@ static mpk_status choose_all(emitter *e)
                           .n_workers = e->n_workers,
                           .needs = e->arch->features,
                           .arena = e->arena,
-                          .caches = &e->caches};
+                          .caches = &e->caches,
+                          .choices = &e->choices,
+                          .box = e->graphs[g].boxes ? &e->graphs[g].boxes[i] : NULL};
             *use = (gen_use){.instance = RT_NONE};
             if (is_no_work(ir, c.op))
                 continue;
@@ -454,6 +459,30 @@ static mpk_status find_jit_ops(mpk_context *cx, arena *a, const program_image *i
     return MPK_OK;
 }
 
+/* Of each operator its largest task. */
+static mpk_status find_boxes(mpk_context *cx, arena *a, const program_image *image, uint32_t graph, const ir_box **out)
+{
+    const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;
+    const rt_task *tasks = (const rt_task *)image_table(image->block, RT_TASKS) + g->first_task;
+    const ir_graph *ir = image->ir[graph];
+    ir_box *boxes;
+    NEW(cx, a, boxes, ir->ops.n);
+    for (uint32_t t = 0; t < g->n_tasks; t++) {
+        if (tasks[t].op == RT_NONE)
+            continue;
+        const uint32_t rank = ir->tensors.at[ir->ops.at[tasks[t].op].out[0]].rank;
+        ir_box box = {0}, *most = &boxes[tasks[t].op];
+        for (uint32_t i = 0; i < rank; i++) {
+            box.lo[i] = tasks[t].lo[i];
+            box.hi[i] = tasks[t].hi[i];
+        }
+        if (ir_box_elements(&box, rank) > ir_box_elements(most, rank))
+            *most = box;
+    }
+    *out = boxes;
+    return MPK_OK;
+}
+
 mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
                                gen_whole whole, gen_source *out)
 {
@@ -463,6 +492,7 @@ mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *i
     for (uint32_t i = 0; i < image->n_graphs; i++) {
         graphs[i] = (gen_graph){.ir = image->ir[i], .n_tokens = rows[i].n_tokens};
         TRY(find_jit_ops(cx, a, image, i, &graphs[i].jit));
+        TRY(find_boxes(cx, a, image, i, &graphs[i].boxes));
     }
     return gen_source_make(cx, a, image->n_graphs, graphs, image->block->n_workers, arch, whole, out);
 }

@@ -36,7 +36,7 @@ enum {
     BLOCK_MOST_OPERANDS = 8,
     BLOCK_MOST_TILES = 20,
     BLOCK_MOST_STEPS = 48,
-    BLOCK_MOST_SOURCES = 4
+    BLOCK_MOST_SOURCES = 6
 };
 
 typedef struct block_axis {

@@ -218,7 +218,7 @@ static field evaluate(const runner *r, const map_program *m, const field *x)
 static mpk_status do_map(runner *r, const block_step *s)
 {
     const block_tile *y = &r->p->tiles[s->to];
-    static const ir_dtype dtypes[BLOCK_MOST_SOURCES] = {IR_F32, IR_F32, IR_F32, IR_F32};
+    static const ir_dtype dtypes[BLOCK_MOST_SOURCES] = {IR_F32};
     map_program **m = &r->maps[r->step];
     if (!*m) {
         NEW(r->cx, r->arena, *m, 1);

@@ -293,17 +293,17 @@ static ranked *take_best(list *l)
 static mpk_status search(mpk_context *cx, const super_product *s, list *l, super_choice *out)
 {
     block_program region;
+    mpk_context refusal = {0};
     super_region_of_product(s, &region);
     for (ranked *best; (best = take_best(l)); best->cycles = -1) {
         make_candidate(s, &best->how, &out->program);
         out->cycles = best->cycles;
-        mpk_context refusal = {0};
         if (super_prove(&refusal, &region, &out->program, 0x5eed) == MPK_OK)
             return MPK_OK;
         out->n_refused++;
     }
-    FAIL(cx, MPK_EVERIFY, "no block program for a product of %lld x %lld x %lld is right (%u of %u were refused)",
-         (long long)s->rows, (long long)s->columns, (long long)s->depth, out->n_refused, l->n);
+    FAIL(cx, MPK_EVERIFY, "no block program for a product of %lld x %lld x %lld is right (all %u were refused, the last: %s)",
+         (long long)s->rows, (long long)s->columns, (long long)s->depth, out->n_refused, refusal.text);
 }
 
 mpk_status super_choose_product(mpk_context *cx, const super_product *s, const super_target *t, super_choice *out)

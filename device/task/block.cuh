@@ -1,0 +1,222 @@
+/* block.cuh - what block programs are made of (src/super/block.h; printed by src/gen/print_block.c): tiles in shared
+ * memory, products by tensor cores or in fp32, partial sums of warps.
+ *
+ * Eight warps share a tile of sums: warps[0] along its rows, warps[1] along its columns, warps[2] along what is summed
+ * over.  A fragment is float[A][B][E]: for tensor cores fields of 16 x 8 with four entries a lane, as
+ * ptx_multiply_bf16 has them; in fp32 thread (i / 16, i % 16) has each 16th row and column, E is 1.
+ * Needs nothing beyond sm_80.
+ */
+#ifndef TASK_BLOCK_CUH
+#define TASK_BLOCK_CUH
+
+#include "ptx/matrix.cuh"
+#include "shape/block_shape.h"
+#include "task/map.cuh"
+#include "tile/view.cuh"
+
+/* A tile in shared memory: entries of dtype, their layout, and where its copies lie in scratch. */
+struct block_tile {
+    int rows, columns, row_bytes, layout, dtype, offset, copy_bytes;
+};
+struct block_warps {
+    int along[3];
+    bool mma;
+};
+
+/* ---- loads ---- */
+
+/* One entry, from memory of another dtype perhaps. */
+MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column, int dtype, const char *g, rt_i64 at,
+                      bool inside)
+{
+    const int bytes = mpk_dtype_bytes(tile.dtype);
+    const mpk_view from = {0, dtype}, to = {0, tile.dtype};
+    char *s = s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, column * bytes);
+    if (dtype == tile.dtype && bytes == 2)
+        *(rt_u16 *)s = inside ? ((const rt_u16 *)g)[at] : 0;
+    else
+        mpk_put(to, s, 0, inside ? mpk_get(from, g, at) : 0.0f);
+}
+
+/* Entry by entry, along the axis whose entries are neighbours. */
+MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, const char *g, rt_i64 row_step,
+                               rt_i64 column_step, int rows, int columns)
+{
+    const bool by_rows = row_step == 1 && column_step != 1;
+    const int inner = by_rows ? tile.rows : tile.columns;
+#pragma unroll 4
+    for (int i = mpk_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
+        const int row = by_rows ? i % inner : i / inner, column = by_rows ? i / inner : i % inner;
+        block_put(tile, s_tile, row, column, dtype, g, row * row_step + column * column_step,
+                  row < rows && column < columns);
+    }
+}
+
+/* The tile at g, of which so many rows and columns are there; the rest becomes 0.  copied: strides and dtype allow
+ * copies of 16 bytes, if g is a multiple of 16.  Seen by all behind a wait for the group and a sync. */
+MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dtype, const char *g, rt_i64 row_step,
+                       rt_i64 column_step, rt_i64 rows, rt_i64 columns)
+{
+    const int bytes = mpk_dtype_bytes(tile.dtype), pieces = tile.row_bytes / 16;
+    const int n_rows = rows < tile.rows ? (int)rows : tile.rows;
+    const int n_columns = columns < tile.columns ? (int)columns : tile.columns;
+    if (!copied || ((rt_u64)g & 15)) {
+        block_load_entries(tile, s_tile, dtype, g, row_step, column_step, n_rows, n_columns);
+        return;
+    }
+#pragma unroll
+    for (int i = mpk_thread(); i < tile.rows * pieces; i += MPK_THREADS) {
+        const int row = i / pieces, piece = i % pieces, left = n_columns * bytes - piece * 16;
+        const int n = row >= n_rows || left <= 0 ? 0 : left < 16 ? left : 16;
+        ptx_copy_async_part(s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, piece * 16),
+                            n ? g + row * row_step * bytes + piece * 16 : g, n);
+    }
+}
+
+/* All but the last N groups of loads have arrived, and everybody sees them. */
+template <int N> MPK_FN void block_wait(void)
+{
+    ptx_copy_async_wait<N>();
+    mpk_sync();
+}
+
+/* ---- where an entry of a fragment lies in its tile ---- */
+
+MPK_FN int block_row(const block_warps &w, int rows, int a, int e)
+{
+    const int thread = mpk_thread(), warp = thread / 32;
+    return w.mma ? warp % w.along[0] * (rows / w.along[0]) + a * BLOCK_MMA_ROWS + thread % 32 / 4 + e / 2 * 8
+                 : a * BLOCK_SIDE + thread / BLOCK_SIDE;
+}
+MPK_FN int block_column(const block_warps &w, int columns, int b, int e)
+{
+    const int thread = mpk_thread(), warp = thread / 32;
+    return w.mma ? warp / w.along[0] % w.along[1] * (columns / w.along[1]) + b * BLOCK_MMA_COLUMNS + thread % 4 * 2 + e % 2
+                 : b * BLOCK_SIDE + thread % BLOCK_SIDE;
+}
+/* Which partial sum this warp has. */
+MPK_FN int block_part(const block_warps &w)
+{
+    return w.mma ? mpk_thread() / 32 / (w.along[0] * w.along[1]) : 0;
+}
+
+template <int A, int B, int E> MPK_FN void block_fill(float (&r)[A][B][E], float value)
+{
+#pragma unroll
+    for (int i = 0; i < A * B * E; i++)
+        r[i / (B * E)][i / E % B][i % E] = value;
+}
+
+/* ---- products ---- */
+
+MPK_FN const char *block_piece(const block_tile &tile, const char *s_tile, int row, int column)
+{
+    return s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, column * 2);
+}
+MPK_FN void block_read(rt_u32 *r, bool turned, const char *s)
+{
+    if (turned)
+        ptx_load_matrices_turned(r, s);
+    else
+        ptx_load_matrices(r, s);
+}
+
+/* 16 rows and 16 entries of the sum of the first factor. */
+MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool turned, int row, int k, rt_u32 *r)
+{
+    const int lane = mpk_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
+    block_read(r, turned,
+               turned ? block_piece(tile, s_tile, k + near + high, row + low)
+                      : block_piece(tile, s_tile, row + near + low, k + high));
+}
+/* 16 columns of the second factor: r[0], r[1] for the first eight. */
+MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool turned, int column, int k, rt_u32 *r)
+{
+    const int lane = mpk_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
+    block_read(r, !turned,
+               turned ? block_piece(tile, s_tile, column + near + high, k + low)
+                      : block_piece(tile, s_tile, k + near + low, column + high));
+}
+MPK_FN void block_multiply_one(int dtype, float *c, const rt_u32 *a, const rt_u32 *b)
+{
+    if (dtype == MPK_BF16)
+        ptx_multiply_bf16(c, a[0], a[1], a[2], a[3], b[0], b[1]);
+    else
+        ptx_multiply_f16(c, a[0], a[1], a[2], a[3], b[0], b[1]);
+}
+
+/* r_sum += a b.  a_turned: rows of tile a are entries of the sum, else the sums' rows; b_turned: rows of tile b are the
+ * sums' columns, else entries of the sum. */
+template <int A, int B>
+MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, const block_tile &a, const char *s_a,
+                               bool a_turned, const block_tile &b, const char *s_b, bool b_turned)
+{
+    const int warp = mpk_thread() / 32, depth = a_turned ? a.rows : a.columns;
+    const int row = warp % w.along[0] * A * BLOCK_MMA_ROWS, column = warp / w.along[0] % w.along[1] * B * BLOCK_MMA_COLUMNS;
+    const int part = block_part(w);
+#pragma unroll
+    for (int k = 0; k < depth; k += BLOCK_MMA_DEPTH * w.along[2]) {
+        rt_u32 r_a[A][4], r_b[B / 2][4];
+        const int at = k + part * BLOCK_MMA_DEPTH;
+#pragma unroll
+        for (int i = 0; i < A; i++)
+            block_read_rows(a, s_a, a_turned, row + i * BLOCK_MMA_ROWS, at, r_a[i]);
+#pragma unroll
+        for (int i = 0; i < B / 2; i++)
+            block_read_columns(b, s_b, b_turned, column + i * 2 * BLOCK_MMA_COLUMNS, at, r_b[i]);
+#pragma unroll
+        for (int i = 0; i < A; i++)
+#pragma unroll
+            for (int j = 0; j < B; j++)
+                block_multiply_one(a.dtype, r_sum[i][j], r_a[i], r_b[j / 2] + j % 2 * 2);
+    }
+}
+
+/* The same in fp32; rows of both tiles hold entries of the sum, which are taken four at a time. */
+template <int A, int B>
+MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, const char *s_a, const block_tile &b,
+                               const char *s_b)
+{
+    const int row = mpk_thread() / BLOCK_SIDE, column = mpk_thread() % BLOCK_SIDE;
+#pragma unroll 2
+    for (int k = 0; k < a.columns; k += 4) {
+        float4 r_b[B];
+#pragma unroll
+        for (int j = 0; j < B; j++)
+            r_b[j] = *(const float4 *)(s_b + BLOCK_AT(b.row_bytes, b.layout, column + j * BLOCK_SIDE, k * 4));
+#pragma unroll
+        for (int i = 0; i < A; i++) {
+            const float4 x = *(const float4 *)(s_a + BLOCK_AT(a.row_bytes, a.layout, row + i * BLOCK_SIDE, k * 4));
+#pragma unroll
+            for (int j = 0; j < B; j++) {
+                r_sum[i][j][0] += x.x * r_b[j].x;
+                r_sum[i][j][0] += x.y * r_b[j].y;
+                r_sum[i][j][0] += x.z * r_b[j].z;
+                r_sum[i][j][0] += x.w * r_b[j].w;
+            }
+        }
+    }
+}
+
+/* Partial sums of the warps along what is summed over, added in their order; the first warps have the result.  s: for all
+ * parts but the first, of scratch that nobody reads behind the next sync. */
+template <int A, int B, int E>
+MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E], const block_warps &w, char *s)
+{
+    const int lanes = 32 * w.along[0] * w.along[1], part = block_part(w), lane = mpk_thread() % lanes;
+    float *s_sum = (float *)s + lane;
+    mpk_sync();
+#pragma unroll
+    for (int i = 0; i < A * B * E; i++) {
+        r_whole[i / (B * E)][i / E % B][i % E] = r_part[i / (B * E)][i / E % B][i % E];
+        if (part)
+            s_sum[((part - 1) * A * B * E + i) * lanes] = r_part[i / (B * E)][i / E % B][i % E];
+    }
+    mpk_sync();
+    for (int p = 1; p < w.along[2] && !part; p++)
+#pragma unroll
+        for (int i = 0; i < A * B * E; i++)
+            r_whole[i / (B * E)][i / E % B][i % E] += s_sum[((p - 1) * A * B * E + i) * lanes];
+}
+
+#endif

@@ -1,0 +1,344 @@
+/* block_print.c - block programs as CUDA C (block_print.h): a step is a call of device/task/block.cuh or a loop.
+ *
+ * Fragments are arrays r_NAME[A][B][E].  Loads of fragments, maps and stores that follow each other become one loop over
+ * a thread's entries, in which a tile is a constant v_NAME, so nothing but sums lies in registers for long.
+ */
+#include "gen/block_print.h"
+
+#include <stdio.h>
+
+#include "gen/body_print.h"
+#include "gen/map_print.h"
+#include "super/super.h"
+
+enum { STEP = 4 };
+
+typedef struct printer {
+    mpk_context *cx;
+    const block_program *p;
+    text *out;
+    int indent;
+    const block_step *ahead; /* the loop around, if its loads are ahead */
+} printer;
+
+#define LINE(w, ...)                                     \
+    do {                                                 \
+        text_print((w)->out, "%*s", (w)->indent, "");    \
+        text_print((w)->out, __VA_ARGS__);               \
+    } while (0)
+
+static const char *axis_of(const printer *w, int8_t axis)
+{
+    return w->p->axes[axis].name;
+}
+
+/* ---- declarations ---- */
+
+static void print_tile(const printer *w, int8_t i)
+{
+    const block_tile *t = &w->p->tiles[i];
+    LINE(w, "static constexpr block_tile tile_%s = {%d, %d, %u, %u, %s, %u, %u};\n", t->name,
+         block_extent(w->p, i, 0), block_extent(w->p, i, 1), block_row_bytes(w->p, i), t->layout,
+         gen_dtype_name(t->dtype), block_offset(w->p, i), block_copy_bytes(w->p, i));
+}
+
+/* How many fields a thread has of a tile's rows, of its columns; entries of each. */
+static void fragment_dims(const block_program *p, int8_t tile, int32_t dims[3])
+{
+    const bool mma = p->unit == BLOCK_MMA;
+    dims[0] = block_extent(p, tile, 0) / (mma ? BLOCK_MMA_ROWS * p->warps[0] : BLOCK_SIDE);
+    dims[1] = block_extent(p, tile, 1) / (mma ? BLOCK_MMA_COLUMNS * p->warps[1] : BLOCK_SIDE);
+    dims[2] = mma ? 4 : 1;
+}
+
+static void print_fragment(const printer *w, int8_t tile)
+{
+    int32_t dims[3];
+    fragment_dims(w->p, tile, dims);
+    LINE(w, "float r_%s[%d][%d][%d];\n", w->p->tiles[tile].name, dims[0], dims[1], dims[2]);
+}
+
+/* ---- loops and loads ---- */
+
+static void print_loop(printer *w, const block_step *s)
+{
+    const char *x = axis_of(w, s->axis);
+    const int tile = w->p->axes[s->axis].tile;
+    LINE(w, "#pragma unroll 1\n");
+    if (s->ahead) {
+        LINE(w, "for (int turn = -%u; %s_lo + (rt_i64)turn * %d < %s_hi; turn++) {\n", s->ahead, x, tile, x);
+        w->ahead = s;
+    } else {
+        LINE(w, "for (rt_i64 %s0 = %s_lo; %s0 < %s_hi; %s0 += %d) {\n", x, x, x, x, x, tile);
+    }
+    w->indent += STEP;
+}
+
+static void print_end(printer *w)
+{
+    w->indent -= STEP;
+    w->ahead = NULL;
+    LINE(w, "}\n");
+}
+
+/* "m0 * 64 + k_next * 1", in entries; the axis of a loop that is ahead stands where its load is. */
+static void print_place(const printer *w, const block_operand *o, const char *next)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < w->p->n_axes; i++) {
+        if (!o->stride[i])
+            continue;
+        const bool is_ahead = w->ahead && w->ahead->axis == (int8_t)i;
+        text_print(w->out, "%s%s%s * %lldll", any ? " + " : "", w->p->axes[i].name, is_ahead ? next : "0",
+                   (long long)o->stride[i]);
+        any = true;
+    }
+    text_print(w->out, any ? "" : "0");
+}
+
+static void print_left(const printer *w, int8_t axis)
+{
+    const char *x = axis_of(w, axis);
+    text_print(w->out, ", %s_hi - %s%s", x, x, w->ahead && w->ahead->axis == axis ? "_next" : "0");
+}
+
+static void print_load(const printer *w, const block_step *s)
+{
+    const block_tile *t = &w->p->tiles[s->to];
+    const block_operand *o = &w->p->operands[s->operand];
+    LINE(w, "block_load(tile_%s, t.s_scratch + tile_%s.offset", t->name, t->name);
+    if (w->ahead)
+        text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages, t->name);
+    text_print(w->out, ", %s, %s.dtype, g_%s + (", super_is_copied(w->p, s->to, o) ? "true" : "false", o->name, o->name);
+    print_place(w, o, "_next");
+    text_print(w->out, ") * %u, %lldll, %lldll", ir_dtype_table[o->dtype].block_bytes, (long long)o->stride[t->axis[0]],
+               (long long)o->stride[t->axis[1]]);
+    print_left(w, t->axis[0]);
+    print_left(w, t->axis[1]);
+    text_print(w->out, ");\n");
+}
+
+static bool is_shared_load(const printer *w, const block_step *s)
+{
+    return s->verb == BLOCK_LOAD && w->p->tiles[s->to].space == BLOCK_SHARED;
+}
+
+/* The loads from step i on that stand together, as one group; returns the last. */
+static uint32_t print_loads(printer *w, uint32_t i)
+{
+    const block_step *loop = w->ahead;
+    if (loop) {
+        const char *x = axis_of(w, loop->axis);
+        const int tile = w->p->axes[loop->axis].tile;
+        LINE(w, "const rt_i64 %s_next = %s_lo + ((rt_i64)turn + %u) * %d;\n", x, x, loop->ahead, tile);
+        LINE(w, "if (%s_next < %s_hi) {\n", x, x);
+        w->indent += STEP;
+    }
+    for (; is_shared_load(w, &w->p->steps[i]); i++)
+        print_load(w, &w->p->steps[i]);
+    if (loop) {
+        w->indent -= STEP;
+        LINE(w, "}\n");
+    }
+    LINE(w, "ptx_copy_async_commit();\n");
+    if (loop)
+        LINE(w, "if (turn < 0)\n%*scontinue;\n", w->indent + STEP, "");
+    return i - 1;
+}
+
+/* ---- products ---- */
+
+static void print_copy(const printer *w, int8_t tile)
+{
+    const block_tile *t = &w->p->tiles[tile];
+    text_print(w->out, "tile_%s, t.s_scratch + tile_%s.offset", t->name, t->name);
+    if (t->stages > 1)
+        text_print(w->out, " + turn %% %u * tile_%s.copy_bytes", t->stages, t->name);
+}
+
+static void print_multiply(const printer *w, const block_step *s)
+{
+    const block_tile *y = &w->p->tiles[s->to], *a = &w->p->tiles[s->from[0]], *b = &w->p->tiles[s->from[1]];
+    const bool mma = w->p->unit == BLOCK_MMA;
+    LINE(w, "block_multiply_%s(r_%s, ", mma ? "mma" : "fma", y->name);
+    text_print(w->out, mma ? "warps, " : "");
+    print_copy(w, s->from[0]);
+    if (mma)
+        text_print(w->out, ", %s", a->axis[1] == y->axis[0] ? "true" : "false");
+    text_print(w->out, ", ");
+    print_copy(w, s->from[1]);
+    if (mma)
+        text_print(w->out, ", %s", b->axis[0] == y->axis[1] ? "true" : "false");
+    text_print(w->out, ");\n");
+}
+
+static void print_add(const printer *w, const block_step *s)
+{
+    print_fragment(w, s->to);
+    LINE(w, "block_add(r_%s, r_%s, warps, t.s_scratch);\n", w->p->tiles[s->to].name, w->p->tiles[s->from[0]].name);
+}
+
+static void print_fill(const printer *w, const block_step *s)
+{
+    print_fragment(w, s->to);
+    LINE(w, "block_fill(r_%s, ", w->p->tiles[s->to].name);
+    gen_print_float((float)s->number, w->out);
+    text_print(w->out, ");\n");
+}
+
+/* ---- entries of fragments ---- */
+
+/* Steps `first` .. `last`, in one loop. */
+typedef struct run {
+    const printer *w;
+    uint32_t first, last;
+} run;
+
+static bool is_of_entries(const printer *w, const block_step *s)
+{
+    return s->verb == BLOCK_MAP || s->verb == BLOCK_STORE || (s->verb == BLOCK_LOAD && !is_shared_load(w, s));
+}
+
+/* Is the tile made in this run? */
+static bool is_made(const run *r, int8_t tile)
+{
+    for (uint32_t i = r->first; i <= r->last; i++)
+        if (r->w->p->steps[i].verb != BLOCK_STORE && r->w->p->steps[i].to == tile)
+            return true;
+    return false;
+}
+
+static void print_entry(const run *r, int8_t tile)
+{
+    const char *name = r->w->p->tiles[tile].name;
+    text_print(r->w->out, is_made(r, tile) ? "v_%s" : "r_%s[a][b][e]", name);
+}
+
+typedef struct map_sources {
+    const run *r;
+    const block_step *s;
+} map_sources;
+
+static void print_source(const void *of, const map_step *m, text *out)
+{
+    const map_sources *sources = of;
+    (void)out;
+    print_entry(sources->r, sources->s->from[m->number]);
+}
+
+static mpk_status print_map(const run *r, const block_step *s)
+{
+    static const ir_dtype dtypes[BLOCK_MOST_SOURCES] = {IR_F32};
+    const printer *w = r->w;
+    char prefix[32];
+    map_program m;
+    const map_sources sources = {r, s};
+    snprintf(prefix, sizeof prefix, "%s_", w->p->tiles[s->to].name);
+    TRY(map_compile(w->cx, str_from(s->expression), s->n_from, dtypes, &m));
+    gen_print_map(&(gen_map){&m, prefix, w->indent, &sources, print_source}, w->out);
+    LINE(w, "const float v_%s = %s%u;\n", w->p->tiles[s->to].name, prefix, m.result);
+    return MPK_OK;
+}
+
+static mpk_status print_of_entry(const run *r, const block_step *s)
+{
+    const printer *w = r->w;
+    if (s->verb == BLOCK_MAP)
+        return print_map(r, s);
+    const block_operand *o = &w->p->operands[s->operand];
+    if (s->verb == BLOCK_LOAD)
+        LINE(w, "const float v_%s = mpk_get(%s, g_%s, ", w->p->tiles[s->to].name, o->name, o->name);
+    else
+        LINE(w, "mpk_put(%s, g_%s, ", o->name, o->name);
+    for (uint32_t i = 0, any = 0; i < w->p->n_axes; i++)
+        if (o->stride[i])
+            text_print(w->out, "%s%s * %lldll", any++ ? " + " : "", w->p->axes[i].name, (long long)o->stride[i]);
+    if (s->verb == BLOCK_STORE) {
+        text_print(w->out, ", ");
+        print_entry(r, s->to);
+    }
+    text_print(w->out, ");\n");
+    return MPK_OK;
+}
+
+/* The tile that is stored: its axes are those of the loop. */
+static int8_t stored_tile(const run *r)
+{
+    return r->w->p->steps[r->last].to;
+}
+
+static void print_entry_loops(printer *w, int8_t tile)
+{
+    static const char names[] = "abe";
+    int32_t dims[3];
+    const block_tile *t = &w->p->tiles[tile];
+    fragment_dims(w->p, tile, dims);
+    for (int i = 0; i < 3; i++) {
+        LINE(w, "#pragma unroll\n");
+        LINE(w, "for (int %c = 0; %c < %d; %c++)%s\n", names[i], names[i], dims[i], names[i], i == 2 ? " {" : "");
+        w->indent += i == 2 ? STEP : 0;
+    }
+    for (int side = 0; side < 2; side++) {
+        const char *x = axis_of(w, t->axis[side]);
+        LINE(w, "const rt_i64 %s = %s0 + block_%s(warps, %d, %s, e);\n", x, x, side ? "column" : "row",
+             block_extent(w->p, tile, side), side ? "b" : "a");
+    }
+    LINE(w, "if (%s >= %s_hi || %s >= %s_hi)\n%*scontinue;\n", axis_of(w, t->axis[0]), axis_of(w, t->axis[0]),
+         axis_of(w, t->axis[1]), axis_of(w, t->axis[1]), w->indent + STEP, "");
+}
+
+/* The loop over entries that begins at step i; *last: where it ends. */
+static mpk_status print_entries(printer *w, uint32_t i, uint32_t *last)
+{
+    run r = {w, i, i};
+    while (w->p->steps[r.last].verb != BLOCK_STORE)
+        r.last++;
+    if (w->p->warps[2] > 1 && w->p->unit == BLOCK_MMA)
+        LINE(w, "if (block_part(warps) == 0)\n");
+    print_entry_loops(w, stored_tile(&r));
+    for (; i <= r.last; i++)
+        TRY(print_of_entry(&r, &w->p->steps[i]));
+    w->indent -= STEP;
+    LINE(w, "}\n");
+    *last = r.last;
+    return MPK_OK;
+}
+
+/* ---- the whole ---- */
+
+static mpk_status print_step(printer *w, uint32_t *i)
+{
+    const block_step *s = &w->p->steps[*i];
+    if (is_of_entries(w, s))
+        return print_entries(w, *i, i);
+    if (is_shared_load(w, s))
+        *i = print_loads(w, *i);
+    else if (s->verb == BLOCK_LOOP)
+        print_loop(w, s);
+    else if (s->verb == BLOCK_END)
+        print_end(w);
+    else if (s->verb == BLOCK_SYNC)
+        LINE(w, "mpk_sync();\n");
+    else if (s->verb == BLOCK_WAIT)
+        LINE(w, "if (turn >= 0)\n%*sblock_wait<%u>();\n", w->indent + STEP, "", s->pending);
+    else if (s->verb == BLOCK_FILL)
+        print_fill(w, s);
+    else if (s->verb == BLOCK_MULTIPLY)
+        print_multiply(w, s);
+    else
+        print_add(w, s);
+    return MPK_OK;
+}
+
+mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
+{
+    printer w = {.cx = cx, .p = p, .out = out, .indent = STEP};
+    LINE(&w, "static constexpr block_warps warps = {{%u, %u, %u}, %s};\n", p->warps[0], p->warps[1], p->warps[2],
+         p->unit == BLOCK_MMA ? "true" : "false");
+    for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)
+        if (p->tiles[i].space == BLOCK_SHARED)
+            print_tile(&w, i);
+    for (uint32_t i = 0; i < p->n_steps; i++)
+        TRY(print_step(&w, &i));
+    return MPK_OK;
+}

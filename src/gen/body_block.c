@@ -1,0 +1,249 @@
+/* body_block.c - products that run as block programs: linear and batch_matmul of floats in any layout, where no body that
+ * was written by hand for the shape takes them (src/super, device/task/block.cuh, docs/superoptimizer.md). */
+#include "gen/block_print.h"
+#include "gen/body_print.h"
+#include "gen/choices.h"
+
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, EPS = 0, GLU };
+enum { A, B };
+/* Fewer rows in fp32 are faster by teams of threads that each take a row of the weight (linear.cuh). */
+enum { FEWEST_F32_ROWS = 9 };
+
+/* ---- what is asked of super ---- */
+
+/* Strides of a matrix's rows and columns; those of an axis of one entry do not matter. */
+static block_operand matrix(const char *name, const ir_tensor *t, int row_axis, int column_axis)
+{
+    const uint32_t r = t->rank;
+    block_operand o = {.name = name, .dtype = t->dtype};
+    o.stride[row_axis] = t->stride[r - 2];
+    o.stride[column_axis] = t->stride[r - 1];
+    return o;
+}
+
+static void fill_box(const gen_call *c, super_product *s)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    const ir_box box = c->box ? *c->box : ir_box_whole(y);
+    s->boxes = 1;
+    for (uint32_t i = 0; i + 2 < y->rank; i++)
+        s->boxes *= box.hi[i] - box.lo[i];
+    s->box_rows = box.hi[y->rank - 2] - box.lo[y->rank - 2];
+    s->box_columns = box.hi[y->rank - 1] - box.lo[y->rank - 1];
+    s->box_columns = s->box_columns < s->columns ? s->box_columns : s->columns;
+}
+
+static super_product product_of_batch(const gen_call *c)
+{
+    const ir_tensor *a = gen_input(c, A), *b = gen_input(c, B), *y = gen_output(c, 0);
+    const bool turned = c->op->attributes[0].i != 0;
+    super_product s = {.rows = y->dims[y->rank - 2],
+                       .columns = y->dims[y->rank - 1],
+                       .depth = a->dims[a->rank - 1],
+                       .n_b = 1,
+                       .a = matrix("in_a", a, SUPER_M, SUPER_K),
+                       .y = matrix("out_y", y, SUPER_M, SUPER_N)};
+    s.b[0] = matrix("in_b", b, turned ? SUPER_N : SUPER_K, turned ? SUPER_K : SUPER_N);
+    fill_box(c, &s);
+    return s;
+}
+
+/* The columns of linear that weight i makes; with a gate all of them, by two weights. */
+static super_product product_of_weight(const gen_call *c, uint32_t i)
+{
+    static const char *const weights[] = {"in_w0", "in_w1", "in_w2"}, *const biases[] = {"in_b0", "in_b1", "in_b2"};
+    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0 + i);
+    super_product s = {.rows = x->dims[0],
+                       .columns = w->dims[0],
+                       .depth = x->dims[1],
+                       .n_b = c->op->attributes[GLU].s.n ? 2 : 1,
+                       .a = matrix("in_x", x, SUPER_M, SUPER_K),
+                       .y = matrix("out_y", gen_output(c, 0), SUPER_M, SUPER_N)};
+    for (uint32_t k = 0; k < s.n_b; k++) {
+        s.b[k] = matrix(weights[i + k], gen_input(c, W0 + i + k), SUPER_N, SUPER_K);
+        const ir_tensor *bias = gen_input(c, B0 + i + k);
+        if (bias) {
+            s.more[s.n_more] = (block_operand){.name = biases[i + k], .dtype = bias->dtype};
+            s.more[s.n_more++].stride[SUPER_N] = bias->stride[0];
+        }
+    }
+    if (gen_input(c, RESIDUAL))
+        s.more[s.n_more++] = matrix("in_residual", gen_input(c, RESIDUAL), SUPER_M, SUPER_N);
+    fill_box(c, &s);
+    return s;
+}
+
+/* Activations of t0, as src/op/activate.h defines them. */
+static const char silu[] = "t0 * sigmoid(t0)", gelu[] = "0.5 * t0 * (1 + erf(t0 * 0.7071067811865476))",
+                  gelu_tanh[] = "0.5 * t0 * (1 + tanh(0.7978845608028654 * (t0 + 0.044715 * t0 * t0 * t0)))";
+
+/* What linear does with its sums, as an expression of the operator map. */
+static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t i, super_product *s)
+{
+    text e = {0};
+    uint32_t next = s->n_b;
+    const str glu = c->op->attributes[GLU].s;
+    text_print(&e, "t0 = x0");
+    if (gen_input(c, B0 + i))
+        text_print(&e, " + x%u", next++);
+    if (glu.n) {
+        text_print(&e, "; t1 = x1");
+        if (gen_input(c, B0 + i + 1))
+            text_print(&e, " + x%u", next++);
+        text_print(&e, "; %s * t1", str_is(glu, "silu")   ? silu
+                                    : str_is(glu, "gelu") ? gelu
+                                                          : gelu_tanh);
+    } else {
+        text_print(&e, "; t0");
+    }
+    if (gen_input(c, RESIDUAL))
+        text_print(&e, " + x%u", next);
+    s->expression = e.failed ? NULL : arena_copy(c->arena, e.at, e.n);
+    text_free(&e);
+    CHECK(cx, s->expression, MPK_ENOMEM, "out of memory for the expression of a product");
+    return MPK_OK;
+}
+
+static bool is_batch(const gen_call *c)
+{
+    return strcmp(c->op->def->name, "batch_matmul") == 0;
+}
+
+/* Products of this operator: one, or of linear one for each weight without a gate. */
+static uint32_t count_products(const gen_call *c)
+{
+    uint32_t n = 1;
+    while (!is_batch(c) && !c->op->attributes[GLU].s.n && n < 3 && gen_input(c, W0 + n))
+        n++;
+    return n;
+}
+
+static mpk_status choose(mpk_context *cx, const gen_call *c, uint32_t i, const super_choice **out)
+{
+    super_product s = is_batch(c) ? product_of_batch(c) : product_of_weight(c, i);
+    if (s.n_more || s.n_b > 1)
+        TRY(write_expression(cx, c, i, &s));
+    return gen_choose_product(cx, c->arena, c->choices, &s, out);
+}
+
+/* ---- records ---- */
+
+static bool accepts_batch(const gen_call *c)
+{
+    super_product s = product_of_batch(c);
+    return gen_accepts_plain(c) && super_accepts_product(&s);
+}
+
+static bool accepts_linear(const gen_call *c)
+{
+    bool floats = gen_accepts_plain(c) && !gen_input(c, NORM);
+    for (uint32_t i = 0; i < count_products(c) && floats; i++) {
+        super_product s = product_of_weight(c, i);
+        floats = super_accepts_product(&s) && (s.a.dtype != IR_F32 || s.rows >= FEWEST_F32_ROWS);
+    }
+    return floats;
+}
+
+/* Print has chosen already: the answer is there. */
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    mpk_context quiet = {0};
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < count_products(c); i++) {
+        const super_choice *chosen;
+        if (choose(&quiet, c, i, &chosen) == MPK_OK && block_scratch_bytes(&chosen->program) > most)
+            most = block_scratch_bytes(&chosen->program);
+    }
+    return most;
+}
+
+static void print_note(const super_choice *chosen, text *out)
+{
+    text note = {0};
+    block_print(&chosen->program, &note);
+    text_print(out, "    /* Of %u candidates, %u of which fit; %.0f cycles by the model.\n", chosen->n_listed,
+               chosen->n_fitting, chosen->cycles);
+    for (const char *at = note.at; at && *at;) {
+        const char *end = strchr(at, '\n');
+        text_print(out, "     * %.*s\n", (int)(end - at), at);
+        at = end + 1;
+    }
+    text_print(out, "     */\n");
+    text_free(&note);
+}
+
+static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    const uint32_t rank = gen_output(c, 0)->rank;
+    const super_choice *chosen;
+    TRY(choose(cx, c, 0, &chosen));
+    gen_print_head(c, n, out);
+    print_note(chosen, out);
+    text_print(out,
+               "    mpk_box batches = mpk_box_of(t, %u);\n"
+               "    const rt_i64 m_lo = batches.lo[%u], m_hi = batches.hi[%u], n_lo = batches.lo[%u], n_hi = "
+               "batches.hi[%u], k_lo = 0, k_hi = %lld;\n"
+               "    batches.lo[%u] = batches.lo[%u] = 0;\n    batches.hi[%u] = batches.hi[%u] = 1;\n"
+               "    for (rt_u64 i = 0; i < mpk_count(batches, %u); i++) {\n"
+               "    rt_i64 at[RT_MAX_RANK];\n    mpk_place(batches, %u, i, at);\n",
+               rank, rank - 2, rank - 2, rank - 1, rank - 1, (long long)gen_input(c, A)->dims[gen_input(c, A)->rank - 1],
+               rank - 2, rank - 1, rank - 2, rank - 1, rank, rank);
+    for (uint32_t i = 0; i < 3; i++) {
+        const char *name = i == 0 ? "in_a" : i == 1 ? "in_b" : "out_y";
+        text_print(out, "    %schar *g_%s = mpk_data(t, %s) + mpk_spread(%s, %u, at) * mpk_dtype_bytes(%s.dtype);\n",
+                   i == 2 ? "" : "const ", name, name, name, rank, name);
+    }
+    TRY(gen_print_block(cx, &chosen->program, out));
+    text_print(out, "    }\n}\n");
+    return MPK_OK;
+}
+
+static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, int64_t column, text *out)
+{
+    const super_choice *chosen;
+    TRY(choose(cx, c, i, &chosen));
+    const block_program *p = &chosen->program;
+    text_print(out, "    {\n");
+    print_note(chosen, out);
+    text_print(out,
+               "    const rt_i64 first = %lld, rows = %lld;\n    const rt_i64 m_lo = mpk_lo(t, 0), m_hi = mpk_hi(t, 0);\n"
+               "    const rt_i64 n_lo = (rt_i64)mpk_lo(t, 1) > first ? mpk_lo(t, 1) - first : 0;\n"
+               "    const rt_i64 n_hi = (rt_i64)mpk_hi(t, 1) - first < rows ? mpk_hi(t, 1) - first : rows;\n"
+               "    const rt_i64 k_lo = 0, k_hi = %lld;\n",
+               (long long)column, (long long)p->axes[SUPER_N].extent, (long long)p->axes[SUPER_K].extent);
+    for (uint32_t k = 0; k < p->n_operands; k++) {
+        const block_operand *o = &p->operands[k];
+        const bool shifted = strcmp(o->name, "out_y") == 0 || strcmp(o->name, "in_residual") == 0;
+        text_print(out, "    %schar *g_%s = mpk_data(t, %s) + %s * %lld;\n",
+                   strcmp(o->name, "out_y") == 0 ? "" : "const ", o->name, o->name, shifted ? "first" : "0",
+                   (long long)(o->stride[SUPER_N] * ir_dtype_table[o->dtype].block_bytes));
+    }
+    TRY(gen_print_block(cx, p, out));
+    text_print(out, "    }\n");
+    return MPK_OK;
+}
+
+static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    int64_t column = 0;
+    gen_print_head(c, n, out);
+    for (uint32_t i = 0; i < count_products(c); i++) {
+        TRY(print_weight(cx, c, i, column, out));
+        column += gen_input(c, W0 + i)->dims[0];
+    }
+    text_print(out, "}\n");
+    return MPK_OK;
+}
+
+const gen_body gen_body_block_linear = {.op = "linear",
+                                        .name = "block",
+                                        .rank = 5,
+                                        .accepts = accepts_linear,
+                                        .print = print_linear,
+                                        .scratch_bytes = scratch_bytes};
+const gen_body gen_body_block_matmul = {.op = "batch_matmul",
+                                        .name = "block",
+                                        .rank = 5,
+                                        .accepts = accepts_batch,
+                                        .print = print_batch,
+                                        .scratch_bytes = scratch_bytes};

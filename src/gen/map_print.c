@@ -1,0 +1,89 @@
+/* map_print.c - the steps of an expression of the operator map as C, a constant each (map_print.h). */
+#include "gen/map_print.h"
+
+#include "gen/body_print.h"
+
+static const char *const type_names[MAP_TYPES] = {"rt_i64", "rt_i64", "float", "double"};
+static const char type_letters[MAP_TYPES] = {'b', 'i', 'f', 'd'};
+
+/* Operators have names that no identifier can have. */
+static const char *function_name(const map_function *f)
+{
+    static const char *const names[][2] = {{"-x", "negate"},        {"+", "add"},    {"-", "subtract"},
+                                           {"*", "multiply"},       {"/", "divide"}, {"<=", "less_equal"},
+                                           {">=", "greater_equal"}, {"==", "equal"}, {"!=", "unequal"},
+                                           {"<", "less"},           {">", "greater"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(f->name, names[i][0]) == 0)
+            return names[i][1];
+    return f->name;
+}
+
+static void print_number(const map_step *s, text *out)
+{
+    if (s->type == MAP_F)
+        gen_print_float((float)s->real, out);
+    else if (s->type == MAP_D)
+        gen_print_double(s->real, out);
+    else if (s->whole == INT64_MIN)
+        text_print(out, "(-9223372036854775807ll - 1)");
+    else
+        text_print(out, "%lldll", (long long)s->whole);
+}
+
+static void print_call(const map_program *p, const map_step *s, const char *v, text *out)
+{
+    const map_function *f = &map_functions[s->number];
+    if (f->rule == MAP_CHOICE) {
+        text_print(out, "%s%u ? %s%u : %s%u", v, s->arg[0], v, s->arg[1], v, s->arg[2]);
+        return;
+    }
+    map_type type = p->steps[s->arg[f->arity - 1]].type;
+    text_print(out, "map_%s_%c(%s%u, %s%u, %s%u)", function_name(f), type_letters[type], v, s->arg[0], v,
+               s->arg[f->arity > 1 ? 1 : 0], v, s->arg[f->arity > 2 ? 2 : 0]);
+}
+
+static void print_convert(map_type from, const map_step *s, const char *v, text *out)
+{
+    if (s->type == MAP_B)
+        text_print(out, "%s%u != 0", v, s->arg[0]);
+    else if (s->type == MAP_I)
+        text_print(out, from == MAP_B ? "%s%u" : "mpk_truncate((double)%s%u)", v, s->arg[0]);
+    else
+        text_print(out, "(%s)%s%u", type_names[s->type], v, s->arg[0]);
+}
+
+static void print_round(map_type from, const map_step *s, const char *v, text *out)
+{
+    bool real = from == MAP_F || from == MAP_D;
+    if (s->number == IR_F16 || s->number == IR_BF16)
+        text_print(out, "mpk_round(%s, %s%u)", gen_dtype_name((ir_dtype)s->number), v, s->arg[0]);
+    else
+        text_print(out, "map_keep_%s({-1, %s}, %s%u)", real ? "real" : "whole", gen_dtype_name((ir_dtype)s->number), v,
+                   s->arg[0]);
+}
+
+/* "const float v3 = ...;" */
+static void print_step(const gen_map *m, uint32_t i, text *out)
+{
+    const map_step *s = &m->program->steps[i];
+    map_type from = m->program->steps[s->arg[0]].type;
+    text_print(out, "%*sconst %s %s%u = ", m->indent, "", type_names[s->type], m->prefix, i);
+    if (s->kind == MAP_INPUT)
+        m->print_input(m->of, s, out);
+    else if (s->kind == MAP_NUMBER)
+        print_number(s, out);
+    else if (s->kind == MAP_CALL)
+        print_call(m->program, s, m->prefix, out);
+    else if (s->kind == MAP_CONVERT)
+        print_convert(from, s, m->prefix, out);
+    else
+        print_round(from, s, m->prefix, out);
+    text_print(out, ";\n");
+}
+
+void gen_print_map(const gen_map *m, text *out)
+{
+    for (uint32_t i = 0; i < m->program->n; i++)
+        print_step(m, i, out);
+}

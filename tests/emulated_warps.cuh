@@ -595,7 +595,8 @@ template <bool BF16> static void emulated_multiply(void)
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 6; i++) {
             const int g = lane / 4, k = lane % 4 * 2 + (i < 4 ? i / 2 : i - 4) * 8;
-            const float low = emulated_half(BF16, w->words[lane][i]), high = emulated_half(BF16, w->words[lane][i] >> 16);
+            const float low = emulated_half(BF16, w->words[lane][i]),
+                        high = emulated_half(BF16, w->words[lane][i] >> 16);
             float *first = i < 4 ? &a[g + i % 2 * 8][k] : &b[k][g], *second = i < 4 ? first + 1 : &b[k + 1][g];
             *first = low;
             *second = high;

@@ -91,7 +91,8 @@ MPK_FN int block_row(const block_warps &w, int rows, int a, int e)
 MPK_FN int block_column(const block_warps &w, int columns, int b, int e)
 {
     const int thread = mpk_thread(), warp = thread / 32;
-    return w.mma ? warp / w.along[0] % w.along[1] * (columns / w.along[1]) + b * BLOCK_MMA_COLUMNS + thread % 4 * 2 + e % 2
+    return w.mma ? warp / w.along[0] % w.along[1] * (columns / w.along[1]) + b * BLOCK_MMA_COLUMNS + thread % 4 * 2 +
+                       e % 2
                  : b * BLOCK_SIDE + thread % BLOCK_SIDE;
 }
 /* Which partial sum this warp has. */
@@ -152,7 +153,8 @@ MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, co
                                bool a_turned, const block_tile &b, const char *s_b, bool b_turned)
 {
     const int warp = mpk_thread() / 32, depth = a_turned ? a.rows : a.columns;
-    const int row = warp % w.along[0] * A * BLOCK_MMA_ROWS, column = warp / w.along[0] % w.along[1] * B * BLOCK_MMA_COLUMNS;
+    const int row = warp % w.along[0] * A * BLOCK_MMA_ROWS,
+              column = warp / w.along[0] % w.along[1] * B * BLOCK_MMA_COLUMNS;
     const int part = block_part(w);
 #pragma unroll
     for (int k = 0; k < depth; k += BLOCK_MMA_DEPTH * w.along[2]) {
@@ -198,8 +200,8 @@ MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, con
     }
 }
 
-/* Partial sums of the warps along what is summed over, added in their order; the first warps have the result.  s: for all
- * parts but the first, of scratch that nobody reads behind the next sync. */
+/* Partial sums of the warps along what is summed over, added in their order; the first warps have the result.  s: for
+ * all parts but the first, of scratch that nobody reads behind the next sync. */
 template <int A, int B, int E>
 MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E], const block_warps &w, char *s)
 {

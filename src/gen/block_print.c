@@ -1,7 +1,7 @@
 /* block_print.c - block programs as CUDA C (block_print.h): a step is a call of device/task/block.cuh or a loop.
  *
- * Fragments are arrays r_NAME[A][B][E].  Loads of fragments, maps and stores that follow each other become one loop over
- * a thread's entries, in which a tile is a constant v_NAME, so nothing but sums lies in registers for long.
+ * Fragments are arrays r_NAME[A][B][E].  Loads of fragments, maps and stores that follow each other become one loop
+ * over a thread's entries, in which a tile is a constant v_NAME, so nothing but sums lies in registers for long.
  */
 #include "gen/block_print.h"
 
@@ -21,10 +21,10 @@ typedef struct printer {
     const block_step *ahead; /* the loop around, if its loads are ahead */
 } printer;
 
-#define LINE(w, ...)                                     \
-    do {                                                 \
-        text_print((w)->out, "%*s", (w)->indent, "");    \
-        text_print((w)->out, __VA_ARGS__);               \
+#define LINE(w, ...)                                  \
+    do {                                              \
+        text_print((w)->out, "%*s", (w)->indent, ""); \
+        text_print((w)->out, __VA_ARGS__);            \
     } while (0)
 
 static const char *axis_of(const printer *w, int8_t axis)
@@ -37,9 +37,9 @@ static const char *axis_of(const printer *w, int8_t axis)
 static void print_tile(const printer *w, int8_t i)
 {
     const block_tile *t = &w->p->tiles[i];
-    LINE(w, "static constexpr block_tile tile_%s = {%d, %d, %u, %u, %s, %u, %u};\n", t->name,
-         block_extent(w->p, i, 0), block_extent(w->p, i, 1), block_row_bytes(w->p, i), t->layout,
-         gen_dtype_name(t->dtype), block_offset(w->p, i), block_copy_bytes(w->p, i));
+    LINE(w, "static constexpr block_tile tile_%s = {%d, %d, %u, %u, %s, %u, %u};\n", t->name, block_extent(w->p, i, 0),
+         block_extent(w->p, i, 1), block_row_bytes(w->p, i), t->layout, gen_dtype_name(t->dtype), block_offset(w->p, i),
+         block_copy_bytes(w->p, i));
 }
 
 /* How many fields a thread has of a tile's rows, of its columns; entries of each. */
@@ -109,7 +109,8 @@ static void print_load(const printer *w, const block_step *s)
     LINE(w, "block_load(tile_%s, t.s_scratch + tile_%s.offset", t->name, t->name);
     if (w->ahead)
         text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages, t->name);
-    text_print(w->out, ", %s, %s.dtype, g_%s + (", super_is_copied(w->p, s->to, o) ? "true" : "false", o->name, o->name);
+    text_print(w->out, ", %s, %s.dtype, g_%s + (", super_is_copied(w->p, s->to, o) ? "true" : "false", o->name,
+               o->name);
     print_place(w, o, "_next");
     text_print(w->out, ") * %u, %lldll, %lldll", ir_dtype_table[o->dtype].block_bytes, (long long)o->stride[t->axis[0]],
                (long long)o->stride[t->axis[1]]);

@@ -1,5 +1,5 @@
-/* body_block.c - products that run as block programs: linear and batch_matmul of floats in any layout, where no body that
- * was written by hand for the shape takes them (src/super, device/task/block.cuh, docs/superoptimizer.md). */
+/* body_block.c - products that run as block programs: linear and batch_matmul of floats in any layout, where no body
+ * that was written by hand for the shape takes them (src/super, device/task/block.cuh, docs/superoptimizer.md). */
 #include "gen/block_print.h"
 #include "gen/body_print.h"
 #include "gen/choices.h"
@@ -74,8 +74,8 @@ static super_product product_of_weight(const gen_call *c, uint32_t i)
 }
 
 /* Activations of t0, as src/op/activate.h defines them. */
-static const char silu[] = "t0 * sigmoid(t0)", gelu[] = "0.5 * t0 * (1 + erf(t0 * 0.7071067811865476))",
-                  gelu_tanh[] = "0.5 * t0 * (1 + tanh(0.7978845608028654 * (t0 + 0.044715 * t0 * t0 * t0)))";
+static const char silu[] = "t0 / (1 + exp(-t0))", gelu[] = "0.5 * t0 * (1 + erf(t0 * 0.7071067811865476))",
+                  gelu_tanh[] = "t0 / (1 + exp(-1.5957691216057307 * (t0 + 0.044715 * t0 * t0 * t0)))";
 
 /* What linear does with its sums, as an expression of the operator map. */
 static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t i, super_product *s)
@@ -90,9 +90,7 @@ static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t 
         text_print(&e, "; t1 = x1");
         if (gen_input(c, B0 + i + 1))
             text_print(&e, " + x%u", next++);
-        text_print(&e, "; %s * t1", str_is(glu, "silu")   ? silu
-                                    : str_is(glu, "gelu") ? gelu
-                                                          : gelu_tanh);
+        text_print(&e, "; %s * t1", str_is(glu, "silu") ? silu : str_is(glu, "gelu") ? gelu : gelu_tanh);
     } else {
         text_print(&e, "; t0");
     }
@@ -186,8 +184,9 @@ static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, te
                "    batches.lo[%u] = batches.lo[%u] = 0;\n    batches.hi[%u] = batches.hi[%u] = 1;\n"
                "    for (rt_u64 i = 0; i < mpk_count(batches, %u); i++) {\n"
                "    rt_i64 at[RT_MAX_RANK];\n    mpk_place(batches, %u, i, at);\n",
-               rank, rank - 2, rank - 2, rank - 1, rank - 1, (long long)gen_input(c, A)->dims[gen_input(c, A)->rank - 1],
-               rank - 2, rank - 1, rank - 2, rank - 1, rank, rank);
+               rank, rank - 2, rank - 2, rank - 1, rank - 1,
+               (long long)gen_input(c, A)->dims[gen_input(c, A)->rank - 1], rank - 2, rank - 1, rank - 2, rank - 1,
+               rank, rank);
     for (uint32_t i = 0; i < 3; i++) {
         const char *name = i == 0 ? "in_a" : i == 1 ? "in_b" : "out_y";
         text_print(out, "    %schar *g_%s = mpk_data(t, %s) + mpk_spread(%s, %u, at) * mpk_dtype_bytes(%s.dtype);\n",
@@ -205,12 +204,13 @@ static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, i
     const block_program *p = &chosen->program;
     text_print(out, "    {\n");
     print_note(chosen, out);
-    text_print(out,
-               "    const rt_i64 first = %lld, rows = %lld;\n    const rt_i64 m_lo = mpk_lo(t, 0), m_hi = mpk_hi(t, 0);\n"
-               "    const rt_i64 n_lo = (rt_i64)mpk_lo(t, 1) > first ? mpk_lo(t, 1) - first : 0;\n"
-               "    const rt_i64 n_hi = (rt_i64)mpk_hi(t, 1) - first < rows ? mpk_hi(t, 1) - first : rows;\n"
-               "    const rt_i64 k_lo = 0, k_hi = %lld;\n",
-               (long long)column, (long long)p->axes[SUPER_N].extent, (long long)p->axes[SUPER_K].extent);
+    text_print(
+        out,
+        "    const rt_i64 first = %lld, rows = %lld;\n    const rt_i64 m_lo = mpk_lo(t, 0), m_hi = mpk_hi(t, 0);\n"
+        "    const rt_i64 n_lo = (rt_i64)mpk_lo(t, 1) > first ? mpk_lo(t, 1) - first : 0;\n"
+        "    const rt_i64 n_hi = (rt_i64)mpk_hi(t, 1) - first < rows ? mpk_hi(t, 1) - first : rows;\n"
+        "    const rt_i64 k_lo = 0, k_hi = %lld;\n",
+        (long long)column, (long long)p->axes[SUPER_N].extent, (long long)p->axes[SUPER_K].extent);
     for (uint32_t k = 0; k < p->n_operands; k++) {
         const block_operand *o = &p->operands[k];
         const bool shifted = strcmp(o->name, "out_y") == 0 || strcmp(o->name, "in_residual") == 0;

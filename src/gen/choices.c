@@ -1,5 +1,5 @@
-/* choices.c - what super was asked for one source, and what it answered (choices.h).  The key is all that the choice and
- * its text depend on. */
+/* choices.c - what super was asked for one source, and what it answered (choices.h).  The key is all that the choice
+ * and its text depend on. */
 #include "gen/choices.h"
 
 static void print_operand(const block_operand *o, text *key)

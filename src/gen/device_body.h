@@ -47,7 +47,7 @@ typedef struct gen_call {
     uint32_t n_tokens; /* T of the graph */
     uint32_t n_workers;
     uint32_t needs; /* what the architecture offers: GEN_* */
-    arena *arena;   /* for what is printed: caches and choices grow in it; all NULL where it is only asked who accepts */
+    arena *arena; /* for what is printed: caches and choices grow in it; all NULL where it is only asked who accepts */
     gen_caches *caches;
     const ir_box *box; /* the largest of the operator's tasks; NULL: its whole output */
     gen_choices *choices;

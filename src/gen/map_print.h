@@ -5,8 +5,8 @@
 #include "base/str.h"
 #include "op/map_program.h"
 
-/* A program and how its steps are written: step i is a constant PREFIXi, and print_input writes the value of an input, a
- * step of kind MAP_INPUT, of whatever `of` is. */
+/* A program and how its steps are written: step i is a constant PREFIXi, and print_input writes the value of an input,
+ * a step of kind MAP_INPUT, of whatever `of` is. */
 typedef struct gen_map {
     const map_program *program;
     const char *prefix;

@@ -54,8 +54,8 @@ typedef struct gen_source {
 /* One graph for gen_source_make. */
 typedef struct gen_graph {
     const ir_graph *ir;
-    uint32_t n_tokens; /* T it was built for */
-    const bool *jit;   /* [ops] its tasks are launched just in time; NULL: none is */
+    uint32_t n_tokens;   /* T it was built for */
+    const bool *jit;     /* [ops] its tasks are launched just in time; NULL: none is */
     const ir_box *boxes; /* [ops] the largest of its tasks; NULL: not known */
 } gen_graph;
 

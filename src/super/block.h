@@ -9,15 +9,15 @@
  *   loop     AXIS       its tiles, from the box's start.  ahead > 0: loads in it are issued so many turns before
  *   end                 of the innermost loop
  *   sync                all threads meet: what they have read may be written over
- *   wait     PENDING    all but the last so many groups of loads have arrived and are seen by all; also a sync.  A turn's
- *                       loads are one group
+ *   wait     PENDING    all but the last so many groups of loads have arrived and are seen by all; also a sync.  A
+ *                       turn's loads are one group
  *   load     T <- X     a tile at the loops' places; what lies behind the end of an axis is 0
  *   fill     T          with `number`
  *   multiply T, A, B    T += A B over the axis that T lacks
  *   add      T, A       the warps' partial sums (A.parts) become one
  *   bound    T, AXIS    entries behind the axis' end become minus infinity
- *   map      T, ...     element by element, an expression of the operator map over tiles and numbers; tiles that lack an
- *                       axis are spread along it
+ *   map      T, ...     element by element, an expression of the operator map over tiles and numbers; tiles that lack
+ *                       an axis are spread along it
  *   largest  T, A       over the axis that T lacks; total T, A: the sum
  *   store    X <- T     what lies inside the box
  *
@@ -135,8 +135,8 @@ uint32_t block_conflicts(const block_program *p, int8_t tile);
 /* The text form, a line each. */
 void block_print(const block_program *p, text *out);
 
-/* MPK_EVERIFY, with the step that breaks a rule: shapes, spaces, bounds and layouts agree, warps divide tiles, loads and
- * waits are where they may be.  What a run would show (a read before its load has arrived) is block_run's. */
+/* MPK_EVERIFY, with the step that breaks a rule: shapes, spaces, bounds and layouts agree, warps divide tiles, loads
+ * and waits are where they may be.  What a run would show (a read before its load has arrived) is block_run's. */
 mpk_status block_verify(mpk_context *cx, const block_program *p);
 
 /* ---- running over finite fields ---- */

@@ -1,8 +1,8 @@
-/* block_run.c - a block program run over finite fields (block.h, field.h): what proves that two programs compute the same.
+/* block_run.c - a block program run over finite fields (block.h, field.h), which proves that two compute the same.
  *
- * Shared tiles are memory: a copy of a tile is addressed as the device does, is in flight from its load until a wait has
- * let its group arrive, and may be written again only behind a sync that follows its last read.  Fragments in parts are
- * kept apart until `add`.  Cost: that of the program, about 3 ns for each product of two numbers.
+ * Shared tiles are memory: a copy of a tile is addressed as the device does, is in flight from its load until a wait
+ * has let its group arrive, and may be written again only behind a sync that follows its last read.  Fragments in parts
+ * are kept apart until `add`.  Cost: that of the program, about 3 ns for each product of two numbers.
  */
 #include "super/block.h"
 
@@ -113,7 +113,8 @@ static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
         for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++) {
             bool inside = row < left(r, t->axis[0]) && column < left(r, t->axis[1]);
             *entry(r, s->to, which, row, column) =
-                inside ? field_random(r->run->seed + (uint64_t)s->operand, offset_of(r, s, t, row, column)) : (field){0};
+                inside ? field_random(r->run->seed + (uint64_t)s->operand, offset_of(r, s, t, row, column))
+                       : (field){0};
         }
     return MPK_OK;
 }
@@ -385,7 +386,8 @@ static mpk_status prepare(runner *r)
         tile_state *s = &r->tiles[i];
         const bool is_shared = t->space == BLOCK_SHARED;
         s->pitch = (uint32_t)block_extent(r->p, i, 1);
-        s->step = is_shared ? block_copy_bytes(r->p, i) / entry_bytes(t) : (uint32_t)block_extent(r->p, i, 0) * s->pitch;
+        s->step =
+            is_shared ? block_copy_bytes(r->p, i) / entry_bytes(t) : (uint32_t)block_extent(r->p, i, 0) * s->pitch;
         const uint32_t n = s->step * (is_shared ? t->stages : t->parts > 1 ? t->parts : 1);
         NEW(r->cx, r->arena, s->at, n);
         for (uint32_t k = 0; k < n; k++) /* what nobody has written is nothing in particular */

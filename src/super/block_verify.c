@@ -1,6 +1,6 @@
-/* block_verify.c - the rules of block programs that hold whatever is computed (block.h): numbers name something, tiles fit
- * their axes, spaces are those that a step can use, loads and waits stand in loops that are ahead.  A program that keeps
- * them can be printed as CUDA C. */
+/* block_verify.c - the rules of block programs that hold whatever is computed (block.h): numbers name something, tiles
+ * fit their axes, spaces are those that a step can use, loads and waits stand in loops that are ahead.  A program that
+ * keeps them can be printed as CUDA C. */
 #include "super/block.h"
 
 enum { WARPS = 8, MOST_DEPTH = 4 };
@@ -13,11 +13,11 @@ typedef struct checker {
     int8_t axis[MOST_DEPTH];
 } checker;
 
-#define RULE(c, condition, ...)                                                                             \
-    do {                                                                                                    \
-        if (!(condition))                                                                                   \
+#define RULE(c, condition, ...)                                                                                   \
+    do {                                                                                                          \
+        if (!(condition))                                                                                         \
             return status_note((c)->cx, status_fail((c)->cx, MPK_EVERIFY, __VA_ARGS__), "at step %u of block %s", \
-                               (c)->at, (c)->p->name);                                                      \
+                               (c)->at, (c)->p->name);                                                            \
     } while (0)
 
 static bool is_tile(const checker *c, int8_t tile)
@@ -52,8 +52,9 @@ static mpk_status check_shared(mpk_context *cx, const block_program *p, int8_t i
     const uint32_t row = block_row_bytes(p, i), bytes = ir_dtype_table[t->dtype].block_bytes;
     CHECK(cx, bytes == (p->unit == BLOCK_MMA ? 2u : 4u), MPK_EVERIFY, "tile %s of block %s: its entries have %u bytes",
           t->name, p->name, bytes);
-    CHECK(cx, t->axis[0] != BLOCK_NONE && t->axis[1] != BLOCK_NONE && row % 16 == 0 && t->layout < BLOCK_LAYOUTS &&
-                  (t->layout != BLOCK_SWIZZLED || is_power_of_2(row)) && t->stages >= 1 && t->parts <= 1,
+    CHECK(cx,
+          t->axis[0] != BLOCK_NONE && t->axis[1] != BLOCK_NONE && row % 16 == 0 && t->layout < BLOCK_LAYOUTS &&
+              (t->layout != BLOCK_SWIZZLED || is_power_of_2(row)) && t->stages >= 1 && t->parts <= 1,
           MPK_EVERIFY, "tile %s of block %s cannot lie in shared memory: %u bytes a row, layout %u, %u copies", t->name,
           p->name, row, t->layout, t->stages);
     return MPK_OK;
@@ -67,8 +68,9 @@ static mpk_status check_fragment(mpk_context *cx, const block_program *p, int8_t
     CHECK(cx, t->dtype == IR_F32 && (t->parts <= 1 || t->parts == p->warps[2]), MPK_EVERIFY,
           "tile %s of block %s: fragments are f32, in one part or one for each warp along the sum", t->name, p->name);
     for (int side = 0; side < 2; side++)
-        CHECK(cx, t->axis[side] == BLOCK_NONE ||
-                      block_extent(p, i, side) % (unit[side] * (p->unit == BLOCK_MMA ? p->warps[side] : 1)) == 0,
+        CHECK(cx,
+              t->axis[side] == BLOCK_NONE ||
+                  block_extent(p, i, side) % (unit[side] * (p->unit == BLOCK_MMA ? p->warps[side] : 1)) == 0,
               MPK_EVERIFY, "tile %s of block %s: %d entries do not divide among %u warps", t->name, p->name,
               block_extent(p, i, side), p->warps[side]);
     return MPK_OK;
@@ -90,7 +92,8 @@ static mpk_status check_loop(checker *c, const block_step *s)
 {
     RULE(c, is_axis(c, s->axis) && c->p->axes[s->axis].tile > 0 && c->depth < MOST_DEPTH, "no such axis");
     for (uint32_t i = 0; i < c->depth; i++)
-        RULE(c, c->axis[i] != s->axis && !c->ahead[i], "the axis is looped over already, or the loop around it is ahead");
+        RULE(c, c->axis[i] != s->axis && !c->ahead[i],
+             "the axis is looped over already, or the loop around it is ahead");
     c->ahead[c->depth] = s->ahead;
     c->axis[c->depth++] = s->axis;
     return MPK_OK;
@@ -128,13 +131,15 @@ static mpk_status check_multiply(checker *c, const block_step *s)
     RULE(c, y->space == BLOCK_FRAGMENT && b->space == BLOCK_SHARED, "sums are fragments, the second factor is shared");
     RULE(c, a->space == BLOCK_SHARED || (c->p->unit == BLOCK_MMA && c->p->warps[1] == 1 && c->p->warps[2] == 1),
          "a fragment is a factor only where a warp holds whole rows of it");
-    RULE(c, y->axis[0] != BLOCK_NONE && y->axis[1] != BLOCK_NONE && has_axis(a, y->axis[0]) && has_axis(b, y->axis[1]) &&
-                !has_axis(a, y->axis[1]) && !has_axis(b, y->axis[0]),
+    RULE(c,
+         y->axis[0] != BLOCK_NONE && y->axis[1] != BLOCK_NONE && has_axis(a, y->axis[0]) && has_axis(b, y->axis[1]) &&
+             !has_axis(a, y->axis[1]) && !has_axis(b, y->axis[0]),
          "rows of the sums are not the first factor's, or columns not the second's");
     const int8_t inner = a->axis[a->axis[0] == y->axis[0]];
     RULE(c, inner != BLOCK_NONE && has_axis(b, inner), "the factors have no axis in common to sum over");
-    RULE(c, c->p->unit == BLOCK_FMA ? a->axis[1] == inner && b->axis[1] == inner
-                                    : c->p->axes[inner].tile % BLOCK_MMA_DEPTH == 0,
+    RULE(c,
+         c->p->unit == BLOCK_FMA ? a->axis[1] == inner && b->axis[1] == inner
+                                 : c->p->axes[inner].tile % BLOCK_MMA_DEPTH == 0,
          "axis %s does not lie as the unit reads it", c->p->axes[inner].name);
     RULE(c, a->dtype == b->dtype || a->space == BLOCK_FRAGMENT, "the factors have two dtypes");
     return MPK_OK;
@@ -146,14 +151,16 @@ static mpk_status check_fragments(checker *c, const block_step *s)
     RULE(c, is_tile(c, s->to) && c->p->tiles[s->to].space == BLOCK_FRAGMENT, "the result is not a fragment");
     const block_tile *y = &c->p->tiles[s->to];
     for (uint32_t i = 0; i < s->n_from; i++) {
-        RULE(c, is_tile(c, s->from[i]) && c->p->tiles[s->from[i]].space == BLOCK_FRAGMENT, "source %u is no fragment", i);
+        RULE(c, is_tile(c, s->from[i]) && c->p->tiles[s->from[i]].space == BLOCK_FRAGMENT, "source %u is no fragment",
+             i);
         const block_tile *x = &c->p->tiles[s->from[i]];
         RULE(c, (x->parts > 1) == (s->verb == BLOCK_ADD), "tile %s is in %u parts", x->name, x->parts);
         if (s->verb == BLOCK_MAP || s->verb == BLOCK_ADD)
             RULE(c, is_within(x, y), "tile %s has axes that %s lacks", x->name, y->name);
         else
-            RULE(c, is_within(y, x) && y->axis[0] == x->axis[0] && y->axis[1] == BLOCK_NONE && c->p->warps[1] == 1 &&
-                        c->p->warps[2] == 1,
+            RULE(c,
+                 is_within(y, x) && y->axis[0] == x->axis[0] && y->axis[1] == BLOCK_NONE && c->p->warps[1] == 1 &&
+                     c->p->warps[2] == 1,
                  "a warp does not hold whole rows of %s", x->name);
     }
     RULE(c, (s->verb == BLOCK_MAP) == (s->expression != NULL) && (s->verb != BLOCK_BOUND || is_axis(c, s->axis)),

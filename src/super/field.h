@@ -2,9 +2,9 @@
  *
  * A number is a pair: `p` modulo FIELD_P for what stands outside of exponentials, `q` modulo FIELD_Q for what stands in
  * an exponent.  FIELD_P = 2 FIELD_Q + 1, both prime, so the squares modulo FIELD_P are a group of order FIELD_Q, and
- * exp(x) = root^q with a random square `root` obeys exp(a + b) = exp(a) exp(b).  (The construction is that of the Mirage
- * paper.)  A function of which nothing is known is a random table: a hash of its name and its arguments.  `lowest`: minus
- * infinity, as a mask and the largest of nothing have it.
+ * exp(x) = root^q with a random square `root` obeys exp(a + b) = exp(a) exp(b).  (The construction is that of the
+ * Mirage paper.)  A function of which nothing is known is a random table: a hash of its name and its arguments. 
+ * `lowest`: minus infinity, as a mask and the largest of nothing have it.
  *
  * Who calls it: block_run.c.
  */
@@ -26,8 +26,8 @@ typedef struct field {
 
 static inline field field_random(uint64_t stream, uint64_t index)
 {
-    return (field){(uint32_t)(rng_u64(stream, 2 * index) % FIELD_P), (uint32_t)(rng_u64(stream, 2 * index + 1) % FIELD_Q),
-                   false};
+    return (field){(uint32_t)(rng_u64(stream, 2 * index) % FIELD_P),
+                   (uint32_t)(rng_u64(stream, 2 * index + 1) % FIELD_Q), false};
 }
 static inline field field_add(field a, field b)
 {

@@ -95,7 +95,8 @@ void super_region_of_product(const super_product *s, block_program *p)
 
 /* ---- candidates ---- */
 
-/* The tile of a factor: its columns are the axis whose entries are neighbours in memory, where the unit can read that. */
+/* The tile of a factor: its columns are the axis whose entries are neighbours in memory, where the unit can read
+ * that. */
 static int8_t add_factor(block_program *p, const block_operand *o, const char *name, int8_t outer, uint8_t stages)
 {
     const bool turned = p->unit == BLOCK_MMA && o->stride[SUPER_K] != 1 && o->stride[outer] == 1;
@@ -165,16 +166,16 @@ static void make_candidate(const super_product *s, const recipe *c, block_progra
 /* ---- cost ---- */
 
 /* Cycles of an SM of an H100; see docs/performance.md for how such figures are measured. */
-#define BYTES_A_CYCLE 24.0    /* from L2, all SMs at once */
-#define MMA_CYCLES 1.6        /* 16 x 8 x 16, four tensor cores together */
-#define MMA_LATENCY 33.0      /* of one that needs the one before */
-#define SHARED_BYTES 128.0    /* read a cycle */
-#define FMA_A_CYCLE 100.0     /* of 128: the rest is addresses and loads */
-#define LATENCY 700.0         /* of a load from L2 or memory */
-#define TURN_CYCLES 60.0      /* barrier, addresses */
-#define ENTRY_CYCLES 16.0     /* a thread loads an entry by itself, converts and stores it */
-#define TILE_CYCLES 300.0     /* begin and end of a tile */
-#define STORE_CYCLES 10.0     /* of an entry of the result, for a thread */
+#define BYTES_A_CYCLE 24.0 /* from L2, all SMs at once */
+#define MMA_CYCLES 1.6     /* 16 x 8 x 16, four tensor cores together */
+#define MMA_LATENCY 33.0   /* of one that needs the one before */
+#define SHARED_BYTES 128.0 /* read a cycle */
+#define FMA_A_CYCLE 100.0  /* of 128: the rest is addresses and loads */
+#define LATENCY 700.0      /* of a load from L2 or memory */
+#define TURN_CYCLES 60.0   /* barrier, addresses */
+#define ENTRY_CYCLES 16.0  /* a thread loads an entry by itself, converts and stores it */
+#define TILE_CYCLES 300.0  /* begin and end of a tile */
+#define STORE_CYCLES 10.0  /* of an entry of the result, for a thread */
 enum { THREADS = 256 };
 
 static double larger(double a, double b)
@@ -210,7 +211,8 @@ static double multiply_cycles(const block_program *p, const recipe *c, uint32_t 
         const double reads = (double)c->k / 4 * (c->m / 16 + 2.0 * c->n / 16 * block_conflicts(p, 1) * n_b) * 8;
         return larger(entries / FMA_A_CYCLE, reads);
     }
-    const double own = (double)c->m / 16 / c->warps[0] * c->n / 8 / c->warps[1] * n_b, steps = c->k / 16.0 / c->warps[2];
+    const double own = (double)c->m / 16 / c->warps[0] * c->n / 8 / c->warps[1] * n_b,
+                 steps = c->k / 16.0 / c->warps[2];
     const double read = 2.0 * c->k *
                         ((double)c->m * c->warps[1] * block_conflicts(p, 0) +
                          (double)c->n * n_b * c->warps[0] * block_conflicts(p, 1)) /
@@ -223,10 +225,10 @@ static double cost_of(const super_product *s, const recipe *c, const block_progr
     double bytes = 0, busy = 0;
     for (uint32_t i = 0; i < 1 + s->n_b; i++)
         add_load_cost(p, (int8_t)i, &p->operands[i], &bytes, &busy);
-    const double turns = count_tiles(s->depth, c->k), tiles = count_tiles(s->box_rows, c->m) *
-                                                              count_tiles(s->box_columns, c->n) * (double)s->boxes;
-    const double turn = busy + TURN_CYCLES + larger(multiply_cycles(p, c, s->n_b),
-                                                    larger(bytes / BYTES_A_CYCLE, LATENCY / (c->stages - 1)));
+    const double turns = count_tiles(s->depth, c->k),
+                 tiles = count_tiles(s->box_rows, c->m) * count_tiles(s->box_columns, c->n) * (double)s->boxes;
+    const double turn = busy + TURN_CYCLES +
+                        larger(multiply_cycles(p, c, s->n_b), larger(bytes / BYTES_A_CYCLE, LATENCY / (c->stages - 1)));
     const double entries = (double)c->m * c->n * s->n_b, add = c->warps[2] > 1 ? 2 * entries * c->warps[2] / 32 : 0;
     return tiles * (TILE_CYCLES + LATENCY + turns * turn + add + entries / THREADS * c->warps[2] * STORE_CYCLES);
 }
@@ -263,8 +265,8 @@ static void consider_warps(list *l, const super_product *s, const super_target *
     for (c.warps[0] = 1; c.warps[0] <= 8; c.warps[0] *= 2)
         for (c.warps[1] = 1; c.warps[0] * c.warps[1] <= 8; c.warps[1] *= 2) {
             c.warps[2] = (uint8_t)(8 / (c.warps[0] * c.warps[1]));
-            const bool divides = c.m % (16 * c.warps[0]) == 0 && c.n % (16 * c.warps[1]) == 0 &&
-                                 c.k % (16 * c.warps[2]) == 0;
+            const bool divides =
+                c.m % (16 * c.warps[0]) == 0 && c.n % (16 * c.warps[1]) == 0 && c.k % (16 * c.warps[2]) == 0;
             if (mma ? divides : c.warps[0] == 8) /* fma: threads take entries as they lie, however warps are named */
                 for (c.stages = 2; c.stages <= 4; c.stages++)
                     consider(l, s, t, &c);
@@ -302,7 +304,8 @@ static mpk_status search(mpk_context *cx, const super_product *s, list *l, super
             return MPK_OK;
         out->n_refused++;
     }
-    FAIL(cx, MPK_EVERIFY, "no block program for a product of %lld x %lld x %lld is right (all %u were refused, the last: %s)",
+    FAIL(cx, MPK_EVERIFY,
+         "no block program for a product of %lld x %lld x %lld is right (all %u were refused, the last: %s)",
          (long long)s->rows, (long long)s->columns, (long long)s->depth, out->n_refused, refusal.text);
 }
 

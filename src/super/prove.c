@@ -1,8 +1,8 @@
 /* prove.c - equivalence of a candidate with its region over finite fields (super.h).
  *
  * Sizes enter a program as ends of loops alone, and every turn is the same text, so a box need not be as large as the
- * task's: it has a whole tile and a tail along each axis that the task's box cuts, and along the others as many tiles as
- * bring every copy of a shared tile back, and a tail if the region has one.
+ * task's: it has a whole tile and a tail along each axis that the task's box cuts, and along the others as many tiles
+ * as bring every copy of a shared tile back, and a tail if the region has one.
  */
 #include "super/super.h"
 
@@ -57,7 +57,8 @@ static mpk_status run_once(mpk_context *cx, arena *a, const block_program *regio
     CHECK(cx, whole.stored.n == tiled.stored.n, MPK_EVERIFY, "block %s stores %zu entries, its region %zu",
           candidate->name, tiled.stored.n, whole.stored.n);
     for (size_t i = 0; i < whole.stored.n; i++)
-        CHECK(cx, whole.stored.at[i].at == tiled.stored.at[i].at && whole.stored.at[i].value == tiled.stored.at[i].value,
+        CHECK(cx,
+              whole.stored.at[i].at == tiled.stored.at[i].at && whole.stored.at[i].value == tiled.stored.at[i].value,
               MPK_EVERIFY, "block %s computes something else than its region (entry %zu of %zu)", candidate->name, i,
               whole.stored.n);
     return MPK_OK;

@@ -1,9 +1,9 @@
 /* super.h - superoptimization of a task (paper §4.2): a region in, the block program that shall run it out.
  *
  * The search lists candidates for the region's shape, drops those that do not fit the target, ranks the rest by a model
- * of cost, and proves the best one equal to the region; one that is refused is dropped for the next.  It is a function of
- * its arguments: the same program on every machine, in every run.  Cost: 1 ms for some hundred candidates, and 20 to 80
- * ms for a proof, once for each kind of region in a source.
+ * of cost, and proves the best one equal to the region; one that is refused is dropped for the next.  It is a function
+ * of its arguments: the same program on every machine, in every run.  Cost: 1 ms for some hundred candidates, and 20 to
+ * 80 ms for a proof, once for each kind of region in a source.
  *
  * Who calls it: gen (body_block.c), which knows operators and prints what was chosen.
  */
@@ -34,8 +34,9 @@ typedef struct super_product {
 /* What was chosen. */
 typedef struct super_choice {
     block_program program;
-    uint32_t n_listed, n_fitting, n_refused; /* candidates; of these, that fit the target; of these, refused by a proof */
-    double cycles;                           /* of the longest task, by the model */
+    uint32_t n_listed, n_fitting,
+        n_refused; /* candidates; of these, that fit the target; of these, refused by a proof */
+    double cycles; /* of the longest task, by the model */
 } super_choice;
 
 /* Does super have programs for these dtypes?  Floats of at most 32 bits. */

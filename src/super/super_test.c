@@ -26,8 +26,7 @@ static void test_fields(void **state)
         const uint32_t root = field_power(a.p, 2, FIELD_P);
         assert_int_equal(field_multiply(a, field_inverse(a)).p, 1);
         assert_int_equal(field_multiply(a, field_inverse(a)).q, 1);
-        assert_int_equal(field_exp(field_add(a, b), root).p,
-                         field_multiply(field_exp(a, root), field_exp(b, root)).p);
+        assert_int_equal(field_exp(field_add(a, b), root).p, field_multiply(field_exp(a, root), field_exp(b, root)).p);
     }
     assert_int_equal(field_add(field_of(0.375), field_of(0.625)).p, 1);
     assert_int_equal(field_multiply(field_of(-1.5), field_of(-4)).q, 6);

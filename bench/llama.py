@@ -30,7 +30,7 @@ NAME = "SmolLM2-135M-Instruct"
 FORMATS = {"Q4_0": (1.2, 1.0), "Q4_1": (1.2, 1.0), "Q5_0": (1.2, 1.0), "Q5_1": (1.2, 1.0), "Q8_0": (1.2, 1.0),
            "BF16": (1.1, 0.8)}
 MADE_UP = "qwen3-0.6b"
-WIDE_FORMATS = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K")
+WIDE_FORMATS = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ3_S", "TQ2_0")
 PROMPT, GENERATE = 512, 128
 
 

@@ -1,4 +1,4 @@
-/* block_kernels.h - blocks of 256 weights (Q2_K ... Q6_K) as bytes and scales.
+/* block_kernels.h - blocks of 256 weights (Q2_K ... Q6_K, code books) as bytes and scales.
  *
  * The formats differ in how they pack bits and scales (ir/blocks.c has the layouts); all of them say that a weight is
  * scale * q + offset, with one scale and offset for 16 or 32 neighbours.  So a block is taken apart first, 32 weights
@@ -8,6 +8,8 @@
  */
 #ifndef CPU_BLOCK_KERNELS_H
 #define CPU_BLOCK_KERNELS_H
+
+#include "ir/codebooks.h"
 
 enum { BLOCK_WEIGHTS = 256 };
 
@@ -151,7 +153,8 @@ V_INLINE void take_q6_k_scales(const uint8_t *s, float d, block_parts *to)
 
 V_INLINE bool has_parts(ir_dtype dtype)
 {
-    return dtype == IR_Q2_K || dtype == IR_Q3_K || dtype == IR_Q4_K || dtype == IR_Q5_K || dtype == IR_Q6_K;
+    return dtype == IR_Q2_K || dtype == IR_Q3_K || dtype == IR_Q4_K || dtype == IR_Q5_K || dtype == IR_Q6_K ||
+           codebook_has(dtype);
 }
 
 V_INLINE bool has_offset(ir_dtype dtype)
@@ -159,9 +162,51 @@ V_INLINE bool has_offset(ir_dtype dtype)
     return dtype == IR_Q2_K || dtype == IR_Q4_K || dtype == IR_Q5_K;
 }
 
+/* 16 values by their indices: of each byte the low four bits. */
+V_INLINE __m256i look_up(const int8_t values[16], __m256i indices)
+{
+    __m128i table = _mm_loadu_si128((const __m128i *)(const void *)values);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), indices);
+}
+
+/* 16 bytes of four-bit indices in two halves. */
+V_INLINE __m256i nibbles_at(const uint8_t *p)
+{
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m256i q = _mm256_inserti128_si256(_mm256_castsi128_si256(b), _mm_srli_epi16(b, 4), 1);
+    return _mm256_and_si256(q, _mm256_set1_epi8(15));
+}
+
+/* codebook_take, by vectors where the format allows it. */
+V_INLINE void open_codebook(ir_dtype dtype, const uint8_t *block, codebook_block *to)
+{
+    if (dtype != IR_IQ4_XS) {
+        codebook_take(dtype, block, to);
+        return;
+    }
+    uint32_t low = word_at(block + 4), high = word_at(block + 2) & 0xffff;
+    for (int i = 0; i < 8; i++) {
+        int small = (int)((low >> 4 * i & 15) | (high >> 2 * i & 3) << 4) - 32;
+        _mm256_store_si256((__m256i *)(void *)(to->q + 32 * i), look_up(codebook_iq4, nibbles_at(block + 8 + 16 * i)));
+        to->small[2 * i] = to->small[2 * i + 1] = (int8_t)small;
+    }
+    to->d = half_at(block);
+}
+
+V_INLINE void take_codebook(ir_dtype dtype, const uint8_t *block, block_parts *to)
+{
+    codebook_block from;
+    open_codebook(dtype, block, &from);
+    memcpy(to->q, from.q, sizeof to->q);
+    for (int i = 0; i < 16; i++)
+        to->scale[i] = from.d * (float)from.small[i];
+}
+
 V_INLINE void take_block(ir_dtype dtype, const uint8_t *block, block_parts *to)
 {
-    if (dtype == IR_Q2_K) {
+    if (codebook_has(dtype)) {
+        take_codebook(dtype, block, to);
+    } else if (dtype == IR_Q2_K) {
         take_two_bits(block + 16, 0, to->q);
         take_q2_k_scales(block, half_at(block + 80), half_at(block + 82), to);
     } else if (dtype == IR_Q3_K) {

@@ -182,9 +182,11 @@ static const char *const floats[] = {"f32", "f16", "bf16"};
 /* Dtype of a weight and a width that it allows. */
 static const char *pick_weight(uint64_t *state, bool any_width, bool super)
 {
-    static const char *const all[] = {"f32",  "f16",  "bf16", "q8_0", "q4_0", "q4_1", "q5_0",
-                                      "q5_1", "q4_k", "q6_k", "q2_k", "q5_k", "q3_k"};
-    return pick(state, all, any_width ? 3 : super ? 13 : 8);
+    static const char *const all[] = {"f32",   "f16",    "bf16",  "q8_0",    "q4_0",   "q4_1",  "q5_0",
+                                      "q5_1",  "iq4_nl", "mxfp4", "q4_k",    "q6_k",   "q2_k",  "q5_k",
+                                      "q3_k",  "iq1_s",  "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs",
+                                      "iq3_s", "iq4_xs", "tq1_0", "tq2_0"};
+    return pick(state, all, any_width ? 3 : super ? 25 : 10);
 }
 
 /* The attributes; narrow: some weight has blocks, and x may too. */

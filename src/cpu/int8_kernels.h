@@ -20,7 +20,7 @@
 enum { HAS_DOT = 1 };
 #else
 enum { HAS_DOT = 0 };
-#define INT8_DOT(acc, u, s) (acc)
+#define INT8_DOT(acc, u, s) ((void)(u), (void)(s), (acc))
 #define INT8_DOT_PAIRS(acc, a, b) _mm256_add_epi32(acc, _mm256_madd_epi16(a, b))
 #endif
 
@@ -35,7 +35,10 @@ V_INLINE int quants_below(ir_dtype dtype)
     case IR_Q5_0:
         return 16;
     case IR_Q8_0:
+    case IR_IQ4_NL:
         return HAS_DOT ? 128 : 0;
+    case IR_MXFP4:
+        return HAS_DOT ? 16 : 0;
     case IR_Q3_K:
         return 4;
     case IR_Q6_K:
@@ -45,10 +48,26 @@ V_INLINE int quants_below(ir_dtype dtype)
     }
 }
 
-/* The largest q as take_quants gives it; Q8_0 without INT8_DOT is signed. */
+/* The largest |q| as take_quants gives it. */
 V_INLINE int quants_most(ir_dtype dtype)
 {
     switch (dtype) {
+    case IR_TQ1_0:
+    case IR_TQ2_0:
+        return 1;
+    case IR_IQ1_S:
+    case IR_IQ1_M:
+        return 9;
+    case IR_IQ2_XXS:
+    case IR_IQ2_XS:
+    case IR_IQ2_S:
+        return 43;
+    case IR_IQ3_XXS:
+        return 62;
+    case IR_IQ4_XS:
+        return 127;
+    case IR_MXFP4:
+        return 28;
     case IR_Q2_K:
         return 3;
     case IR_Q3_K:
@@ -60,10 +79,17 @@ V_INLINE int quants_most(ir_dtype dtype)
     case IR_Q6_K:
         return 63;
     case IR_Q8_0:
+    case IR_IQ4_NL:
         return 255;
     default:
         return 15;
     }
+}
+
+/* Does take_quants give q with a sign?  Blocks of 32 have none where INT8_DOT multiplies bytes without a sign. */
+V_INLINE bool is_signed(ir_dtype dtype)
+{
+    return codebook_has(dtype) || (!HAS_DOT && (dtype == IR_Q8_0 || dtype == IR_IQ4_NL || dtype == IR_MXFP4));
 }
 
 V_INLINE bool has_minimum(ir_dtype dtype)
@@ -83,13 +109,6 @@ V_INLINE int scale_at(ir_dtype dtype)
     return dtype == IR_Q2_K ? 80 : dtype == IR_Q3_K ? 108 : dtype == IR_Q6_K ? 208 : 0;
 }
 
-V_INLINE __m256i nibbles_at(const uint8_t *p)
-{
-    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
-    __m256i q = _mm256_inserti128_si256(_mm256_castsi128_si256(b), _mm_srli_epi16(b, 4), 1);
-    return _mm256_and_si256(q, _mm256_set1_epi8(15));
-}
-
 /* 32 bits, each as bit 4 of a byte. */
 V_INLINE __m256i fifth_bits_at(const uint8_t *p)
 {
@@ -100,10 +119,30 @@ V_INLINE __m256i fifth_bits_at(const uint8_t *p)
     return _mm256_and_si256(_mm256_cmpeq_epi8(bits, bit), _mm256_set1_epi8(16));
 }
 
-/* 32 weights of a block, the i-th, as bytes without a sign (Q8_0 without INT8_DOT: with it). */
+/* A block in the form that the functions below read: of a code book it is taken apart into *opened. */
+V_INLINE const uint8_t *open_block(ir_dtype dtype, const uint8_t *block, codebook_block *opened)
+{
+    if (!codebook_has(dtype))
+        return block;
+    open_codebook(dtype, block, opened);
+    return (const uint8_t *)opened;
+}
+
+V_INLINE const codebook_block *opened_at(const uint8_t *block)
+{
+    return (const codebook_block *)(const void *)block;
+}
+
+/* 32 weights of a block, the i-th, as bytes; see is_signed. */
 V_INLINE __m256i take_quants(ir_dtype dtype, const uint8_t *b, int i)
 {
+    if (codebook_has(dtype))
+        return bytes_at((const uint8_t *)opened_at(b)->q + 32 * i);
     switch (dtype) {
+    case IR_IQ4_NL:
+        return _mm256_xor_si256(look_up(codebook_iq4, nibbles_at(b + 2)), _mm256_set1_epi8(HAS_DOT ? -128 : 0));
+    case IR_MXFP4:
+        return _mm256_add_epi8(look_up(codebook_mxfp4, nibbles_at(b + 1)), _mm256_set1_epi8(HAS_DOT ? 16 : 0));
     case IR_Q4_0:
         return nibbles_at(b + 2);
     case IR_Q4_1:
@@ -137,7 +176,9 @@ typedef struct small_integers {
 V_INLINE small_integers take_small(ir_dtype dtype, const uint8_t *b)
 {
     small_integers s = {_mm_setzero_si128(), _mm_setzero_si128()};
-    if (dtype == IR_Q2_K) {
+    if (codebook_has(dtype)) {
+        s.scale = _mm_loadu_si128((const __m128i *)(const void *)opened_at(b)->small);
+    } else if (dtype == IR_Q2_K) {
         __m128i both = _mm_loadu_si128((const __m128i *)(const void *)b);
         s.scale = _mm_and_si128(both, _mm_set1_epi8(15));
         s.minimum = _mm_and_si128(_mm_srli_epi16(both, 4), _mm_set1_epi8(15));
@@ -168,24 +209,39 @@ V_INLINE __m256i sum_factors(ir_dtype dtype, const small_integers *s)
     return for_each_16(dtype, has_minimum(dtype) ? s->minimum : s->scale);
 }
 
-/* d, and m with the sign that it is added with, of eight rows at the same block. */
-V_INLINE void take_scales(ir_dtype dtype, const uint8_t *const row[INT8_ROWS], int64_t at, __m256 *d, __m256 *m)
+/* d of eight blocks whose scale is no f16. */
+V_INLINE __m256 take_float_scales(ir_dtype dtype, const uint8_t *const block[INT8_ROWS])
 {
-    at += scale_at(dtype);
+    float d[INT8_ROWS];
+    for (int r = 0; r < INT8_ROWS; r++)
+        d[r] = codebook_has(dtype) ? opened_at(block[r])->d : codebook_mxfp4_scale(block[r][0]);
+    return _mm256_loadu_ps(d);
+}
+
+/* d, and m with the sign that it is added with, of a block of each of eight rows. */
+V_INLINE void take_scales(ir_dtype dtype, const uint8_t *const block[INT8_ROWS], __m256 *d, __m256 *m)
+{
+    const int at = scale_at(dtype);
+    if (codebook_has(dtype) || dtype == IR_MXFP4) {
+        *d = take_float_scales(dtype, block);
+        *m = _mm256_setzero_ps();
+        return;
+    }
     if (!has_minimum(dtype)) {
         uint16_t h[INT8_ROWS];
 #pragma GCC unroll 8
         for (int r = 0; r < INT8_ROWS; r++)
-            memcpy(&h[r], row[r] + at, sizeof h[r]);
+            memcpy(&h[r], block[r] + at, sizeof h[r]);
         __m128i halves = _mm_setr_epi16((short)h[0], (short)h[1], (short)h[2], (short)h[3], (short)h[4], (short)h[5],
                                         (short)h[6], (short)h[7]);
         *d = _mm256_cvtph_ps(halves);
         *m = _mm256_setzero_ps();
         return;
     }
-    __m256i both = _mm256_setr_epi32((int)word_at(row[0] + at), (int)word_at(row[1] + at), (int)word_at(row[2] + at),
-                                     (int)word_at(row[3] + at), (int)word_at(row[4] + at), (int)word_at(row[5] + at),
-                                     (int)word_at(row[6] + at), (int)word_at(row[7] + at));
+    __m256i both =
+        _mm256_setr_epi32((int)word_at(block[0] + at), (int)word_at(block[1] + at), (int)word_at(block[2] + at),
+                          (int)word_at(block[3] + at), (int)word_at(block[4] + at), (int)word_at(block[5] + at),
+                          (int)word_at(block[6] + at), (int)word_at(block[7] + at));
     const __m256i apart = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12,
                                            13, 2, 3, 6, 7, 10, 11, 14, 15);
     both = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(both, apart), 0xd8);
@@ -294,9 +350,17 @@ static void narrow(const float *x, int64_t k, int64_t block, void *to)
 
 V_INLINE __m256i pairs_of(ir_dtype dtype, __m256i w, __m256i x)
 {
-    if (dtype == IR_Q8_0) /* |w| times x with the sign of w: x is never -128 */
+    if (is_signed(dtype)) /* |w| times x with the sign of w: x is never -128 */
         return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
     return _mm256_maddubs_epi16(w, x);
+}
+
+/* acc plus four products of bytes in each lane; for INT8_DOT. */
+V_INLINE __m256i add_dot(ir_dtype dtype, __m256i acc, __m256i w, __m256i x)
+{
+    if (is_signed(dtype))
+        return INT8_DOT(acc, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    return INT8_DOT(acc, w, x);
 }
 
 /* sum - below * of, lane by lane; below is a power of two. */
@@ -342,18 +406,21 @@ V_INLINE void direct_32(ir_dtype dtype, int nt, const int8_rows *x, const uint8_
                         const uint8_t *const *row, int64_t b, __m256 *sum)
 {
     const int64_t at = b * ir_dtype_table[dtype].block_bytes;
+    const uint8_t *block[INT8_ROWS];
     __m256i w[INT8_ROWS], dot[INT8_ROWS];
     __m256 d, m;
 #pragma GCC unroll 8
-    for (int r = 0; r < INT8_ROWS; r++)
-        w[r] = take_quants(dtype, row[r] + at, 0);
-    take_scales(dtype, row, at, &d, &m);
+    for (int r = 0; r < INT8_ROWS; r++) {
+        block[r] = row[r] + at;
+        w[r] = take_quants(dtype, block[r], 0);
+    }
+    take_scales(dtype, block, &d, &m);
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++) {
         __m256i q = lanes_at(token[t] + 32 * b);
 #pragma GCC unroll 8
         for (int r = 0; r < INT8_ROWS; r++)
-            dot[r] = HAS_DOT ? INT8_DOT(_mm256_setzero_si256(), w[r], q)
+            dot[r] = HAS_DOT ? add_dot(dtype, _mm256_setzero_si256(), w[r], q)
                              : _mm256_madd_epi16(pairs_of(dtype, w[r], q), _mm256_set1_epi16(1));
         __m256i j = _mm256_set1_epi32(x_sums_32(x, token[t])[b]);
         sum[t] = add_block(dtype, sum[t], less_excess(dtype, sum_lanes(dot), j), j, d, m, x_scales(x, token[t])[b],
@@ -397,10 +464,14 @@ V_INLINE void direct_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8
 {
     const int64_t at = b * ir_dtype_table[dtype].block_bytes;
     __m256i i[INT8_DIRECT_TOKENS * INT8_ROWS], j[INT8_DIRECT_TOKENS * INT8_ROWS];
+    codebook_block opened[INT8_ROWS];
+    const uint8_t *block[INT8_ROWS];
     __m256 d, m;
-    for (int r = 0; r < INT8_ROWS; r++)
-        direct_row_256(dtype, nt, x, token, row[r] + at, b, i + r, j + r, INT8_ROWS);
-    take_scales(dtype, row, at, &d, &m);
+    for (int r = 0; r < INT8_ROWS; r++) {
+        block[r] = open_block(dtype, row[r] + at, &opened[r]);
+        direct_row_256(dtype, nt, x, token, block[r], b, i + r, j + r, INT8_ROWS);
+    }
+    take_scales(dtype, block, &d, &m);
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++)
         sum[t] = add_block(dtype, sum[t], sum_lanes(i + t * INT8_ROWS), sum_lanes(j + t * INT8_ROWS), d, m,
@@ -461,12 +532,12 @@ typedef struct panel_256 {
 } panel_256;
 
 /* 32 weights of each row. */
-V_INLINE void interleave(ir_dtype dtype, const uint8_t *const *row, int64_t at, int i, __m256i to[8])
+V_INLINE void interleave(ir_dtype dtype, const uint8_t *const *block, int i, __m256i to[8])
 {
     __m256 rows[8], columns[8];
 #pragma GCC unroll 8
     for (int r = 0; r < INT8_ROWS; r++)
-        rows[r] = _mm256_castsi256_ps(take_quants(dtype, row[r] + at, i));
+        rows[r] = _mm256_castsi256_ps(take_quants(dtype, block[r], i));
     v_transpose8(rows, columns);
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++)
@@ -490,19 +561,24 @@ V_INLINE void put_small(ir_dtype dtype, const uint8_t *block, int r, panel_256 *
 V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t b0, int64_t b1, void *panel)
 {
     const int64_t bytes = ir_dtype_table[dtype].block_bytes;
-    for (int64_t b = b0; b < b1; b++)
+    codebook_block opened[INT8_ROWS];
+    const uint8_t *block[INT8_ROWS];
+    for (int64_t b = b0; b < b1; b++) {
+        for (int r = 0; r < INT8_ROWS; r++)
+            block[r] = open_block(dtype, row[r] + b * bytes, &opened[r]);
         if (has_parts(dtype)) {
             panel_256 *to = (panel_256 *)panel + (b - b0);
             for (int i = 0; i < 8; i++)
-                interleave(dtype, row, b * bytes, i, to->w[i]);
+                interleave(dtype, block, i, to->w[i]);
             for (int r = 0; r < INT8_ROWS; r++)
-                put_small(dtype, row[r] + b * bytes, r, to);
-            take_scales(dtype, row, b * bytes, &to->d, &to->m);
+                put_small(dtype, block[r], r, to);
+            take_scales(dtype, block, &to->d, &to->m);
         } else {
             panel_32 *to = (panel_32 *)panel + (b - b0);
-            interleave(dtype, row, b * bytes, 0, to->w[0]);
-            take_scales(dtype, row, b * bytes, &to->d, &to->m);
+            interleave(dtype, block, 0, to->w[0]);
+            take_scales(dtype, block, &to->d, &to->m);
         }
+    }
 }
 
 V_INLINE __m256i four_of(const uint8_t *x)
@@ -525,7 +601,7 @@ V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, cons
         for (int j = 0; j < n; j++)
 #pragma GCC unroll 8
             for (int t = 0; t < nt; t++)
-                part[t] = INT8_DOT(part[t], w[j], four_of(x[t] + k + 4 * j));
+                part[t] = add_dot(dtype, part[t], w[j], four_of(x[t] + k + 4 * j));
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++)
             sum[t] = scale ? _mm256_add_epi32(sum[t], _mm256_mullo_epi32(part[t], *scale)) : part[t];
@@ -651,14 +727,30 @@ INT8_PRODUCT(q3_k, IR_Q3_K)
 INT8_PRODUCT(q4_k, IR_Q4_K)
 INT8_PRODUCT(q5_k, IR_Q5_K)
 INT8_PRODUCT(q6_k, IR_Q6_K)
+INT8_PRODUCT(iq4_nl, IR_IQ4_NL)
+INT8_PRODUCT(mxfp4, IR_MXFP4)
+INT8_PRODUCT(iq1_s, IR_IQ1_S)
+INT8_PRODUCT(iq1_m, IR_IQ1_M)
+INT8_PRODUCT(iq2_xxs, IR_IQ2_XXS)
+INT8_PRODUCT(iq2_xs, IR_IQ2_XS)
+INT8_PRODUCT(iq2_s, IR_IQ2_S)
+INT8_PRODUCT(iq3_xxs, IR_IQ3_XXS)
+INT8_PRODUCT(iq3_s, IR_IQ3_S)
+INT8_PRODUCT(iq4_xs, IR_IQ4_XS)
+INT8_PRODUCT(tq1_0, IR_TQ1_0)
+INT8_PRODUCT(tq2_0, IR_TQ2_0)
 
-#define INT8_SET                                                                                                     \
-    {                                                                                                                \
-        .product =                                                                                                   \
-            {[IR_Q4_0] = product_q4_0, [IR_Q4_1] = product_q4_1, [IR_Q5_0] = product_q5_0, [IR_Q5_1] = product_q5_1, \
-             [IR_Q8_0] = product_q8_0, [IR_Q2_K] = product_q2_k, [IR_Q3_K] = product_q3_k, [IR_Q4_K] = product_q4_k, \
-             [IR_Q5_K] = product_q5_k, [IR_Q6_K] = product_q6_k},                                                    \
-        .narrow = narrow,                                                                                            \
+#define INT8_SET                                                                                                \
+    {                                                                                                           \
+        .product = {[IR_Q4_0] = product_q4_0,     [IR_Q4_1] = product_q4_1,     [IR_Q5_0] = product_q5_0,       \
+                    [IR_Q5_1] = product_q5_1,     [IR_Q8_0] = product_q8_0,     [IR_Q2_K] = product_q2_k,       \
+                    [IR_Q3_K] = product_q3_k,     [IR_Q4_K] = product_q4_k,     [IR_Q5_K] = product_q5_k,       \
+                    [IR_Q6_K] = product_q6_k,     [IR_IQ4_NL] = product_iq4_nl, [IR_MXFP4] = product_mxfp4,     \
+                    [IR_IQ1_S] = product_iq1_s,   [IR_IQ1_M] = product_iq1_m,   [IR_IQ2_XXS] = product_iq2_xxs, \
+                    [IR_IQ2_XS] = product_iq2_xs, [IR_IQ2_S] = product_iq2_s,   [IR_IQ3_XXS] = product_iq3_xxs, \
+                    [IR_IQ3_S] = product_iq3_s,   [IR_IQ4_XS] = product_iq4_xs, [IR_TQ1_0] = product_tq1_0,     \
+                    [IR_TQ2_0] = product_tq2_0},                                                                \
+        .narrow = narrow,                                                                                       \
     }
 
 #endif

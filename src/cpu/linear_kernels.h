@@ -22,6 +22,10 @@ V_INLINE void load_scales(ir_dtype dtype, const uint8_t *row, int64_t group, flo
         _mm_storeu_ps(scale, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)(row + group * bytes))));
     else if (dtype == IR_Q4_0)
         _mm_storeu_ps(scale, _mm_mul_ps(_mm_setr_ps(1, -8, 0, 0), _mm_set1_ps(half_at(row + group * 18))));
+    else if (dtype == IR_IQ4_NL)
+        scale[0] = half_at(row + group * 18);
+    else if (dtype == IR_MXFP4)
+        scale[0] = codebook_mxfp4_scale(row[group * 17]);
 }
 
 V_INLINE void load_q8_0(const uint8_t *row, int64_t group, const float *scale, vf w[2])
@@ -83,6 +87,15 @@ V_INLINE void load_q5_1(const uint8_t *row, int64_t group, const float *scale, v
         w[i] = v_fma(w[i], v_set(scale[0]), v_set(scale[1]));
 }
 
+/* 16 bytes of indices in two halves. */
+V_INLINE void load_values(const int8_t values[16], const uint8_t *indices, const float *scale, vf w[2])
+{
+    int8_t q[32];
+    _mm256_storeu_si256((__m256i *)(void *)q, look_up(values, nibbles_at(indices)));
+    for (int i = 0; i < 2; i++)
+        w[i] = v_mul(vi_float(vi_load_i8(q + 16 * i)), v_set(scale[0]));
+}
+
 /* dtype is a constant wherever this is used: one case remains. */
 V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, const float *scale, vf w[2])
 {
@@ -96,6 +109,10 @@ V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, co
         load_q5_0(row, group, scale, w);
     else if (dtype == IR_Q5_1)
         load_q5_1(row, group, scale, w);
+    else if (dtype == IR_IQ4_NL)
+        load_values(codebook_iq4, row + group * 18 + 2, scale, w);
+    else if (dtype == IR_MXFP4)
+        load_values(codebook_mxfp4, row + group * 17 + 1, scale, w);
     else
         for (int i = 0; i < 2; i++)
             w[i] = row_load(row, dtype, group * 32 + 16 * i, 16);
@@ -267,6 +284,18 @@ LINEAR_DIRECT(q3_k, IR_Q3_K)
 LINEAR_DIRECT(q4_k, IR_Q4_K)
 LINEAR_DIRECT(q5_k, IR_Q5_K)
 LINEAR_DIRECT(q6_k, IR_Q6_K)
+LINEAR_DIRECT(iq4_nl, IR_IQ4_NL)
+LINEAR_DIRECT(mxfp4, IR_MXFP4)
+LINEAR_DIRECT(iq1_s, IR_IQ1_S)
+LINEAR_DIRECT(iq1_m, IR_IQ1_M)
+LINEAR_DIRECT(iq2_xxs, IR_IQ2_XXS)
+LINEAR_DIRECT(iq2_xs, IR_IQ2_XS)
+LINEAR_DIRECT(iq2_s, IR_IQ2_S)
+LINEAR_DIRECT(iq3_xxs, IR_IQ3_XXS)
+LINEAR_DIRECT(iq3_s, IR_IQ3_S)
+LINEAR_DIRECT(iq4_xs, IR_IQ4_XS)
+LINEAR_DIRECT(tq1_0, IR_TQ1_0)
+LINEAR_DIRECT(tq2_0, IR_TQ2_0)
 
 /* ---- unpack ---- */
 
@@ -316,6 +345,18 @@ static bool unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
         UNPACK(unpack_parts, IR_Q4_K)
         UNPACK(unpack_parts, IR_Q5_K)
         UNPACK(unpack_parts, IR_Q6_K)
+        UNPACK(unpack_groups, IR_IQ4_NL)
+        UNPACK(unpack_groups, IR_MXFP4)
+        UNPACK(unpack_parts, IR_IQ1_S)
+        UNPACK(unpack_parts, IR_IQ1_M)
+        UNPACK(unpack_parts, IR_IQ2_XXS)
+        UNPACK(unpack_parts, IR_IQ2_XS)
+        UNPACK(unpack_parts, IR_IQ2_S)
+        UNPACK(unpack_parts, IR_IQ3_XXS)
+        UNPACK(unpack_parts, IR_IQ3_S)
+        UNPACK(unpack_parts, IR_IQ4_XS)
+        UNPACK(unpack_parts, IR_TQ1_0)
+        UNPACK(unpack_parts, IR_TQ2_0)
     case IR_F32:
     case IR_F16:
     case IR_BF16:
@@ -426,44 +467,40 @@ static void norm_to_f32(const void *x, ir_dtype dtype, int64_t n, const void *we
 }
 
 /* A set of kernels with the products of an instruction set for 8-bit activations, and the bodies made of it. */
-#define LINEAR_SET(name, products)                                                       \
-    static const linear_kernels name = {                                                 \
-        .panel_rows = V_PANEL_ROWS,                                                      \
-        .direct = {[IR_F32] = direct_f32,                                                \
-                   [IR_F16] = direct_f16,                                                \
-                   [IR_BF16] = direct_bf16,                                              \
-                   [IR_Q8_0] = direct_q8_0,                                              \
-                   [IR_Q4_0] = direct_q4_0,                                              \
-                   [IR_Q4_1] = direct_q4_1,                                              \
-                   [IR_Q5_0] = direct_q5_0,                                              \
-                   [IR_Q5_1] = direct_q5_1,                                              \
-                   [IR_Q2_K] = direct_q2_k,                                              \
-                   [IR_Q3_K] = direct_q3_k,                                              \
-                   [IR_Q4_K] = direct_q4_k,                                              \
-                   [IR_Q5_K] = direct_q5_k,                                              \
-                   [IR_Q6_K] = direct_q6_k},                                             \
-        .unpack = unpack_row,                                                            \
-        .panel = panel,                                                                  \
-        .norm = norm_to_f32,                                                             \
-        .widen = widen_row,                                                              \
-        .finish = finish,                                                                \
-        .int8 = &(products),                                                             \
-    };                                                                                   \
-    static size_t name##_scratch_bytes(const op_call *call, const ir_box *box)           \
-    {                                                                                    \
-        return linear_scratch_bytes(call, box, &name);                                   \
-    }                                                                                    \
-    static void name##_run(const op_call *call, const ir_box *box, void *scratch)        \
-    {                                                                                    \
-        linear_run(call, box, scratch, &name);                                           \
-    }                                                                                    \
-    static size_t name##_expert_scratch_bytes(const op_call *call, const ir_box *box)    \
-    {                                                                                    \
-        return expert_scratch_bytes(call, box, &name);                                   \
-    }                                                                                    \
-    static void name##_expert_run(const op_call *call, const ir_box *box, void *scratch) \
-    {                                                                                    \
-        expert_run(call, box, scratch, &name);                                           \
+#define LINEAR_SET(name, products)                                                                          \
+    static const linear_kernels name = {                                                                    \
+        .panel_rows = V_PANEL_ROWS,                                                                         \
+        .direct = {[IR_F32] = direct_f32,       [IR_F16] = direct_f16,       [IR_BF16] = direct_bf16,       \
+                   [IR_Q8_0] = direct_q8_0,     [IR_Q4_0] = direct_q4_0,     [IR_Q4_1] = direct_q4_1,       \
+                   [IR_Q5_0] = direct_q5_0,     [IR_Q5_1] = direct_q5_1,     [IR_Q2_K] = direct_q2_k,       \
+                   [IR_Q3_K] = direct_q3_k,     [IR_Q4_K] = direct_q4_k,     [IR_Q5_K] = direct_q5_k,       \
+                   [IR_Q6_K] = direct_q6_k,     [IR_IQ4_NL] = direct_iq4_nl, [IR_MXFP4] = direct_mxfp4,     \
+                   [IR_IQ1_S] = direct_iq1_s,   [IR_IQ1_M] = direct_iq1_m,   [IR_IQ2_XXS] = direct_iq2_xxs, \
+                   [IR_IQ2_XS] = direct_iq2_xs, [IR_IQ2_S] = direct_iq2_s,   [IR_IQ3_XXS] = direct_iq3_xxs, \
+                   [IR_IQ3_S] = direct_iq3_s,   [IR_IQ4_XS] = direct_iq4_xs, [IR_TQ1_0] = direct_tq1_0,     \
+                   [IR_TQ2_0] = direct_tq2_0},                                                              \
+        .unpack = unpack_row,                                                                               \
+        .panel = panel,                                                                                     \
+        .norm = norm_to_f32,                                                                                \
+        .widen = widen_row,                                                                                 \
+        .finish = finish,                                                                                   \
+        .int8 = &(products),                                                                                \
+    };                                                                                                      \
+    static size_t name##_scratch_bytes(const op_call *call, const ir_box *box)                              \
+    {                                                                                                       \
+        return linear_scratch_bytes(call, box, &name);                                                      \
+    }                                                                                                       \
+    static void name##_run(const op_call *call, const ir_box *box, void *scratch)                           \
+    {                                                                                                       \
+        linear_run(call, box, scratch, &name);                                                              \
+    }                                                                                                       \
+    static size_t name##_expert_scratch_bytes(const op_call *call, const ir_box *box)                       \
+    {                                                                                                       \
+        return expert_scratch_bytes(call, box, &name);                                                      \
+    }                                                                                                       \
+    static void name##_expert_run(const op_call *call, const ir_box *box, void *scratch)                    \
+    {                                                                                                       \
+        expert_run(call, box, scratch, &name);                                                              \
     }
 
 #endif

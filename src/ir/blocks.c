@@ -12,6 +12,7 @@
 
 #include "base/num.h"
 #include "base/rng.h"
+#include "ir/codebooks.h"
 
 static float half_at(const uint8_t *p)
 {
@@ -163,43 +164,98 @@ static void unpack_q6_k(const uint8_t *b, float *to)
     }
 }
 
-/* Where the f16 scales of a block lie, and how large the integers get that they multiply. */
+/* d; 16 bytes of indices of values in two halves: x = d value */
+static void unpack_iq4_nl(const uint8_t *b, float *to)
+{
+    float d = half_at(b);
+    for (int i = 0; i < 32; i++)
+        to[i] = d * (float)codebook_iq4[b[2 + i % 16] >> (i / 16 * 4) & 15];
+}
+
+/* A byte e; 16 bytes of indices of values in two halves: x = 2^(e - 127) value, whose table is doubled */
+static void unpack_mxfp4(const uint8_t *b, float *to)
+{
+    float d = codebook_mxfp4_scale(b[0]);
+    for (int i = 0; i < 32; i++)
+        to[i] = d * (float)codebook_mxfp4[b[1 + i % 16] >> (i / 16 * 4) & 15];
+}
+
+static void unpack_codebook(ir_dtype dtype, const uint8_t *b, float *to)
+{
+    codebook_block block;
+    codebook_take(dtype, b, &block);
+    for (int i = 0; i < CODEBOOK_WEIGHTS; i++)
+        to[i] = block.d * (float)block.small[i / 16] * (float)block.q[i];
+}
+
+/* How a format is unpacked, where the f16 scales of a block lie, and the largest factor that multiplies them. */
 typedef struct block_format {
-    void (*unpack)(const uint8_t *block, float *to);
-    int scale_at[2]; /* -1: there is none */
-    float largest;
+    void (*unpack)(const uint8_t *block, float *to); /* NULL: a code book's, or no block format */
+    int scale_at[2];                                 /* -1: there is none */
+    float largest;                                   /* 0: no block format */
 } block_format;
 
 static const block_format formats[IR_DTYPES] = {
-    [IR_Q4_0] = {unpack_q4_0, {0, -1}, 8},        [IR_Q4_1] = {unpack_q4_1, {0, 2}, 16},
-    [IR_Q5_0] = {unpack_q5_0, {0, -1}, 16},       [IR_Q5_1] = {unpack_q5_1, {0, 2}, 32},
-    [IR_Q8_0] = {unpack_q8_0, {0, -1}, 128},      [IR_Q2_K] = {unpack_q2_k, {80, 82}, 15 * 4},
-    [IR_Q3_K] = {unpack_q3_k, {108, -1}, 32 * 4}, [IR_Q4_K] = {unpack_q4_k, {0, 2}, 64 * 16},
-    [IR_Q5_K] = {unpack_q5_k, {0, 2}, 64 * 32},   [IR_Q6_K] = {unpack_q6_k, {208, -1}, 128 * 32},
+    [IR_Q4_0] = {unpack_q4_0, {0, -1}, 8},
+    [IR_Q4_1] = {unpack_q4_1, {0, 2}, 16},
+    [IR_Q5_0] = {unpack_q5_0, {0, -1}, 16},
+    [IR_Q5_1] = {unpack_q5_1, {0, 2}, 32},
+    [IR_Q8_0] = {unpack_q8_0, {0, -1}, 128},
+    [IR_Q2_K] = {unpack_q2_k, {80, 82}, 15 * 4},
+    [IR_Q3_K] = {unpack_q3_k, {108, -1}, 32 * 4},
+    [IR_Q4_K] = {unpack_q4_k, {0, 2}, 64 * 16},
+    [IR_Q5_K] = {unpack_q5_k, {0, 2}, 64 * 32},
+    [IR_Q6_K] = {unpack_q6_k, {208, -1}, 128 * 32},
+    [IR_IQ4_NL] = {unpack_iq4_nl, {0, -1}, 127},
+    [IR_MXFP4] = {unpack_mxfp4, {-1, -1}, 12},
+    [IR_IQ1_S] = {NULL, {0, -1}, 15 * 9 / 8},
+    [IR_IQ1_M] = {NULL, {-1, -1}, 15 * 9 / 8},
+    [IR_IQ2_XXS] = {NULL, {0, -1}, 31 * 43 / 8},
+    [IR_IQ2_XS] = {NULL, {0, -1}, 31 * 43 / 8},
+    [IR_IQ2_S] = {NULL, {0, -1}, 31 * 43 / 8},
+    [IR_IQ3_XXS] = {NULL, {0, -1}, 31 * 62 / 4},
+    [IR_IQ3_S] = {NULL, {0, -1}, 31 * 15},
+    [IR_IQ4_XS] = {NULL, {0, -1}, 32 * 127},
+    [IR_TQ1_0] = {NULL, {52, -1}, 1},
+    [IR_TQ2_0] = {NULL, {64, -1}, 1},
 };
 
 bool blocks_unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];
     const block_format *format = &formats[dtype];
-    if (!format->unpack)
+    if (!format->largest)
         return false;
     const uint8_t *block = from;
     for (int64_t i = 0; i < n; i += info->block_elements, block += info->block_bytes)
-        format->unpack(block, to + i);
+        if (format->unpack)
+            format->unpack(block, to + i);
+        else
+            unpack_codebook(dtype, block, to + i);
     return true;
+}
+
+/* A moderate scale where it is no f16 in one place: four bits in each of four words, or an exponent. */
+static void put_odd_scale(ir_dtype dtype, float scale, uint8_t *block)
+{
+    f16 half = num_to_f16(scale);
+    for (int i = 0; dtype == IR_IQ1_M && i < 4; i++)
+        block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (half >> 4 * i & 15) << 4);
+    if (dtype == IR_MXFP4)
+        block[0] = (uint8_t)(123 + block[0] % 2);
 }
 
 bool blocks_fill_random(ir_dtype dtype, int64_t n, uint64_t seed, void *to)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];
     const block_format *format = &formats[dtype];
-    if (!format->unpack)
+    if (!format->largest)
         return false;
     uint8_t *block = to;
     for (int64_t i = 0; i < n; i += info->block_elements, block += info->block_bytes) {
         for (uint32_t k = 0; k < info->block_bytes; k++)
             block[k] = (uint8_t)rng_u64(seed, (uint64_t)i * 8 + k);
+        put_odd_scale(dtype, (0.5f + rng_float(seed ^ 1, (uint64_t)i)) / format->largest, block);
         for (int k = 0; k < 2 && format->scale_at[k] >= 0; k++) {
             float scale = (0.5f + rng_float(seed ^ 1, (uint64_t)(i + k))) / format->largest;
             f16 half = num_to_f16(k && (dtype == IR_Q4_1 || dtype == IR_Q5_1) ? -scale * format->largest / 2 : scale);

@@ -32,27 +32,39 @@ typedef uint32_t ir_op_id;
 #define IR_NONE UINT32_MAX /* no such tensor or operator; an optional input that is absent */
 
 /*    name   elements in a block   bytes of a block   text   */
-#define IR_DTYPE_MAP(X)       \
-    X(F32, 1, 4, "f32")       \
-    X(F16, 1, 2, "f16")       \
-    X(BF16, 1, 2, "bf16")     \
-    X(F64, 1, 8, "f64")       \
-    X(I32, 1, 4, "i32")       \
-    X(I64, 1, 8, "i64")       \
-    X(BOOL, 1, 1, "bool")     \
-    X(Q4_0, 32, 18, "q4_0")   \
-    X(Q4_1, 32, 20, "q4_1")   \
-    X(Q5_0, 32, 22, "q5_0")   \
-    X(Q5_1, 32, 24, "q5_1")   \
-    X(Q8_0, 32, 34, "q8_0")   \
-    X(Q2_K, 256, 84, "q2_k")  \
-    X(Q3_K, 256, 110, "q3_k") \
-    X(Q4_K, 256, 144, "q4_k") \
-    X(Q5_K, 256, 176, "q5_k") \
-    X(Q6_K, 256, 210, "q6_k") \
-    X(U8, 1, 1, "u8")         \
-    X(I8, 1, 1, "i8")         \
-    X(I16, 1, 2, "i16")
+#define IR_DTYPE_MAP(X)            \
+    X(F32, 1, 4, "f32")            \
+    X(F16, 1, 2, "f16")            \
+    X(BF16, 1, 2, "bf16")          \
+    X(F64, 1, 8, "f64")            \
+    X(I32, 1, 4, "i32")            \
+    X(I64, 1, 8, "i64")            \
+    X(BOOL, 1, 1, "bool")          \
+    X(Q4_0, 32, 18, "q4_0")        \
+    X(Q4_1, 32, 20, "q4_1")        \
+    X(Q5_0, 32, 22, "q5_0")        \
+    X(Q5_1, 32, 24, "q5_1")        \
+    X(Q8_0, 32, 34, "q8_0")        \
+    X(Q2_K, 256, 84, "q2_k")       \
+    X(Q3_K, 256, 110, "q3_k")      \
+    X(Q4_K, 256, 144, "q4_k")      \
+    X(Q5_K, 256, 176, "q5_k")      \
+    X(Q6_K, 256, 210, "q6_k")      \
+    X(U8, 1, 1, "u8")              \
+    X(I8, 1, 1, "i8")              \
+    X(I16, 1, 2, "i16")            \
+    X(IQ4_NL, 32, 18, "iq4_nl")    \
+    X(MXFP4, 32, 17, "mxfp4")      \
+    X(IQ1_S, 256, 50, "iq1_s")     \
+    X(IQ1_M, 256, 56, "iq1_m")     \
+    X(IQ2_XXS, 256, 66, "iq2_xxs") \
+    X(IQ2_XS, 256, 74, "iq2_xs")   \
+    X(IQ2_S, 256, 82, "iq2_s")     \
+    X(IQ3_XXS, 256, 98, "iq3_xxs") \
+    X(IQ3_S, 256, 110, "iq3_s")    \
+    X(IQ4_XS, 256, 136, "iq4_xs")  \
+    X(TQ1_0, 256, 54, "tq1_0")     \
+    X(TQ2_0, 256, 66, "tq2_0")
 
 typedef enum ir_dtype {
 #define IR_DTYPE_ENUM(name, elements, bytes, text) IR_##name,

@@ -215,14 +215,39 @@ static const struct tensor_type {
     const char *name;
     int dtype; /* -1: not supported */
 } tensor_types[] = {
-    [0] = {"F32", IR_F32},    [1] = {"F16", IR_F16},    [2] = {"Q4_0", IR_Q4_0},  [3] = {"Q4_1", IR_Q4_1},
-    [6] = {"Q5_0", IR_Q5_0},  [7] = {"Q5_1", IR_Q5_1},  [8] = {"Q8_0", IR_Q8_0},  [9] = {"Q8_1", -1},
-    [10] = {"Q2_K", IR_Q2_K}, [11] = {"Q3_K", IR_Q3_K}, [12] = {"Q4_K", IR_Q4_K}, [13] = {"Q5_K", IR_Q5_K},
-    [14] = {"Q6_K", IR_Q6_K}, [15] = {"Q8_K", -1},      [16] = {"IQ2_XXS", -1},   [17] = {"IQ2_XS", -1},
-    [18] = {"IQ3_XXS", -1},   [19] = {"IQ1_S", -1},     [20] = {"IQ4_NL", -1},    [21] = {"IQ3_S", -1},
-    [22] = {"IQ2_S", -1},     [23] = {"IQ4_XS", -1},    [24] = {"I8", -1},        [25] = {"I16", -1},
-    [26] = {"I32", -1},       [27] = {"I64", -1},       [28] = {"F64", -1},       [29] = {"IQ1_M", -1},
-    [30] = {"BF16", IR_BF16}, [34] = {"TQ1_0", -1},     [35] = {"TQ2_0", -1},     [39] = {"MXFP4", -1},
+    [0] = {"F32", IR_F32},
+    [1] = {"F16", IR_F16},
+    [2] = {"Q4_0", IR_Q4_0},
+    [3] = {"Q4_1", IR_Q4_1},
+    [6] = {"Q5_0", IR_Q5_0},
+    [7] = {"Q5_1", IR_Q5_1},
+    [8] = {"Q8_0", IR_Q8_0},
+    [9] = {"Q8_1", -1},
+    [10] = {"Q2_K", IR_Q2_K},
+    [11] = {"Q3_K", IR_Q3_K},
+    [12] = {"Q4_K", IR_Q4_K},
+    [13] = {"Q5_K", IR_Q5_K},
+    [14] = {"Q6_K", IR_Q6_K},
+    [15] = {"Q8_K", -1},
+    [16] = {"IQ2_XXS", IR_IQ2_XXS},
+    [17] = {"IQ2_XS", IR_IQ2_XS},
+    [18] = {"IQ3_XXS", IR_IQ3_XXS},
+    [19] = {"IQ1_S", IR_IQ1_S},
+    [20] = {"IQ4_NL", IR_IQ4_NL},
+    [21] = {"IQ3_S", IR_IQ3_S},
+    [22] = {"IQ2_S", IR_IQ2_S},
+    [23] = {"IQ4_XS", IR_IQ4_XS},
+    [24] = {"I8", -1},
+    [25] = {"I16", -1},
+    [26] = {"I32", -1},
+    [27] = {"I64", -1},
+    [28] = {"F64", -1},
+    [29] = {"IQ1_M", IR_IQ1_M},
+    [30] = {"BF16", IR_BF16},
+    [34] = {"TQ1_0", IR_TQ1_0},
+    [35] = {"TQ2_0", IR_TQ2_0},
+    [39] = {"MXFP4", IR_MXFP4},
+    [40] = {"NVFP4", -1},
 };
 
 /* The dtype of a type number, or a refusal that says what the type is. */
@@ -233,8 +258,9 @@ static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype 
     CHECK(cx, t->name, MPK_EUNSUPPORTED, "tensor %.*s has the type number %llu, which is not known here",
           LOAD_NAME(name), (unsigned long long)type);
     CHECK(cx, t->dtype >= 0, MPK_EUNSUPPORTED,
-          "tensor %.*s has the type %s; F32, F16, BF16, Q4_0 to Q8_0 and Q2_K to Q6_K are supported", LOAD_NAME(name),
-          t->name);
+          "tensor %.*s has the type %s; F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ1 to IQ4, TQ1_0, TQ2_0 and MXFP4 "
+          "are supported",
+          LOAD_NAME(name), t->name);
     *out = (ir_dtype)t->dtype;
     return MPK_OK;
 }

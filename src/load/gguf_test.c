@@ -297,7 +297,7 @@ static void test_tensor_faults(void **state)
         {MPK_EFORMAT, "multiply to more", "b", 3, {1 << 24, 1 << 24, 1 << 24}, 0, 64},
         {MPK_EFORMAT, "rows of 16 are no multiple of 32 (q4_0)", "b", 1, {16}, 2, 64},
         {MPK_EFORMAT, "rows of 32 are no multiple of 256 (q4_k)", "b", 1, {32}, 12, 64},
-        {MPK_EUNSUPPORTED, "the type IQ2_XXS", "b", 1, {256}, 16, 64},
+        {MPK_EUNSUPPORTED, "the type NVFP4", "b", 1, {256}, 40, 64},
         {MPK_EUNSUPPORTED, "the type number 4", "b", 1, {16}, 4, 64},
         {MPK_EUNSUPPORTED, "the type number 4294967295", "b", 1, {16}, UINT32_MAX, 64},
         {MPK_EFORMAT, "no multiple of the alignment 32", "b", 1, {4}, 0, 65},

@@ -89,6 +89,8 @@ static const op_case cases[] = {
     CASE("3", "q3_k", "17, 768"),
     CASE("3", "q4_k", "17, 768"),
     CASE("3", "q5_k", "17, 768"),
+    CASE("3", "iq4_nl", "17, 320"),
+    CASE("3", "iq2_s", "17, 768"),
     CASE("7", "q6_k", "17, 768"),
     {"input %t : i32[5] live=tokens\nconst %w : q8_0[11, 64]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
     {"input %t : i64[9]\nconst %w : bf16[103, 320]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},

@@ -209,6 +209,8 @@ static const op_case cases[] = {
     SUMMED("7", "f32", "2", "3", "33", "64", "q4_1"),
     SUMMED("3", "f32", "2", "3", "9", "256", "q4_k"),
     SUMMED("3", "f32", "2", "3", "9", "256", "q5_k"),
+    SUMMED("3", "f32", "2", "3", "9", "64", "mxfp4"),
+    SUMMED("3", "f32", "2", "3", "9", "256", "iq3_s"),
     {X_AND_IDS("7", "f32", "3", "48") "const %w : f16[4, 50, 48]\n%y = expert_linear(%x, %i, %w)\n"},
     {X_AND_IDS("5", "bf16", "3", "100") "const %g : bf16[4, 21, 100]\nconst %u : f32[4, 21, 100]\ninput %s : f32[5, 3] "
                                         "live=tokens\n%y = expert_linear(%x, %i, %g, %u, %s) {glu = \"gelu_tanh\"}\n"},

@@ -149,6 +149,52 @@ static void test_blocks(void **state)
     assert_false(blocks_unpack_row(IR_F32, &untouched, 1, &untouched));
 }
 
+/* Random blocks against the gguf package of Python, by a hash over the bytes of all weights: bytes are the high bits of
+ * x = 1664525 x + 1013904223 from x = 1 on, 64 blocks, each with a scale of 0.5 (MXFP4: an exponent of 120 ... 127). */
+static uint64_t hash_blocks(ir_dtype dtype, int scale_at)
+{
+    static unsigned char bytes[64 * 256];
+    static float weights[64 * 256];
+    const size_t size = ir_dtype_table[dtype].block_bytes, n = 64 * ir_dtype_table[dtype].block_elements;
+    uint32_t x = 1;
+    uint64_t hash = 1469598103934665603u;
+    for (size_t i = 0; i < 64 * size; i++)
+        bytes[i] = (unsigned char)((x = x * 1664525 + 1013904223) >> 24);
+    for (unsigned char *block = bytes; block < bytes + 64 * size; block += size) {
+        const f16 half = num_to_f16(0.5f);
+        if (scale_at >= 0)
+            memcpy(block + scale_at, &half, sizeof half);
+        for (int i = 0; dtype == IR_IQ1_M && i < 4; i++)
+            block[49 + 2 * i] = (unsigned char)((block[49 + 2 * i] & 15) | (half >> 4 * i & 15) << 4);
+        block[0] = dtype == IR_MXFP4 ? (unsigned char)(120 + block[0] % 8) : block[0];
+    }
+    assert_true(blocks_unpack_row(dtype, bytes, (int64_t)n, weights));
+    for (size_t i = 0; i < n; i++)
+        weights[i] += 0.0f; /* -0 becomes 0 */
+    for (size_t i = 0; i < n * sizeof *weights; i++)
+        hash = (hash ^ ((const unsigned char *)weights)[i]) * 1099511628211u;
+    return hash;
+}
+
+static void test_codebooks(void **state)
+{
+    static const struct {
+        ir_dtype dtype;
+        int scale_at;
+        uint64_t hash;
+    } rows[] = {
+        {IR_IQ4_NL, 0, 0x6572362ca63a2d5eu}, {IR_MXFP4, -1, 0xc327eb1c94d160eau},  {IR_IQ1_S, 0, 0x14cafb963dc9cae7u},
+        {IR_IQ1_M, -1, 0xef99ae715f29bd14u}, {IR_IQ2_XXS, 0, 0x7f75ada49cda36bbu}, {IR_IQ2_XS, 0, 0xb7865ba8d25a449cu},
+        {IR_IQ2_S, 0, 0xcb64cc8467afc0f7u},  {IR_IQ3_XXS, 0, 0xa378e4d4892ca071u}, {IR_IQ3_S, 0, 0x04d0df75b735ca5du},
+        {IR_IQ4_XS, 0, 0x017ffbfd6105ab2bu}, {IR_TQ1_0, 52, 0x19d1f03d0c15dfd3u},  {IR_TQ2_0, 64, 0x647196f86b70fed3u},
+        {IR_Q4_0, 0, 0x67e753f48d2c8f4au},   {IR_Q6_K, 208, 0x28c49216030a2b83u},
+    };
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        if (hash_blocks(rows[r].dtype, rows[r].scale_at) != rows[r].hash)
+            fail_msg("%s", ir_dtype_table[rows[r].dtype].name);
+}
+
 static void test_norms(void **state)
 {
     bed b;
@@ -901,6 +947,7 @@ int main(void)
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_codebooks),
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_odd_widths),

@@ -4,7 +4,8 @@
 
 #include "ir/op.h"
 
-/* Sets of dtypes for shape_expect. */
+/* Sets of dtypes for shape_expect: a bit for each. */
+_Static_assert(IR_DTYPES <= 32, "a set of dtypes is 32 bits");
 enum {
     SHAPE_FLOAT = 1 << IR_F32 | 1 << IR_F16 | 1 << IR_BF16,
     SHAPE_I32 = 1 << IR_I32,
@@ -14,7 +15,7 @@ enum {
     SHAPE_NUMBER = SHAPE_REAL_NUMBER | SHAPE_INTEGER,
     SHAPE_PLAIN = SHAPE_NUMBER | 1 << IR_BOOL,
     SHAPE_INDEX = SHAPE_I32 | SHAPE_I64,
-    SHAPE_ANY = (1 << IR_DTYPES) - 1,
+    SHAPE_ANY = -1, /* all 32 bits */
     SHAPE_WEIGHT = SHAPE_ANY & ~(1 << IR_F64 | SHAPE_INTEGER | 1 << IR_BOOL)
 };
 

@@ -1,0 +1,33 @@
+/* codebooks.h - blocks of 256 weights whose elements are looked up: the IQ and TQ formats of GGUF.
+ *
+ * Every such block becomes the same thing: signed bytes q, a small integer for each 16 neighbours, and a scale d.  A
+ * weight is d * small * q, which is exact in fp32, so that any order of the two products gives the same bits.
+ * Used by the reference (blocks.c) and by the CPU's kernels (src/cpu/block_kernels.h), which multiply q as it is.
+ */
+#ifndef IR_CODEBOOKS_H
+#define IR_CODEBOOKS_H
+
+#include "ir/ir.h"
+
+enum { CODEBOOK_WEIGHTS = 256 };
+
+typedef struct codebook_block {
+    _Alignas(32) int8_t q[CODEBOOK_WEIGHTS]; /* -127 ... 127 */
+    int8_t small[CODEBOOK_WEIGHTS / 16];     /* -32 ... 31; weight i has small[i / 16] */
+    float d;
+} codebook_block;
+
+static inline bool codebook_has(ir_dtype dtype)
+{
+    return dtype >= IR_IQ1_S && dtype <= IR_TQ2_0;
+}
+
+/* Take one block apart.  dtype: codebook_has is true; `block` needs no alignment. */
+void codebook_take(ir_dtype dtype, const uint8_t *block, codebook_block *to);
+
+/* The values of four bits in IQ4_NL and IQ4_XS, and twice those in MXFP4. */
+extern const int8_t codebook_iq4[16], codebook_mxfp4[16];
+/* The scale of an MXFP4 block, halved because codebook_mxfp4 is doubled: 2^(byte - 128). */
+float codebook_mxfp4_scale(uint8_t byte);
+
+#endif

@@ -198,7 +198,7 @@ SHARED = {  # name: a value that asks for something, what becomes of it
     "ignore_eos": (True, WORKS), "add_special_tokens": (True, WORKS), "truncate_prompt_tokens": (2, WORKS),
     "n_predict": (3, WORKS), "n_cmpl": (2, WORKS), "skip_special_tokens": (True, WORKS), "user": ("u", INERT),
     "spaces_between_special_tokens": (True, INERT), "request_id": ("r", INERT), "rid": ("r", INERT),
-    "cache_salt": ("s", INERT), "cache_prompt": (True, INERT), "id_slot": (0, INERT), "repeat_last_n": (5, REFUSED),
+    "cache_salt": ("s", WORKS), "cache_prompt": (False, WORKS), "id_slot": (0, INERT), "repeat_last_n": (5, REFUSED),
     "dynatemp_exponent": (2, INERT), "xtc_threshold": (0.2, INERT), "dry_base": (2, INERT),
     "dry_allowed_length": (3, INERT), "dry_penalty_last_n": (9, INERT), "dry_sequence_breakers": (["a"], INERT),
     "mirostat_tau": (4, INERT), "mirostat_eta": (0.2, INERT), "frequency_penalty": (0.5, WORKS),
@@ -226,7 +226,8 @@ SHARED = {  # name: a value that asks for something, what becomes of it
     "timings_per_token": (True, REFUSED), "return_progress": (True, REFUSED), "response_fields": (["a"], REFUSED),
 }
 PARAMETERS = {
-    "/v1/completions": {**SHARED, "logprobs": (2, WORKS), "echo": (True, WORKS), "suffix": ("a", REFUSED),
+    "/v1/completions": {**SHARED, "logprobs": (2, WORKS), "best_of": (3, WORKS), "echo": (True, WORKS),
+    "suffix": ("a", REFUSED),
     "prompt_embeds": ("a", REFUSED)},
     "/v1/chat/completions": {
         **SHARED, "logprobs": (True, WORKS), "max_completion_tokens": (3, WORKS), "tool_choice": ("none", WORKS),

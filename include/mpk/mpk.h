@@ -206,6 +206,7 @@ typedef struct mpk_engine_facts {
     uint64_t prefix_asked_tokens, prefix_found_tokens;
     uint32_t put_back; /* how often a request had to wait in its midst, since older ones needed its KV memory */
     uint32_t reserved_2;
+    uint64_t kv_free_tokens; /* of kv_tokens: in pages that no request holds now; the prefix cache lives there */
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);

@@ -140,6 +140,7 @@ class EngineFacts(Structure):
         ("prefix_found_tokens", c_uint64),
         ("put_back", c_uint32),
         ("reserved_2", c_uint32),
+        ("kv_free_tokens", c_uint64),
     ]
 
 

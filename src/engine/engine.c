@@ -136,6 +136,7 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
         .prefix_asked_tokens = live.asked,
         .prefix_found_tokens = live.found,
         .put_back = live.put_back,
+        .kv_free_tokens = (uint64_t)live.free_pages * ENGINE_PAGE_TOKENS,
     };
     snprintf(all.device, sizeof all.device, "%.63s", live.device);
     memcpy(facts, &all, all.size);

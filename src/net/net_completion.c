@@ -57,6 +57,7 @@ mpk_status net_completion_answer(net_exchange *x, const net_request *q)
         status = net_work_wait(x);
     net_exchange_stop_clock(x, false);
     TRY(status);
+    net_work_choose(x);
     text document = {0};
     x->work.dialect->write_document(x, &document);
     return net_reply_json(x, &document);

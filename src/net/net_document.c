@@ -11,10 +11,13 @@ void net_document_write_head(const net_exchange *x, const char *object, text *to
 
 void net_document_write_usage(const net_exchange *x, text *to)
 {
-    size_t n = 0, n_prompt = x->work.n_prompt_tokens;
+    size_t n = x->work.n_hidden_tokens, n_prompt = x->work.n_prompt_tokens;
     for (uint32_t i = 0; i < x->work.n; i++)
         n += x->work.answers[i].n_tokens;
-    text_print(to, "{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu}", n_prompt, n, n_prompt + n);
+    text_print(to,
+               "{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu,"
+               "\"prompt_tokens_details\":{\"cached_tokens\":%zu}}",
+               n_prompt, n, n_prompt + n, x->work.n_cached);
 }
 
 void net_document_write_call(const net_call *call, uint32_t index, bool with_index, text *to)

@@ -44,7 +44,6 @@ struct net_server {
     _Atomic uint32_t exchanges;        /* whose request is whole and whose reply is not */
     _Atomic uint32_t answers;          /* of the engine, submitted and not ended */
     _Atomic uint32_t running;          /* of these, whose first token has come */
-    _Atomic uint64_t kv_used;          /* tokens of these, prompts counted */
     _Atomic uint64_t held_bytes;       /* of bodies and what was made of them */
     _Atomic bool stopping, cancelling, failed;
 };
@@ -77,11 +76,13 @@ struct net_answer {
     text content;         /* of a completion */
     net_parts parts;      /* of a chat */
     mpk_finish finish;
+    bool leads;      /* the first of its prompt: the prefix cache is asked for this one */
     bool is_running; /* counted so in the server */
     bool begun;      /* its role was sent */
     bool told;       /* its end was sent */
     uint32_t n_calls_sent;
     size_t n_tokens, n_prompt;
+    double score; /* with best_of: mean log probability of its tokens */
     net_probs probs;
     const char *stopped_by; /* the stop text that ended it; NULL: none */
     /* Of dialects that have items (net_items.h): net_item's, what of the parts is in them, events so far. */
@@ -101,11 +102,13 @@ typedef struct net_work {
     const char *echo; /* of a response: members that repeat the request */
     net_answer *answers;
     uint32_t n, n_running;
-    uint32_t n_places; /* of the server's that are taken */
-    uint32_t watched;  /* the one whose tokens the thread waits for */
-    size_t n_prompt_tokens;
-    uint64_t first_token_ns; /* when the first token of any answer came; 0: none has */
-    arena arena;             /* of the array, and of what outlives the body */
+    uint32_t n_places;                /* of the server's that are taken */
+    uint32_t watched;                 /* the one whose tokens the thread waits for */
+    uint32_t n_each, n_shown;         /* answers to each prompt, and how many of them the client gets */
+    size_t n_prompt_tokens, n_cached; /* of them, those that came from the prefix cache */
+    size_t n_hidden_tokens;           /* of answers that the client does not get */
+    uint64_t first_token_ns;          /* when the first token of any answer came; 0: none has */
+    arena arena;                      /* of the array, and of what outlives the body */
 } net_work;
 
 struct net_exchange {
@@ -236,6 +239,8 @@ mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialec
 mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt);
 /* Wait until something has come, and take it.  The status of what ends the exchange early. */
 mpk_status net_work_wait(net_exchange *x);
+/* All have ended: keep the answers to each prompt that the client gets. */
+void net_work_choose(net_exchange *x);
 void net_work_close(net_exchange *x);
 /* How many tokens a prompt and its answer may have together. */
 uint32_t net_work_context(const net_server *s);

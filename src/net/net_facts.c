@@ -48,10 +48,15 @@ mpk_status net_facts_version(net_exchange *x, const char *path)
 static net_load load_of(const net_server *s)
 {
     const uint32_t answers = s->answers, running = s->running;
+    mpk_engine_facts f = {.size = sizeof f};
+    mpk_engine_describe(s->engine, &f);
     return (net_load){.running = running,
                       .waiting = answers > running ? answers - running : 0,
-                      .kv_used = s->kv_used,
-                      .kv_tokens = s->facts.kv_tokens,
+                      .kv_used = f.kv_tokens - f.kv_free_tokens,
+                      .kv_tokens = f.kv_tokens,
+                      .asked = f.prefix_asked_tokens,
+                      .found = f.prefix_found_tokens,
+                      .put_back = f.put_back,
                       .model = s->options.model_name};
 }
 

@@ -68,6 +68,16 @@ static void write_block(const net_exchange *x, const net_answer *a, const net_it
     text_print(to, thinking ? ",\"signature\":\"\"}" : "}");
 }
 
+/* Anthropic's input tokens are those that had to be computed. */
+static void write_usage(const net_exchange *x, size_t n_tokens, text *to)
+{
+    const net_work *w = &x->work;
+    text_print(to,
+               "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%zu,"
+               "\"output_tokens\":%zu}",
+               w->n_prompt_tokens - w->n_cached, w->n_cached, n_tokens);
+}
+
 static void write_document(net_exchange *x, text *to)
 {
     net_answer *a = &x->work.answers[0];
@@ -81,7 +91,9 @@ static void write_document(net_exchange *x, text *to)
     }
     text_print(to, "],");
     write_stop(a, to);
-    text_print(to, ",\"usage\":{\"input_tokens\":%zu,\"output_tokens\":%zu}}", x->work.n_prompt_tokens, a->n_tokens);
+    text_print(to, ",");
+    write_usage(x, a->n_tokens, to);
+    text_print(to, "}");
 }
 
 /* ---- a stream ---- */
@@ -150,10 +162,9 @@ static void write_start(const net_exchange *x, text *to)
     begin_event("message_start", to);
     text_print(to, ",\"message\":{");
     write_head(x, to);
-    text_print(to,
-               ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":%zu,"
-               "\"output_tokens\":0}}",
-               x->work.n_prompt_tokens);
+    text_print(to, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,");
+    write_usage(x, 0, to);
+    text_print(to, "}");
     end_event(to);
 }
 
@@ -173,7 +184,8 @@ static void write_end(net_exchange *x, text *to)
     begin_event("message_delta", to);
     text_print(to, ",\"delta\":{");
     write_stop(a, to);
-    text_print(to, "},\"usage\":{\"input_tokens\":%zu,\"output_tokens\":%zu}", x->work.n_prompt_tokens, a->n_tokens);
+    text_print(to, "},");
+    write_usage(x, a->n_tokens, to);
     end_event(to);
     begin_event("message_stop", to);
     end_event(to);

@@ -183,7 +183,8 @@ static void print_now(const printer *p, const net_load *now)
                                    "Answers whose first token has come and whose last has not."},
                         waiting = {"mpk_requests_waiting", "vllm:num_requests_waiting", "gauge",
                                    "Answers that wait for a place, or for their prompt to be computed."},
-                        used = {"mpk_kv_tokens_used", NULL, "gauge", "Positions of the KV cache that answers hold."},
+                        used = {"mpk_kv_tokens_used", NULL, "gauge",
+                                "Positions of the KV cache in pages that answers hold."},
                         all = {"mpk_kv_tokens", NULL, "gauge", "Positions of the KV cache."},
                         share = {"mpk_kv_usage_ratio", "vllm:kv_cache_usage_perc", "gauge",
                                  "Share of the KV cache that answers hold, 0 to 1."};
@@ -192,6 +193,20 @@ static void print_now(const printer *p, const net_load *now)
     print_one(p, &used, (double)now->kv_used);
     print_one(p, &all, (double)now->kv_tokens);
     print_one(p, &share, now->kv_tokens ? (double)now->kv_used / (double)now->kv_tokens : 0);
+}
+
+/* What the engine counts. */
+static void print_engine(const printer *p, const net_load *now)
+{
+    static const metric asked = {"mpk_prefix_cache_queries_total", "vllm:prefix_cache_queries_total", "counter",
+                                 "Tokens of prompts that were looked for in the prefix cache."},
+                        found = {"mpk_prefix_cache_hits_total", "vllm:prefix_cache_hits_total", "counter",
+                                 "Tokens of prompts that were found there."},
+                        back = {"mpk_preemptions_total", "vllm:num_preemptions_total", "counter",
+                                "Answers that waited in their midst, since older ones needed the KV cache."};
+    print_one(p, &asked, (double)now->asked);
+    print_one(p, &found, (double)now->found);
+    print_one(p, &back, (double)now->put_back);
 }
 
 static void print_all(const printer *p, const net_metrics *m, const net_load *now)
@@ -211,6 +226,7 @@ static void print_all(const printer *p, const net_metrics *m, const net_load *no
                         request = {"mpk_request_duration_seconds", "vllm:e2e_request_latency_seconds", "histogram",
                                    "From the headers of a completion to the end of its reply."};
     print_now(p, now);
+    print_engine(p, now);
     print_finished(p, m);
     print_one(p, &prompt, (double)m->prompt_tokens);
     print_one(p, &generated, (double)m->generated_tokens);

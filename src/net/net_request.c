@@ -182,11 +182,31 @@ static mpk_status read_stream(reader *r)
 
 static mpk_status check_values(reader *r)
 {
-    const json_value *best = json_get(r->body, "best_of"), *special = json_get(r->body, "skip_special_tokens");
-    if (best && !(best->kind == JSON_KIND_NUMBER && best->number == r->out->n_answers))
-        REFUSE(r, "best_of", "'best_of' is not supported: leave it out or give what 'n' is");
+    const json_value *special = json_get(r->body, "skip_special_tokens");
     if (special && !(special->kind == JSON_KIND_BOOL && special->boolean))
         REFUSE(r, "skip_special_tokens", "'skip_special_tokens' other than true is not supported: answers are text");
+    return MPK_OK;
+}
+
+/* So many answers are computed, and the n most probable ones sent: which these are is known when all have ended. */
+static mpk_status read_best(reader *r, unsigned endpoint)
+{
+    net_request *q = r->out;
+    int64_t best = q->n_shown = q->n_answers;
+    if (endpoint == NET_FOR_COMPLETION)
+        TRY(read_whole(r, "best_of", q->n_answers, NET_MAX_ANSWERS, &best));
+    if (best > q->n_answers && q->stream)
+        REFUSE(r, "best_of", "'best_of' above 'n' cannot be streamed");
+    q->n_answers = (uint32_t)best;
+    return MPK_OK;
+}
+
+static mpk_status read_cache(reader *r)
+{
+    bool keeps = true;
+    TRY(read_words(r, "cache_salt", &r->out->sampling.cache_salt));
+    TRY(read_flag(r, "cache_prompt", &keeps));
+    r->out->sampling.no_prefix_cache = !keeps;
     return MPK_OK;
 }
 
@@ -237,6 +257,8 @@ static mpk_status read_shared(reader *r, unsigned endpoint, const mpk_request_op
     TRY(net_rules_read(r->cx, r->a, r->body, &r->out->sampling, r->why));
     TRY(read_stream(r));
     TRY(check_values(r));
+    TRY(read_best(r, endpoint));
+    TRY(read_cache(r));
     TRY(read_logprobs(r, endpoint));
     TRY(read_flag(r, "add_special_tokens", &r->out->special));
     TRY(read_truncation(r));

@@ -27,6 +27,7 @@ typedef struct net_request {
     mpk_request_options sampling; /* max_tokens 0: until the context is full */
     const char *stops[NET_MAX_STOPS];
     uint32_t n_answers; /* of each prompt */
+    uint32_t n_shown;   /* of these, the most probable ones; as many as n_answers: all */
     bool has_seed, stream, echo;
     bool include_usage, usage_always; /* in a stream: at its end, in every event */
     bool special;                     /* put the tokens around the prompt that the tokenizer asks for */

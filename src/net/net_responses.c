@@ -67,9 +67,9 @@ static const char *status_of(const net_answer *a)
 static void write_usage(const net_exchange *x, const net_answer *a, text *to)
 {
     text_print(to,
-               "{\"input_tokens\":%zu,\"input_tokens_details\":{\"cached_tokens\":0},\"output_tokens\":%zu,"
+               "{\"input_tokens\":%zu,\"input_tokens_details\":{\"cached_tokens\":%zu},\"output_tokens\":%zu,"
                "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":%zu}",
-               x->work.n_prompt_tokens, a->n_tokens, x->work.n_prompt_tokens + a->n_tokens);
+               x->work.n_prompt_tokens, x->work.n_cached, a->n_tokens, x->work.n_prompt_tokens + a->n_tokens);
 }
 
 /* error: an object, or "null". */

@@ -151,6 +151,13 @@ mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms,
     return MPK_OK;
 }
 
+/* As if this were known of each prompt. */
+size_t mpk_request_cached_tokens(const mpk_request *r)
+{
+    (void)r;
+    return 7;
+}
+
 uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
 {
     (void)r;
@@ -254,7 +261,8 @@ static void test_calls(void **state)
     check_has(&b, "\"message\":{\"role\":\"assistant\",\"content\":\"Let me.\",\"tool_calls\":[{\"id\":\"call_");
     check_has(&b, "\"type\":\"function\",\"function\":{\"name\":\"add\",\"arguments\":\"{\\\"a\\\":1}\"}}]}");
     check_has(&b, "\"finish_reason\":\"tool_calls\"");
-    check_has(&b, "\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":5,\"total_tokens\":15}");
+    check_has(&b, "\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":5,\"total_tokens\":15,"
+                  "\"prompt_tokens_details\":{\"cached_tokens\":7}}");
     assert_int_equal(ask(&b, "/v1/chat/completions", "{\"stream\":true," TOOLS "}"), 200);
     check_has(&b, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
     check_has(&b, "\"delta\":{\"content\":\"Let\"}");

@@ -3,6 +3,7 @@
  * A place is one answer in the engine, running or waiting; the server counts them for all exchanges, so that a queue
  * that is full says so before anything is made.
  */
+#include <math.h>
 #include <time.h>
 
 #include "base/thread.h"
@@ -52,6 +53,8 @@ mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialec
     w->dialect = dialect;
     w->include_usage = q->include_usage;
     w->logprobs = q->sampling.logprobs;
+    w->n_each = q->n_answers;
+    w->n_shown = q->n_shown;
     w->usage_always = q->include_usage && q->usage_always;
     memcpy(x->ignored, q->ignored, sizeof x->ignored);
     w->created = time(NULL);
@@ -64,11 +67,20 @@ mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialec
 
 static void stop_running(net_exchange *x, net_answer *a)
 {
-    if (a->is_running) {
+    if (a->is_running)
         x->server->running--;
-        x->server->kv_used -= a->n_prompt + a->n_tokens;
-    }
     a->is_running = false;
+}
+
+static void free_texts(net_answer *a)
+{
+    text_free(&a->content);
+    a->content = (text){0};
+    net_probs_close(&a->probs);
+    text_free(&a->items);
+    a->items = (text){0};
+    net_parts_close(&a->parts);
+    a->parts = (net_parts){0};
 }
 
 void net_work_close(net_exchange *x)
@@ -81,13 +93,7 @@ void net_work_close(net_exchange *x)
                                      NULL, 0);
         mpk_request_free(w->answers[i].request);
         w->answers[i].request = NULL;
-        text_free(&w->answers[i].content);
-        w->answers[i].content = (text){0};
-        net_probs_close(&w->answers[i].probs);
-        text_free(&w->answers[i].items);
-        w->answers[i].items = (text){0};
-        net_parts_close(&w->answers[i].parts);
-        w->answers[i].parts = (net_parts){0};
+        free_texts(&w->answers[i]);
     }
     x->server->answers -= w->n_places;
     w->n_places = w->n_running = 0;
@@ -178,6 +184,7 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
     truncate_prompt(x, q, &ids, &n_ids);
     net_work *w = &x->work;
     mpk_request_options o = q->sampling;
+    o.logprobs |= q->n_shown < q->n_answers;
     for (uint32_t i = 0; i < q->n_answers; i++) {
         net_answer *a = &w->answers[at * q->n_answers + i];
         if (q->has_seed)
@@ -186,6 +193,7 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
             TRY(net_random_seed(x->cx, &o.seed));
         TRY(submit_tokens(x, ids, n_ids, &o, &a->request));
         a->n_prompt = n_ids;
+        a->leads = i == 0;
         w->n++;
         w->n_running++;
         if (q->echo)
@@ -247,6 +255,16 @@ static mpk_status find_stop(net_exchange *x, net_answer *a, const mpk_answer *wh
     return MPK_OK;
 }
 
+static double mean_logprob(const mpk_request *request, size_t n)
+{
+    double sum = 0;
+    mpk_logprob own;
+    for (size_t i = 0; i < n; i++)
+        if (mpk_request_logprobs(request, i, &own, 1))
+            sum += own.logprob;
+    return n ? sum / (double)n : -HUGE_VAL;
+}
+
 static mpk_status end_answer(net_exchange *x, net_answer *a)
 {
     net_work *w = &x->work;
@@ -257,6 +275,8 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     if (w->dialect->is_chat)
         TRY(net_parts_end(x->cx, &a->parts));
     TRY(find_stop(x, a, &whole));
+    if (w->n_shown < w->n_each)
+        a->score = mean_logprob(a->request, whole.n_tokens);
     net_metrics_count_answer(&x->server->metrics, whole.finish, whole.token_ns, whole.n_tokens);
     stop_running(x, a);
     a->finish = whole.finish;
@@ -273,11 +293,10 @@ static void note_tokens(net_exchange *x, net_answer *a, size_t n)
 {
     if (!a->is_running) {
         x->server->running++;
-        x->server->kv_used += a->n_prompt;
+        x->work.n_cached += a->leads ? mpk_request_cached_tokens(a->request) : 0;
     }
     a->is_running = true;
     a->n_tokens += n;
-    x->server->kv_used += n;
     x->server->metrics.generated_tokens += n;
     if (!x->work.first_token_ns)
         x->work.first_token_ns = clock_ns();
@@ -340,4 +359,36 @@ mpk_status net_work_wait(net_exchange *x)
     if (!news) /* it may be waiting for its turn */
         w->watched = next_running(w, w->watched);
     return MPK_OK;
+}
+
+/* ---- of several answers to a prompt, the best ---- */
+
+/* The most probable one comes first; among equals, the earlier one. */
+static void bring_best(net_answer *answers, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (answers[i].score > answers[best].score)
+            best = i;
+    const net_answer first = answers[0];
+    answers[0] = answers[best];
+    answers[best] = first;
+}
+
+void net_work_choose(net_exchange *x)
+{
+    net_work *w = &x->work;
+    uint32_t kept = 0;
+    for (uint32_t first = 0; w->n_shown < w->n_each && first < w->n; first += w->n_each) {
+        net_answer *answers = &w->answers[first];
+        for (uint32_t i = 0; i < w->n_shown; i++)
+            bring_best(&answers[i], w->n_each - i);
+        for (uint32_t i = w->n_shown; i < w->n_each; i++) {
+            w->n_hidden_tokens += answers[i].n_tokens;
+            free_texts(&answers[i]);
+        }
+        memmove(&w->answers[kept], answers, w->n_shown * sizeof *answers);
+        kept += w->n_shown;
+    }
+    w->n = kept ? kept : w->n;
 }

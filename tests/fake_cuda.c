@@ -365,6 +365,12 @@ ENTRY cuDeviceGetAttribute(int *value, int id, int device)
     case 13:
         *value = 1980000;
         return 0;
+    case 36:
+        *value = (int)setting("memory_khz", 2619000);
+        return 0;
+    case 37:
+        *value = (int)setting("bus_bits", 5120);
+        return 0;
     case 19:
     case 95:
         *value = 1;

@@ -834,7 +834,7 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
     TRY(cuda_plan_program(cx, m));
     if (!m->options.in_flight)
         m->options.in_flight = cuda_weights_in_flight(&m->weights, m->machine.image.block->n_workers,
-                                                      m->arch.n_pages * m->arch.page_bytes);
+                                                      cuda_gpu_facts(m->gpu)->memory_bytes_s, &m->arch);
     return cuda_check_memory(cx, m);
 }
 

@@ -203,10 +203,13 @@ mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m);
 
 /* Decide what lies on the GPU.  source and image are filled in. */
 mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m);
-/* Pages that a worker should have under way at a time (rt_tuning.in_flight).  Tasks whose weights fill the ring are
- * bound by bytes and gain from one more; short ones by the way of their inputs through L2, which requests for weights
- * make longer.  The largest packed weight is not asked: that is the LM head, one task of a step. */
-uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers, uint64_t ring_bytes);
+/* Pages that a worker's loader should have in flight (rt_tuning.in_flight): as many as keep its share of the memory's
+ * bandwidth busy for the time that a load takes, at least two, so that one is asked for while the other lands, and at
+ * most the ring.  Tasks whose weights fill the ring are bound by bytes and take one page more; shorter ones are bound by
+ * the way of their inputs through L2, which requests for weights make longer.  The largest packed weight is not
+ * counted: that is the LM head, one task of a step. */
+uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers, uint64_t memory_bytes_s,
+                                const gen_arch *arch);
 
 /* ---- carriers.c ---- */
 

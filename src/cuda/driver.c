@@ -284,7 +284,7 @@ uint32_t cuda_driver_gpus(const cuda_driver *d)
 
 static mpk_status read_attributes(mpk_context *cx, const cuda_driver *d, int device, cuda_facts *f)
 {
-    uint32_t maps_host, cooperative;
+    uint32_t maps_host, cooperative, memory_khz, bus_bits;
     const struct {
         int id;
         uint32_t *out;
@@ -299,6 +299,8 @@ static mpk_status read_attributes(mpk_context *cx, const cuda_driver *d, int dev
         {39, &f->threads_sm, "threads of an SM"},
         {38, &f->l2_bytes, "L2 cache"},
         {13, &f->clock_khz, "clock"},
+        {36, &memory_khz, "memory's clock"},
+        {37, &bus_bits, "memory's bus"},
         {19, &maps_host, "mapped host memory"},
         {95, &cooperative, "cooperative launches"},
     };
@@ -307,6 +309,7 @@ static mpk_status read_attributes(mpk_context *cx, const cuda_driver *d, int dev
         CALL(cx, d, cuDeviceGetAttribute, (&value, wanted[i].id, device), "ask the GPU for its %s", wanted[i].name);
         *wanted[i].out = (uint32_t)value;
     }
+    f->memory_bytes_s = (uint64_t)memory_khz * 1000 * 2 * bus_bits / 8; /* two transfers a clock */
     f->maps_host = maps_host != 0;
     f->cooperative = cooperative != 0;
     return MPK_OK;

@@ -51,8 +51,9 @@ typedef struct cuda_facts {
     uint32_t shared_sm_bytes; /* of an SM */
     uint32_t registers_sm, threads_sm;
     uint32_t l2_bytes, clock_khz;
-    bool maps_host;   /* kernels read and write pinned host memory */
-    bool cooperative; /* launches whose blocks are all resident, or that fail */
+    uint64_t memory_bytes_s; /* its memory's bandwidth, from clock and width of the bus; 0: not said */
+    bool maps_host;          /* kernels read and write pinned host memory */
+    bool cooperative;        /* launches whose blocks are all resident, or that fail */
 } cuda_facts;
 
 /* What GPU `index` is; nothing is set up on it.  MPK_EARG: there is no such GPU. */

@@ -172,12 +172,27 @@ mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers, uint64_t ring_bytes)
+/* From a bulk copy's start to its page's arrival, of a GPU memory that is not saturated.  With it the bytes in flight on
+ * an H100, where 2 and 3 pages were compared, are 20 KB: 1.2 pages of 16 KB (docs/performance.md, "Loads in flight"). */
+enum { LOAD_LATENCY_NS = 800 };
+
+/* Do the weights of a task, in the mean over all but the largest, take more than the ring? */
+static bool fills_ring(const cuda_weight_plan *plan, uint32_t n_workers, uint64_t ring_bytes)
 {
     uint64_t sum = 0, largest = 0;
     for (size_t i = 0; i < plan->packed.n; i++) {
         sum += plan->packed.at[i].n_bytes;
-        largest = plan->packed.at[i].n_bytes > largest ? plan->packed.at[i].n_bytes : largest;
+        largest = larger(largest, plan->packed.at[i].n_bytes);
     }
-    return plan->packed.n > 1 && (sum - largest) / (plan->packed.n - 1) / n_workers > ring_bytes ? 3 : 2;
+    return plan->packed.n > 1 && (sum - largest) / (plan->packed.n - 1) / n_workers > ring_bytes;
+}
+
+uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers, uint64_t memory_bytes_s,
+                                const gen_arch *arch)
+{
+    uint64_t ring_bytes = (uint64_t)arch->n_pages * arch->page_bytes;
+    uint64_t bytes = memory_bytes_s / 1000 * LOAD_LATENCY_NS / 1000000 / n_workers; /* bandwidth times latency */
+    uint64_t pages = larger((bytes + arch->page_bytes - 1) / arch->page_bytes, 2);
+    pages += fills_ring(plan, n_workers, ring_bytes);
+    return (uint32_t)(pages < arch->n_pages ? pages : arch->n_pages);
 }

@@ -6,7 +6,7 @@ import anthropic
 import pytest
 
 import support
-from test_serve import CHAT, MESSAGES, Server, busy, chat, endless, model, server  # noqa: F401, the last are fixtures
+from serving import CHAT, MESSAGES, Server, busy, chat, endless, model, server  # noqa: F401, the last are fixtures
 
 TEMPLATE = {"chat_template": CHAT}
 THINKING = {"chat_template": CHAT.replace("assistant:", "assistant: <think>\n")}

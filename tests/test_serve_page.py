@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from test_serve import CHAT, WAIT, Server, endless, model, server  # noqa: F401, the last three are fixtures
+from serving import CHAT, WAIT, Server, endless, model, server  # noqa: F401, the last three are fixtures
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

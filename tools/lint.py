@@ -131,8 +131,16 @@ def check_opening(name, text):
         yield f"{name}:1: no comment says what the file is for"
 
 
+def add_beds(root, code, text):
+    """The code of a test with that of the NAME_bed.h that it includes, for its functions assert too."""
+    for bed in re.findall(r'#include "(\w+_bed\.h)"', text):
+        path = root / "tests" / bed
+        code += code_only(path.read_text()) if path.exists() else ""
+    return code
+
+
 def check_c_tests(name, code):
-    """Each cmocka test must be able to fail: it asserts, or calls a function of its file that does."""
+    """Each cmocka test must be able to fail: it asserts, or calls a function of its file or its bed that does."""
     if not name.endswith("_test.c"):
         return
     # A macro of the file that asserts counts as a function that does.
@@ -186,7 +194,7 @@ def check_file(root, name):
         yield from check_tables(name, text)
     yield from check_calls(name, code)
     yield from check_identifiers(name, code)
-    yield from check_c_tests(name, code)
+    yield from check_c_tests(name, add_beds(root, code, text))
     yield from check_py_tests(name, text)
 
 

@@ -18,7 +18,6 @@
 #include "rt/rt_queue.h"
 
 enum {
-    OWN_SHARED_BYTES = 8192, /* of the worker itself, at most */
     SPIN_NS = 20000,
     SHORT_SLEEP_NS = 5000,
     LONG_SLEEP_NS = 100000,
@@ -58,275 +57,6 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
           "have): use --mode=graph",
           f->name, f->major, f->minor, m->arch.name);
     return MPK_OK;
-}
-
-/* ---- code ---- */
-
-static mpk_status write_source(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
-                               gen_whole whole, gen_source *source, uint32_t *shared)
-{
-    TRY(gen_source_of_image(cx, a, image, arch, whole, source));
-    *shared = arch->n_pages * arch->page_bytes + source->scratch_bytes;
-    return MPK_OK;
-}
-
-mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image, gen_arch *arch, gen_whole whole,
-                            gen_source *source, uint32_t *shared)
-{
-    TRY(write_source(cx, a, image, arch, whole, source, shared));
-    if (*shared + OWN_SHARED_BYTES > arch->shared_bytes) {
-        uint32_t over = *shared + OWN_SHARED_BYTES - arch->shared_bytes;
-        uint32_t pages = (over + arch->page_bytes - 1) / arch->page_bytes;
-        CHECK(cx, pages + 2 <= arch->n_pages, MPK_ELIMIT,
-              "a task of this program needs %u bytes of shared memory: too many beside %s's %u", source->scratch_bytes,
-              arch->gpu, arch->shared_bytes);
-        arch->n_pages -= pages;
-        TRY(write_source(cx, a, image, arch, whole, source, shared));
-    }
-    return MPK_OK;
-}
-
-/* Machine code or PTX of a source, from the cache or made now.  how: all but name and code. */
-static mpk_status compile_source(mpk_context *cx, const char *name, const cuda_source *how, str source, text *code,
-                                 bool *cached)
-{
-    text words = {0};
-    uint64_t start = clock_ns();
-    cuda_source s = *how;
-    s.name = name;
-    s.code = source;
-    mpk_status status = cuda_cache_compile(cx, &s, code, &words, cached);
-    text_free(&words);
-    TRY(status);
-    log_line(cx, LOG_DEBUG, "%s for %s: %zu bytes, %s %.2f s", name, s.arch->name, code->n,
-             *cached ? "from the cache in" : "compiled in", (double)(clock_ns() - start) * 1e-9);
-    return MPK_OK;
-}
-
-static mpk_status compile_kernel(mpk_context *cx, const cuda_source *how, str source, text *code, bool *cached)
-{
-    return compile_source(cx, "mpk.cu", how, source, code, cached);
-}
-
-/* What packs weights and makes them up: the same for all programs. */
-static mpk_status compile_loader(mpk_context *cx, const cuda_source *how, text *code)
-{
-    arena a = {0};
-    str source;
-    bool cached;
-    cuda_source whole = *how;
-    mpk_status status = gen_source_expand(cx, &a, "pack.cuh", &source);
-    whole.in_units = false;
-    if (status == MPK_OK)
-        status = compile_source(cx, "mpk_loader.cu", &whole, source, code, &cached);
-    arena_free(&a);
-    return status;
-}
-
-/* How a machine's sources are compiled.  Kernels of calls are small, and between their products stand bodies of the
- * second unit, each of which would save registers of the first (device/units.cuh). */
-static cuda_source compile_how(const cuda_machine *m)
-{
-    return (cuda_source){.arch = &m->arch,
-                         .as_ptx = m->as_ptx,
-                         .in_units = m->options.mode != CUDA_CALLS,
-                         .checked = m->options.checked,
-                         .keep_folder = m->options.keep};
-}
-
-cuda_code_head cuda_head_of(str source, size_t loader_bytes)
-{
-    return (cuda_code_head){.magic = {'m', 'p', 'k', 'c', 'o', 'd', 'e', '2'},
-                            .source_hash = hash_bytes(source.at, source.n, 0),
-                            .loader_bytes = loader_bytes};
-}
-
-/* The bytes of cuda_options.code. */
-static mpk_status join_code(mpk_context *cx, str source, const text *loader, const text *kernel, text *code)
-{
-    cuda_code_head head = cuda_head_of(source, loader->n);
-    text_add(code, (const char *)&head, sizeof head);
-    text_add(code, loader->at, loader->n);
-    text_add(code, kernel->at, kernel->n);
-    if (!code->failed)
-        return MPK_OK;
-    text_free(code);
-    FAIL(cx, MPK_ENOMEM, "out of memory for a kernel of %zu bytes", kernel->n);
-}
-
-/* Take those bytes apart.  They must be of the very source that this program gives now, for the host and the kernel
- * number bodies and lay out weights together. */
-static bool split_code(const cuda_machine *m, str *loader, str *kernel)
-{
-    str all = {m->options.code, m->options.code_bytes};
-    cuda_code_head want = cuda_head_of(m->source.text, 0), head;
-    if (all.n <= sizeof head)
-        return false;
-    memcpy(&head, all.at, sizeof head);
-    if (memcmp(head.magic, want.magic, sizeof want.magic) != 0 || head.source_hash != want.source_hash ||
-        head.loader_bytes >= all.n - sizeof head)
-        return false;
-    *loader = (str){all.at + sizeof head, (size_t)head.loader_bytes};
-    *kernel = (str){loader->at + loader->n, all.n - sizeof head - loader->n};
-    return true;
-}
-
-mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_arch *row, const char *keep, text *code)
-{
-    arena a = {0};
-    gen_arch arch = *row;
-    const cuda_source how = {.arch = &arch, .in_units = true, .keep_folder = keep};
-    gen_source source;
-    uint32_t shared;
-    text loader = {0}, kernel = {0};
-    bool cached = false;
-    mpk_status status = cuda_make_source(cx, &a, image, &arch, GEN_KERNEL, &source, &shared);
-    if (status == MPK_OK)
-        status = compile_loader(cx, &how, &loader);
-    if (status == MPK_OK)
-        status = compile_kernel(cx, &how, source.text, &kernel, &cached);
-    if (status == MPK_OK)
-        status = join_code(cx, source.text, &loader, &kernel, code);
-    text_free(&loader);
-    text_free(&kernel);
-    arena_free(&a);
-    return status;
-}
-
-/* The code of a machine on its way.  Weights need the loader alone, so that the kernel is compiled in a thread while
- * they are brought. */
-typedef struct code_job {
-    cuda_machine *m;
-    str given_loader, given_kernel; /* of options.code; otherwise empty */
-    text loader, kernel;            /* made here */
-    mpk_context cx;                 /* of the thread */
-    mpk_status status;
-    pthread_t thread;
-    bool has_thread;
-} code_job;
-
-static void *run_code_job(void *argument)
-{
-    code_job *j = argument;
-    cuda_machine *m = j->m;
-    const cuda_source how = compile_how(m);
-    uint64_t begin = clock_ns();
-    j->status = compile_kernel(&j->cx, &how, m->source.text, &j->kernel, &m->code_cached);
-    m->code_ns += clock_ns() - begin;
-    if (j->status != MPK_OK)
-        m->has_no_code = true;
-    return NULL;
-}
-
-/* The kernel begins to be compiled, unless it was given. */
-static mpk_status begin_code(mpk_context *cx, cuda_machine *m, code_job *j)
-{
-    bool given = m->options.code && split_code(m, &j->given_loader, &j->given_kernel);
-    CHECK(cx, given || !m->options.code || m->options.code_may_differ, MPK_EUNSUPPORTED,
-          "the image's kernel was made by another mpk or for another GPU: compile the model again");
-    m->code_cached = given;
-    if (given)
-        return MPK_OK;
-    j->m = m;
-    j->cx = (mpk_context){.log = cx->log, .log_user = cx->log_user};
-    TRY(thread_start(cx, &j->thread, run_code_job, j));
-    j->has_thread = true;
-    const cuda_source how = compile_how(m);
-    return compile_loader(cx, &how, &j->loader);
-}
-
-/* Wait for it, whatever else has happened. */
-static mpk_status end_code(mpk_context *cx, code_job *j, mpk_status status)
-{
-    uint64_t begin = clock_ns();
-    if (!j->has_thread)
-        return status;
-    pthread_join(j->thread, NULL);
-    j->m->code_wait_ns += clock_ns() - begin;
-    if (status == MPK_OK && j->status != MPK_OK)
-        status = status_fail(cx, j->status, "%s", j->cx.text);
-    return status;
-}
-
-/* Whoever started the machine may keep what was compiled. */
-static mpk_status offer_code(mpk_context *cx, const cuda_machine *m, const code_job *j)
-{
-    text all = {0};
-    if (!j->has_thread || !m->options.made)
-        return MPK_OK;
-    TRY(join_code(cx, m->source.text, &j->loader, &j->kernel, &all));
-    m->options.made(cx, m->options.made_user, (str){all.at, all.n});
-    text_free(&all);
-    return MPK_OK;
-}
-
-static cuda_launch main_launch(cuda_machine *m, void **arguments)
-{
-    return (cuda_launch){.function = m->main,
-                         .name = "mpk_kernel",
-                         .n_blocks = m->machine.image.block->n_workers,
-                         .n_threads = m->arch.worker_threads,
-                         .shared_bytes = m->shared_bytes,
-                         .arguments = arguments,
-                         .cooperative = (m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS) &&
-                                        cuda_gpu_facts(m->gpu)->cooperative};
-}
-
-mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s)
-{
-    cuda_address argument = m->table_block + m->layout.kernel;
-    void *arguments[] = {&argument};
-    cuda_launch l = main_launch(m, arguments);
-    return cuda_launch_on(cx, m->gpu, s, &l);
-}
-
-/* All that can be wrong with the kernel is said before it is launched. */
-static mpk_status check_code(mpk_context *cx, cuda_machine *m)
-{
-    TRY(cuda_function_describe(cx, m->gpu, m->main, &m->main_facts));
-    log_line(cx, LOG_DEBUG, "kernel: %u registers a thread, %u bytes spilled, %u + %u bytes of shared memory",
-             m->main_facts.registers, m->main_facts.local_bytes, m->main_facts.shared_bytes, m->shared_bytes);
-    TRY(cuda_function_allow_shared(cx, m->gpu, m->main, m->shared_bytes));
-    cuda_launch l = main_launch(m, NULL);
-    return cuda_launch_check(cx, m->gpu, &l);
-}
-
-static str code_of(str given, const text *made)
-{
-    return given.at ? given : (str){made->at, made->n};
-}
-
-static mpk_status load_loader(mpk_context *cx, cuda_machine *m, const code_job *j)
-{
-    TRY(cuda_module_load(cx, m->gpu, "the loader", code_of(j->given_loader, &j->loader), &m->loader));
-    TRY(cuda_module_function(cx, m->gpu, m->loader, "mpk_pack", &m->pack));
-    return cuda_module_function(cx, m->gpu, m->loader, "mpk_fill", &m->fill);
-}
-
-/* What the kernel is not compiled for: whether it notes times, and the sizes of KV caches. */
-static mpk_status tell_kernel(mpk_context *cx, cuda_machine *m)
-{
-    cuda_address at;
-    uint64_t n;
-    if (m->options.profile && !cuda_has_op_kernels(m)) {
-        const rt_u32 yes = 1;
-        TRY(cuda_module_variable(cx, m->gpu, m->module, "mpk_timed", &at, &n));
-        TRY(cuda_upload(cx, m->gpu, at, &yes, sizeof yes));
-    }
-    if (!m->source.n_caches)
-        return MPK_OK;
-    TRY(cuda_module_variable(cx, m->gpu, m->module, "mpk_caches", &at, &n));
-    CHECK(cx, n >= m->source.n_caches * sizeof *m->source.caches, MPK_EDEVICE,
-          "the kernel has %llu bytes for the sizes of %u KV caches", (unsigned long long)n, m->source.n_caches);
-    return cuda_upload(cx, m->gpu, at, m->source.caches, m->source.n_caches * sizeof *m->source.caches);
-}
-
-static mpk_status load_kernel(mpk_context *cx, cuda_machine *m, const code_job *j)
-{
-    TRY(cuda_module_load(cx, m->gpu, "the kernel", code_of(j->given_kernel, &j->kernel), &m->module));
-    TRY(tell_kernel(cx, m));
-    TRY(cuda_module_function(cx, m->gpu, m->module, "mpk_kernel", &m->main));
-    return check_code(cx, m);
 }
 
 /* ---- memory ---- */
@@ -839,9 +569,9 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
 }
 
 /* All that the kernel works on but its tables, which hold the addresses. */
-static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const machine_weights *weights, const code_job *j)
+static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const machine_weights *weights, const cuda_code_job *j)
 {
-    NOTE(cx, load_loader(cx, m, j), "preparing to load weights");
+    NOTE(cx, cuda_load_loader(cx, m, j), "preparing to load weights");
     TRY(allocate(cx, m));
     TRY(allocate_rings(cx, m));
     return m->options.mode == CUDA_CALLS ? cuda_calls_start(cx, m, weights)
@@ -849,26 +579,26 @@ static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const machine_we
 }
 
 /* Code and weights side by side. */
-static mpk_status prepare(mpk_context *cx, cuda_machine *m, const machine_weights *weights, code_job *j)
+static mpk_status prepare(mpk_context *cx, cuda_machine *m, const machine_weights *weights, cuda_code_job *j)
 {
     uint64_t begin;
-    mpk_status status = begin_code(cx, m, j);
+    mpk_status status = cuda_begin_code(cx, m, j);
     if (status == MPK_OK)
         status = fill_memory(cx, m, weights, j);
     if (status == MPK_OK && j->has_thread)
         status = tell(cx, m, "compiling the kernel", 0);
-    NOTE(cx, end_code(cx, j, status), "preparing the machine");
+    NOTE(cx, cuda_end_code(cx, j, status), "preparing the machine");
     begin = clock_ns();
-    NOTE(cx, load_kernel(cx, m, j), "preparing the kernel");
+    NOTE(cx, cuda_load_kernel(cx, m, j), "preparing the kernel");
     m->code_wait_ns += clock_ns() - begin;
     m->code_ns += clock_ns() - begin;
     TRY(tell(cx, m, "compiling the kernel", 1));
-    return offer_code(cx, m, j);
+    return cuda_offer_code(cx, m, j);
 }
 
 static mpk_status start(mpk_context *cx, cuda_machine *m, const machine_weights *weights)
 {
-    code_job job = {0};
+    cuda_code_job job = {0};
     TRY(plan(cx, m));
     TRY(cuda_stream_create(cx, m->gpu, &m->work));
     TRY(cuda_stream_create(cx, m->gpu, &m->copies));

@@ -173,6 +173,11 @@ static inline cuda_machine *cuda_of(machine *m)
 
 /* ---- cuda.c ---- */
 
+/* Let the kernel end, if it runs; nothing is under way.  It starts again with the next work. */
+mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
+
+/* ---- kernel_code.c ---- */
+
 /* Stands at the beginning of what cuda_compile gives; the code of the loader (device/pack.cuh) and that of the kernel
  * follow. */
 typedef struct cuda_code_head {
@@ -182,8 +187,28 @@ typedef struct cuda_code_head {
 } cuda_code_head;
 cuda_code_head cuda_head_of(str source, size_t loader_bytes);
 
-/* Let the kernel end, if it runs; nothing is under way.  It starts again with the next work. */
-mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
+/* The code of a machine that starts, zeroed before. */
+typedef struct cuda_code_job {
+    cuda_machine *m;
+    str given_loader, given_kernel; /* of options.code; otherwise empty */
+    text loader, kernel;            /* made here */
+    mpk_context cx;                 /* of the thread */
+    mpk_status status;
+    pthread_t thread;
+    bool has_thread;
+} cuda_code_job;
+
+/* Begin to compile the kernel in a thread and compile the loader, unless both are given.  MPK_EUNSUPPORTED: what is
+ * given is not of this program. */
+mpk_status cuda_begin_code(mpk_context *cx, cuda_machine *m, cuda_code_job *j);
+/* Wait for the thread, whatever else has happened.  status: how starting went so far, which is returned unless it was
+ * MPK_OK and the kernel does not compile. */
+mpk_status cuda_end_code(mpk_context *cx, cuda_code_job *j, mpk_status status);
+/* Hand what was compiled to cuda_options.made. */
+mpk_status cuda_offer_code(mpk_context *cx, const cuda_machine *m, const cuda_code_job *j);
+mpk_status cuda_load_loader(mpk_context *cx, cuda_machine *m, const cuda_code_job *j);
+/* Load the kernel and check that it can be launched.  MPK_ELIMIT: it does not fit on an SM. */
+mpk_status cuda_load_kernel(mpk_context *cx, cuda_machine *m, const cuda_code_job *j);
 
 /* Put one launch of the kernel on a stream. */
 mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s);
@@ -205,8 +230,8 @@ mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m);
 mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m);
 /* Pages that a worker's loader should have in flight (rt_tuning.in_flight): as many as keep its share of the memory's
  * bandwidth busy for the time that a load takes, at least two, so that one is asked for while the other lands, and at
- * most the ring.  Tasks whose weights fill the ring are bound by bytes and take one page more; shorter ones are bound by
- * the way of their inputs through L2, which requests for weights make longer.  The largest packed weight is not
+ * most the ring.  Tasks whose weights fill the ring are bound by bytes and take one page more; shorter ones are bound
+ * by the way of their inputs through L2, which requests for weights make longer.  The largest packed weight is not
  * counted: that is the LM head, one task of a step. */
 uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers, uint64_t memory_bytes_s,
                                 const gen_arch *arch);

@@ -172,8 +172,8 @@ mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* From a bulk copy's start to its page's arrival, of a GPU memory that is not saturated.  With it the bytes in flight on
- * an H100, where 2 and 3 pages were compared, are 20 KB: 1.2 pages of 16 KB (docs/performance.md, "Loads in flight"). */
+/* From a bulk copy's start to its page's arrival while the memory is not saturated.  With it a worker of an H100, where
+ * 2 and 3 pages were compared, has 20 KB in flight: 1.2 pages of 16 KB (docs/performance.md, "Loads in flight"). */
 enum { LOAD_LATENCY_NS = 800 };
 
 /* Do the weights of a task, in the mean over all but the largest, take more than the ring? */

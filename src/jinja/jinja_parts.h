@@ -16,7 +16,8 @@
  *     jinja_filters.c      filters of one value
  *     jinja_sequence.c     filters of sequences
  *     jinja_is.c           tests
- *     jinja_methods.c      methods of str, list and dict
+ *     jinja_methods.c      methods of list, dict and others; arguments
+ *     jinja_str_methods.c  methods of str
  *     jinja_format.c       % and format
  *     jinja_globals.c      namespace, range, strftime_now ...
  *     jinja_text.c         characters and their case
@@ -444,6 +445,7 @@ mpk_status jinja_call(jrun *r, jval f, const jargs *args, jval *out);
 mpk_status jinja_lookup(jrun *r, str name, jval *out);
 mpk_status jinja_loop_attribute(jrun *r, jloop *l, str name, jval *out);
 extern const jmethod jinja_loop_methods[];
+extern const jmethod jinja_str_methods[];
 mpk_status jinja_emit(jrun *r, str s);
 mpk_status jinja_run_nodes(jrun *r, const jnodes *nodes, jflow *flow);
 mpk_status jinja_open_scope(jrun *r, jscope *outer, const jnames *hidden, jscope **out);

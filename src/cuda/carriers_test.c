@@ -1,0 +1,161 @@
+/* carriers_test.c - what is carried: which results, in whose memory, who waits for them and who clears them. */
+#include "cuda_bed.h"
+
+/* A quiet task reads only what is carried, what was there before the step, and what is there before the gate. */
+static void check_quiet(const bed *b, const cuda_flow *flow, const rt_entry *e, uint32_t op_number)
+{
+    const ir_op *op = &b->image.ir[0]->ops.at[op_number];
+    assert_true(op_number > flow->gate && op_number < flow->end);
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        if (op->in[i] == IR_NONE)
+            continue;
+        const ir_tensor *t = &b->image.ir[0]->tensors.at[op->in[i]];
+        const bool carried = flow->is_carried[op->in[i]];
+        assert_int_equal(e->carried >> i & 1, carried);
+        assert_true(carried || t->producer == IR_NONE || t->producer < flow->gate);
+        if (carried)
+            assert_int_equal(e->at[i], cuda_of(b->m)->carried_block + flow->at[op->in[i]]);
+    }
+}
+
+/* One worker's list: it waits for the gate before its first quiet task, clears once and by a counter, and what reads
+ * carried words before that triggers when it is through. */
+static uint32_t check_worker(const bed *b, const cuda_flow *flow, const rt_entry *e, uint32_t n)
+{
+    const rt_graph *g = image_table(b->image.block, RT_GRAPHS);
+    uint32_t n_quiet = 0, n_clears = 0;
+    bool waited = false;
+    for (uint32_t i = 0; i < n; i++) {
+        waited = waited || (!e[i].quiet && e[i].depends == g->first_event + flow->event);
+        n_clears += e[i].clears;
+        n_quiet += e[i].quiet;
+        assert_false(e[i].clears && e[i].quiet);
+        assert_true(!e[i].clears || i == 0 || e[i - 1].is_last);
+        if (e[i].quiet) {
+            assert_true(waited && n_clears == 0);
+            check_quiet(b, flow, &e[i], e[i].op - g->first_op);
+        }
+    }
+    assert_int_equal(n_clears, 1);
+    return n_quiet;
+}
+
+/* Of what quiet tasks write nothing lies in memory that is reused, nor in that of another tensor. */
+static void check_own_memory(const cuda_machine *m, const ir_graph *ir)
+{
+    const cuda_flow *flow = &m->carriers.flows[0];
+    for (ir_tensor_id i = 0; i < ir->tensors.n; i++) {
+        const ir_tensor *t = &ir->tensors.at[i];
+        if (t->producer <= flow->gate || t->producer >= flow->end || t->kind != IR_TEMP || tg_root(ir, i) != i)
+            continue;
+        assert_int_not_equal(flow->at[i], CUDA_IN_AREA);
+        assert_true(flow->at[i] + (uint64_t)ir_bytes(t) <= m->carriers.n_bytes);
+        assert_true(flow->is_carried[i] == (flow->at[i] < m->carriers.n_carried));
+        for (ir_tensor_id k = 0; k < i; k++)
+            assert_true(flow->at[k] == CUDA_IN_AREA ||
+                        flow->at[k] + (uint64_t)ir_bytes(&ir->tensors.at[k]) <= flow->at[i]);
+    }
+}
+
+/* Of the operators between the gate and the end there are at least n_quiet tasks. */
+static void check_carriers(const char *source, cuda_mode mode, uint32_t least_quiet)
+{
+    bed *b = set_up(source);
+    for (uint32_t i = 0; i < b->image.n_weights && mode == CUDA_CALLS; i++)
+        b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
+    check_ok(&b->cx, start_as(b, mode));
+    const cuda_machine *m = cuda_of(b->m);
+    const cuda_flow *flow = &m->carriers.flows[0];
+    const ir_graph *ir = b->image.ir[0];
+    const rt_entry *entries = table(b, m->layout.entries);
+    const rt_u32 *first = table(b, m->layout.first_entry), *first_clear = table(b, m->layout.first_clear);
+    const rt_clear *clears = table(b, m->layout.clears);
+    assert_int_equal(flow->end, ir->ops.n - 1);
+    uint32_t n_quiet = 0;
+    for (uint32_t w = 0; w < 6; w++)
+        n_quiet += check_worker(b, flow, &entries[first[w]], first[w + 1] - first[w]);
+    assert_true(n_quiet >= least_quiet);
+    uint64_t cleared = 0, carried = 0;
+    for (uint32_t i = first_clear[0]; i < first_clear[6]; i++) {
+        assert_in_range(clears[i].at, m->carried_block, m->carried_block + m->carriers.n_bytes - 1);
+        cleared += (uint64_t)clears[i].n_rows * clears[i].n_units * clears[i].unit_bytes;
+    }
+    for (ir_tensor_id i = 0; i < ir->tensors.n; i++)
+        if (flow->is_carried[i])
+            carried += (uint64_t)ir_bytes(&ir->tensors.at[i]);
+    assert_true(carried > 0);
+    assert_int_equal(cleared, carried); /* each byte once: tasks of an operator are disjoint and cover its result */
+    check_own_memory(m, ir);
+    tear_down(b);
+}
+
+static void test_carriers(void **state)
+{
+    (void)state;
+    check_carriers(chain, CUDA_PERSISTENT, 12); /* two products at least, on every worker */
+    check_carriers(chain, CUDA_CALLS, 12);
+    check_carriers(routed, CUDA_PERSISTENT, 1);
+}
+
+static bool is_carried(const bed *b, const char *name)
+{
+    const ir_tensor_id id = ir_find(b->image.ir[0], name);
+    assert_int_not_equal(id, IR_NONE);
+    return cuda_of(b->m)->carriers.flows[0].is_carried[id];
+}
+
+/* Logits are carried to the router, and ids and weights to the experts: so is all that a layer computes. */
+static void test_carried_experts(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"h", "l", "e", "w", "i"};
+    bed *b = set_up(routed);
+    check_ok(&b->cx, start(b));
+    assert_true(is_carried(b, "h") && is_carried(b, "l"));
+    assert_false(is_carried(b, "e") || is_carried(b, "i")); /* the last operator reads or writes them */
+    tear_down(b);
+    b = set_up(mixture);
+    check_ok(&b->cx, start(b));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        assert_true(is_carried(b, names[i]));
+    tear_down(b);
+    check_carriers(mixture, CUDA_PERSISTENT, 12);
+}
+
+/* Where nothing can be carried, where kernels end between operators, and where it is not wanted, counters do it all. */
+static void test_no_carriers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *program;
+        cuda_options options;
+    } cases[] = {
+        {program, {.mode = CUDA_PERSISTENT}},
+        {chain, {.mode = CUDA_GRAPH}},
+        {chain, {.mode = CUDA_PERSISTENT, .no_carriers = true}},
+    };
+    for (int i = 0; i < 3; i++) {
+        bed *b = set_up(cases[i].program);
+        cuda_memory plan;
+        check_ok(&b->cx, cuda_plan_memory(&b->cx, &b->image, gen_arch_find("sm_90a"), &cases[i].options, &plan));
+        assert_int_equal(plan.carried_bytes, 0);
+        check_ok(&b->cx, start_with(b, cases[i].options));
+        const cuda_machine *m = cuda_of(b->m);
+        const rt_entry *entries = table(b, m->layout.entries);
+        assert_int_equal(m->carriers.n_bytes, 0);
+        for (uint64_t k = 0; k < m->layout.n_tasks; k++)
+            assert_int_equal(entries[k].quiet + entries[k].carried + entries[k].clears, 0);
+        tear_down(b);
+    }
+}
+
+int main(void)
+{
+    seed = check_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_carriers),
+        cmocka_unit_test(test_carried_experts),
+        cmocka_unit_test(test_no_carriers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

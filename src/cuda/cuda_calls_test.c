@@ -1,0 +1,219 @@
+/* cuda_calls_test.c - runs in the caller's memory: what the kernel is told, the order of launches, wrong calls. */
+#include "cuda_bed.h"
+
+enum { SLOTS = 5 };
+static const char *const slot_names[SLOTS] = {"x", "s", "w", "b", "r"};
+
+typedef struct call_bed {
+    bed *b;
+    const uint64_t *data; /* [SLOTS] of the call */
+    ir_tensor_id roots[SLOTS];
+    unsigned runs, packs;
+    bool faults;
+} call_bed;
+
+/* What the workers do at the beginning of a call: addresses into their entries. */
+static void move_list(const rt_kernel *k, uint32_t list)
+{
+    const rt_call *c = &k->call;
+    for (uint32_t i = c->first_use[list]; i < c->first_use[list + 1]; i++) {
+        const rt_use *u = &c->uses[i];
+        ((rt_u64 *)(uintptr_t)k->entries)[u->word] = c->addresses[1 + u->slot] + u->offset;
+    }
+}
+
+static void move_addresses(const rt_kernel *k)
+{
+    const rt_call *c = &k->call;
+    for (uint32_t w = 0; w < k->machine.n_workers; w++) {
+        if (c->held[w] == c->addresses[0])
+            continue;
+        move_list(k, w);
+        if (w == 0)
+            move_list(k, k->machine.n_workers);
+        c->held[w] = c->addresses[0];
+    }
+}
+
+static uint64_t called_address(const call_bed *c, ir_tensor_id t)
+{
+    const ir_graph *g = c->b->image.ir[0];
+    const tg_place *p = &c->b->image.places[0][t];
+    int64_t stride[IR_MAX_RANK], offset;
+    ir_strides(g, t, stride, &offset);
+    for (int i = 0; i < SLOTS; i++)
+        if (tg_root(g, t) == c->roots[i])
+            return c->data[i] + (uint64_t)ir_row_bytes(g->tensors.at[t].dtype, offset);
+    return cuda_of(c->b->m)->areas[p->area] + p->offset;
+}
+
+static void check_called(const call_bed *c, const rt_kernel *k)
+{
+    const bed *b = c->b;
+    for (uint64_t i = 0; i < cuda_of(b->m)->layout.n_tasks; i++) {
+        const rt_entry *e = &k->entries[i];
+        if (e->body == RT_NONE)
+            continue;
+        const ir_op *op = &b->image.ir[0]->ops.at[e->op];
+        uint32_t packed = cuda_of(b->m)->weights.packed_of[0][e->op];
+        for (uint32_t o = 0; o < op->n_in; o++)
+            if (op->in[o] != IR_NONE && !(packed != RT_NONE && op->in[o] == c->roots[2]))
+                assert_int_equal(e->at[o], called_address(c, op->in[o]));
+        for (uint32_t o = 0; o < op->n_out; o++)
+            assert_int_equal(e->at[op->n_in + o], called_address(c, op->out[o]));
+    }
+}
+
+static void run_call(void *user, const fake_launch *l)
+{
+    call_bed *c = user;
+    if (strcmp(l->function, "mpk_pack") == 0) {
+        assert_int_equal(l->argument, c->data[2]); /* its first member: from where */
+        c->packs++;
+        return;
+    }
+    const rt_kernel *k = (const rt_kernel *)(uintptr_t)l->argument;
+    assert_true(l->cooperative && l->from_graph && k->call.is_one && l->n_blocks == 6);
+    move_addresses(k);
+    check_called(c, k);
+    c->runs++;
+    if (c->faults) {
+        *k->host_fault = (rt_fault){.kind = RT_STALL, .worker = 3, .task = 1, .event = 2, .seen = 4, .needed = 5};
+        rt_store_release_system(k->host_state, RT_FAULTED);
+    }
+}
+
+static void set_up_calls(call_bed *c, machine_slots **slots)
+{
+    c->b = set_up(products);
+    for (uint32_t i = 0; i < c->b->image.n_weights; i++)
+        c->b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
+    for (int i = 0; i < SLOTS; i++) {
+        c->roots[i] = ir_find(c->b->image.ir[0], slot_names[i]);
+        assert_int_not_equal(c->roots[i], IR_NONE);
+    }
+    check_ok(&c->b->cx, start_as(c->b, CUDA_CALLS));
+    check_ok(&c->b->cx, machine_make_slots(&c->b->cx, c->b->m, &c->b->a, 0, SLOTS, c->roots, slots));
+    c->b->fake->kernel(run_call, c);
+}
+
+static mpk_status call_with(call_bed *c, machine *after, machine_slots *slots, void *stream, const uint64_t *data)
+{
+    void *addresses[SLOTS];
+    c->data = data;
+    for (int i = 0; i < SLOTS; i++)
+        addresses[i] = (void *)(uintptr_t)data[i];
+    return machine_launch_slots(&c->b->cx, c->b->m, after, slots, stream, addresses);
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    call_bed c = {0};
+    machine_slots *slots;
+    uint64_t data[2][SLOTS] = {{0x10000, 0x20000, 0x30000, 0x40000, 0x50000},
+                               {0x11000, 0x20000, 0x31000, 0x40000, 0x52000}};
+    set_up_calls(&c, &slots);
+    const fake_cuda_face *fake = c.b->fake;
+    assert_int_equal(cuda_of(c.b->m)->weights.packed.n, 1);
+    unsigned waits = fake->calls("cuStreamSynchronize") + fake->calls("cuEventSynchronize");
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[0]));
+    assert_true(c.runs == 1 && c.packs == 1);
+    unsigned copies = fake->calls("cuMemcpyHtoDAsync");
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[0])); /* nothing has changed: one launch, and no more */
+    assert_true(c.runs == 2 && c.packs == 1);
+    assert_int_equal(fake->calls("cuMemcpyHtoDAsync"), copies);
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[1])); /* the weight has moved */
+    assert_true(c.runs == 3 && c.packs == 2);
+    assert_int_equal(fake->calls("cuMemcpyHtoDAsync"), copies + 1);
+    check_ok(&c.b->cx, machine_touch_slot(&c.b->cx, c.b->m, slots, 3)); /* used where it is */
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[1]));
+    check_ok(&c.b->cx, machine_touch_slot(&c.b->cx, c.b->m, slots, 2));
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[1]));
+    assert_true(c.runs == 5 && c.packs == 3);
+    assert_int_equal(fake->calls("cuStreamSynchronize") + fake->calls("cuEventSynchronize"), waits);
+    check_ok(&c.b->cx, machine_wait_launch(&c.b->cx, c.b->m));
+    for (uint32_t i = 0; i < c.b->image.n_weights; i++)
+        assert_int_equal(machine_keeps_copy(c.b->m, i), str_is(c.b->image.weights[i].name, "w"));
+    tear_down(c.b);
+}
+
+static void test_order_of_calls(void **state)
+{
+    (void)state;
+    call_bed c = {0}, other = {0};
+    machine_slots *slots, *other_slots;
+    uint64_t data[SLOTS] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
+    set_up_calls(&other, &other_slots);
+    set_up_calls(&c, &slots);
+    cuda_machine *m = cuda_of(c.b->m);
+    cuda_stream stream;
+    other.data = data;
+    c.b->fake->kernel(NULL, NULL);
+    check_ok(&c.b->cx, cuda_stream_create(&c.b->cx, m->gpu, &stream));
+    unsigned waits = c.b->fake->calls("cuStreamWaitEvent"), records = c.b->fake->calls("cuEventRecord");
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, stream, data));
+    check_ok(&c.b->cx, call_with(&c, other.b->m, slots, stream, data)); /* which was never launched */
+    assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits);
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 2); /* behind each run on a stream that may go */
+    check_ok(&other.b->cx, call_with(&other, c.b->m, other_slots, NULL, data));
+    assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits + 1);
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data)); /* its own last run was on another stream */
+    assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits + 2);
+    check_ok(&c.b->cx, call_with(&c, other.b->m, slots, NULL, data));
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 2); /* the default stream has none... */
+    check_ok(&c.b->cx, call_with(&c, other.b->m, slots, stream, data));
+    assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits + 4);
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 5); /* ...until another follows, or somebody waits */
+    check_ok(&other.b->cx, machine_wait_launch(&other.b->cx, other.b->m));
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 6);
+    check_ok(&c.b->cx, cuda_graph_begin(&c.b->cx, m->gpu, stream));
+    check_fails(&c.b->cx, MPK_EUNSUPPORTED, "captured", call_with(&c, NULL, slots, stream, data));
+    cuda_graph graph;
+    check_ok(&c.b->cx, cuda_graph_end(&c.b->cx, m->gpu, stream, MPK_OK, &graph));
+    cuda_graph_release(m->gpu, graph);
+    cuda_stream_release(m->gpu, stream);
+    machine_stop(other.b->m);
+    other.b->m = NULL;
+    machine_stop(c.b->m);
+    c.b->m = NULL;
+    tear_down(other.b);
+    tear_down(c.b);
+}
+
+static void test_wrong_calls(void **state)
+{
+    (void)state;
+    call_bed c = {0};
+    machine_slots *slots;
+    char bytes[4 * 256 * 2] = {0};
+    uint64_t data[SLOTS] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
+    set_up_calls(&c, &slots);
+    mpk_context *cx = &c.b->cx;
+    check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_launch", machine_write_tensor(cx, c.b->m, 0, c.roots[0], bytes));
+    check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_launch", machine_run_graph(cx, c.b->m, 0, 4, 4));
+    machine_slots *few;
+    check_fails(cx, MPK_EARG, "tensor r has no slot", machine_make_slots(cx, c.b->m, &c.b->a, 0, 4, c.roots, &few));
+    c.faults = true;
+    check_ok(cx, call_with(&c, NULL, slots, NULL, data)); /* nobody has waited for it */
+    check_fails(cx, MPK_ESTALLED, "triggered 4 of 5 times", call_with(&c, NULL, slots, NULL, data));
+    check_fails(cx, MPK_ESTALLED, "worker 3", machine_wait_launch(cx, c.b->m));
+    machine_stop(c.b->m);
+    c.b->fake->kernel(NULL, NULL);
+    for (uint32_t i = 0; i < c.b->image.n_weights; i++)
+        c.b->weights[i].at = NULL;
+    check_ok(cx, start(c.b)); /* of another mode */
+    check_fails(cx, MPK_EUNSUPPORTED, "MPK_MODE_CALLS", machine_wait_launch(cx, c.b->m));
+    tear_down(c.b);
+}
+
+int main(void)
+{
+    seed = check_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_order_of_calls),
+        cmocka_unit_test(test_wrong_calls),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

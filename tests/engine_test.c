@@ -422,6 +422,8 @@ static void test_wrong_use(void **state)
     check_fails(cx, MPK_EARG, "empty", mpk_submit_tokens(cx, e, tokens, 0, NULL, &r));
     check_fails(cx, MPK_EARG, "-4", mpk_submit_tokens(cx, e, tokens, 3, NULL, &r));
     check_fails(cx, MPK_ELIMIT, "193", mpk_submit_tokens(cx, e, tokens, CONTEXT + 1, NULL, &r));
+    tokens[2] = 3;
+    check_fails(cx, MPK_ELIMIT, "no room for an answer", mpk_submit_tokens(cx, e, tokens, CONTEXT, NULL, &r));
     mpk_request_options many = {.size = sizeof many, .max_tokens = CONTEXT};
     check_fails(cx, MPK_ELIMIT, "context", mpk_submit_tokens(cx, e, tokens, 2, &many, &r));
     mpk_request_options hot = {.size = sizeof hot, .temperature = NAN};
@@ -485,6 +487,9 @@ static void test_graph_by_hand(void **state)
     check_fails(cx, MPK_EARG, "for a GPU", mpk_program_compile(cx, g, 1, &w, &calls, &p));
     check_fails(cx, MPK_EARG, "for tensor programs", mpk_engine_open(cx, "no_such_model", &calls, &e));
     check_fails(cx, MPK_EARG, "operator", mpk_graph_operator(cx, g, "no_such", NULL, 0, NULL, 0, NULL, &t));
+    char aside[sizeof one + 1];
+    mpk_binding odd = {"w", aside + ((uintptr_t)aside % 2 == 0), sizeof one};
+    check_fails(cx, MPK_EARG, "the bytes of w are not aligned", mpk_program_compile(cx, g, 1, &odd, NULL, &p));
     check_ok(cx, mpk_program_compile(cx, g, 1, &w, NULL, &p));
     mpk_graph_free(g);
     mpk_graph_free(again);

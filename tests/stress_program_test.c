@@ -250,8 +250,40 @@ static void test_hostile_images(void **state)
     arena_free(&b.arena);
 }
 
+/* A worker's list whose tasks are its own, each once, but out of order: a later task could wait for one behind it. */
+static void test_lists_out_of_order(void **state)
+{
+    (void)state;
+    bed b = {.seed = 0};
+    rt_header *copy = NULL;
+    program_image opened;
+    const rt_range *range = NULL;
+    size_t bytes = 0;
+    for (uint64_t program = 1; !range; program++) { /* until one leaves a worker two tasks of its own */
+        arena_free(&b.arena);
+        free(copy);
+        b = (bed){.seed = program};
+        build(&b);
+        compile(&b, 1);
+        bytes = b.image.block->n_bytes;
+        copy = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        memcpy(copy, b.image.block, bytes);
+        const rt_graph *g = image_table(copy, RT_GRAPHS);
+        const rt_range *of_worker = (const rt_range *)image_table(copy, RT_RANGES) + g->first_range;
+        range = of_worker->last - of_worker->first > 1 ? of_worker : NULL;
+    }
+    rt_u32 *first = (rt_u32 *)((char *)copy + copy->sections[RT_LISTS].offset) + range->first, kept = first[0];
+    first[0] = first[1];
+    first[1] = kept;
+    seal(copy);
+    check_fails(&b.cx, MPK_EFORMAT, "out of order", image_open(&b.cx, &b.arena, copy, bytes, &opened));
+    free(copy);
+    arena_free(&b.arena);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_programs), cmocka_unit_test(test_hostile_images)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_programs), cmocka_unit_test(test_hostile_images),
+                                       cmocka_unit_test(test_lists_out_of_order)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -254,6 +254,39 @@ static void plans_that_overlap(void **state)
     arena_free(&a);
 }
 
+/* Loads and carriers count on places at multiples of 64 bytes; one between them is refused though it has room. */
+static void places_are_aligned(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    pass_options o = options();
+    ir_graph *g;
+    tg_program p;
+    uint32_t n_tokens = 4;
+    check_ok(&cx, ir_parse(&cx, &a, STR("input %x : f32[4, 8]\n%y = silu(%x)\noutput %y\n"), &g));
+    o.n_degrees = 0;
+    check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &p));
+    tg_compiled *c = &p.graphs[0];
+    ir_tensor_id x = ir_find(c->ir, "x");
+    tg_place *places = arena_alloc(&a, c->ir->tensors.n, sizeof *places);
+    uint64_t bytes[TG_AREAS];
+    assert_non_null(places);
+    memcpy(places, c->places, c->ir->tensors.n * sizeof *places);
+    memcpy(bytes, p.area_bytes, sizeof bytes);
+    c->places = places;
+    uint64_t end = bytes[places[x].area];
+    bytes[places[x].area] = end + 1024;
+    for (uint64_t k = 0; k <= 64; k++) {
+        places[x].offset = end + k;
+        if (places[x].offset % 64 == 0)
+            check_ok(&cx, tg_verify_memory(&cx, &a, c, bytes));
+        else
+            check_fails(&cx, MPK_EVERIFY, "%x does not fit", tg_verify_memory(&cx, &a, c, bytes));
+    }
+    arena_free(&a);
+}
+
 /* A result whose tiles read what other tiles of it write. */
 static void tiles_that_race(void **state)
 {
@@ -300,11 +333,11 @@ static void tiles_that_write_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_that_are_wrong),   cmocka_unit_test(tasks_that_are_wrong),
-        cmocka_unit_test(order_that_is_missing),  cmocka_unit_test(levels_that_lie),
-        cmocka_unit_test(numbers_that_deadlock),  cmocka_unit_test(every_edge_counts),
-        cmocka_unit_test(plans_that_overlap),     cmocka_unit_test(tiles_that_race),
-        cmocka_unit_test(tiles_that_write_apart),
+        cmocka_unit_test(lists_that_are_wrong),  cmocka_unit_test(tasks_that_are_wrong),
+        cmocka_unit_test(order_that_is_missing), cmocka_unit_test(levels_that_lie),
+        cmocka_unit_test(numbers_that_deadlock), cmocka_unit_test(every_edge_counts),
+        cmocka_unit_test(plans_that_overlap),    cmocka_unit_test(places_are_aligned),
+        cmocka_unit_test(tiles_that_race),       cmocka_unit_test(tiles_that_write_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

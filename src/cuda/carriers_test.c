@@ -122,6 +122,20 @@ static void test_carried_experts(void **state)
     check_carriers(mixture, CUDA_PERSISTENT, 12);
 }
 
+/* What the host reads after the step is no longer there once carried words are cleared: an output is not carried. */
+static void test_outputs_are_not_carried(void **state)
+{
+    (void)state;
+    char with_output[sizeof chain + 16];
+    snprintf(with_output, sizeof with_output, "%soutput %%j\n", chain);
+    for (int is_output = 0; is_output < 2; is_output++) {
+        bed *b = set_up(is_output ? with_output : chain);
+        check_ok(&b->cx, start(b));
+        assert_int_equal(is_carried(b, "j"), !is_output);
+        tear_down(b);
+    }
+}
+
 /* Where nothing can be carried, where kernels end between operators, and where it is not wanted, counters do it all. */
 static void test_no_carriers(void **state)
 {
@@ -155,6 +169,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_carriers),
         cmocka_unit_test(test_carried_experts),
+        cmocka_unit_test(test_outputs_are_not_carried),
         cmocka_unit_test(test_no_carriers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -366,6 +366,38 @@ static void test_life(void **state)
     }
 }
 
+/* A constant in the caller's memory is written again when its address has changed, and only then. */
+static void test_constants_that_move(void **state)
+{
+    (void)state;
+    bed *b = set_up("input %x : f32[4, 64]\nconst %w : f32[4, 64]\n%y = add(%x, %w)\noutput %y\n");
+    emulation e = {.life = RESTS};
+    machine_slots *slots;
+    arena a = {0};
+    const ir_graph *ir = b->image.ir[0];
+    ir_tensor_id w = ir_find(ir, "w"), roots[] = {ir_find(ir, "x"), w, ir->outputs.at[0]};
+    size_t n = (size_t)ir_bytes(&ir->tensors.at[w]);
+    char *x = calloc(1, (size_t)ir_bytes(&ir->tensors.at[roots[0]])), *y = calloc(1, 4 * 64 * 4);
+    char *first = malloc(n), *second = malloc(n);
+    memset(first, 1, n);
+    memset(second, 2, n);
+    check_ok(&b->cx, start(b));
+    b->fake->kernel(run_kernel, &e);
+    check_ok(&b->cx, machine_make_slots(&b->cx, b->m, &a, 0, 3, roots, &slots));
+    const char *there = (const char *)(uintptr_t)address(b, w);
+    check_ok(&b->cx, machine_run_slots(&b->cx, b->m, slots, (void *[]){x, first, y}));
+    assert_memory_equal(there, first, n);
+    memset(first, 3, n); /* at the same place: the machine may keep what it has */
+    check_ok(&b->cx, machine_run_slots(&b->cx, b->m, slots, (void *[]){x, first, y}));
+    assert_int_equal(there[0], 1);
+    check_ok(&b->cx, machine_run_slots(&b->cx, b->m, slots, (void *[]){x, second, y}));
+    assert_memory_equal(there, second, n);
+    b->fake->kernel(NULL, NULL);
+    tear_down(b);
+    arena_free(&a);
+    free(x), free(y), free(first), free(second);
+}
+
 /* Workers note times modulo 2^32; means are over the tasks of an operator that have run. */
 static void note_times(void *user, const fake_launch *l)
 {
@@ -518,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_entries_by_operator),
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_life),
+        cmocka_unit_test(test_constants_that_move),
         cmocka_unit_test(test_lost_gpu),
         cmocka_unit_test(test_profile),
         cmocka_unit_test(test_pages_in_flight_measured),

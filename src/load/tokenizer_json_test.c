@@ -85,6 +85,51 @@ static void test_json_decoders(void **state)
     tokenizer_free(t);
 }
 
+/* A match joins the range before it, but only one that is no match: two matches in a row stay apart. */
+static void test_split_merged_with_previous(void **state)
+{
+    (void)state;
+    tokenizer *t = open_json(JSON(BPE(""), "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[ab]\"},"
+                                           "\"behavior\":\"MergedWithPrevious\"},"),
+                             "");
+    ids_are(t, "ab", 0, "0 1");
+    ids_are(t, "Aab", 0, "6 0 1");
+    tokenizer_free(t);
+}
+
+/* Bytes of a run that does not become valid are U+FFFD each, also those that were a whole character for a moment, where
+ * the decoder does not join its parts: a stream must wait for the end of the run. */
+static void test_stream_of_bytes_that_are_not_joined(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"version\":\"1.0\",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},"
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"x\"},\"content\":\"y\"}]},\"model\":{\"type\":\"BPE\","
+        "\"vocab\":{\"<0xC3>\":0,\"<0xA9>\":1,\"a\":2},\"merges\":[]}}";
+    static const int32_t ids[] = {0, 1, 0, 2}; /* a whole e with accent, half of another, a */
+    mpk_context cx = {0};
+    arena a = {0};
+    tokenizer *t = open_json(json, "");
+    tokenizer_stream *s;
+    text all = {0};
+    str piece, whole;
+    check_ok(&cx, tokenizer_stream_open(&cx, t, 0, &s));
+    for (size_t i = 0; i < 4; i++) {
+        check_ok(&cx, tokenizer_stream_put(&cx, s, ids[i], &piece));
+        text_add(&all, piece.at, piece.n);
+    }
+    check_ok(&cx, tokenizer_stream_end(&cx, s, &piece));
+    text_add(&all, piece.at, piece.n);
+    check_ok(&cx, tokenizer_decode(&cx, t, &a, ids, 4, 0, &whole));
+    assert_string_equal(whole.at, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+                                  "a");
+    assert_true(str_equal(whole, (str){all.at, all.n}));
+    tokenizer_stream_close(s);
+    tokenizer_free(t);
+    text_free(&all);
+    arena_free(&a);
+}
+
 static void test_json_refused(void **state)
 {
     (void)state;
@@ -266,9 +311,14 @@ static void test_exploding_pattern(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_parts),    cmocka_unit_test(test_json_around),
-        cmocka_unit_test(test_json_decoders), cmocka_unit_test(test_json_refused),
-        cmocka_unit_test(test_patterns),      cmocka_unit_test(test_exploding_pattern),
+        cmocka_unit_test(test_json_parts),
+        cmocka_unit_test(test_json_around),
+        cmocka_unit_test(test_json_decoders),
+        cmocka_unit_test(test_json_refused),
+        cmocka_unit_test(test_split_merged_with_previous),
+        cmocka_unit_test(test_stream_of_bytes_that_are_not_joined),
+        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_exploding_pattern),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

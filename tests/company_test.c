@@ -99,10 +99,13 @@ static uint32_t count(const char *family, uint32_t own_units, uint32_t few_token
 {
     bed b;
     machine *m;
+    machine_facts facts;
     uint32_t touched = 0;
     make(&b, family, own_units);
     check_ok(&b.cx, cpu_start(&b.cx, &b.image, b.weights, &(cpu_options){.few_tokens = few_tokens}, &m));
     check_ok(&b.cx, company_count(&b.cx, m, seed, &touched));
+    machine_describe(m, &facts);
+    assert_true(facts.found > 0); /* alone they find pages that were computed in company */
     machine_stop(m);
     arena_free(&b.arena);
     return touched;

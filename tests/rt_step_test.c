@@ -285,7 +285,8 @@ static void check_same(const bed *a, const bed *b)
     assert_memory_equal(&a->area, &b->area, sizeof a->area);
 }
 
-/* Every page is free, kept or held, and as often as it says; promises can be kept; what decodes has its pages. */
+/* Every page is free, kept or held, and as often as it says; promises can be kept; a slot's pages before what it feeds
+ * were written by earlier steps. */
 static void check_pages(const bed *b)
 {
     const rt_serving *s = &b->serving;
@@ -302,7 +303,9 @@ static void check_pages(const bed *b)
         assert_true(slot->state != RT_SLOT_PARKED || (!slot->held && !slot->reserved && s->grows));
         for (rt_u32 k = 0; k < slot->held; k++) {
             rt_u32 page = (rt_u32)b->area.pages[i * PER_SLOT + k];
+            bool named = b->kv_pages[page].state & RT_PAGE_NAMED, fed = k < slot->position / P;
             assert_false(b->kv_pages[page].state & RT_PAGE_KEPT);
+            assert_false(named && fed && b->kv_pages[page].built == (rt_u32)s->n_steps);
             seen[page]++;
         }
     }

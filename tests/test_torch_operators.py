@@ -159,7 +159,14 @@ def overlapping_windows(x):
     return x.view(-1).as_strided((4, 8), (4, 1)).softmax(-1)
 
 
-@pytest.mark.parametrize("fn", [strided_transpose, strided_part, strided_intermediate, overlapping_windows])
+def strided_constant(x):
+    ones = torch.ones(2, 6)
+    return x.sum() * ones.cumsum(1).as_strided((3, 2), (4, 1)) + ones.t().as_strided((3, 2), (2, 6))
+
+
+@pytest.mark.parametrize(
+    "fn", [strided_transpose, strided_part, strided_intermediate, overlapping_windows, strided_constant]
+)
 def test_strides_of_what_is_not_contiguous(fn):
     fast, reports = compiled(fn)
     for make in (lambda: torch.randn(4, 5), lambda: torch.randn(5, 4).t()):

@@ -26,6 +26,7 @@ from mpk import lowering, lowering_index, lowering_math  # noqa: F401  (they fil
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
+from mpk.pairs import without_complex
 from mpk.results import given, place_results, view_of
 from mpk.shapes import STATIC, Part, compile_symbolic, device_of, is_symbolic, placeholders, return_list
 from mpk.statics import Statics, address_of, pick
@@ -450,7 +451,7 @@ _warned: set[frozenset[str]] = set()
 
 def compile_and_tell(gm: torch.fx.GraphModule, options: Options) -> Callable:
     report, begin = Report(), time.perf_counter()
-    function = compile_static(gm, options, report)
+    function = compile_static(without_complex(gm), options, report)
     report.seconds += time.perf_counter() - begin
     note(report, options)
     return function

@@ -357,7 +357,8 @@ class Emitter:
         size = sum(v.numel() for v in _flat([node.meta.get("val")]) if isinstance(v, torch.Tensor))
         if not known or size > FOLD_LIMIT or node.target._schema.is_mutable:
             return None
-        args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: self._real(values[n]))
+        real = self._real if node.target is not torch.ops.aten.as_strided.default else self._laid_out
+        args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: real(values[n], n.meta["val"]))
         args, kwargs = torch.utils._pytree.tree_map_only(torch.device, lambda _: torch.device("cpu"), (args, kwargs))
         with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
             result = node.target(*args, **kwargs)
@@ -377,8 +378,14 @@ class Emitter:
             value = value.item()
         return self.folded(torch.full((1,) * meta.dim(), value, dtype=meta.dtype).expand(tuple(meta.shape)))
 
-    def _real(self, value: Any) -> Any:
+    def _real(self, value: Any, fake: Any) -> Any:
         return torch.utils._pytree.tree_map_only(Val, lambda v: v.data.cpu(), value)
+
+    def _laid_out(self, value: Val, fake: torch.Tensor) -> torch.Tensor:
+        """With the strides that eager would have: what is known to be one number is kept once."""
+        if fake.storage_offset() or not is_permuted(fake.shape, fake.stride()):
+            raise Unsupported("strides of a part of a tensor that is known")
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="cpu").copy_(value.data)
 
 
 def _flat(values: Any) -> list[Any]:

@@ -55,24 +55,45 @@ V_INLINE vf sum_part(const void *row, ir_dtype dtype, int64_t n, vf mean, bool s
     return v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]));
 }
 
-/* Sum of x, or of the squares of x - mean, over a row. */
-V_INLINE double sum_row_as(const void *row, ir_dtype dtype, int64_t n, double mean, bool squares)
+V_INLINE double sum_row_as(const void *row, ir_dtype dtype, int64_t n)
 {
     vd sum = vd_set(0);
     for (int64_t i = 0; i < n; i += SUM_PART)
-        sum = vd_add(sum, vd_wide(sum_part(row_at(row, dtype, i), dtype, n - i < SUM_PART ? n - i : SUM_PART,
-                                           v_set((float)mean), squares)));
+        sum = vd_add(
+            sum, vd_wide(sum_part(row_at(row, dtype, i), dtype, n - i < SUM_PART ? n - i : SUM_PART, v_zero(), false)));
     return vd_sum(sum);
 }
 
 /* Compiled for f32, the common case, and for any. */
 static double sum_row(const void *row, ir_dtype dtype, int64_t n)
 {
-    return dtype == IR_F32 ? sum_row_as(row, IR_F32, n, 0, false) : sum_row_as(row, dtype, n, 0, false);
+    return dtype == IR_F32 ? sum_row_as(row, IR_F32, n) : sum_row_as(row, dtype, n);
 }
-static double sum_squares(const void *row, ir_dtype dtype, int64_t n, double mean)
+/* Mean of a row, and the mean square of what is away from it: part by part, each about its own mean while it is in the
+ * first cache, joined in double. */
+typedef struct row_moments {
+    double mean, square;
+} row_moments;
+
+V_INLINE row_moments find_moments_as(const void *row, ir_dtype dtype, int64_t n)
 {
-    return dtype == IR_F32 ? sum_row_as(row, IR_F32, n, mean, true) : sum_row_as(row, dtype, n, mean, true);
+    row_moments m = {0};
+    for (int64_t i = 0; i < n; i += SUM_PART) {
+        const void *part = row_at(row, dtype, i);
+        int64_t length = n - i < SUM_PART ? n - i : SUM_PART;
+        double mean = vd_sum(vd_wide(sum_part(part, dtype, length, v_zero(), false))) / (double)length;
+        double square = vd_sum(vd_wide(sum_part(part, dtype, length, v_set((float)mean), true)));
+        double away = mean - m.mean, share = (double)length / (double)(i + length);
+        m.mean += away * share;
+        m.square += square + away * away * share * (double)i;
+    }
+    m.square /= (double)n;
+    return m;
+}
+
+static row_moments find_moments(const void *row, ir_dtype dtype, int64_t n)
+{
+    return dtype == IR_F32 ? find_moments_as(row, IR_F32, n) : find_moments_as(row, dtype, n);
 }
 
 /* ---- layer_norm and group_norm ---- */
@@ -128,12 +149,12 @@ V_INLINE void normalise_as(const norm_row *r, ir_dtype dtype, ir_dtype weight, i
 /* Compiled for rows of f32, the common case, and for any. */
 static void normalise_row(const norm_row *r, double eps)
 {
-    double mean = sum_row(r->x, r->dtype, r->n) / (double)r->n;
-    double factor = 1 / sqrt(sum_squares(r->x, r->dtype, r->n, mean) / (double)r->n + eps);
+    row_moments m = find_moments(r->x, r->dtype, r->n);
+    double factor = 1 / sqrt(m.square + eps);
     if (r->dtype == IR_F32 && r->weight_dtype == IR_F32 && r->bias_dtype == IR_F32)
-        normalise_as(r, IR_F32, IR_F32, IR_F32, mean, factor);
+        normalise_as(r, IR_F32, IR_F32, IR_F32, m.mean, factor);
     else
-        normalise_as(r, r->dtype, r->weight_dtype, r->bias_dtype, mean, factor);
+        normalise_as(r, r->dtype, r->weight_dtype, r->bias_dtype, m.mean, factor);
 }
 
 static void layer_norm_run(const op_call *call, const ir_box *box, void *scratch)
@@ -186,17 +207,17 @@ static void normalise_group(const op_call *call, int64_t batch, int64_t channel,
     const op_view *x = &call->in[LN_X], *y = &call->out[0], *weight = &call->in[LN_WEIGHT], *bias = &call->in[LN_BIAS];
     const void *row = reduce_pointer(x, batch * x->stride[0] + channel * places);
     int64_t n = channels * places;
-    double mean = sum_row(row, x->dtype, n) / (double)n;
-    double factor = 1 / sqrt(sum_squares(row, x->dtype, n, mean) / (double)n + call->attributes[GN_EPS].f);
+    row_moments m = find_moments(row, x->dtype, n);
+    double factor = 1 / sqrt(m.square + call->attributes[GN_EPS].f);
     for (int64_t c = channel; c < channel + channels; c++) {
         const void *from = reduce_pointer(x, batch * x->stride[0] + c * places);
         void *to = reduce_pointer(y, batch * y->stride[0] + c * places);
         double scale = weight->data ? factor * (double)row_element(weight->data, weight->dtype, c) : factor;
         double shift = bias->data ? (double)row_element(bias->data, bias->dtype, c) : 0;
         if (x->dtype == IR_F32)
-            scale_row_as(from, IR_F32, places, mean, scale, shift, to);
+            scale_row_as(from, IR_F32, places, m.mean, scale, shift, to);
         else
-            scale_row_as(from, x->dtype, places, mean, scale, shift, to);
+            scale_row_as(from, x->dtype, places, m.mean, scale, shift, to);
     }
 }
 

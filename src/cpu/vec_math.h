@@ -164,19 +164,16 @@ V_INLINE vf v_abs(vf x)
     return v_max(x, v_sub(v_zero(), x));
 }
 
-/* Within 2e-7.  Below 1 a polynomial in x^2 times x; above, 1 - e^p(x), where p approximates log erfc to 4, beyond
- * which fp32 knows only 1.  Coefficients are minimax fits. */
+/* Within 3.5e-7, relative too: x P(x^2) / Q(x^2) to 3.9, beyond which fp32 knows hardly more than 1.  Coefficients are
+ * a minimax fit. */
 V_INLINE vf v_erf(vf x)
 {
-    static const float near[] = {7.8891193e-05f, -0.000802084105f, 0.00518953521f, -0.0268544443f,
-                                 0.112836003f,   -0.37612626f,     1.12837911f};
-    static const float far[] = {-2.14961128e-05f, 0.00043910637f, -0.00419361098f, 0.025178967f,
-                                -0.10837248f,     -0.633262634f,  -1.12955678f,    0.00018344415f};
-    vf a = v_abs(x), held = v_select_less(v_set(4), a, v_set(4), a);
-    vf low = v_mul(x, v_polynomial(v_mul(x, x), near, 7));
-    vf high = v_sub(v_set(1), v_exp(v_polynomial(held, far, 8)));
-    high = v_select_less(x, v_zero(), v_sub(v_zero(), high), high);
-    return v_select_less(a, v_set(1), low, high);
+    static const float above[] = {2.06649202e-06f, 0.000285058049f, 0.00373819238f,
+                                  0.0526676103f,   0.189663351f,    1.12837911f};
+    static const float below[] = {3.82699945e-05f, 0.00115733745f, 0.0149139715f, 0.113817513f, 0.501417577f, 1.0f};
+    vf square = v_min(v_mul(x, x), v_set(3.9f * 3.9f)), one = v_select_less(x, v_zero(), v_set(-1), v_set(1));
+    vf y = v_div(v_mul(x, v_polynomial(square, above, 6)), v_polynomial(square, below, 6));
+    return v_select_less(v_set(3.9f), v_abs(x), one, y);
 }
 
 /* Within 2e-7, relative too.  Below 0.625 a polynomial; above, 1 - 2 / (e^2x + 1). */

@@ -18,6 +18,7 @@ table docs/torch-models.md of all lines, with --table-only of those that are the
 
 import argparse
 import collections
+import copy
 import importlib.util
 import inspect
 import json
@@ -44,7 +45,10 @@ STATUSES = {
 }
 
 # Fields of configurations, of their parts too, and what they become where a configuration has them.
+LAYERS = """num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers num_encoder_layers
+    num_decoder_layers num_hidden_groups depth""".split()
 SMALL = {
+    **dict.fromkeys(LAYERS, 2),
     **dict.fromkeys(
         "hidden_size d_model n_embd dim embed_dim embedding_size encoder_hidden_size decoder_hidden_size".split(), 64
     ),
@@ -52,11 +56,6 @@ SMALL = {
         """intermediate_size ffn_dim n_inner d_ff encoder_ffn_dim decoder_ffn_dim moe_intermediate_size
         shared_expert_intermediate_size dim_feedforward""".split(),
         96,
-    ),
-    **dict.fromkeys(
-        """num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers num_encoder_layers
-        num_decoder_layers num_hidden_groups depth""".split(),
-        2,
     ),
     **dict.fromkeys(
         """num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads
@@ -68,9 +67,17 @@ SMALL = {
     **dict(n_group=2, topk_group=1, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8),
     **dict(v_head_dim=16, num_queries=8, num_query_tokens=8, projection_dim=32, first_k_dense_replace=1),
     **dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, tie_word_embeddings=True),
+    **dict(prediction_length=4),
 }
-# What is tried if the above is refused: fewer changes each time.
-WITHOUT = [(), ("num_key_value_heads",), ("num_key_value_heads", "head_dim")]
+# What is left as it is if the above is refused: more each time, in the end all but the numbers of layers.
+WITHOUT = [
+    (),
+    ("num_key_value_heads",),
+    ("num_key_value_heads", "head_dim"),
+    tuple(name for name in SMALL if name not in (*LAYERS, "prediction_length")),
+    tuple(SMALL),
+]
+MOST_PARAMETERS = 400_000_000
 
 
 # ---- small models ----
@@ -94,8 +101,24 @@ def small_values(kind, without):
     for name, part in (getattr(kind, "sub_configs", None) or {}).items():
         part = type(getattr(config, name)) if getattr(config, name, None) is not None else part
         if part.__name__ not in ("AutoConfig", "PretrainedConfig", "PreTrainedConfig"):
-            values[name] = small_values(part, without)
+            kind_of_part = {"model_type": part.model_type} if name == "backbone_config" else {}
+            values[name] = {**small_values(part, without), **kind_of_part}
     return values
+
+
+def build(kind, config):
+    """With random weights, unless these are too many; some models cannot be built without memory to count them."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            n = sum(p.numel() for p in kind(copy.deepcopy(config)).parameters())
+    except (RuntimeError, NotImplementedError):
+        n = 0
+    if n > MOST_PARAMETERS:
+        raise ValueError(f"{n} parameters are too many")
+    torch.manual_seed(SEED)
+    return kind(config).eval()
 
 
 def transformers_model(name, without):
@@ -108,7 +131,7 @@ def transformers_model(name, without):
         found = getattr(modeling_auto, table).get(name)
         found = found[0] if isinstance(found, (list, tuple)) else found
         if found:
-            return getattr(transformers, found)(config).eval(), config
+            return build(getattr(transformers, found), config), config
     raise ValueError("no model class is registered for it")
 
 
@@ -118,6 +141,21 @@ def size_of_images(config):
         if size:
             return tuple(size[-2:]) if isinstance(size, (list, tuple)) else (size, size)
     return 64, 64
+
+
+def patches(config):
+    """One image of 4 x 4 patches, as the vision towers of language models take it."""
+    import torch
+
+    size = getattr(config, "patch_size", 0)
+    channels = getattr(config, "in_channels", getattr(config, "num_channels", 3))
+    if not isinstance(size, int) or not isinstance(channels, int):
+        return
+    grid = torch.tensor([[1, 4, 4]])
+    for times in {getattr(config, "temporal_patch_size", 1), 1}:
+        flat = torch.randn(16, channels * times * size * size)
+        for image in ({"hidden_states": flat}, {"pixel_values": flat}):
+            yield from ({**image, name: grid} for name in ("grid_thw", "image_grid_thw"))
 
 
 def candidates(net, config):
@@ -137,9 +175,14 @@ def candidates(net, config):
     frames = 2 * getattr(config, "max_source_positions", 50)
     sounds = [{"input_values": torch.randn(1, 4000)}, {"input_features": torch.randn(1, mels, frames)}]
     sounds += [{"input_features": torch.randn(1, 100, mels)}, {"input_values": torch.randn(1, 256, mels)}]
+    sounds += [{name: torch.randn(1, 1, 4000)} for name in ("input_values", "input_features")]
     videos = {"pixel_values_videos": torch.randn(1, getattr(config, "num_frames", 8), 3, height, width)}
     decoder = {name: tokens[name] for name in ("decoder_input_ids",) if name in tokens}
-    for one in (tokens, images, {**tokens, **images}, *sounds, *({**s, **decoder} for s in sounds), videos):
+    boxes = {**tokens, "bbox": torch.randint(0, 99, (1, 12, 4)).sort(-1)[0]}
+    for one in (
+        *(tokens, images, {**tokens, **images}, *sounds, *({**s, **decoder} for s in sounds), videos, boxes),
+        *patches(config),
+    ):
         if one and set(one) <= set(names):
             yield {**one, **given}
 

@@ -193,3 +193,41 @@ def test_a_change_shows_in_the_results_that_share():
     y, z = fast(torch.ones(3))
     y.fill_(7)
     assert torch.equal(z, torch.full((2,), 7.0)) and is_whole(reports)
+
+
+# ---- arguments that are changed ----
+
+
+@pytest.mark.filterwarnings("ignore:PyTorch runs")
+@pytest.mark.parametrize("chosen", [0, 1, 5, 12])
+def test_an_argument_is_changed_where_a_mask_is_set(chosen):
+    """By rows, by one row, by a number, and by what is changed itself."""
+
+    def rows(x, mask, h):
+        h += 1
+        x[mask] = h
+        return h.sum()
+
+    def one_row(x, mask, h):
+        x[mask] = h[:1] * 2
+        return h.sum()
+
+    def number(x, mask, h):
+        x[mask] = 3.0
+        return h.sum()
+
+    def more(x, mask, h):
+        x.index_put_((mask,), h, accumulate=True)
+        return h.sum()
+
+    mask = torch.zeros(2, 6, dtype=torch.bool)
+    mask.view(-1)[torch.randperm(12)[:chosen]] = True
+    for fn in rows, one_row, number, more:
+        if fn is one_row and not chosen:
+            continue
+        torch._dynamo.reset()
+        given = [torch.randn(2, 6, 4), mask, torch.randn(chosen, 4)]
+        expected = [t.clone() for t in given]
+        fast, _ = compiled(fn)
+        torch.testing.assert_close(fast(*given), fn(*expected))
+        torch.testing.assert_close(given, expected)

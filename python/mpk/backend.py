@@ -329,8 +329,9 @@ def lower_graph(gm: torch.fx.GraphModule) -> tuple[Emitter, dict, dict[torch.fx.
 
 def assign_mutations(gm: torch.fx.GraphModule, e: Emitter, values: dict) -> None:
     """Write changed arguments, after everything that reads their old values."""
-    late = [(values[argument], values[value]) for _, argument, value in mutations(gm) if value not in e.in_place]
-    late = [(state, val if val.data is not None else e.fresh(val)) for state, val in late if state.numel]
+    late = [(values[argument], values[value]) for _, argument, value in mutations(gm) if value not in e.overwritten]
+    late = [(state, val) for state, val in late if state.numel and val is not state]
+    late = [(state, val if val.data is not None else e.fresh(val)) for state, val in late]
     for state, val in late:
         e.assign(state, val)
 

@@ -130,7 +130,8 @@ class Emitter:
         self.slots: list[Slot] = []
         self.lifted: dict[int, mg.Tensor] = {}
         self.node: torch.fx.Node | None = None
-        self.in_place: set[torch.fx.Node] = set()  # nodes whose result takes the place of their first argument
+        self.in_place: set[torch.fx.Node] = set()  # nodes whose result may take the place of their first argument
+        self.overwritten: set[torch.fx.Node] = set()  # those whose lowering made it so
         self.n_stand_ins = 0  # results of PyTorch that lowering went on with
         self.views: set[int] = set()  # tensors that may share the storage of another
         self.values: dict[torch.fx.Node, Any] = {}
@@ -199,8 +200,11 @@ class Emitter:
         return [Val(t.shape, FROM_IR[t.dtype], t) for t in made]
 
     def overwrite(self) -> dict[str, int]:
-        """The attribute of an operator that may write the node's first argument in place."""
-        return {"in_place": 1} if self.node in self.in_place else {}
+        """The attribute of an operator that writes the node's first argument in place where it may."""
+        if self.node not in self.in_place:
+            return {}
+        self.overwritten.add(self.node)
+        return {"in_place": 1}
 
     def fresh(self, val: Val) -> Val:
         """The value in storage of its own."""

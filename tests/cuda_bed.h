@@ -101,8 +101,8 @@ static inline str fake_code(mpk_context *cx, arena *a, const program_image *imag
     char *code = arena_alloc(a, 1, sizeof(cuda_code_head) + 2 * sizeof elf);
     gen_arch arch = *gen_arch_find("sm_90a");
     check_ok(cx, gen_source_of_image(cx, a, image, &arch, whole, &source));
-    uint32_t shared = arch.n_pages * arch.page_bytes + source.scratch_bytes + 8192; /* the worker's own */
-    if (shared > arch.shared_bytes) {                                               /* pages give way to scratch */
+    uint32_t shared = arch.n_pages * arch.page_bytes + source.scratch_bytes + RT_OWN_BYTES;
+    if (shared > arch.shared_bytes) { /* pages give way to scratch */
         arch.n_pages -= (shared - arch.shared_bytes + arch.page_bytes - 1) / arch.page_bytes;
         check_ok(cx, gen_source_of_image(cx, a, image, &arch, whole, &source));
     }

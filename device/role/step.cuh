@@ -25,7 +25,7 @@ struct mpk_stepper {
     rt_u64 ended_ns; /* with a profile: when the step task saw the end of the last step */
 };
 enum { MPK_SLOTS = (MPK_STEP_TASK_BYTES - sizeof(mpk_stepper)) / sizeof(rt_slot) };
-static_assert(sizeof(mpk_worker) <= MPK_OWN_BYTES, "a worker's own memory fits what the host leaves to it");
+static_assert(sizeof(mpk_worker) <= RT_OWN_BYTES, "a worker's own memory fits what the host leaves to it");
 /* In the worker's own memory. */
 #define mpk_step (*(mpk_stepper *)mpk_w.step_task)
 #define mpk_slots ((rt_slot *)(mpk_w.step_task + sizeof(mpk_stepper)))

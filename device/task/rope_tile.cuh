@@ -13,42 +13,15 @@
 #define TASK_ROPE_TILE_CUH
 
 #include "ptx/ptx.cuh"
+#include "shape/rope_tile_shape.h"
 #include "tile/kv.cuh"
 #include "tile/worker.cuh"
 
-enum {
-    TURN_PAGE = 64,
-    TURN_AT_ONCE = 4,
-    TURN_PLACES = 1 << 18,       /* bits of the map */
-    TURN_FLAG = TURN_PLACES / 8, /* scratch: the map, then 1 if a place was met twice */
-    TURN_SCRATCH = TURN_FLAG + 16,
-};
-
-struct turn_shape {
-    int tokens; /* that the operands have room for: a step in which all is alive counts more */
-    int heads, kv_heads;
-    int cache;                    /* which of mpk_caches */
-    int q_norm_type, k_norm_type; /* 0 bf16, 1 f32, -1 absent */
-    float eps;
-    int q; /* operand of the first output */
-};
+enum { TURN_AT_ONCE = 4 }; /* heads of a group of lanes */
 
 /* Tokens: those of the task, first ... last - 1; all of the step. */
 struct turn_tokens {
     int first, last, all;
-};
-
-/* Operands in rt_entry.at. */
-enum {
-    TURN_QKV,
-    TURN_TABLE,
-    TURN_POSITIONS,
-    TURN_SLOTS,
-    TURN_PAGES,
-    TURN_K_CACHE,
-    TURN_V_CACHE,
-    TURN_Q_NORM,
-    TURN_K_NORM
 };
 
 /* ---- places ---- */

@@ -12,10 +12,7 @@
 #include "rt/rt_event.h"
 
 enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a worker holds, ahead and in use */
-enum {
-    MPK_OWN_BYTES = 8192, /* of shared memory that the host leaves for mpk_worker (src/cuda/cuda.c) */
-    MPK_STEP_TASK_BYTES = 2560
-};
+enum { MPK_STEP_TASK_BYTES = 2560 };                    /* room for mpk_stepper (role/step.cuh) */
 
 /* Where a warp that runs bodies stands; the same in all of them.  It lies in shared memory while a body runs: there are
  * no registers to spare, and what the compiler would put on the stack is lost to the L1 cache with every acquire. */

@@ -11,8 +11,6 @@
 #include "cuda/cache.h"
 #include "cuda/cuda_machine.h"
 
-enum { OWN_SHARED_BYTES = 8192 }; /* shared memory of the worker itself, at most */
-
 static mpk_status write_source(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
                                gen_whole whole, gen_source *source, uint32_t *shared)
 {
@@ -25,8 +23,8 @@ mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *imag
                             gen_source *source, uint32_t *shared)
 {
     TRY(write_source(cx, a, image, arch, whole, source, shared));
-    if (*shared + OWN_SHARED_BYTES > arch->shared_bytes) {
-        uint32_t over = *shared + OWN_SHARED_BYTES - arch->shared_bytes;
+    if (*shared + RT_OWN_BYTES > arch->shared_bytes) {
+        uint32_t over = *shared + RT_OWN_BYTES - arch->shared_bytes;
         uint32_t pages = (over + arch->page_bytes - 1) / arch->page_bytes;
         CHECK(cx, pages + 2 <= arch->n_pages, MPK_ELIMIT,
               "a task of this program needs %u bytes of shared memory: too many beside %s's %u", source->scratch_bytes,

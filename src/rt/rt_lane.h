@@ -17,6 +17,10 @@
  * GPU body is to take has at most RT_PACKED inputs and outputs, which passes that join operators keep to. */
 enum { RT_OPERANDS = 16, RT_PACKED = 15 };
 
+/* Bytes of a block's shared memory that the host leaves for the worker's own state (device/tile/worker.cuh); pages and
+ * scratch of bodies share the rest. */
+enum { RT_OWN_BYTES = 8192 };
+
 /* What triggering the entry's event takes. */
 enum {
     RT_TRIGGER_COUNT = 0,  /* an add: those who wait poll the counter */

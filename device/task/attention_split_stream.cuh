@@ -19,22 +19,37 @@
 
 /* ---- who does what: the same in every lane of every warp that asks ---- */
 
-/* Lane t holds what belongs to token t. */
+/* Of a lot of 32 tokens: lane t holds what belongs to token lot + t. */
 struct attention_plan {
     int position, slot, first, cached, units, before; /* first: token of its slot; before: units of earlier tokens, */
     int all;                                          /* with `own` splits; all: of all tokens, the same in each lane */
+    int lot, behind;                                  /* behind: units of all tokens to the end of the lot */
 };
 
-MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)
+/* Tokens lot .. lot + 31 of the `live` ones; earlier: units of those before. */
+MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shape &s, int lot, int earlier,
+                               attention_plan *p)
 {
-    const int lane = mpk_thread() % 32;
-    const bool alive = lane < live;
-    p->position = alive ? ((const int *)e->at[AT_POSITIONS])[lane] : 0;
-    p->slot = alive ? ((const int *)e->at[AT_SLOTS])[lane] : -1;
+    const int *positions = (const int *)e->at[AT_POSITIONS], *slots = (const int *)e->at[AT_SLOTS];
+    const int lane = mpk_thread() % 32, token = lot + lane;
+    const bool alive = token < live;
+    p->lot = lot;
+    p->position = alive ? positions[token] : 0;
+    p->slot = alive ? slots[token] : -1;
     int left = __shfl_up_sync(0xffffffffu, p->slot, 1);
     rt_u32 starts = __ballot_sync(0xffffffffu, lane == 0 || left != p->slot);
-    p->first = 31 - __clz((int)(starts & (0xffffffffu >> (31 - lane))));
-    int cached = __shfl_sync(0xffffffffu, p->position, p->first), room = s.slot_pages * ATTENTION_PAGE;
+    const int start = 31 - __clz((int)(starts & (0xffffffffu >> (31 - lane))));
+    int cached = __shfl_sync(0xffffffffu, p->position, start), room = s.slot_pages * ATTENTION_PAGE;
+    p->first = lot + start;
+    if (lot) { /* the first ones may go on with the slot that the lot before ends with */
+        const int other = slots[token - 32], further = __shfl_up_sync(0xffffffffu, other, 1);
+        starts = __ballot_sync(0xffffffffu, lane == 0 || further != other);
+        const int last = lot - 32 + 31 - __clz((int)starts), ends_with = __shfl_sync(0xffffffffu, other, 31);
+        if (start == 0 && p->slot == ends_with) {
+            p->first = last;
+            cached = positions[last];
+        }
+    }
     p->cached = cached < 0 ? 0 : cached < room ? cached : room;
     p->units = !alive ? 0 : p->cached > s.unit ? (p->cached + s.unit - 1) / s.unit : 1;
     const int count = alive && s.own ? split_own_parts(p->units, s.splits, s.own) : p->units;
@@ -45,11 +60,32 @@ MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_sha
         if (lane >= d)
             sum += other;
     }
-    p->before = sum - count;
-    p->all = __shfl_sync(0xffffffffu, sum, 31);
+    p->before = earlier + sum - count;
+    p->behind = earlier + __shfl_sync(0xffffffffu, sum, 31);
 }
 
-/* Token t's piece of one split: units, pages, what of the step. */
+/* The first lot, once the units of all are known. */
+MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)
+{
+    int all = 0;
+#pragma unroll 1
+    for (int lot = live > 32 ? 32 : 0; lot >= 0; lot -= 32) {
+        attention_plan_lot(e, live, s, lot, 0, p);
+        all += p->behind;
+    }
+    p->all = all;
+}
+
+/* The lot behind, if one is alive. */
+MPK_FN bool attention_next_lot(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)
+{
+    if (p->lot + 32 >= live)
+        return false;
+    attention_plan_lot(e, live, s, p->lot + 32, p->behind, p);
+    return true;
+}
+
+/* A token's piece of one split: units, pages, what of the step. */
 struct attention_piece {
     int slot, position, cached, first;
     int lo, hi, units;         /* units lo <= u < hi of this token */
@@ -57,7 +93,8 @@ struct attention_piece {
     int from;                  /* positions below are outside the window */
 };
 
-/* What a split does of each token: lane t, units *lo <= u < *hi of token t.  The tokens of which it does any. */
+/* What a split does of each token of a lot: lane t, units *lo <= u < *hi of token lot + t.  Those of which it does any.
+ */
 MPK_FN rt_u32 attention_share(const attention_plan *p, const attention_shape &s, int split, int *lo, int *hi)
 {
     const int from = (int)((long long)split * p->all / s.splits) - p->before,
@@ -69,6 +106,7 @@ MPK_FN rt_u32 attention_share(const attention_plan *p, const attention_shape &s,
     return __ballot_sync(0xffffffffu, *lo < *hi);
 }
 
+/* Of token lot + t. */
 MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, int lo, int hi, int t, attention_piece *k)
 {
     k->units = __shfl_sync(0xffffffffu, p->units, t);
@@ -130,17 +168,10 @@ template <int K> MPK_FN void attention_load_page(mpk_load &l, const attention_sh
  * under way: with fewer they would only be in the way of what the workers tell one another. */
 enum { ATTENTION_LONG = 8, ATTENTION_MORE_IN_FLIGHT = 2 };
 
-template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_shape &s)
+/* A lot of the tokens. */
+template <int K> MPK_FN void attention_load_lot(mpk_load &l, const attention_shape &s, const attention_plan &plan)
 {
-    attention_plan plan;
     const int columns = s.group * K, lane = mpk_thread() % 32;
-    if (!load_needs_step(&l))
-        return;
-    const int live = (int)mpk_smaller(mpk_w.live[RT_TOKENS], l.e->hi[0]); /* a task has all tokens */
-    attention_plan_step(l.e, live, s, &plan);
-    const rt_u32 in_flight = l.in_flight;
-    if (plan.all >= ATTENTION_LONG * s.splits)
-        l.in_flight = mpk_smaller(in_flight + ATTENTION_MORE_IN_FLIGHT, l.ring.n);
 #pragma unroll 1
     for (int head = (int)l.e->lo[2] / columns; head < (int)l.e->hi[2] / columns; head++)
 #pragma unroll 1
@@ -160,6 +191,21 @@ template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_s
                 }
             }
         }
+}
+
+template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_shape &s)
+{
+    attention_plan plan;
+    if (!load_needs_step(&l))
+        return;
+    const int live = (int)mpk_smaller(mpk_w.live[RT_TOKENS], l.e->hi[0]); /* a task has all tokens */
+    attention_plan_step(l.e, live, s, &plan);
+    const rt_u32 in_flight = l.in_flight;
+    if (plan.all >= ATTENTION_LONG * s.splits)
+        l.in_flight = mpk_smaller(in_flight + ATTENTION_MORE_IN_FLIGHT, l.ring.n);
+    do
+        attention_load_lot<K>(l, s, plan);
+    while (attention_next_lot(l.e, live, s, &plan));
     l.in_flight = in_flight;
 }
 
@@ -170,14 +216,19 @@ template <int K, int GROUP> struct attention_scratch {
     enum {
         ROW = ATTENTION_SCRATCH_ROW(K),
         QUERY = ATTENTION_SCRATCH_QUERY(K),
-        KEY = ATTENTION_SCRATCH_KEY(K),
-        VALUE = ATTENTION_SCRATCH_VALUE(K),
         MOST = ATTENTION_SCRATCH_MOST(K),
         SUM = ATTENTION_SCRATCH_SUM(K),
         OUT = ATTENTION_SCRATCH_OUT(K),
-        BYTES = ATTENTION_SCRATCH_BYTES(K, GROUP),
+        KEY = ATTENTION_SCRATCH_KEY(K, GROUP),
     };
 };
+
+/* Where the step's values lie: behind as many keys as the graph has tokens. */
+template <int K, int GROUP> MPK_FN int attention_values(const mpk_task &t)
+{
+    typedef attention_scratch<K, GROUP> at;
+    return at::KEY + (int)t.e->hi[0] * at::ROW;
+}
 
 /* The pairs of a head that this lane holds: dims 2 lane, 2 lane + 1 and those K / 2 higher; K / 4 lanes hold any. */
 struct attention_row {
@@ -326,8 +377,8 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int t
                 attention_ask_turn<K>(t.e, s, token - need.back, need.is_key ? AT_K_NORM : AT_Q_NORM, &ahead->turn);
             attention_turn_row<K>(s, ahead->turn, &ahead->row);
         }
-        const int to =
-            need.is_query ? at::QUERY + r * at::ROW : (need.is_key ? at::KEY : at::VALUE) + need.back * at::ROW;
+        const int to = need.is_query ? at::QUERY + r * at::ROW
+                                     : (need.is_key ? at::KEY : attention_values<K, GROUP>(t)) + need.back * at::ROW;
         attention_put_row<K>(t.s_scratch + to, ahead->row);
     }
 }
@@ -474,7 +525,8 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
     for (int back = 0; back < n; back++) {
         if (back && s.window && mpk_at<const int>(t, AT_POSITIONS)[token - back] < from)
             continue;
-        const char *key = t.s_scratch + at::KEY + back * at::ROW, *value = t.s_scratch + at::VALUE + back * at::ROW;
+        const char *key = t.s_scratch + at::KEY + back * at::ROW,
+                   *value = t.s_scratch + attention_values<K, GROUP>(t) + back * at::ROW;
         float score = 0;
 #pragma unroll
         for (int i = 0; i < K / 64; i++) {
@@ -565,22 +617,22 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
 
 /* ---- the caches ---- */
 
-/* Tokens warp and warp + 8: everything is asked for before any of it is used. */
+/* Tokens first + warp and + 8 of the plan's lot: everything is asked for before any of it is used. */
 template <int K>
 MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s, const attention_plan *plan, int head,
-                                 int live)
+                                 int first, int live)
 {
     const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, i = 2 * lane;
     attention_row key[2], value[2];
     attention_turn turn[2] = {};
     int page[2], position[2];
-    if (warp >= live)
+    if (first + warp >= live)
         return;
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        const int token = warp + u * MPK_WARPS, known = token < live ? token : 0;
-        position[u] = __shfl_sync(0xffffffffu, plan->position, known);
-        const int slot = __shfl_sync(0xffffffffu, plan->slot, known);
+        const int token = first + warp + u * MPK_WARPS, known = token < live ? token : first;
+        position[u] = __shfl_sync(0xffffffffu, plan->position, known - plan->lot);
+        const int slot = __shfl_sync(0xffffffffu, plan->slot, known - plan->lot);
         page[u] = token < live && position[u] >= 0 ? attention_page(t.e, s, slot, position[u] / ATTENTION_PAGE) : -1;
         key[u] = attention_ask_row<K>(attention_row_at<K>(t, s, known, s.heads + head));
         value[u] = attention_ask_row<K>(attention_row_at<K>(t, s, known, s.heads + s.kv_heads + head));
@@ -588,7 +640,7 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s, co
     }
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        const int token = warp + u * MPK_WARPS, known = token < live ? token : 0;
+        const int token = first + warp + u * MPK_WARPS, known = token < live ? token : first;
         attention_await_row<K>(t, attention_row_at<K>(t, s, known, s.heads + head), &key[u]);
         attention_await_row<K>(t, attention_row_at<K>(t, s, known, s.heads + s.kv_heads + head), &value[u]);
         attention_turn_row<K>(s, turn[u], &key[u]);
@@ -616,7 +668,7 @@ MPK_FN int attention_of_step(const attention_piece *k, int token)
     return k->hi == k->units ? token - k->first + 1 : 0;
 }
 
-/* A split of a KV head: units lo <= u < hi of token t in lane t. */
+/* A split of a KV head: units lo <= u < hi of token lot + t in lane t. */
 struct attention_work {
     int split, head, lo, hi;
 };
@@ -640,7 +692,7 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, c
     mpk_sync();
     attention_pages<K, GROUP>(t, s, k, ring, &a);
     if (next >= 0) {
-        attention_find(plan, s, w.lo, w.hi, next, k);
+        attention_find(plan, s, w.lo, w.hi, next - plan->lot, k);
         attention_ask_turn<K>(t.e, s, next, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM, &ahead->turn);
         attention_ask_ahead<K, GROUP>(t, s, next, w.head, attention_of_step(k, next), ahead);
     }
@@ -650,24 +702,63 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, c
     attention_fold_partials<K, GROUP>(t, s, token, w.split, w.head, pairs);
 }
 
+/* All lots, from the last one on, which the plan is of. */
 template <int K, int GROUP>
-MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s, const attention_plan *plan, int live)
+MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s, attention_plan *plan, int live)
 {
-    if ((int)t.e->hi[1] == s.splits)
+    if ((int)t.e->hi[1] != s.splits)
+        return;
+#pragma unroll 1
+    for (int lot = plan->lot; lot >= 0; lot -= 32) {
+        if (lot != plan->lot)
+            attention_plan_lot(t.e, live, s, lot, 0, plan);
 #pragma unroll 1
         for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
-            attention_fill_cache<K>(t, s, plan, head, live);
+#pragma unroll 1
+            for (int first = lot; first < live && first < lot + 32; first += 2 * MPK_WARPS)
+                attention_fill_cache<K>(t, s, plan, head, first, live);
+    }
 }
 
-/* Of the tokens that this split does nothing of: nothing. */
+/* Of the lot's tokens that this split does nothing of: nothing. */
 template <int GROUP>
-MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int live, rt_u32 tokens, int split,
+MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int lot, int live, rt_u32 tokens, int split,
                                int head)
 {
-    const int thread = mpk_thread(), token = thread % 32, row = thread / 32;
-    if (row < GROUP && token < live && !(tokens >> token & 1))
+    const int thread = mpk_thread(), token = lot + thread % 32, row = thread / 32;
+    if (row < GROUP && token < live && !(tokens >> thread % 32 & 1))
         ptx_store_word(mpk_at<float>(t, s.part + 1) + (token * s.splits + split) * s.heads + head * GROUP + row,
                        __float_as_uint(-__int_as_float(0x7f800000)));
+}
+
+/* A split of a KV head, of the tokens of a lot.  *waited: for the task's event; what can be asked for ahead, is. */
+template <int K, int GROUP>
+MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s, const attention_plan *plan, int live,
+                                int split, int head, bool *waited, mpk_ring *ring)
+{
+    attention_work w = {split, head, 0, 0};
+    attention_piece k = {};
+    attention_ahead ahead = {}; /* what is set on some ways only keeps its registers for ever */
+    rt_u32 left = attention_share(plan, s, split, &w.lo, &w.hi);
+    const rt_u32 tokens = left;
+    const int lot = plan->lot, first = lot + __ffs((int)left) - 1;
+    if (left) { /* of row `warp`: a query, or the newest key */
+        attention_find(plan, s, w.lo, w.hi, first - lot, &k);
+        attention_ask_turn<K>(t.e, s, first, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM, &ahead.turn);
+    }
+    if (!*waited)
+        mpk_wait(t);
+    *waited = true;
+    if (left)
+        attention_ask_ahead<K, GROUP>(t, s, first, head, attention_of_step(&k, first), &ahead);
+    attention_put_none<GROUP>(t, s, lot, live, tokens, split, head);
+#pragma unroll 1
+    while (left) {
+        const int token = lot + __ffs((int)left) - 1;
+        left &= left - 1;
+        attention_split_piece<K, GROUP>(t, s, plan, w, token, left ? lot + __ffs((int)left) - 1 : -1, &k, &ahead,
+                                        ring);
+    }
 }
 
 template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
@@ -679,34 +770,13 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
     bool waited = !t.e->quiet;
     if (waited) /* the angles are of this step */
         mpk_wait(t);
+    do
 #pragma unroll 1
-    for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
+        for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
 #pragma unroll 1
-        for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++) {
-            attention_work w = {split, head, 0, 0};
-            attention_piece k = {};
-            attention_ahead ahead = {}; /* what is set on some ways only keeps its registers for ever */
-            rt_u32 left = attention_share(&plan, s, split, &w.lo, &w.hi);
-            const rt_u32 tokens = left;
-            if (left) { /* of row `warp`: a query, or the newest key */
-                attention_find(&plan, s, w.lo, w.hi, __ffs((int)left) - 1, &k);
-                attention_ask_turn<K>(t.e, s, __ffs((int)left) - 1, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM,
-                                      &ahead.turn);
-            }
-            if (!waited)
-                mpk_wait(t);
-            waited = true;
-            if (left)
-                attention_ask_ahead<K, GROUP>(t, s, __ffs((int)left) - 1, head,
-                                              attention_of_step(&k, __ffs((int)left) - 1), &ahead);
-            attention_put_none<GROUP>(t, s, live, tokens, split, head);
-#pragma unroll 1
-            while (left) {
-                const int token = __ffs((int)left) - 1;
-                left &= left - 1;
-                attention_split_piece<K, GROUP>(t, s, &plan, w, token, __ffs((int)left) - 1, &k, &ahead, &ring);
-            }
-        }
+            for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++)
+                attention_split_lot<K, GROUP>(t, s, &plan, live, split, head, &waited, &ring);
+    while (attention_next_lot(t.e, live, s, &plan));
     if (!waited)
         mpk_wait(t);
     *t.ring = ring;

@@ -504,17 +504,18 @@ template <int WIDE> MPK_FN void stream_total(const char *s_parts, int group, int
             total[e] += from[w * 32 * (WIDE ? 4 : 2) + e];
 }
 
-/* Values of one lane after the sums: tokens g and g + 8, columns 2c and 2c + 1 of group `group` of the operator. */
+/* Values of one lane after the sums: tokens first_row + g and + 8, columns 2c and 2c + 1 of group `group` of the
+ * operator. */
 template <int WIDE>
-MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, int thread, const float *total,
-                          const rt_u32 *residual)
+MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, int first_row, int thread,
+                          const float *total, const rt_u32 *residual)
 {
     const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
     const int g = thread % 32 / 4, c = thread % 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const rt_u32 modes = ptx_again(e.modes);
-        const int row = g + 8 * m, column = modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
+        const int row = first_row + g + 8 * m, column = modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
         const bool alive = row < e.rows;
         float scale = modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
               b = total[2 * m + 1] * scale;
@@ -545,17 +546,17 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
     }
 }
 
-/* Logits stay f32; the largest of a group goes to shared memory, whence stream_peaks takes it a tile later. */
+/* Logits stay f32; the largest of a group goes to s_peaks, float[tokens][2], whence stream_peaks takes it later. */
 template <int WIDE>
-MPK_FN void stream_finish_logits(const mpk_task &t, int group, int in_tile, int tile, int thread, const float *total)
+MPK_FN void stream_finish_logits(const mpk_task &t, int group, int first_row, int thread, const float *total,
+                                 float *s_peaks)
 {
     const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
     const int g = thread % 32 / 4, c = thread % 4, column = group * 8 + 2 * c;
-    float *s_peaks = (float *)(t.s_scratch + STREAM_PEAKS) + (tile % 2 * STREAM_TILE + in_tile) * 32;
     const bool has_a = column < e.columns, has_b = column + 1 < e.columns;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const int row = g + 8 * m;
+        const int row = first_row + g + 8 * m;
         const float scale = e.modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
                     b = total[2 * m + 1] * scale;
         float *y = (float *)((char *)e.y + (rt_u64)row * e.row_bytes) + column;
@@ -575,19 +576,25 @@ MPK_FN void stream_finish_logits(const mpk_task &t, int group, int in_tile, int 
     }
 }
 
-/* The largest of a tile's 64 columns for each token. */
-MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, int first_group, int n_groups, int tile)
+/* The peaks of a tile's groups; two tiles have some at the same time. */
+MPK_FN float *stream_peaks_of(const mpk_task &t, int tile)
 {
-    const float *s_peaks = (const float *)(t.s_scratch + STREAM_PEAKS) + tile % 2 * STREAM_TILE * 32;
+    return (float *)(t.s_scratch + STREAM_PEAKS) + tile % 2 * STREAM_TILE * 32;
+}
+
+/* The largest of 64 columns for each token: the n_groups from first_group on, whose peaks lie `stride` floats apart. */
+MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *s_peaks, int stride, int first_group,
+                         int n_groups)
+{
     int row = mpk_thread();
     if (row >= stream_rows(t))
         return;
     float best = s_peaks[row * 2], at = s_peaks[row * 2 + 1];
 #pragma unroll 1
     for (int i = 1; i < n_groups; i++)
-        if (s_peaks[i * 32 + row * 2 + 1] >= 0 && (at < 0 || s_peaks[i * 32 + row * 2] > best)) {
-            best = s_peaks[i * 32 + row * 2];
-            at = s_peaks[i * 32 + row * 2 + 1];
+        if (s_peaks[i * stride + row * 2 + 1] >= 0 && (at < 0 || s_peaks[i * stride + row * 2] > best)) {
+            best = s_peaks[i * stride + row * 2];
+            at = s_peaks[i * stride + row * 2 + 1];
         }
     float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(t.e->lo[0] + row) * ((s.rows + 63) / 64) + first_group / 8) * 2;
     to[0] = best;
@@ -676,17 +683,18 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
             float total[4];
             stream_total<WIDE>(s_parts, warp, lane, total);
             if (is_logits)
-                stream_finish_logits<WIDE>(t, first + q + warp, warp, tile, thread, total);
+                stream_finish_logits<WIDE>(t, first + q + warp, 0, thread, total,
+                                           stream_peaks_of(t, tile) + warp * 32);
             else
-                stream_finish<WIDE>(t, s, first + q + warp, thread, total, residual);
+                stream_finish<WIDE>(t, s, first + q + warp, 0, thread, total, residual);
         }
         if (is_logits && q)
-            stream_peaks(t, s, first + q - STREAM_TILE, STREAM_TILE, tile - 1);
+            stream_peaks(t, s, stream_peaks_of(t, tile - 1), 32, first + q - STREAM_TILE, STREAM_TILE);
     }
     if (is_logits) {
         mpk_sync();
-        stream_peaks(t, s, first + (n - 1) / STREAM_TILE * STREAM_TILE, (n - 1) % STREAM_TILE + 1,
-                     (n - 1) / STREAM_TILE);
+        stream_peaks(t, s, stream_peaks_of(t, (n - 1) / STREAM_TILE), 32, first + (n - 1) / STREAM_TILE * STREAM_TILE,
+                     (n - 1) % STREAM_TILE + 1);
     }
     *t.ring = ring;
     mpk_trigger(t);

@@ -75,7 +75,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    return (uint32_t)ATTENTION_SCRATCH_BYTES(attribute(c, HEAD_SIZE), group_of(c));
+    return (uint32_t)ATTENTION_SCRATCH_BYTES(attribute(c, HEAD_SIZE), group_of(c), gen_input(c, AT_QKV)->dims[0]);
 }
 
 const gen_body gen_body_attention_split_stream = {.op = "attention_split",

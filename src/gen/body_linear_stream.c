@@ -1,25 +1,10 @@
 /* body_linear_stream.c - products of few tokens with streamed weights: linear and logits
- * (device/task/linear_stream.cuh). */
+ * (device/task/linear_stream.cuh).  body_linear_team.c, for some more tokens, has the same packing and shapes. */
 #include "gen/body_product.h"
-#include "rt/rt_lane.h"
-
-/* Rows of the result that a step may have. */
-static int64_t rows_of_step(const gen_call *c)
-{
-    return gen_output(c, 0)->dims[0];
-}
-
-static int64_t columns_of(const gen_call *c)
-{
-    const ir_tensor *x = gen_input(c, X);
-    return x->dims[x->rank - 1];
-}
 
 static bool accepts(const gen_call *c)
 {
-    const ir_tensor *x = gen_input(c, X);
-    return rows_of_step(c) <= STREAM_MOST_TOKENS && x->dims[0] <= STREAM_MOST_TOKENS && gen_is_dense(x, IR_BF16) &&
-           columns_of(c) % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
+    return most_tokens(c) <= STREAM_MOST_TOKENS && is_streamed_product(c);
 }
 
 static void pack(const gen_call *c, gen_pack *out)
@@ -48,13 +33,21 @@ static void fill_biases(const gen_call *c, stream_shape *s)
     }
 }
 
+static int at_once(const gen_call *c)
+{
+    const int64_t rows = rows_of_step(c);
+    if (is_for_teams(c))
+        return rows <= TEAM_TWO_TOKENS ? 4 : 2;
+    return rows <= STREAM_NARROW_TOKENS ? STREAM_NARROW_PAGES : STREAM_WIDE_PAGES;
+}
+
 static void fill_shape(const gen_call *c, stream_shape *s)
 {
     const bool logits = is_logits(c);
     gen_pack p;
     pack(c, &p);
     *s = (stream_shape){
-        .at_once = rows_of_step(c) <= STREAM_NARROW_TOKENS ? STREAM_NARROW_PAGES : STREAM_WIDE_PAGES,
+        .at_once = at_once(c),
         .rows = (int)gen_output(c, 0)->dims[1],
         .norm = gen_input(c, logits ? L_NORM : NORM) != NULL,
         .eps = (float)c->op->attributes[logits ? LOGITS_EPS : LINEAR_EPS].f,

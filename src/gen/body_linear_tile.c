@@ -1,7 +1,6 @@
 /* body_linear_tile.c - products of many tokens with streamed weights on warpgroups: linear and logits
  * (device/task/linear_tile.cuh).  Weights are packed as for few tokens, so the graphs of a program share them. */
 #include "gen/body_product.h"
-#include "rt/rt_lane.h"
 
 enum {
     FEWEST_TOKENS = 17,

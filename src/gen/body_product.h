@@ -1,9 +1,11 @@
-/* body_product.h - what the records of streamed products share: linear and logits, of few tokens (body_linear_stream.c)
- * and of many (body_linear_tile.c).  Both pack weights in the same way, so the graphs of a program share them. */
+/* body_product.h - what the records of streamed products share: linear and logits, of few tokens (body_linear_stream.c),
+ * of some more (body_linear_team.c) and of many (body_linear_tile.c).  All pack weights in the same way, so the graphs
+ * of a program share them. */
 #ifndef GEN_BODY_PRODUCT_H
 #define GEN_BODY_PRODUCT_H
 
 #include "gen/body_print.h"
+#include "rt/rt_lane.h"
 
 /* Operands and attributes of linear; of logits. */
 enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LINEAR_EPS = 0, LINEAR_GLU };
@@ -30,6 +32,37 @@ static inline bool takes_operands(const gen_call *c)
             return false;
     return gen_is_vector(gen_input(c, NORM)) && gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) &&
            gen_is_dense(y, IR_BF16) && !(is_gated(c) && gen_input(c, RESIDUAL));
+}
+
+/* Rows of the result that a step may have. */
+static inline int64_t rows_of_step(const gen_call *c)
+{
+    return gen_output(c, 0)->dims[0];
+}
+
+/* Rows of x or of the result: those of logits may be gathered from more tokens. */
+static inline int64_t most_tokens(const gen_call *c)
+{
+    const int64_t n = gen_input(c, X)->dims[0];
+    return n > rows_of_step(c) ? n : rows_of_step(c);
+}
+
+static inline int64_t columns_of(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, X);
+    return x->dims[x->rank - 1];
+}
+
+/* Of x in registers and weights through the ring, whatever the number of tokens. */
+static inline bool is_streamed_product(const gen_call *c)
+{
+    return gen_is_dense(gen_input(c, X), IR_BF16) && columns_of(c) % 8 == 0 &&
+           c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
+}
+
+static inline bool is_for_teams(const gen_call *c)
+{
+    return most_tokens(c) > STREAM_MOST_TOKENS && most_tokens(c) <= TEAM_MOST_TOKENS;
 }
 
 /* "1, 1e-6f, GLU_SILU, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered, tokens": the part that the

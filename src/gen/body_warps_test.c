@@ -156,6 +156,24 @@ static const char *const company_graphs[] = {
     COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS)};
 
 static const char *const prefill_graphs[] = {
+    PLAIN("17", "70", "4872"),
+    PLAIN("32", "301", "1024"),
+    PLAIN("24", "64", "264"),
+    PLAIN("64", "301", "3072"),
+    PLAIN("49", "70", "4872"),
+    PLAIN("80", "131", "1024"),
+    GATED("32", "300", "1288", "gelu"),
+    GATED("64", "90", "2048", "gelu_tanh"),
+    X("64", "1024") W("q", "256", "1024") W("k", "64", "1024") W("v", "64", "1024") "const %n : bf16[1024]\nconst %b "
+                                                                                    ": f32[256]\n%y = linear(%x, %q, "
+                                                                                    "%k, %v, %b, _, _, %n)\n",
+    X("32", "1024") W("w", "1003", "1024") "const %n : bf16[1024]\n%l, %p = logits(%x, %w, %n)\n",
+    X("64", "1288") W("w", "1290", "1288") "const %n : bf16[1288]\ninput %r : i32[64] live=rows\n%l, %p = logits(%x, "
+                                           "%w, %n, %r)\n",
+    SPLIT("32", "1024", "64", "128", "32", "3", "97", "2", NORMS, ", %qn, %kn", "heads = 4, splits = 13, unit = 64"),
+    SPLIT("64", "1024", "64", "128", "64", "3", "193", "2", NORMS, ", %qn, %kn", "heads = 4, splits = 7, unit = 64"),
+    SPLIT("64", "768", "32", "64", "3", "12", "36", "2", "", "", "heads = 8, splits = 5, unit = 128, window = 100"),
+    SPLIT("47", "768", "32", "64", "2", "9", "27", "2", "", "", "heads = 8, splits = 16, unit = 64, own = 1"),
     PLAIN("33", "1024", "1024"),
     GATED("33", "300", "1024", "silu"),
     GATED("100", "131", "1024", "silu"),

@@ -90,16 +90,19 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
     arena_mark mark = arena_get_mark(e->arena);
     TRY(print_instance(e, c, body, 0, &key));
     const gen_routine *routine = body->routine ? body->routine(c) : NULL;
+    const uint32_t scratch_bytes = body->scratch_bytes ? body->scratch_bytes(c) : 0;
     if (map_get(&e->numbers, key, &found) && e->instances.at[found].routine == routine) {
         arena_reset(e->arena, mark);
-        e->instances.at[found].uses++;
+        gen_instance *known = &e->instances.at[found];
+        known->uses++;
+        known->scratch_bytes = scratch_bytes > known->scratch_bytes ? scratch_bytes : known->scratch_bytes;
         *number = (uint32_t)found;
         return MPK_OK;
     }
     *number = (uint32_t)e->instances.n;
     TRY(map_put(e->cx, e->arena, &e->numbers, key, *number));
-    gen_instance made = {.body = body, .routine = routine, .uses = 1, .graph = graph, .op = op};
-    made.scratch_bytes = body->scratch_bytes ? body->scratch_bytes(c) : 0;
+    gen_instance made = {
+        .body = body, .routine = routine, .uses = 1, .graph = graph, .op = op, .scratch_bytes = scratch_bytes};
     TRY(print_instance(e, c, body, *number, &made.text));
     PUSH(e->cx, e->arena, &e->instances, made);
     return MPK_OK;

@@ -1,5 +1,5 @@
-/* linear_stream_shape.h - streamed products of few tokens, as host and device see them
- * (gen/body_linear_stream.c, device/task/linear_stream.cuh). */
+/* linear_stream_shape.h - streamed products of up to 64 tokens, as host and device see them
+ * (gen/body_linear_stream.c, device/task/linear_stream.cuh; gen/body_linear_team.c, device/task/linear_team.cuh). */
 #ifndef SHAPE_LINEAR_STREAM_SHAPE_H
 #define SHAPE_LINEAR_STREAM_SHAPE_H
 
@@ -11,20 +11,26 @@ enum {
     STREAM_NARROW_TOKENS = 8, /* up to here a row of the operand is half a token's columns */
     STREAM_NARROW_PAGES = 4,  /* of x in registers, up to STREAM_NARROW_TOKENS */
     STREAM_WIDE_PAGES = 2,    /* and above */
+    TEAM_MOST_TOKENS = 64,
+    TEAM_TWO_TOKENS = 32, /* up to here two teams of warps, above four; a team has 16 tokens */
 };
 
 /* Scratch: offsets in bytes. */
 enum {
-    STREAM_TILE = 8,                                      /* groups of 8 rows whose partial sums meet at once */
-    STREAM_PARTS = 0,                                     /* float[STREAM_TILE][8 warps][32 lanes][4] */
-    STREAM_SQUARES = STREAM_TILE * 8 * 32 * 16,           /* float[16 tokens][8 warps] */
-    STREAM_PEAKS = STREAM_SQUARES + 512,                  /* float[2][STREAM_TILE][16 tokens][2] */
-    STREAM_END = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* stream_end */
-    STREAM_SCRATCH = STREAM_END + 32,
+    STREAM_TILE = 8,                                       /* groups of 8 rows whose partial sums meet at once */
+    STREAM_SQUARES = 0,                                    /* float[64 tokens][8 warps] */
+    STREAM_END = STREAM_SQUARES + TEAM_MOST_TOKENS * 32,   /* stream_end */
+    STREAM_PEAKS = STREAM_END + 64,                        /* float[2][STREAM_TILE][16 tokens][2] */
+    STREAM_PARTS = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* float[STREAM_TILE][8 warps][32 lanes][4] */
+    STREAM_SCRATCH = STREAM_PARTS + STREAM_TILE * 8 * 32 * 16,
+    TEAM_TILE = 16, /* groups, of teams: two times as many, and peaks of each tile behind them */
+    TEAM_PEAKS = STREAM_PARTS + TEAM_TILE * 8 * 32 * 16, /* float[TEAM_TILE][64 tokens][2] */
+    TEAM_SCRATCH = TEAM_PEAKS + TEAM_TILE * TEAM_MOST_TOKENS * 8,
 };
 
-/* A page of the packed weight: up to STREAM_PAGE_UNITS blocks of 32 columns for each of 8 warps, 8 rows each. */
-enum { STREAM_UNIT_COLUMNS = 256, STREAM_PAGE_UNITS = 4 };
+/* A page of the packed weight: up to STREAM_PAGE_UNITS blocks of 32 columns for each of 8 warps, 8 rows each.  So a
+ * group of 8 rows is pieces of STREAM_UNIT_COLUMNS columns, one behind the other. */
+enum { STREAM_UNIT_COLUMNS = 256, STREAM_PAGE_UNITS = 4, TEAM_PIECE_BYTES = 8 * STREAM_UNIT_COLUMNS * 2 };
 
 enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH };
 enum { TO_BF16, TO_LOGITS };
@@ -34,7 +40,8 @@ enum { TO_BF16, TO_LOGITS };
  *
  *   columns, columns_inverse   of x; 1 / columns
  *   pages, last                of a group; blocks a warp in the last page: 1 .. STREAM_PAGE_UNITS
- *   at_once                    pages of x in registers: STREAM_NARROW_PAGES or STREAM_WIDE_PAGES, as the routine
+ *   at_once                    pages of x in registers: STREAM_NARROW_PAGES or STREAM_WIDE_PAGES, as the routine; of
+ *                              teams the pieces of 256 columns of a pass, a warp of the team each: 8 / teams
  *   rows                       of w: columns of y
  *   norm, eps                  1: rms_norm of x
  *   glu                        GLU_*; not NONE: groups hold pairs of rows

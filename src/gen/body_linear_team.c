@@ -1,0 +1,57 @@
+/* body_linear_team.c - products of 17 to 64 tokens with streamed weights: linear and logits
+ * (device/task/linear_team.cuh).  Packing and shapes are those of body_linear_stream.c. */
+#include "gen/body_product.h"
+
+extern const gen_body gen_body_linear_stream;
+
+static bool accepts(const gen_call *c)
+{
+    return is_for_teams(c) && is_streamed_product(c);
+}
+
+static void pack(const gen_call *c, gen_pack *out)
+{
+    gen_body_linear_stream.pack(c, out);
+}
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    return gen_body_linear_stream.print(cx, c, n, out);
+}
+
+static const gen_routine *routine(const gen_call *c)
+{
+    static const gen_routine all = {"stream_shape", "linear_team", "linear_team_load"};
+    (void)c;
+    return &all;
+}
+
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    (void)c;
+    return TEAM_SCRATCH;
+}
+
+const gen_body gen_body_linear_team = {.op = "linear",
+                                       .name = "linear_team",
+                                       .needs = GEN_BULK,
+                                       .rank = 20,
+                                       .loads = true,
+                                       .waits = true,
+                                       .carries = 1 << X | 1 << RESIDUAL,
+                                       .accepts = accepts,
+                                       .print = print,
+                                       .routine = routine,
+                                       .pack = pack,
+                                       .scratch_bytes = scratch_bytes};
+const gen_body gen_body_logits_team = {.op = "logits",
+                                       .name = "linear_team",
+                                       .needs = GEN_BULK,
+                                       .rank = 20,
+                                       .loads = true,
+                                       .waits = true,
+                                       .accepts = accepts,
+                                       .print = print,
+                                       .routine = routine,
+                                       .pack = pack,
+                                       .scratch_bytes = scratch_bytes};

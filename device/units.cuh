@@ -1,14 +1,16 @@
-/* units.cuh - where the text is cut in two when it is compiled as two units side by side (MPK_UNIT, the generated
+/* units.cuh - where the text is cut in three when it is compiled as units side by side (MPK_UNIT, the generated
  * constants; src/cuda/tools.c).
  *
  *   1  the kernel, with the bodies that wait: those of few tokens.  One function, and slow to compile.
  *   2  mpk_run_many: the bodies for many tokens.  mpk_run_body: all others.  Called when what they read is there.
+ *   3  mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the kernel they would take registers
+ *      from those for few.
  *
- * A function of unit 2 does not know its caller and gets registers of its own, as many as a thread of the kernel has:
+ * A function of units 2 and 3 does not know its caller and gets registers of its own, as many as a thread of the kernel has:
  * it saves some 80 that the caller may use, 80 KB a worker, which is nothing for a rare operator, but 3 us for each
- * task of a prompt.  So mpk_run_many goes on through the list as long as there are tasks for it.  wgmma waits after
- * every product in a function that calls another, so that this one calls none.  What both units see is defined in unit
- * 1 (MPK_ELSEWHERE).
+ * task of a prompt.  So mpk_run_many and mpk_run_some go on through the list as long as there are tasks for them.  wgmma
+ * waits after every product in a function that calls another, so that mpk_run_many calls none.  What all units see is
+ * defined in unit 1 (MPK_ELSEWHERE).
  */
 #ifndef UNITS_CUH
 #define UNITS_CUH
@@ -21,6 +23,8 @@ extern "C" __device__ void mpk_run_body(rt_u32 body, const mpk_task &t);
 /* one: a task whose time has come.  NULL: the tasks of this warp's list, from the next one on, up to the first that is
  * not for many tokens, as run_task in role/bodies.cuh does; the next one is, and its entry is there. */
 extern "C" __device__ void mpk_run_many(const mpk_task *one);
+/* The same for some tokens; one: its body waits. */
+extern "C" __device__ void mpk_run_some(const mpk_task *one);
 
 #if MPK_UNIT == 1
 
@@ -36,6 +40,75 @@ MPK_FN void mpk_dispatch_body(rt_u32 body, const mpk_task &t)
         mpk_run_body(body, apart);
     *t.ring = ring;
 }
+MPK_FN void mpk_dispatch_some(rt_u32, const mpk_task &t)
+{
+    mpk_ring ring = *t.ring;
+    mpk_task apart = t;
+    apart.ring = &ring;
+    mpk_run_some(&apart);
+    *t.ring = ring;
+}
+
+#else
+
+#if MPK_BULK
+
+/* The next task of the list, if it is one of those: its entry is there.  Where this warp stands lies in shared memory
+ * while a body runs. */
+template <bool SOME> MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
+{
+    const mpk_side s = *side_of_warp();
+    if (s.next == s.last || ptx_load_flag(&mpk_w.abort))
+        return false;
+    take_entry(&s);
+    const rt_u32 body = mpk_w.entries[s.slot].body;
+    if (SOME ? !mpk_body_some(body) : !mpk_body_many(body))
+        return false;
+    if (mpk_timed && mpk_thread() == 0) {
+        mpk_w.times = mpk_w.all_times + s.next;
+        mpk_w.times->begin = ptx_cycles();
+    }
+    *ring = {0, MPK_PAGES - MPK_JIT_PAGES, s.at, s.parity};
+    *t = task_of_entry(s.slot, ring);
+    return true;
+}
+
+/* This warp is through with it. */
+MPK_FN void list_end(const mpk_ring &ring, int thread)
+{
+    mpk_side s = mpk_w.sides[thread / 32];
+    s.turn++;
+    s.at = ring.at;
+    s.parity = ring.parity;
+    end_entry(&s, thread, false);
+    side_put(s, thread);
+}
+
+#endif
+
+#if MPK_UNIT == 3
+
+extern "C" __device__ __noinline__ void mpk_run_some(const mpk_task *one)
+{
+    mpk_ring ring = {};
+    mpk_task t = {};
+    if (one) {
+        ring = *one->ring;
+        t = *one;
+        t.ring = &ring;
+    }
+#if MPK_BULK
+#pragma unroll 1
+    while (one || list_next<true>(&ring, &t)) {
+        mpk_dispatch_some(t.e->body, t);
+        if (one)
+            break;
+        list_end(ring, mpk_thread());
+    }
+#endif
+    if (one)
+        *one->ring = ring;
+}
 
 #else
 
@@ -46,22 +119,11 @@ extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, const mpk_task
 
 #if MPK_BULK
 
-/* The next task of the list: its event is activated.  false: it is not for many tokens, or there is none.  Where this
- * warp stands lies in shared memory while a body runs. */
+/* The next task of the list, when its event is activated; false: it is not for many tokens, or there is none. */
 MPK_FN bool many_next(mpk_ring *ring, mpk_task *t)
 {
-    const mpk_side s = *side_of_warp();
-    if (s.next == s.last || ptx_load_flag(&mpk_w.abort))
+    if (!list_next<false>(ring, t))
         return false;
-    take_entry(&s);
-    if (!mpk_body_many(mpk_w.entries[s.slot].body))
-        return false;
-    if (mpk_timed && mpk_thread() == 0) {
-        mpk_w.times = mpk_w.all_times + s.next;
-        mpk_w.times->begin = ptx_cycles();
-    }
-    *ring = {0, MPK_PAGES - MPK_JIT_PAGES, s.at, s.parity};
-    *t = task_of_entry(s.slot, ring);
     t->hi0 = mpk_end(*t);
     mpk_wait(*t);
     return true;
@@ -70,13 +132,8 @@ MPK_FN bool many_next(mpk_ring *ring, mpk_task *t)
 MPK_FN void many_end(const mpk_ring &ring)
 {
     const int thread = mpk_thread();
-    mpk_side s = mpk_w.sides[thread / 32];
     mpk_written(thread);
-    s.turn++;
-    s.at = ring.at;
-    s.parity = ring.parity;
-    end_entry(&s, thread, false);
-    side_put(s, thread);
+    list_end(ring, thread);
 }
 
 extern "C" __device__ __noinline__ void mpk_run_many(const mpk_task *one)
@@ -107,6 +164,8 @@ extern "C" __device__ __noinline__ void mpk_run_many(const mpk_task *one)
     const mpk_task t = *one;
     mpk_dispatch_many(t.e->body, t);
 }
+
+#endif
 
 #endif
 

@@ -37,9 +37,9 @@
 #include "pass/pass.h"
 #include "company.h"
 
-enum { MOST_ITEMS = 128, MOST_CASES = 64, REPEATS = 100, ITEM_SECONDS = 120, WORDS = 1600, STEPS = 5 };
+enum { MOST_ITEMS = 128, MOST_CASES = 64, REPEATS = 100, ITEM_SECONDS = 120, WORDS = 1600, STEPS = 6 };
 enum { REQUESTS = 4, ANSWER = 24, DRAIN_SECONDS = 20, SMALL_WORKERS = 4 };
-enum { FEW_TOKENS = 16, COMPANY_ROUNDS = 4 };
+enum { FEW_TOKENS = 16, SPLIT_TOKENS = 64, MOST_TOKENS = 64, COMPANY_ROUNDS = 4 };
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
 
 typedef enum outcome { WAITING, PASSED, FAILED, DIED } outcome;
@@ -438,14 +438,14 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
     return MPK_OK;
 }
 
-/* Steps of one token, of 8 and of 32, fused for the GPU; invariant: of 1, 4, 16 and 64, over longer contexts. */
+/* Steps of one token, of 8, 32 and 64, fused for the GPU; invariant: of 1, 4, 16 and 64, over longer contexts. */
 static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
 {
-    static const uint32_t tokens[2][4] = {{1, 8, 32}, {1, 4, 16, 64}};
+    static const uint32_t tokens[2][4] = {{1, 8, 32, 64}, {1, 4, 16, 64}};
     const bool invariant = it->invariant;
     model_config config = config_of(it);
     model_weights w = {weight_dtype, &it->dtype};
-    for (; u->n_graphs < 3u + invariant; u->n_graphs++) {
+    for (; u->n_graphs < 4; u->n_graphs++) {
         const uint32_t n = tokens[invariant][u->n_graphs];
         model_shape s = {.n_tokens = n,
                          .n_rows = n < 8 ? n : 8,
@@ -460,7 +460,7 @@ static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
     }
     pass_options plain = {.fusion = PASS_FUSE_FULL}, fast = plain;
     fast.splits = workers_of(it) / config.n_kv_heads / (invariant ? 8 : 1);
-    fast.split_tokens = FEW_TOKENS;
+    fast.split_tokens = SPLIT_TOKENS;
     fast.own_units = invariant;
     fast.launch = it->launch;
     fast.norm_elements = 1 << 24;
@@ -526,10 +526,11 @@ typedef struct step {
 
 static mpk_status put_step(mpk_context *cx, const unit *u, model_bed *bed, const step *s, uint64_t seed)
 {
-    int32_t tokens[32] = {0}, positions[32] = {0}, slots[32] = {0}, rows[32] = {0}, draws[32] = {0}, pages[4 * 8];
-    int64_t seeds[32] = {0};
-    float sampling[32 * 4] = {0};
-    int32_t asks[32 * 5] = {0};
+    int32_t tokens[MOST_TOKENS] = {0}, positions[MOST_TOKENS] = {0}, slots[MOST_TOKENS] = {0}, rows[MOST_TOKENS] = {0},
+            draws[MOST_TOKENS] = {0}, pages[4 * 8];
+    int64_t seeds[MOST_TOKENS] = {0};
+    float sampling[MOST_TOKENS * 4] = {0};
+    int32_t asks[MOST_TOKENS * 5] = {0};
     for (uint32_t i = 0; i < s->n; i++) {
         tokens[i] = (int32_t)(rng_u64(seed, s->first + i) % 1003);
         positions[i] = (int32_t)(s->first + i);
@@ -589,7 +590,7 @@ static mpk_status run_step(mpk_context *cx, const unit *u, model_bed *bed, const
     return MPK_OK;
 }
 
-static const step steps[STEPS] = {{2, 0, 27}, {1, 27, 5}, {0, 32, 1}, {0, 33, 1}, {1, 34, 8}};
+static const step steps[STEPS] = {{2, 0, 27}, {1, 27, 5}, {0, 32, 1}, {0, 33, 1}, {1, 34, 8}, {3, 42, 51}};
 
 /* The same steps again and again, from an empty cache. */
 static mpk_status repeat(mpk_context *cx, const unit *u, model_bed *bed, uint64_t seed, int repeats)

@@ -106,8 +106,11 @@ static void emulated_bodies(void)
         __syncwarp();
         mpk_w.sides[mpk_thread() / 32].turn = i;
         __syncwarp();
-        if (mpk_body_waits(e->body)) {
-            mpk_dispatch_waiting(e->body, t);
+        if (mpk_body_waits(e->body) || mpk_body_some(e->body)) {
+            if (mpk_body_some(e->body))
+                mpk_dispatch_some(e->body, t);
+            else
+                mpk_dispatch_waiting(e->body, t);
             continue;
         }
         if (t.hi0 < e->lo[0])

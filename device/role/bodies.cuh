@@ -28,7 +28,7 @@ MPK_FN mpk_jit_side *jit_side_of_warp(void)
 }
 /* Run the task of entry `slot`.  A body that waits or loads is called even if nothing of its box is alive.  Each body
  * is called from one place, so that its code exists once.  of_list: the task is the next of the list and the clerk
- * looks after its event.  Returns false if unit 2 has run it and then gone on with the tasks after it. */
+ * looks after its event.  Returns false if another unit has run it and then gone on with the tasks after it. */
 MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
 {
     mpk_task t = task_of_entry(slot, ring);
@@ -38,6 +38,10 @@ MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
         return true;
     }
 #if MPK_BULK && MPK_UNIT == 1
+    if (of_list && mpk_body_some(body)) {
+        mpk_run_some(0);
+        return false;
+    }
     if (of_list && mpk_body_many(body)) {
         mpk_run_many(0);
         return false;
@@ -45,6 +49,10 @@ MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
 #else
     (void)of_list;
 #endif
+    if (mpk_body_some(body)) {
+        mpk_dispatch_some(body, t);
+        return true;
+    }
     t.hi0 = mpk_end(t);
     mpk_wait(t);
     if (task_has_work(t))

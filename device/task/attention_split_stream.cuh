@@ -64,12 +64,13 @@ MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shap
     p->behind = earlier + __shfl_sync(0xffffffffu, sum, 31);
 }
 
-/* The first lot, once the units of all are known. */
-MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)
+/* The first lot, once the units of all are known.  TOKENS: of a graph, at most; up to 32 are one
+ * lot. */
+template <int TOKENS> MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)
 {
     int all = 0;
 #pragma unroll 1
-    for (int lot = live > 32 ? 32 : 0; lot >= 0; lot -= 32) {
+    for (int lot = TOKENS > 32 && live > 32 ? 32 : 0; lot >= 0; lot -= 32) {
         attention_plan_lot(e, live, s, lot, 0, p);
         all += p->behind;
     }
@@ -77,9 +78,10 @@ MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_sha
 }
 
 /* The lot behind, if one is alive. */
+template <int TOKENS>
 MPK_FN bool attention_next_lot(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)
 {
-    if (p->lot + 32 >= live)
+    if (TOKENS <= 32 || p->lot + 32 >= live)
         return false;
     attention_plan_lot(e, live, s, p->lot + 32, p->behind, p);
     return true;
@@ -193,26 +195,26 @@ template <int K> MPK_FN void attention_load_lot(mpk_load &l, const attention_sha
         }
 }
 
-template <int K> MPK_FN void attention_split_load(mpk_load &l, const attention_shape &s)
+template <int K, int TOKENS> MPK_FN void attention_split_load(mpk_load &l, const attention_shape &s)
 {
     attention_plan plan;
     if (!load_needs_step(&l))
         return;
     const int live = (int)mpk_smaller(mpk_w.live[RT_TOKENS], l.e->hi[0]); /* a task has all tokens */
-    attention_plan_step(l.e, live, s, &plan);
+    attention_plan_step<TOKENS>(l.e, live, s, &plan);
     const rt_u32 in_flight = l.in_flight;
     if (plan.all >= ATTENTION_LONG * s.splits)
         l.in_flight = mpk_smaller(in_flight + ATTENTION_MORE_IN_FLIGHT, l.ring.n);
     do
         attention_load_lot<K>(l, s, plan);
-    while (attention_next_lot(l.e, live, s, &plan));
+    while (attention_next_lot<TOKENS>(l.e, live, s, &plan));
     l.in_flight = in_flight;
 }
 
 /* ---- heads of the step ---- */
 
 /* Scratch of a task. */
-template <int K, int GROUP> struct attention_scratch {
+template <int K, int GROUP, int TOKENS = ATTENTION_FEW_TOKENS> struct attention_scratch {
     enum {
         ROW = ATTENTION_SCRATCH_ROW(K),
         QUERY = ATTENTION_SCRATCH_QUERY(K),
@@ -220,15 +222,9 @@ template <int K, int GROUP> struct attention_scratch {
         SUM = ATTENTION_SCRATCH_SUM(K),
         OUT = ATTENTION_SCRATCH_OUT(K),
         KEY = ATTENTION_SCRATCH_KEY(K, GROUP),
+        VALUE = ATTENTION_SCRATCH_VALUE(K, GROUP, TOKENS),
     };
 };
-
-/* Where the step's values lie: behind as many keys as the graph has tokens. */
-template <int K, int GROUP> MPK_FN int attention_values(const mpk_task &t)
-{
-    typedef attention_scratch<K, GROUP> at;
-    return at::KEY + (int)t.e->hi[0] * at::ROW;
-}
 
 /* The pairs of a head that this lane holds: dims 2 lane, 2 lane + 1 and those K / 2 higher; K / 4 lanes hold any. */
 struct attention_row {
@@ -359,11 +355,11 @@ MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s, int
 }
 
 /* Into shared memory; `ahead` has been asked for, its turn for the piece's token. */
-template <int K, int GROUP>
+template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int token, int head, int n,
                               attention_ahead *ahead)
 {
-    typedef attention_scratch<K, GROUP> at;
+    typedef attention_scratch<K, GROUP, TOKENS> at;
     const int warp = mpk_thread() / 32;
 #pragma unroll 1
     for (int r = warp; r < GROUP + 2 * n; r += MPK_WARPS) {
@@ -378,7 +374,7 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int t
             attention_turn_row<K>(s, ahead->turn, &ahead->row);
         }
         const int to = need.is_query ? at::QUERY + r * at::ROW
-                                     : (need.is_key ? at::KEY : attention_values<K, GROUP>(t)) + need.back * at::ROW;
+                                     : (need.is_key ? at::KEY : at::VALUE) + need.back * at::ROW;
         attention_put_row<K>(t.s_scratch + to, ahead->row);
     }
 }
@@ -505,10 +501,10 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
 
 /* The n tokens of the step, in f32, newest first: partial 8.  Query head 0 by the last warp, and so on: the first warps
  * have pages to see to. */
-template <int K, int GROUP>
+template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, int n, int from)
 {
-    typedef attention_scratch<K, GROUP> at;
+    typedef attention_scratch<K, GROUP, TOKENS> at;
     const int thread = mpk_thread(), row = MPK_WARPS - 1 - thread / 32, lane = thread % 32;
     const float none = -__int_as_float(0x7f800000);
     if (row >= GROUP)
@@ -526,7 +522,7 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
         if (back && s.window && mpk_at<const int>(t, AT_POSITIONS)[token - back] < from)
             continue;
         const char *key = t.s_scratch + at::KEY + back * at::ROW,
-                   *value = t.s_scratch + attention_values<K, GROUP>(t) + back * at::ROW;
+                   *value = t.s_scratch + at::VALUE + back * at::ROW;
         float score = 0;
 #pragma unroll
         for (int i = 0; i < K / 64; i++) {
@@ -675,7 +671,7 @@ struct attention_work {
 
 /* The piece of token `token`; then *k is that of token `next`, if that is not -1, and what it begins with has been
  * asked for: one wait less for each piece but the first. */
-template <int K, int GROUP>
+template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, const attention_plan *plan,
                                   const attention_work &w, int token, int next, attention_piece *k,
                                   attention_ahead *ahead, mpk_ring *ring)
@@ -688,7 +684,7 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, c
 #pragma unroll
     for (int n = 0; n < K / 16; n++)
         a.out[n][0] = a.out[n][1] = a.out[n][2] = a.out[n][3] = 0;
-    attention_prepare<K, GROUP>(t, s, token, w.head, n, ahead);
+    attention_prepare<K, GROUP, TOKENS>(t, s, token, w.head, n, ahead);
     mpk_sync();
     attention_pages<K, GROUP>(t, s, k, ring, &a);
     if (next >= 0) {
@@ -696,26 +692,27 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s, c
         attention_ask_turn<K>(t.e, s, next, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM, &ahead->turn);
         attention_ask_ahead<K, GROUP>(t, s, next, w.head, attention_of_step(k, next), ahead);
     }
-    attention_step<K, GROUP>(t, s, token, n, from);
+    attention_step<K, GROUP, TOKENS>(t, s, token, n, from);
     attention_put<K, GROUP>(t, &a);
     mpk_sync();
     attention_fold_partials<K, GROUP>(t, s, token, w.split, w.head, pairs);
 }
 
 /* All lots, from the last one on, which the plan is of. */
-template <int K, int GROUP>
+template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s, attention_plan *plan, int live)
 {
+    enum { TOGETHER = 2 * MPK_WARPS };
     if ((int)t.e->hi[1] != s.splits)
         return;
 #pragma unroll 1
-    for (int lot = plan->lot; lot >= 0; lot -= 32) {
-        if (lot != plan->lot)
+    for (int lot = TOKENS > 32 ? plan->lot : 0; lot >= 0; lot -= 32) {
+        if (TOKENS > 32 && lot != plan->lot)
             attention_plan_lot(t.e, live, s, lot, 0, plan);
 #pragma unroll 1
         for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
 #pragma unroll 1
-            for (int first = lot; first < live && first < lot + 32; first += 2 * MPK_WARPS)
+            for (int first = lot; first < lot + (TOKENS > TOGETHER ? 32 : TOGETHER) && first < live; first += TOGETHER)
                 attention_fill_cache<K>(t, s, plan, head, first, live);
     }
 }
@@ -732,7 +729,7 @@ MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int 
 }
 
 /* A split of a KV head, of the tokens of a lot.  *waited: for the task's event; what can be asked for ahead, is. */
-template <int K, int GROUP>
+template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s, const attention_plan *plan, int live,
                                 int split, int head, bool *waited, mpk_ring *ring)
 {
@@ -756,17 +753,17 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s, con
     while (left) {
         const int token = lot + __ffs((int)left) - 1;
         left &= left - 1;
-        attention_split_piece<K, GROUP>(t, s, plan, w, token, left ? lot + __ffs((int)left) - 1 : -1, &k, &ahead,
+        attention_split_piece<K, GROUP, TOKENS>(t, s, plan, w, token, left ? lot + __ffs((int)left) - 1 : -1, &k, &ahead,
                                         ring);
     }
 }
 
-template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
+template <int K, int GROUP, int TOKENS> MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
 {
     const int live = (int)mpk_smaller(t.live[RT_TOKENS], t.e->hi[0]);
     mpk_ring ring = *t.ring;
     attention_plan plan;
-    attention_plan_step(t.e, live, s, &plan);
+    attention_plan_step<TOKENS>(t.e, live, s, &plan);
     bool waited = !t.e->quiet;
     if (waited) /* the angles are of this step */
         mpk_wait(t);
@@ -775,8 +772,8 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
         for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
 #pragma unroll 1
             for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++)
-                attention_split_lot<K, GROUP>(t, s, &plan, live, split, head, &waited, &ring);
-    while (attention_next_lot(t.e, live, s, &plan));
+                attention_split_lot<K, GROUP, TOKENS>(t, s, &plan, live, split, head, &waited, &ring);
+    while (attention_next_lot<TOKENS>(t.e, live, s, &plan));
     if (!waited)
         mpk_wait(t);
     *t.ring = ring;
@@ -784,7 +781,7 @@ template <int K, int GROUP> MPK_FN void attention_split_stream(const mpk_task &t
     const bool last = t.e->is_last;
     if (!last)
         mpk_trigger(t);
-    attention_fill_caches<K, GROUP>(t, s, &plan, live);
+    attention_fill_caches<K, GROUP, TOKENS>(t, s, &plan, live);
     if (last)
         mpk_trigger(t);
 }

@@ -33,6 +33,9 @@
 #include "gen/body_print.h"
 #include "ir/op.h"
 
+/* Rows that the clerk looks at together; units of a row from which on looking costs less than clearing. */
+enum { CLEAR_LOOKS = 32, LONG_ROW = 16 };
+
 /* One graph, being looked at. */
 typedef struct flow {
     const cuda_machine *m;
@@ -354,7 +357,22 @@ static void move_rest(const cuda_machine *m, cuda_carriers *c)
     c->n_bytes = c->n_carried + c->n_rest;
 }
 
-/* What one task writes of one output: rows along the first axis, once for each place along those in between. */
+/* One box; in lots of rows where the clerk looks at them first, a lane each. */
+static mpk_status add_clear(mpk_context *cx, cuda_machine *m, rt_clear whole)
+{
+    const uint32_t at_once = whole.looks ? CLEAR_LOOKS : whole.n_rows;
+    for (uint32_t row = 0; row < whole.n_rows; row += at_once) {
+        rt_clear c = whole;
+        c.at += (uint64_t)row * whole.stride_bytes;
+        c.first_row += row;
+        c.n_rows = whole.n_rows - row < at_once ? whole.n_rows - row : at_once;
+        PUSH(cx, &m->arena, &m->carriers.clears, c);
+    }
+    return MPK_OK;
+}
+
+/* What one task writes of one output: rows along the first axis, once for each place along those in between.  Of rows
+ * that lie in several places, as the parts of an attention do, few are written. */
 static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, const rt_task *task, uint32_t output)
 {
     ir_tensor_id id = f->ir->ops.at[task->op].out[output];
@@ -373,14 +391,15 @@ static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, co
         const uint32_t row = (uint32_t)(box.hi[last] - box.lo[last]) * (4 / word);
         const uint32_t stride = last ? (uint32_t)t->stride[0] * (4 / word) : 0;
         const uint32_t unit = at % 16 || row % 16 || stride % 16 ? 4 : 16;
-        rt_clear c = {.at = at,
-                      .first_row = last ? (rt_u32)box.lo[0] : 0,
-                      .n_rows = last ? (rt_u32)(box.hi[0] - box.lo[0]) : 1,
-                      .n_units = row / unit,
-                      .stride_bytes = stride,
-                      .unit_bytes = unit,
-                      .live = last ? (rt_u32)live : RT_ALL};
-        PUSH(cx, &m->arena, &m->carriers.clears, c);
+        TRY(add_clear(cx, m,
+                      (rt_clear){.at = at,
+                                 .first_row = last ? (rt_u32)box.lo[0] : 0,
+                                 .n_rows = last ? (rt_u32)(box.hi[0] - box.lo[0]) : 1,
+                                 .n_units = row / unit,
+                                 .stride_bytes = stride,
+                                 .unit_bytes = (rt_u16)unit,
+                                 .looks = last > 1 && row / unit >= LONG_ROW,
+                                 .live = last ? (rt_u32)live : RT_ALL}));
     }
     return MPK_OK;
 }

@@ -36,7 +36,7 @@ typedef struct cuda_source {
                               * and name.cubin or name.ptx; of a unit name, name.UNIT.log and name.UNIT.cubin */
 } cuda_source;
 
-enum { CUDA_UNITS = 2 }; /* of a source of src/gen: device/units.cuh */
+enum { CUDA_UNITS = 3 }; /* of a source of src/gen: device/units.cuh */
 
 /* The options that a source is compiled with, one a line, for the key of a cache; *out is in the arena. */
 mpk_status cuda_source_options(mpk_context *cx, arena *a, const cuda_source *s, str *out);

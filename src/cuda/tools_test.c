@@ -138,8 +138,8 @@ static void tools_and_files(void **state)
     cuda_tools t;
     text code = {0};
     char folder[] = "/tmp/mpk-build-XXXXXX", path[80];
-    static const char *const kept[] = {"unit.cu",         "unit.cu.1.log",   "unit.cu.2.log",
-                                       "unit.cu.1.cubin", "unit.cu.2.cubin", "unit.cu.cubin"};
+    static const char *const kept[] = {"unit.cu",         "unit.cu.1.log",   "unit.cu.2.log",   "unit.cu.3.log",
+                                       "unit.cu.1.cubin", "unit.cu.2.cubin", "unit.cu.3.cubin", "unit.cu.cubin"};
     cuda_source s = {.name = "unit.cu",
                      .code = STR("#if MPK_UNIT == 2\nextern \"C\" __device__ int two(void) { return 2; }\n#else\n"
                                  "extern \"C\" __device__ int two(void);\n"

@@ -18,18 +18,35 @@ static int64_t group_of(const gen_call *c)
     return attribute(c, HEADS) / attribute(c, KV_HEADS);
 }
 
-static bool accepts(const gen_call *c)
+/* Tokens that the body is made for. */
+static int64_t most_tokens(const gen_call *c)
+{
+    return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS ? ATTENTION_FEW_TOKENS : ATTENTION_TOKENS;
+}
+
+static bool accepts_any(const gen_call *c)
 {
     const ir_tensor *qkv = gen_input(c, AT_QKV), *cache = gen_input(c, AT_K_CACHE), *q = gen_input(c, AT_Q_NORM),
                     *k = gen_input(c, AT_K_NORM);
     int64_t size = attribute(c, HEAD_SIZE);
-    return qkv->dims[0] <= ATTENTION_TOKENS && gen_is_dense(qkv, IR_BF16) && gen_is_dense(cache, IR_BF16) &&
+    return gen_is_dense(qkv, IR_BF16) && gen_is_dense(cache, IR_BF16) &&
            gen_is_dense(gen_input(c, AT_V_CACHE), IR_BF16) && cache->dims[2] == ATTENTION_PAGE &&
            (size == 64 || size == 128) && group_of(c) <= ATTENTION_ROWS &&
            2 * gen_input(c, AT_TABLE)->dims[2] == size && attribute(c, UNIT) % ATTENTION_PAGE == 0 &&
            gen_is_vector(q) && gen_is_vector(k) && !q == !k && (!q || q->dtype == k->dtype) &&
            gen_is_dense(gen_input(c, AT_TABLE), IR_F32) && gen_is_dense(gen_input(c, AT_PAGES), IR_I32) &&
            gen_is_dense(gen_output(c, 0), IR_BF16) && c->op->n_in + c->op->n_out <= RT_PACKED;
+}
+
+static bool accepts(const gen_call *c)
+{
+    return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS && accepts_any(c);
+}
+
+static bool accepts_some(const gen_call *c)
+{
+    return gen_input(c, AT_QKV)->dims[0] > ATTENTION_FEW_TOKENS &&
+           gen_input(c, AT_QKV)->dims[0] <= ATTENTION_TOKENS && accepts_any(c);
 }
 
 static void fill_shape(const gen_call *c, attention_shape *s)
@@ -66,16 +83,16 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     text_print(out, "}\n");
     text_print(out,
                "MPK_FN void body_%u(const mpk_task &t)\n{\n    const attention_shape shape = "
-               "ATTENTION_SHAPE_%u;\n    attention_split_stream<%d, %d>(t, shape);\n}\n"
+               "ATTENTION_SHAPE_%u;\n    attention_split_stream<%d, %d, %d>(t, shape);\n}\n"
                "MPK_FN void load_%u(mpk_load &l)\n{\n    const attention_shape shape = "
-               "ATTENTION_SHAPE_%u;\n    attention_split_load<%d>(l, shape);\n}\n",
-               n, n, s->head_size, s->group, n, n, s->head_size);
+               "ATTENTION_SHAPE_%u;\n    attention_split_load<%d, %d>(l, shape);\n}\n",
+               n, n, s->head_size, s->group, (int)most_tokens(c), n, n, s->head_size, (int)most_tokens(c));
     return MPK_OK;
 }
 
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    return (uint32_t)ATTENTION_SCRATCH_BYTES(attribute(c, HEAD_SIZE), group_of(c), gen_input(c, AT_QKV)->dims[0]);
+    return (uint32_t)ATTENTION_SCRATCH_BYTES(attribute(c, HEAD_SIZE), group_of(c), most_tokens(c));
 }
 
 const gen_body gen_body_attention_split_stream = {.op = "attention_split",
@@ -88,3 +105,14 @@ const gen_body gen_body_attention_split_stream = {.op = "attention_split",
                                                   .accepts = accepts,
                                                   .print = print,
                                                   .scratch_bytes = scratch_bytes};
+const gen_body gen_body_attention_split_some = {.op = "attention_split",
+                                                .name = "attention_split_stream",
+                                                .needs = GEN_BULK,
+                                                .rank = 10,
+                                                .loads = true,
+                                                .waits = true,
+                                                .some = true,
+                                                .carries = 1 << AT_QKV,
+                                                .accepts = accepts_some,
+                                                .print = print,
+                                                .scratch_bytes = scratch_bytes};

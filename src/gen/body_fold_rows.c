@@ -2,6 +2,8 @@
 #include "gen/body_print.h"
 #include "shape/fold_rows_shape.h"
 
+enum { FEW_TOKENS = 16, SOME_TOKENS = 64 };
+
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *part = gen_input(c, FOLD_PART), *lse = gen_input(c, FOLD_LSE);
@@ -29,3 +31,20 @@ const gen_body gen_body_fold_rows = {.op = "attention_fold",
                                      .carries = 1 << FOLD_PART | 1 << FOLD_LSE,
                                      .accepts = accepts,
                                      .print = print};
+
+/* The same beside other bodies for some tokens: the worker stays in their code. */
+static bool accepts_some(const gen_call *c)
+{
+    const int64_t tokens = gen_output(c, 0)->dims[0];
+    return tokens > FEW_TOKENS && tokens <= SOME_TOKENS && accepts(c);
+}
+
+const gen_body gen_body_fold_rows_some = {.op = "attention_fold",
+                                          .name = "fold_rows",
+                                          .needs = GEN_BULK,
+                                          .rank = 20,
+                                          .waits = true,
+                                          .some = true,
+                                          .carries = 1 << FOLD_PART | 1 << FOLD_LSE,
+                                          .accepts = accepts_some,
+                                          .print = print};

@@ -90,6 +90,7 @@ typedef struct gen_body {
     bool loads, waits;
     bool many;        /* for many tokens, in machine code of its own (device/units.cuh): it does not wait, and calls no
                          function */
+    bool some;        /* for some tokens, 17 to 64, in machine code of its own too; it waits */
     uint32_t carries; /* bit i: input i may be carried (rt_lane.h): the body polls its words.  Not 0: its results may be
                          carried too, it stores them by whole words with ptx_store_word(s), none of them RT_EMPTY:
                          no integer -1 */

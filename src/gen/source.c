@@ -91,7 +91,8 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
     TRY(print_instance(e, c, body, 0, &key));
     const gen_routine *routine = body->routine ? body->routine(c) : NULL;
     const uint32_t scratch_bytes = body->scratch_bytes ? body->scratch_bytes(c) : 0;
-    if (map_get(&e->numbers, key, &found) && e->instances.at[found].routine == routine) {
+    if (map_get(&e->numbers, key, &found) && e->instances.at[found].body == body &&
+        e->instances.at[found].routine == routine) {
         arena_reset(e->arena, mark);
         gen_instance *known = &e->instances.at[found];
         known->uses++;
@@ -203,8 +204,8 @@ mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *o
 /* ---- the whole ---- */
 
 static const char unit_macros[] =
-    "#ifndef MPK_UNIT\n#define MPK_UNIT 0 /* 1, 2: one of two units that are linked (units.cuh) */\n#endif\n"
-    "#if MPK_UNIT == 2\n#define MPK_ELSEWHERE extern\n#else\n#define MPK_ELSEWHERE\n#endif\n";
+    "#ifndef MPK_UNIT\n#define MPK_UNIT 0 /* 1, 2, 3: one of the units that are linked (units.cuh) */\n#endif\n"
+    "#if MPK_UNIT > 1\n#define MPK_ELSEWHERE extern\n#else\n#define MPK_ELSEWHERE\n#endif\n";
 
 /* Are there JIT tasks, and bodies of theirs that load?  Without these, all pages are for AOT tasks. */
 static void find_jit(const emitter *e, bool *any, bool *loads)
@@ -330,11 +331,15 @@ static void print_instances(emitter *e)
 }
 
 /* Which instances a switch chooses among. */
-typedef enum { OF_PLAIN, OF_MANY, OF_WAITING, OF_LOADING } choice;
+typedef enum { OF_PLAIN, OF_MANY, OF_SOME, OF_WAITING, OF_LOADING } choice;
 
 static bool is_of(const gen_body *b, choice of)
 {
-    return of == OF_LOADING ? b->loads : of == (b->many ? OF_MANY : b->waits ? OF_WAITING : OF_PLAIN);
+    if (of == OF_LOADING)
+        return b->loads;
+    if (b->many || b->some)
+        return of == (b->many ? OF_MANY : OF_SOME);
+    return of == (b->waits ? OF_WAITING : OF_PLAIN);
 }
 
 /* Is i the first instance with its routine? */
@@ -396,7 +401,10 @@ static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
     TRY(print_headers(e));
     print_instances(e);
     print_question(e, "many", OF_MANY);
-    text_print(&e->out, "\n#if MPK_UNIT != 1\n");
+    print_question(e, "some", OF_SOME);
+    text_print(&e->out, "\n#if MPK_UNIT == 0 || MPK_UNIT == 3\n");
+    print_dispatch(e, "some", "const mpk_task", "body", OF_SOME);
+    text_print(&e->out, "\n#endif\n\n#if MPK_UNIT == 0 || MPK_UNIT == 2\n");
     print_dispatch(e, "plain", "const mpk_task", "body", OF_PLAIN);
     print_dispatch(e, "many", "const mpk_task", "body", OF_MANY);
     text_print(&e->out,
@@ -413,7 +421,7 @@ static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
     if (e->whole == GEN_BODIES)
         return MPK_OK;
     TRY(add_file(e, STR("units.cuh"), 0));
-    text_print(&e->out, "\n#if MPK_UNIT != 2\n");
+    text_print(&e->out, "\n#if MPK_UNIT < 2\n");
     TRY(add_file(e, STR("kernel.cuh"), 0));
     text_print(&e->out, "\n#endif\n");
     return MPK_OK;

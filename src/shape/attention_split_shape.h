@@ -9,6 +9,7 @@
 enum {
     ATTENTION_PAGE = 64,    /* tokens of a KV page */
     ATTENTION_ROWS = 8,     /* query heads of a KV head, at most */
+    ATTENTION_FEW_TOKENS = 16,
     ATTENTION_TOKENS = 64,  /* T, at most: two lots of 32, a lane each */
     ATTENTION_PARTIALS = 9, /* of 8 warps, and of the tokens of the step */
 };
@@ -16,21 +17,22 @@ enum {
 /* Operands in rt_entry.at. */
 enum { AT_QKV, AT_TABLE, AT_POSITIONS, AT_SLOTS, AT_PAGES, AT_K_CACHE, AT_V_CACHE, AT_Q_NORM, AT_K_NORM };
 
-/* Scratch for heads of K elements, `group` query heads each, of a graph of so many tokens: offsets in bytes.
+/* Scratch for heads of K elements, `group` query heads each, for up to so many tokens: offsets in bytes.
  *
  *   ROW     bytes of a row of bf16, apart from the next in banks
  *   QUERY   bf16[ATTENTION_ROWS][K]
  *   MOST    float[ATTENTION_PARTIALS][8] largest score, SUM the same of weights
  *   OUT     float[ATTENTION_PARTIALS][group][K]
- *   KEY     bf16[tokens][K] of the step, and behind them as many values */
+ *   KEY     bf16[tokens][K] of the step, VALUE the same */
 #define ATTENTION_SCRATCH_ROW(K) ((K)*2 + 16)
 #define ATTENTION_SCRATCH_QUERY(K) 0
 #define ATTENTION_SCRATCH_MOST(K) (ATTENTION_ROWS * ATTENTION_SCRATCH_ROW(K))
 #define ATTENTION_SCRATCH_SUM(K) (ATTENTION_SCRATCH_MOST(K) + ATTENTION_PARTIALS * 32)
 #define ATTENTION_SCRATCH_OUT(K) (ATTENTION_SCRATCH_SUM(K) + ATTENTION_PARTIALS * 32)
 #define ATTENTION_SCRATCH_KEY(K, group) (ATTENTION_SCRATCH_OUT(K) + ATTENTION_PARTIALS * (group) * (K)*4)
+#define ATTENTION_SCRATCH_VALUE(K, group, tokens) (ATTENTION_SCRATCH_KEY(K, group) + (tokens)*ATTENTION_SCRATCH_ROW(K))
 #define ATTENTION_SCRATCH_BYTES(K, group, tokens) \
-    (ATTENTION_SCRATCH_KEY(K, group) + 2 * (tokens)*ATTENTION_SCRATCH_ROW(K))
+    (ATTENTION_SCRATCH_VALUE(K, group, tokens) + (tokens)*ATTENTION_SCRATCH_ROW(K))
 
 /*   heads, kv_heads, head_size, group   group: query heads of a KV head
  *   splits, unit, own, window           attributes of the operator

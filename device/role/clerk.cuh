@@ -40,12 +40,14 @@ MPK_FN void clerk_empty(char *to, rt_u32 bytes)
         ptx_store_word(to, RT_EMPTY);
 }
 
-/* Make `alive` rows of `units` empty, `stride` bytes from one to the next.  Lanes take different rows; if there are
- * fewer than 32 rows, or these are long, several lanes share the units of one. */
+/* Make `alive` rows of `units` empty, `stride` bytes from one to the next.  Lanes share the units of a row, as many as
+ * it has, so that a store of the warp goes to few lines; if there are fewer rows than lanes are left for, more do. */
 MPK_FN void clerk_empty_rows(char *at, rt_u32 alive, rt_u32 stride, rt_u32 units, rt_u32 bytes)
 {
     const rt_u32 lane = threadIdx.x % 32;
-    const rt_u32 shift = alive > 16 ? units > 8 ? 3 : units > 4 ? 2 : 0 : alive > 8 ? 1 : alive > 4 ? 2 : alive > 2 ? 3 : alive == 2 ? 4 : 5;
+    const rt_u32 of_rows = alive > 16 ? 0 : alive > 8 ? 1 : alive > 4 ? 2 : alive > 2 ? 3 : alive == 2 ? 4 : 5;
+    const rt_u32 of_units = units > 16 ? 5 : units > 8 ? 4 : units > 4 ? 3 : units > 2 ? 2 : units == 2;
+    const rt_u32 shift = mpk_larger(of_rows, of_units);
     const rt_u32 first = lane & ((1u << shift) - 1), rows = 32 >> shift, lanes = 1u << shift;
 #pragma unroll 1
     for (rt_u32 row = lane >> shift; row < alive; row += rows)

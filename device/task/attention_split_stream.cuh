@@ -777,12 +777,13 @@ template <int K, int GROUP, int TOKENS> MPK_FN void attention_split_stream(const
     if (!waited)
         mpk_wait(t);
     *t.ring = ring;
-    /* Nobody reads the caches in this step, and the worker's next trigger releases these writes too. */
-    const bool last = t.e->is_last;
-    if (!last)
+    /* Nobody reads the caches in this step, and the worker's next trigger releases these writes too.  But what is not
+     * carried gives its memory away once the event has come, and filling reads qkv. */
+    const bool late = t.e->is_last || !mpk_carries(t, AT_QKV);
+    if (!late)
         mpk_trigger(t);
     attention_fill_caches<K, GROUP, TOKENS>(t, s, &plan, live);
-    if (last)
+    if (late)
         mpk_trigger(t);
 }
 

@@ -60,9 +60,16 @@ static inline bool is_streamed_product(const gen_call *c)
            c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
 }
 
+/* Columns or rows of the weights' shorter side up to which four teams beat warpgroups (docs/attempts.md): where every
+ * worker has little to multiply, its start and its end decide. */
+enum { TEAM_MOST_SIDE = 1024 };
+
 static inline bool is_for_teams(const gen_call *c)
 {
-    return most_tokens(c) > STREAM_MOST_TOKENS && most_tokens(c) <= TEAM_MOST_TOKENS;
+    const int64_t n = most_tokens(c), rows = gen_output(c, 0)->dims[1], columns = columns_of(c);
+    if (n <= STREAM_MOST_TOKENS || n > TEAM_MOST_TOKENS)
+        return false;
+    return n <= TEAM_TWO_TOKENS || (!is_logits(c) && (rows < columns ? rows : columns) <= TEAM_MOST_SIDE);
 }
 
 /* "1, 1e-6f, GLU_SILU, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered, tokens": the part that the

@@ -11,8 +11,9 @@
 #include "cuda/gpu_report.h"
 #include "host/target.h"
 
-/* Graphs of at most SPLIT_TOKENS tokens have the bodies for few tokens, which want the context split among workers. */
-enum { SPLIT_TOKENS = 16, NORM_ELEMENTS = 1 << 24 };
+/* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  Bodies for few tokens and
+ * for some want the context split among workers: up to SOME_TOKENS, or MORE_TOKENS where the model is narrow. */
+enum { FEW_TOKENS = 16, SOME_TOKENS = 32, MORE_TOKENS = 64, NARROW = 1024, NORM_ELEMENTS = 1 << 24 };
 /* Units of 128 positions in a part of a context that is cut by itself: fewer parts are fewer pieces for each worker
  * when many tokens share a step, more parts share a short context among more workers when one is alone. */
 enum { OWN_UNITS = 2 };
@@ -89,11 +90,13 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 
 /* The context of a few tokens is cut so that every worker has a part of some head, a norm is cheaper than the event
  * that it saves, and results are rounded once. */
-static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads, pass_options *to)
+static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads, uint32_t width,
+                 pass_options *to)
 {
+    const bool few_alone = !kv_heads || o->batch_invariant;
     uint32_t parts = kv_heads ? d->n_workers / kv_heads : 0;
     to->splits = kv_heads && !parts ? 1 : parts;
-    to->split_tokens = SPLIT_TOKENS;
+    to->split_tokens = few_alone ? FEW_TOKENS : width > NARROW ? SOME_TOKENS : MORE_TOKENS;
     to->own_units = o->batch_invariant ? OWN_UNITS : 0;
     to->norm_elements = NORM_ELEMENTS;
     to->relaxed = true;
@@ -154,7 +157,7 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
     cuda_options options = {
         .device = d->index,
         .mode = mode_of(o),
-        .few_tokens = o->batch_invariant ? SPLIT_TOKENS : 0,
+        .few_tokens = o->batch_invariant ? FEW_TOKENS : 0,
         .no_shared_pages = o->no_prefix_cache != 0,
         .no_preload = o->no_preload != 0,
         .no_descriptor_prefetch = o->no_descriptor_prefetch != 0,

@@ -3,14 +3,14 @@
  *
  *   1  the kernel, with the bodies that wait: those of few tokens.  One function, and slow to compile.
  *   2  mpk_run_many: the bodies for many tokens.  mpk_run_body: all others.  Called when what they read is there.
- *   3  mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the kernel they would take registers
- *      from those for few.
+ *   3  mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the kernel they would take
+ *      registers from those for few.
  *
- * A function of units 2 and 3 does not know its caller and gets registers of its own, as many as a thread of the kernel has:
- * it saves some 80 that the caller may use, 80 KB a worker, which is nothing for a rare operator, but 3 us for each
- * task of a prompt.  So mpk_run_many and mpk_run_some go on through the list as long as there are tasks for them.  wgmma
- * waits after every product in a function that calls another, so that mpk_run_many calls none.  What all units see is
- * defined in unit 1 (MPK_ELSEWHERE).
+ * A function of units 2 and 3 does not know its caller and gets registers of its own, as many as a thread of the
+ * kernel has: it saves some 80 that the caller may use, 80 KB a worker, which is nothing for a rare operator, but 3 us
+ * for each task of a prompt.  So mpk_run_many and mpk_run_some go on through the list as long as there are tasks for
+ * them.  wgmma waits after every product in a function that calls another, so that mpk_run_many calls none.  What all
+ * units see is defined in unit 1 (MPK_ELSEWHERE).
  */
 #ifndef UNITS_CUH
 #define UNITS_CUH

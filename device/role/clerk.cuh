@@ -40,14 +40,12 @@ MPK_FN void clerk_empty(char *to, rt_u32 bytes)
         ptx_store_word(to, RT_EMPTY);
 }
 
-/* Make `alive` rows of `units` empty, `stride` bytes from one to the next.  Lanes share the units of a row, as many as
- * it has, so that a store of the warp goes to few lines; if there are fewer rows than lanes are left for, more do. */
+/* Make `alive` rows of `units` empty, `stride` bytes from one to the next.  Lanes take different rows; if there are
+ * fewer than 32 rows, several lanes share the units of one. */
 MPK_FN void clerk_empty_rows(char *at, rt_u32 alive, rt_u32 stride, rt_u32 units, rt_u32 bytes)
 {
     const rt_u32 lane = threadIdx.x % 32;
-    const rt_u32 of_rows = alive > 16 ? 0 : alive > 8 ? 1 : alive > 4 ? 2 : alive > 2 ? 3 : alive == 2 ? 4 : 5;
-    const rt_u32 of_units = units > 16 ? 5 : units > 8 ? 4 : units > 4 ? 3 : units > 2 ? 2 : units == 2;
-    const rt_u32 shift = mpk_larger(of_rows, of_units);
+    const rt_u32 shift = alive > 16 ? 0 : alive > 8 ? 1 : alive > 4 ? 2 : alive > 2 ? 3 : alive == 2 ? 4 : 5;
     const rt_u32 first = lane & ((1u << shift) - 1), rows = 32 >> shift, lanes = 1u << shift;
 #pragma unroll 1
     for (rt_u32 row = lane >> shift; row < alive; row += rows)
@@ -60,7 +58,7 @@ MPK_FN void clerk_empty_rows(char *at, rt_u32 alive, rt_u32 stride, rt_u32 units
 struct clerk_box {
     char *at;
     rt_u32 alive, stride, units, bytes;
-    bool looks;  /* few of the rows were written (parts of attention): look first */
+    bool looks;  /* rows are long and few of them were written (parts of attention): look first */
     rt_u32 word; /* if it looks: the first word of row `lane`; its load is in flight */
 };
 
@@ -75,8 +73,8 @@ MPK_FN clerk_box clerk_box_of(const rt_clear &own, rt_u32 i)
     b.alive = first_row >= live ? 0 : n_rows < live - first_row ? n_rows : live - first_row;
     b.stride = __shfl_sync(0xffffffffu, own.stride_bytes, i);
     b.units = __shfl_sync(0xffffffffu, own.n_units, i);
-    b.bytes = __shfl_sync(0xffffffffu, (rt_u32)own.unit_bytes, i);
-    b.looks = __shfl_sync(0xffffffffu, (rt_u32)own.looks, i);
+    b.bytes = __shfl_sync(0xffffffffu, own.unit_bytes, i);
+    b.looks = b.units >= 16 && b.alive <= 32;
     b.word = b.looks && lane < b.alive ? ptx_load_word(b.at + lane * (rt_u64)b.stride) : RT_EMPTY;
     return b;
 }

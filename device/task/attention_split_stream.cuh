@@ -66,7 +66,8 @@ MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shap
 
 /* The first lot, once the units of all are known.  TOKENS: of a graph, at most; up to 32 are one
  * lot. */
-template <int TOKENS> MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)
+template <int TOKENS>
+MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s, attention_plan *p)
 {
     int all = 0;
 #pragma unroll 1
@@ -373,8 +374,8 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int t
                 attention_ask_turn<K>(t.e, s, token - need.back, need.is_key ? AT_K_NORM : AT_Q_NORM, &ahead->turn);
             attention_turn_row<K>(s, ahead->turn, &ahead->row);
         }
-        const int to = need.is_query ? at::QUERY + r * at::ROW
-                                     : (need.is_key ? at::KEY : at::VALUE) + need.back * at::ROW;
+        const int to =
+            need.is_query ? at::QUERY + r * at::ROW : (need.is_key ? at::KEY : at::VALUE) + need.back * at::ROW;
         attention_put_row<K>(t.s_scratch + to, ahead->row);
     }
 }
@@ -521,8 +522,7 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
     for (int back = 0; back < n; back++) {
         if (back && s.window && mpk_at<const int>(t, AT_POSITIONS)[token - back] < from)
             continue;
-        const char *key = t.s_scratch + at::KEY + back * at::ROW,
-                   *value = t.s_scratch + at::VALUE + back * at::ROW;
+        const char *key = t.s_scratch + at::KEY + back * at::ROW, *value = t.s_scratch + at::VALUE + back * at::ROW;
         float score = 0;
 #pragma unroll
         for (int i = 0; i < K / 64; i++) {
@@ -753,8 +753,8 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s, con
     while (left) {
         const int token = lot + __ffs((int)left) - 1;
         left &= left - 1;
-        attention_split_piece<K, GROUP, TOKENS>(t, s, plan, w, token, left ? lot + __ffs((int)left) - 1 : -1, &k, &ahead,
-                                        ring);
+        attention_split_piece<K, GROUP, TOKENS>(t, s, plan, w, token, left ? lot + __ffs((int)left) - 1 : -1, &k,
+                                                &ahead, ring);
     }
 }
 

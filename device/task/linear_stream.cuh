@@ -683,8 +683,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
             float total[4];
             stream_total<WIDE>(s_parts, warp, lane, total);
             if (is_logits)
-                stream_finish_logits<WIDE>(t, first + q + warp, 0, thread, total,
-                                           stream_peaks_of(t, tile) + warp * 32);
+                stream_finish_logits<WIDE>(t, first + q + warp, 0, thread, total, stream_peaks_of(t, tile) + warp * 32);
             else
                 stream_finish<WIDE>(t, s, first + q + warp, 0, thread, total, residual);
         }

@@ -282,7 +282,7 @@ MPK_FN void team_finish(const mpk_task &t, const stream_shape &s, int first_grou
             continue;
         if (s.residual >= 0 && i + 8 < units)
             team_ask_residual(t, s, team_unit_at(i + 8, at_once), first_group, lane, rows, next);
-        team_total(t.s_scratch + STREAM_PARTS, u, at_once, lane, total);
+        team_total(t.s_scratch + TEAM_PARTS, u, at_once, lane, total);
         if (is_logits)
             stream_finish_logits<1>(t, first_group + u.group, u.first_row, thread, total,
                                     (float *)(t.s_scratch + TEAM_PEAKS) + u.group * TEAM_MOST_TOKENS * 2);
@@ -309,7 +309,7 @@ MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
     const int thread = mpk_thread(), lane = thread % 32, at_once = s.at_once, pieces = team_pieces(s);
     const int first = (int)stream_first(t.e, s), n = (int)stream_groups(t.e, s);
     const team_place place = team_place_of(thread / 32, at_once);
-    char *s_parts = t.s_scratch + STREAM_PARTS;
+    char *s_parts = t.s_scratch + TEAM_PARTS;
     mpk_ring ring = *t.ring;
     team_from from;
     stream_x<2, 1> x;

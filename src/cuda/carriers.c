@@ -33,8 +33,8 @@
 #include "gen/body_print.h"
 #include "ir/op.h"
 
-/* Rows that the clerk looks at together; units of a row from which on looking costs less than clearing. */
-enum { CLEAR_LOOKS = 32, LONG_ROW = 16 };
+/* Rows that the clerk looks at together, a lane each: it looks before it clears long ones (device/role/clerk.cuh). */
+enum { CLEAR_ROWS = 32 };
 
 /* One graph, being looked at. */
 typedef struct flow {
@@ -357,22 +357,20 @@ static void move_rest(const cuda_machine *m, cuda_carriers *c)
     c->n_bytes = c->n_carried + c->n_rest;
 }
 
-/* One box; in lots of rows where the clerk looks at them first, a lane each. */
+/* One box, in lots of rows. */
 static mpk_status add_clear(mpk_context *cx, cuda_machine *m, rt_clear whole)
 {
-    const uint32_t at_once = whole.looks ? CLEAR_LOOKS : whole.n_rows;
-    for (uint32_t row = 0; row < whole.n_rows; row += at_once) {
+    for (uint32_t row = 0; row < whole.n_rows; row += CLEAR_ROWS) {
         rt_clear c = whole;
         c.at += (uint64_t)row * whole.stride_bytes;
         c.first_row += row;
-        c.n_rows = whole.n_rows - row < at_once ? whole.n_rows - row : at_once;
+        c.n_rows = whole.n_rows - row < CLEAR_ROWS ? whole.n_rows - row : CLEAR_ROWS;
         PUSH(cx, &m->arena, &m->carriers.clears, c);
     }
     return MPK_OK;
 }
 
-/* What one task writes of one output: rows along the first axis, once for each place along those in between.  Of rows
- * that lie in several places, as the parts of an attention do, few are written. */
+/* What one task writes of one output: rows along the first axis, once for each place along those in between. */
 static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, const rt_task *task, uint32_t output)
 {
     ir_tensor_id id = f->ir->ops.at[task->op].out[output];
@@ -397,8 +395,7 @@ static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, co
                                  .n_rows = last ? (rt_u32)(box.hi[0] - box.lo[0]) : 1,
                                  .n_units = row / unit,
                                  .stride_bytes = stride,
-                                 .unit_bytes = (rt_u16)unit,
-                                 .looks = last > 1 && row / unit >= LONG_ROW,
+                                 .unit_bytes = unit,
                                  .live = last ? (rt_u32)live : RT_ALL}));
     }
     return MPK_OK;

@@ -45,8 +45,8 @@ static bool accepts(const gen_call *c)
 
 static bool accepts_some(const gen_call *c)
 {
-    return gen_input(c, AT_QKV)->dims[0] > ATTENTION_FEW_TOKENS &&
-           gen_input(c, AT_QKV)->dims[0] <= ATTENTION_TOKENS && accepts_any(c);
+    return gen_input(c, AT_QKV)->dims[0] > ATTENTION_FEW_TOKENS && gen_input(c, AT_QKV)->dims[0] <= ATTENTION_TOKENS &&
+           accepts_any(c);
 }
 
 static void fill_shape(const gen_call *c, attention_shape *s)

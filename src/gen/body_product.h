@@ -1,6 +1,6 @@
-/* body_product.h - what the records of streamed products share: linear and logits, of few tokens (body_linear_stream.c),
- * of some more (body_linear_team.c) and of many (body_linear_tile.c).  All pack weights in the same way, so the graphs
- * of a program share them. */
+/* body_product.h - what the records of streamed products share: linear and logits, of few tokens
+ * (body_linear_stream.c), of some more (body_linear_team.c) and of many (body_linear_tile.c).  All pack weights in the
+ * same way, so the graphs of a program share them. */
 #ifndef GEN_BODY_PRODUCT_H
 #define GEN_BODY_PRODUCT_H
 

@@ -5,9 +5,9 @@
  *
  * Order of the text: what it is; the constants (#define MPK_...); the headers of src/rt and device/, each once, and of
  * device/task only what is used; the instances; the tables that the worker switches on; device/kernel.cuh and the
- * roles.  With MPK_UNIT defined as 1, 2 or 3 it is one of three units (device/units.cuh).  Equal instances are printed once.
- * The same programs and architecture give the same bytes, so the text can be a cache's key; programs that differ only
- * in the sizes of their KV caches do so too (gen_cache).
+ * roles.  With MPK_UNIT defined as 1, 2 or 3 it is one of three units (device/units.cuh).  Equal instances are printed
+ * once.  The same programs and architecture give the same bytes, so the text can be a cache's key; programs that differ
+ * only in the sizes of their KV caches do so too (gen_cache).
  */
 #ifndef GEN_SOURCE_H
 #define GEN_SOURCE_H

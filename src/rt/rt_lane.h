@@ -56,8 +56,7 @@ typedef struct rt_entry {
 typedef struct rt_clear {
     rt_u64 at; /* of the first row's first unit */
     rt_u32 first_row, n_rows, n_units, stride_bytes;
-    rt_u16 unit_bytes; /* 16, or 4 */
-    rt_u16 looks;      /* 1: few of the rows were written, and these are long: look first; then at most 32 rows */
+    rt_u32 unit_bytes; /* 16, or 4 */
     rt_u32 live;       /* RT_TOKENS, RT_ALL */
 } rt_clear;
 

@@ -7,8 +7,8 @@
 
 /* Limits. */
 enum {
-    ATTENTION_PAGE = 64,    /* tokens of a KV page */
-    ATTENTION_ROWS = 8,     /* query heads of a KV head, at most */
+    ATTENTION_PAGE = 64, /* tokens of a KV page */
+    ATTENTION_ROWS = 8,  /* query heads of a KV head, at most */
     ATTENTION_FEW_TOKENS = 16,
     ATTENTION_TOKENS = 64,  /* T, at most: two lots of 32, a lane each */
     ATTENTION_PARTIALS = 9, /* of 8 warps, and of the tokens of the step */

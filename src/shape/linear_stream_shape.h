@@ -17,14 +17,15 @@ enum {
 
 /* Scratch: offsets in bytes. */
 enum {
-    STREAM_TILE = 8,                                       /* groups of 8 rows whose partial sums meet at once */
-    STREAM_SQUARES = 0,                                    /* float[64 tokens][8 warps] */
-    STREAM_END = STREAM_SQUARES + TEAM_MOST_TOKENS * 32,   /* stream_end */
-    STREAM_PEAKS = STREAM_END + 64,                        /* float[2][STREAM_TILE][16 tokens][2] */
+    STREAM_TILE = 8,                                        /* groups of 8 rows whose partial sums meet at once */
+    STREAM_SQUARES = 0,                                     /* float[64 tokens][8 warps] */
+    STREAM_END = STREAM_SQUARES + TEAM_MOST_TOKENS * 32,    /* stream_end */
+    STREAM_PEAKS = STREAM_END + 64,                         /* float[2][STREAM_TILE][16 tokens][2] */
     STREAM_PARTS = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* float[STREAM_TILE][8 warps][32 lanes][4] */
     STREAM_SCRATCH = STREAM_PARTS + STREAM_TILE * 8 * 32 * 16,
-    TEAM_TILE = 16, /* groups, of teams: two times as many, and peaks of each tile behind them */
-    TEAM_PEAKS = STREAM_PARTS + TEAM_TILE * 8 * 32 * 16, /* float[TEAM_TILE][64 tokens][2] */
+    TEAM_TILE = 16,            /* groups, of teams: two times as many, and the peaks of a tile behind their sums */
+    TEAM_PARTS = STREAM_PEAKS, /* float[TEAM_TILE][8 warps][32 lanes][4] */
+    TEAM_PEAKS = TEAM_PARTS + TEAM_TILE * 8 * 32 * 16, /* float[TEAM_TILE][64 tokens][2] */
     TEAM_SCRATCH = TEAM_PEAKS + TEAM_TILE * TEAM_MOST_TOKENS * 8,
 };
 

@@ -583,6 +583,19 @@ static inline float emulated_f16(rt_u32 bits)
                                       : ldexpf((float)rest, -24);
     return bits & 0x8000 ? -size : size;
 }
+static inline rt_u32 emulated_to_f16(float x)
+{
+    const rt_u32 u = __float_as_uint(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
+    if (rest >= 0x477ff000)
+        return sign | (rest > 0x7f800000 ? 0x7e00 : 0x7c00);
+    if (rest < 0x38800000)
+        return sign | (rt_u32)lrintf(ldexpf(__uint_as_float(rest), 24));
+    return sign | (rest + 0xfff + (rest >> 13 & 1) - (112u << 23)) >> 13;
+}
+static inline rt_u32 ptx_pack_f16(float low, float high)
+{
+    return emulated_to_f16(low) | emulated_to_f16(high) << 16;
+}
 static inline float emulated_half(bool is_bf16, rt_u32 bits)
 {
     return is_bf16 ? ptx_low_bf16(bits) : emulated_f16(bits & 0xffff);

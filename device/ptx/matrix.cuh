@@ -58,7 +58,13 @@ MPK_FN void ptx_load_matrices_turned(rt_u32 *r, const void *row)
                  : "memory");
 }
 
-/* ptx_multiply_bf16 for f16. */
+/* ptx_pack_bf16 and ptx_multiply_bf16 for f16. */
+MPK_FN rt_u32 ptx_pack_f16(float low, float high)
+{
+    rt_u32 v;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+    return v;
+}
 MPK_FN void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

@@ -1,4 +1,4 @@
-/* block.cuh - what block programs are made of (src/super/block.h; printed by src/gen/print_block.c): tiles in shared
+/* block.cuh - what block programs are made of (src/super/block.h; printed by src/gen/block_print.c): tiles in shared
  * memory, products by tensor cores or in fp32, partial sums of warps.
  *
  * Eight warps share a tile of sums: warps[0] along its rows, warps[1] along its columns, warps[2] along what is summed
@@ -88,6 +88,12 @@ MPK_FN int block_row(const block_warps &w, int rows, int a, int e)
     return w.mma ? warp % w.along[0] * (rows / w.along[0]) + a * BLOCK_MMA_ROWS + thread % 32 / 4 + e / 2 * 8
                  : a * BLOCK_SIDE + thread / BLOCK_SIDE;
 }
+/* Which partial sum this warp has. */
+MPK_FN int block_part(const block_warps &w)
+{
+    return w.mma ? mpk_thread() / 32 / (w.along[0] * w.along[1]) : 0;
+}
+
 MPK_FN int block_column(const block_warps &w, int columns, int b, int e)
 {
     const int thread = mpk_thread(), warp = thread / 32;
@@ -95,12 +101,19 @@ MPK_FN int block_column(const block_warps &w, int columns, int b, int e)
                        e % 2
                  : b * BLOCK_SIDE + thread % BLOCK_SIDE;
 }
-/* Which partial sum this warp has. */
-MPK_FN int block_part(const block_warps &w)
+/* Of a tile whose columns are shared out: 16 for each warp along the sum, in turn. */
+MPK_FN int block_own_column(const block_warps &w, int b, int e)
 {
-    return w.mma ? mpk_thread() / 32 / (w.along[0] * w.along[1]) : 0;
+    return (b / 2 * w.along[2] + block_part(w)) * 16 + b % 2 * BLOCK_MMA_COLUMNS + mpk_thread() % 4 * 2 + e % 2;
 }
 
+/* A line has an entry for each row: float[A][2], the same in four neighbouring lanes. */
+template <int A> MPK_FN void block_fill(float (&r)[A][2], float value)
+{
+#pragma unroll
+    for (int i = 0; i < A * 2; i++)
+        r[i / 2][i % 2] = value;
+}
 template <int A, int B, int E> MPK_FN void block_fill(float (&r)[A][B][E], float value)
 {
 #pragma unroll
@@ -146,31 +159,63 @@ MPK_FN void block_multiply_one(int dtype, float *c, const rt_u32 *a, const rt_u3
         ptx_multiply_f16(c, a[0], a[1], a[2], a[3], b[0], b[1]);
 }
 
-/* r_sum += a b.  a_turned: rows of tile a are entries of the sum, else the sums' rows; b_turned: rows of tile b are the
- * sums' columns, else entries of the sum. */
+/* r_sum += a b, 16 entries of the sum from k on; columns of the sums from `column` on, `apart` from 16 to the next. */
 template <int A, int B>
-MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, const block_tile &a, const char *s_a,
-                               bool a_turned, const block_tile &b, const char *s_b, bool b_turned)
+MPK_FN void block_multiply_columns(float (&r_sum)[A][B][4], const rt_u32 (&r_a)[A][4], const block_tile &b,
+                                   const char *s_b, bool b_turned, int k, int column, int apart)
 {
-    const int warp = mpk_thread() / 32, depth = a_turned ? a.rows : a.columns;
-    const int row = warp % w.along[0] * A * BLOCK_MMA_ROWS,
-              column = warp / w.along[0] % w.along[1] * B * BLOCK_MMA_COLUMNS;
-    const int part = block_part(w);
+    rt_u32 r_b[B / 2][4];
 #pragma unroll
-    for (int k = 0; k < depth; k += BLOCK_MMA_DEPTH * w.along[2]) {
-        rt_u32 r_a[A][4], r_b[B / 2][4];
-        const int at = k + part * BLOCK_MMA_DEPTH;
+    for (int j = 0; j < B / 2; j++)
+        block_read_columns(b, s_b, b_turned, column + j * apart, k, r_b[j]);
+#pragma unroll
+    for (int i = 0; i < A; i++)
+#pragma unroll
+        for (int j = 0; j < B; j++)
+            block_multiply_one(b.dtype, r_sum[i][j], r_a[i], r_b[j / 2] + j % 2 * 2);
+}
+
+/* r_sum += a b.  a_turned: rows of tile a are entries of the sum, else the sums' rows; b_turned: rows of tile b are the
+ * sums' columns, else entries of the sum.  shared_out: the sums' columns are shared among the warps along the sum, each
+ * of which adds up all entries; else these are. */
+template <int A, int B>
+MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, bool shared_out, const block_tile &a,
+                               const char *s_a, bool a_turned, const block_tile &b, const char *s_b, bool b_turned)
+{
+    const int warp = mpk_thread() / 32, depth = a_turned ? a.rows : a.columns, part = block_part(w);
+    const int row = warp % w.along[0] * A * BLOCK_MMA_ROWS;
+    const int column = shared_out ? part * 16 : warp / w.along[0] % w.along[1] * B * BLOCK_MMA_COLUMNS;
+#pragma unroll
+    for (int k = 0; k < depth; k += BLOCK_MMA_DEPTH * (shared_out ? 1 : w.along[2])) {
+        rt_u32 r_a[A][4];
+        const int at = k + (shared_out ? 0 : part * BLOCK_MMA_DEPTH);
 #pragma unroll
         for (int i = 0; i < A; i++)
             block_read_rows(a, s_a, a_turned, row + i * BLOCK_MMA_ROWS, at, r_a[i]);
+        block_multiply_columns(r_sum, r_a, b, s_b, b_turned, at, column, shared_out ? 16 * w.along[2] : 16);
+    }
+}
+
+MPK_FN rt_u32 block_pair(int dtype, float low, float high)
+{
+    return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
+}
+
+/* The same where the first factor is a fragment whose columns are shared out: fields of sums lie as those of factors. */
+template <int A, int B, int COLUMNS>
+MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w, const float (&r_a)[A][COLUMNS][4],
+                                const block_tile &b, const char *s_b, bool b_turned)
+{
 #pragma unroll
-        for (int i = 0; i < B / 2; i++)
-            block_read_columns(b, s_b, b_turned, column + i * 2 * BLOCK_MMA_COLUMNS, at, r_b[i]);
+    for (int j = 0; j < COLUMNS; j += 2) {
+        rt_u32 r_pairs[A][4];
 #pragma unroll
-        for (int i = 0; i < A; i++)
-#pragma unroll
-            for (int j = 0; j < B; j++)
-                block_multiply_one(a.dtype, r_sum[i][j], r_a[i], r_b[j / 2] + j % 2 * 2);
+        for (int i = 0; i < A * 4; i++) {
+            const float *r = &r_a[i / 4][j + i % 4 / 2][i % 2 * 2];
+            r_pairs[i / 4][i % 4] = block_pair(b.dtype, r[0], r[1]);
+        }
+        block_multiply_columns(r_sum, r_pairs, b, s_b, b_turned, (j / 2 * w.along[2] + block_part(w)) * BLOCK_MMA_DEPTH,
+                               0, 16);
     }
 }
 
@@ -219,6 +264,58 @@ MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
 #pragma unroll
         for (int i = 0; i < A * B * E; i++)
             r_whole[i / (B * E)][i / E % B][i % E] += s_sum[((p - 1) * A * B * E + i) * lanes];
+}
+
+/* ---- rows: a warp's own columns of each, as a line ---- */
+
+MPK_FN float block_larger(float a, float b)
+{
+    return a > b ? a : b;
+}
+template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const float (&r_x)[A][B][4])
+{
+#pragma unroll
+    for (int i = 0; i < A * 2; i++) {
+        float most = -MPK_INFINITY;
+#pragma unroll
+        for (int j = 0; j < B; j++)
+            most = block_larger(most, block_larger(r_x[i / 2][j][i % 2 * 2], r_x[i / 2][j][i % 2 * 2 + 1]));
+        most = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        r_y[i / 2][i % 2] = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    }
+}
+template <int A, int B> MPK_FN void block_total(float (&r_y)[A][2], const float (&r_x)[A][B][4])
+{
+#pragma unroll
+    for (int i = 0; i < A * 2; i++) {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < B; j++)
+            sum += r_x[i / 2][j][i % 2 * 2] + r_x[i / 2][j][i % 2 * 2 + 1];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        r_y[i / 2][i % 2] = sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+    }
+}
+
+/* A line's parts, their largest or their sum, in the order of parts; every warp has the result.  s: [parts][rows]. */
+template <int A>
+MPK_FN void block_join(float (&r_y)[A][2], const float (&r_x)[A][2], bool add, const block_warps &w, int rows, char *s)
+{
+    float *s_line = (float *)s;
+    mpk_sync();
+#pragma unroll
+    for (int i = 0; i < A * 2; i++)
+        if (mpk_thread() % 4 == 0)
+            s_line[block_part(w) * rows + block_row(w, rows, i / 2, i % 2 * 2)] = r_x[i / 2][i % 2];
+    mpk_sync();
+#pragma unroll
+    for (int i = 0; i < A * 2; i++) {
+        const int row = block_row(w, rows, i / 2, i % 2 * 2);
+        float all = s_line[row];
+        for (int p = 1; p < w.along[2]; p++)
+            all = add ? all + s_line[p * rows + row] : block_larger(all, s_line[p * rows + row]);
+        r_y[i / 2][i % 2] = all;
+    }
 }
 
 #endif

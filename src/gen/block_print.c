@@ -47,15 +47,34 @@ static void fragment_dims(const block_program *p, int8_t tile, int32_t dims[3])
 {
     const bool mma = p->unit == BLOCK_MMA;
     dims[0] = block_extent(p, tile, 0) / (mma ? BLOCK_MMA_ROWS * p->warps[0] : BLOCK_SIDE);
-    dims[1] = block_extent(p, tile, 1) / (mma ? BLOCK_MMA_COLUMNS * p->warps[1] : BLOCK_SIDE);
+    const uint8_t along = p->warps[p->tiles[tile].is_shared_out ? 2 : 1];
+    dims[1] = block_extent(p, tile, 1) / (mma ? BLOCK_MMA_COLUMNS * along : BLOCK_SIDE);
     dims[2] = mma ? 4 : 1;
 }
 
-static void print_fragment(const printer *w, int8_t tile)
+static bool is_line(const printer *w, int8_t tile)
+{
+    return w->p->tiles[tile].axis[1] == BLOCK_NONE;
+}
+
+static bool writes(const block_step *s)
+{
+    return s->verb == BLOCK_FILL || s->verb == BLOCK_MAP || s->verb == BLOCK_LARGEST || s->verb == BLOCK_TOTAL ||
+           s->verb == BLOCK_ADD;
+}
+
+/* The array of a fragment, in front of the first step that writes it. */
+static void print_fragment(const printer *w, const block_step *s)
 {
     int32_t dims[3];
-    fragment_dims(w->p, tile, dims);
-    LINE(w, "float r_%s[%d][%d][%d];\n", w->p->tiles[tile].name, dims[0], dims[1], dims[2]);
+    for (const block_step *before = w->p->steps; before < s; before++)
+        if (writes(before) && before->to == s->to)
+            return;
+    fragment_dims(w->p, s->to, dims);
+    if (is_line(w, s->to))
+        LINE(w, "float r_%s[%d][2];\n", w->p->tiles[s->to].name, dims[0]);
+    else
+        LINE(w, "float r_%s[%d][%d][%d];\n", w->p->tiles[s->to].name, dims[0], dims[1], dims[2]);
 }
 
 /* ---- loops and loads ---- */
@@ -72,6 +91,8 @@ static void print_loop(printer *w, const block_step *s)
         LINE(w, "for (rt_i64 %s0 = %s_lo; %s0 < %s_hi; %s0 += %d) {\n", x, x, x, x, x, tile);
     }
     w->indent += STEP;
+    if (s->ahead)
+        LINE(w, "const rt_i64 %s0 = %s_lo + (rt_i64)turn * %d;\n", x, x, tile);
 }
 
 static void print_end(printer *w)
@@ -161,10 +182,15 @@ static void print_multiply(const printer *w, const block_step *s)
 {
     const block_tile *y = &w->p->tiles[s->to], *a = &w->p->tiles[s->from[0]], *b = &w->p->tiles[s->from[1]];
     const bool mma = w->p->unit == BLOCK_MMA;
-    LINE(w, "block_multiply_%s(r_%s, ", mma ? "mma" : "fma", y->name);
+    LINE(w, "block_multiply_%s(r_%s, ", !mma ? "fma" : a->space == BLOCK_SHARED ? "mma" : "kept", y->name);
     text_print(w->out, mma ? "warps, " : "");
-    print_copy(w, s->from[0]);
-    if (mma)
+    if (mma && a->space == BLOCK_SHARED)
+        text_print(w->out, "%s, ", y->is_shared_out ? "true" : "false");
+    if (a->space == BLOCK_SHARED)
+        print_copy(w, s->from[0]);
+    else
+        text_print(w->out, "r_%s", a->name);
+    if (mma && a->space == BLOCK_SHARED)
         text_print(w->out, ", %s", a->axis[1] == y->axis[0] ? "true" : "false");
     text_print(w->out, ", ");
     print_copy(w, s->from[1]);
@@ -173,15 +199,30 @@ static void print_multiply(const printer *w, const block_step *s)
     text_print(w->out, ");\n");
 }
 
+/* A line in parts becomes one line. */
+static void print_join(const printer *w, const block_step *s)
+{
+    print_fragment(w, s);
+    LINE(w, "block_join(r_%s, r_%s, %s, warps, %d, t.s_scratch);\n", w->p->tiles[s->to].name,
+         w->p->tiles[s->from[0]].name, s->verb == BLOCK_ADD ? "true" : "false", block_extent(w->p, s->to, 0));
+}
+
 static void print_add(const printer *w, const block_step *s)
 {
-    print_fragment(w, s->to);
+    print_fragment(w, s);
     LINE(w, "block_add(r_%s, r_%s, warps, t.s_scratch);\n", w->p->tiles[s->to].name, w->p->tiles[s->from[0]].name);
+}
+
+static void print_reduction(const printer *w, const block_step *s)
+{
+    print_fragment(w, s);
+    LINE(w, "block_%s(r_%s, r_%s);\n", s->verb == BLOCK_TOTAL ? "total" : "largest", w->p->tiles[s->to].name,
+         w->p->tiles[s->from[0]].name);
 }
 
 static void print_fill(const printer *w, const block_step *s)
 {
-    print_fragment(w, s->to);
+    print_fragment(w, s);
     LINE(w, "block_fill(r_%s, ", w->p->tiles[s->to].name);
     gen_print_float((float)s->number, w->out);
     text_print(w->out, ");\n");
@@ -189,10 +230,10 @@ static void print_fill(const printer *w, const block_step *s)
 
 /* ---- entries of fragments ---- */
 
-/* Steps `first` .. `last`, in one loop. */
+/* Steps `first` .. `last`, in one loop; `at` is printed. */
 typedef struct run {
-    const printer *w;
-    uint32_t first, last;
+    printer *w;
+    uint32_t first, at, last;
 } run;
 
 static bool is_of_entries(const printer *w, const block_step *s)
@@ -200,57 +241,67 @@ static bool is_of_entries(const printer *w, const block_step *s)
     return s->verb == BLOCK_MAP || s->verb == BLOCK_STORE || (s->verb == BLOCK_LOAD && !is_shared_load(w, s));
 }
 
-/* Is the tile made in this run? */
+/* A step before, in this run, has made the tile: it is a constant. */
 static bool is_made(const run *r, int8_t tile)
 {
-    for (uint32_t i = r->first; i <= r->last; i++)
-        if (r->w->p->steps[i].verb != BLOCK_STORE && r->w->p->steps[i].to == tile)
+    for (uint32_t i = r->first; i < r->at; i++)
+        if (r->w->p->steps[i].to == tile)
             return true;
     return false;
 }
 
-static void print_entry(const run *r, int8_t tile)
+static void print_array_entry(const printer *w, int8_t tile)
 {
-    const char *name = r->w->p->tiles[tile].name;
-    text_print(r->w->out, is_made(r, tile) ? "v_%s" : "r_%s[a][b][e]", name);
+    text_print(w->out, is_line(w, tile) ? "r_%s[ra][re / 2]" : "r_%s[ra][rb][re]", w->p->tiles[tile].name);
 }
 
-typedef struct map_sources {
-    const run *r;
-    const block_step *s;
-} map_sources;
+static void print_entry(const run *r, int8_t tile)
+{
+    if (is_made(r, tile))
+        text_print(r->w->out, "v_%s", r->w->p->tiles[tile].name);
+    else
+        print_array_entry(r->w, tile);
+}
 
 static void print_source(const void *of, const map_step *m, text *out)
 {
-    const map_sources *sources = of;
+    const run *r = of;
     (void)out;
-    print_entry(sources->r, sources->s->from[m->number]);
+    print_entry(r, r->w->p->steps[r->at].from[m->number]);
 }
 
 static mpk_status print_map(const run *r, const block_step *s)
 {
     static const ir_dtype dtypes[BLOCK_MOST_SOURCES] = {IR_F32};
     const printer *w = r->w;
+    const char *name = w->p->tiles[s->to].name;
     char prefix[32];
     map_program m;
-    const map_sources sources = {r, s};
-    snprintf(prefix, sizeof prefix, "%s_", w->p->tiles[s->to].name);
+    snprintf(prefix, sizeof prefix, "%s_", name);
     TRY(map_compile(w->cx, str_from(s->expression), s->n_from, dtypes, &m));
-    gen_print_map(&(gen_map){&m, prefix, w->indent, &sources, print_source}, w->out);
-    LINE(w, "const float v_%s = %s%u;\n", w->p->tiles[s->to].name, prefix, m.result);
+    gen_print_map(&(gen_map){&m, prefix, w->indent, r, print_source}, w->out);
+    if (r->at < r->last)
+        LINE(w, "const float v_%s = ", name);
+    else {
+        LINE(w, "%s", "");
+        print_array_entry(w, s->to);
+        text_print(w->out, " = ");
+    }
+    text_print(w->out, "%s%u;\n", prefix, m.result);
     return MPK_OK;
 }
 
-static mpk_status print_of_entry(const run *r, const block_step *s)
+static mpk_status print_of_entry(const run *r)
 {
     const printer *w = r->w;
+    const block_step *s = &w->p->steps[r->at];
     if (s->verb == BLOCK_MAP)
         return print_map(r, s);
     const block_operand *o = &w->p->operands[s->operand];
     if (s->verb == BLOCK_LOAD)
-        LINE(w, "const float v_%s = mpk_get(%s, g_%s, ", w->p->tiles[s->to].name, o->name, o->name);
+        LINE(w, "const float v_%s = !inside ? 0.0f : mpk_get(%s, g_%s, ", w->p->tiles[s->to].name, o->name, o->name);
     else
-        LINE(w, "mpk_put(%s, g_%s, ", o->name, o->name);
+        LINE(w, "if (inside)\n%*smpk_put(%s, g_%s, ", w->indent + STEP, "", o->name, o->name);
     for (uint32_t i = 0, any = 0; i < w->p->n_axes; i++)
         if (o->stride[i])
             text_print(w->out, "%s%s * %lldll", any++ ? " + " : "", w->p->axes[i].name, (long long)o->stride[i]);
@@ -262,47 +313,95 @@ static mpk_status print_of_entry(const run *r, const block_step *s)
     return MPK_OK;
 }
 
-/* The tile that is stored: its axes are those of the loop. */
-static int8_t stored_tile(const run *r)
-{
-    return r->w->p->steps[r->last].to;
-}
-
-static void print_entry_loops(printer *w, int8_t tile)
+/* Loops over a thread's entries of a tile: ra, rb, re number them. */
+static void open_entries(printer *w, int8_t tile)
 {
     static const char names[] = "abe";
     int32_t dims[3];
-    const block_tile *t = &w->p->tiles[tile];
+    const bool line = is_line(w, tile);
     fragment_dims(w->p, tile, dims);
     for (int i = 0; i < 3; i++) {
+        if (line && i == 1)
+            continue;
         LINE(w, "#pragma unroll\n");
-        LINE(w, "for (int %c = 0; %c < %d; %c++)%s\n", names[i], names[i], dims[i], names[i], i == 2 ? " {" : "");
-        w->indent += i == 2 ? STEP : 0;
+        LINE(w, "for (int r%c = 0; r%c < %d; r%c += %d)%s\n", names[i], names[i], dims[i], names[i],
+             line && i == 2 ? 2 : 1, i == 2 ? " {" : "");
     }
-    for (int side = 0; side < 2; side++) {
-        const char *x = axis_of(w, t->axis[side]);
-        LINE(w, "const rt_i64 %s = %s0 + block_%s(warps, %d, %s, e);\n", x, x, side ? "column" : "row",
-             block_extent(w->p, tile, side), side ? "b" : "a");
-    }
-    LINE(w, "if (%s >= %s_hi || %s >= %s_hi)\n%*scontinue;\n", axis_of(w, t->axis[0]), axis_of(w, t->axis[0]),
-         axis_of(w, t->axis[1]), axis_of(w, t->axis[1]), w->indent + STEP, "");
+    w->indent += STEP;
 }
 
-/* The loop over entries that begins at step i; *last: where it ends. */
-static mpk_status print_entries(printer *w, uint32_t i, uint32_t *last)
+/* Where the entry lies: a variable named after each axis, and whether it is inside the box. */
+static void print_places(const printer *w, int8_t tile)
 {
-    run r = {w, i, i};
-    while (w->p->steps[r.last].verb != BLOCK_STORE)
-        r.last++;
-    if (w->p->warps[2] > 1 && w->p->unit == BLOCK_MMA)
-        LINE(w, "if (block_part(warps) == 0)\n");
-    print_entry_loops(w, stored_tile(&r));
-    for (; i <= r.last; i++)
-        TRY(print_of_entry(&r, &w->p->steps[i]));
+    const block_tile *t = &w->p->tiles[tile];
+    for (int side = 0; side < 2; side++) {
+        const char *x = axis_of(w, t->axis[side]);
+        LINE(w, "const rt_i64 %s = %s0 + ", x, x);
+        if (side && t->is_shared_out)
+            text_print(w->out, "block_own_column(warps, rb, re);\n");
+        else
+            text_print(w->out, "block_%s(warps, %d, %s, re);\n", side ? "column" : "row",
+                       block_extent(w->p, tile, side), side ? "rb" : "ra");
+    }
+    const char *rows = axis_of(w, t->axis[0]), *columns = axis_of(w, t->axis[1]);
+    LINE(w, "const bool inside = %s < %s_hi && %s < %s_hi;\n", rows, rows, columns, columns);
+}
+
+static void close_entries(printer *w)
+{
     w->indent -= STEP;
     LINE(w, "}\n");
+}
+
+/* The steps of one loop: loads, a map of them, the store of what it makes. */
+static run find_run(printer *w, uint32_t i)
+{
+    const block_step *steps = w->p->steps;
+    run r = {w, i, i, i};
+    while (steps[r.last].verb == BLOCK_LOAD)
+        r.last++;
+    if (steps[r.last].verb == BLOCK_MAP && steps[r.last + 1].verb == BLOCK_STORE &&
+        steps[r.last + 1].to == steps[r.last].to)
+        r.last++;
+    return r;
+}
+
+/* Returns the last step of the loop in *last. */
+static mpk_status print_entries(printer *w, uint32_t i, uint32_t *last)
+{
+    run r = find_run(w, i);
+    const block_step *end = &w->p->steps[r.last];
+    const bool stores = end->verb == BLOCK_STORE;
+    if (!stores)
+        print_fragment(w, end);
+    if (stores && w->p->warps[2] > 1 && w->p->unit == BLOCK_MMA)
+        LINE(w, "if (block_part(warps) == 0)\n");
+    open_entries(w, end->to);
+    if (stores || r.last > r.first)
+        print_places(w, end->to);
+    for (; r.at <= r.last; r.at++)
+        TRY(print_of_entry(&r));
+    close_entries(w);
     *last = r.last;
     return MPK_OK;
+}
+
+static void print_bound(printer *w, const block_step *s)
+{
+    const block_tile *t = &w->p->tiles[s->to];
+    const char *row = axis_of(w, t->axis[0]), *column = axis_of(w, t->axis[1]), *x = axis_of(w, s->axis);
+    open_entries(w, s->to);
+    print_places(w, s->to);
+    if (s->bound == BLOCK_END_OF_AXIS)
+        LINE(w, "if (%s >= %s_hi)\n", x, x);
+    else if (s->bound == BLOCK_CAUSAL)
+        LINE(w, "if (%s > %s)\n", column, row);
+    else
+        LINE(w, "if (%s <= %s - %.0f)\n", column, row, s->number);
+    LINE(w, "%*s", STEP, "");
+    print_array_entry(w, s->to);
+    text_print(w->out, " = -MPK_INFINITY;\n");
+    close_entries(w);
 }
 
 /* ---- the whole ---- */
@@ -326,9 +425,23 @@ static mpk_status print_step(printer *w, uint32_t *i)
         print_fill(w, s);
     else if (s->verb == BLOCK_MULTIPLY)
         print_multiply(w, s);
-    else
+    else if (s->verb == BLOCK_BOUND)
+        print_bound(w, s);
+    else if (is_line(w, s->to) && is_line(w, s->from[0]))
+        print_join(w, s);
+    else if (s->verb == BLOCK_ADD)
         print_add(w, s);
+    else
+        print_reduction(w, s);
     return MPK_OK;
+}
+
+static bool has_loop(const block_program *p, int8_t axis)
+{
+    for (uint32_t i = 0; i < p->n_steps; i++)
+        if (p->steps[i].verb == BLOCK_LOOP && p->steps[i].axis == axis)
+            return true;
+    return false;
 }
 
 mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
@@ -339,6 +452,9 @@ mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)
         if (p->tiles[i].space == BLOCK_SHARED)
             print_tile(&w, i);
+    for (int8_t i = 0; i < (int8_t)p->n_axes; i++)
+        if (!has_loop(p, i))
+            LINE(&w, "const rt_i64 %s0 = %s_lo;\n", axis_of(&w, i), axis_of(&w, i));
     for (uint32_t i = 0; i < p->n_steps; i++)
         TRY(print_step(&w, &i));
     return MPK_OK;

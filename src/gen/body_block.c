@@ -155,28 +155,13 @@ static uint32_t scratch_bytes(const gen_call *c)
     return most;
 }
 
-static void print_note(const super_choice *chosen, text *out)
-{
-    text note = {0};
-    block_print(&chosen->program, &note);
-    text_print(out, "    /* Of %u candidates, %u of which fit; %.0f cycles by the model.\n", chosen->n_listed,
-               chosen->n_fitting, chosen->cycles);
-    for (const char *at = note.at; at && *at;) {
-        const char *end = strchr(at, '\n');
-        text_print(out, "     * %.*s\n", (int)(end - at), at);
-        at = end + 1;
-    }
-    text_print(out, "     */\n");
-    text_free(&note);
-}
-
 static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const uint32_t rank = gen_output(c, 0)->rank;
     const super_choice *chosen;
     TRY(choose(cx, c, 0, &chosen));
     gen_print_head(c, n, out);
-    print_note(chosen, out);
+    gen_print_note(chosen, out);
     text_print(out,
                "    mpk_box batches = mpk_box_of(t, %u);\n"
                "    const rt_i64 m_lo = batches.lo[%u], m_hi = batches.hi[%u], n_lo = batches.lo[%u], n_hi = "
@@ -203,7 +188,7 @@ static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, i
     TRY(choose(cx, c, i, &chosen));
     const block_program *p = &chosen->program;
     text_print(out, "    {\n");
-    print_note(chosen, out);
+    gen_print_note(chosen, out);
     text_print(
         out,
         "    const rt_i64 first = %lld, rows = %lld;\n    const rt_i64 m_lo = mpk_lo(t, 0), m_hi = mpk_hi(t, 0);\n"

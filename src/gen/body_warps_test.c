@@ -244,6 +244,14 @@ static const char *const block_graphs[] = {
     "%r : f16[20, 60] live=tokens\n%y = linear(%x, %g, %u, _, %b, %b, _, _, %r) {glu = \"gelu_tanh\"}\n",
     "input %x : f32[40, 100] live=tokens\nconst %w : f32[70, 100]\nconst %b : f32[70]\n%y = linear(%x, %w, _, _, "
     "%b)\n",
+    "input %q : f16[2, 4, 45, 64]\ninput %k : f16[2, 2, 150, 64]\ninput %v : f16[2, 2, 150, 64]\n%y = sdpa(%q, %k, %v, "
+    "_)\n",
+    "input %q : bf16[1, 2, 70, 40]\ninput %k : bf16[1, 2, 70, 40]\ninput %v : bf16[1, 2, 70, 24]\ninput %m : bool[1, 1, "
+    "70, 70]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.3}\n",
+    "input %q : bf16[1, 1, 100, 128]\ninput %k : bf16[1, 1, 120, 128]\ninput %v : bf16[1, 1, 120, 128]\n%y = sdpa(%q, "
+    "%k, %v, _) {causal = 1, window = 30}\n",
+    "input %q : f16[1, 3, 20, 17]\ninput %k : f16[1, 1, 300, 17]\ninput %v : f16[1, 1, 300, 9]\ninput %m : f32[3, 1, "
+    "300]\n%y = sdpa(%q, %k, %v, %m) {causal = 1}\n",
     "input %x : f32[17, 40] live=tokens\nconst %g : f32[33, 40]\nconst %u : f32[33, 40]\n%y = linear(%x, %g, %u) "
     "{glu = \"gelu\"}\n",
 };

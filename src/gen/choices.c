@@ -23,24 +23,70 @@ static void print_key(const super_product *s, text *key)
     print_operand(&s->y, key);
 }
 
-mpk_status gen_choose_product(mpk_context *cx, arena *a, gen_choices *all, const super_product *s,
-                              const super_choice **out)
+/* From before, if anybody asked for the same; else *out is a new one, which the caller fills. */
+static mpk_status find_choice(mpk_context *cx, arena *a, gen_choices *all, text *key, bool *is_new, super_choice **out)
 {
-    text key = {0};
     uint64_t index;
-    super_choice *made;
-    print_key(s, &key);
-    const char *copy = key.failed ? NULL : arena_copy(a, key.at, key.n);
-    const str name = {copy, key.n};
-    text_free(&key);
-    CHECK(cx, copy, MPK_ENOMEM, "out of memory for the key of a product");
-    if (!map_get(&all->numbers, name, &index)) {
-        NEW(cx, a, made, 1);
-        TRY(super_choose_product(cx, s, &super_target_usual, made));
+    const char *copy = key->failed ? NULL : arena_copy(a, key->at, key->n);
+    const str name = {copy, key->n};
+    text_free(key);
+    CHECK(cx, copy, MPK_ENOMEM, "out of memory for the key of a block program");
+    *is_new = !map_get(&all->numbers, name, &index);
+    if (*is_new) {
         index = all->made.n;
+        NEW(cx, a, *out, 1);
         TRY(map_put(cx, a, &all->numbers, name, index));
-        PUSH(cx, a, &all->made, made);
+        PUSH(cx, a, &all->made, *out);
     }
     *out = all->made.at[index];
     return MPK_OK;
 }
+
+mpk_status gen_choose_product(mpk_context *cx, arena *a, gen_choices *all, const super_product *s,
+                              const super_choice **out)
+{
+    text key = {0};
+    bool is_new;
+    super_choice *found;
+    print_key(s, &key);
+    TRY(find_choice(cx, a, all, &key, &is_new, &found));
+    if (is_new)
+        TRY(super_choose_product(cx, s, &super_target_usual, found));
+    *out = found;
+    return MPK_OK;
+}
+
+mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all, const super_attention *s,
+                                const super_choice **out)
+{
+    text key = {0};
+    bool is_new;
+    super_choice *found;
+    text_print(&key, "attention %lld %lld %lld %lld %lld %d %d %lld %lld %s;", (long long)s->rows, (long long)s->keys,
+               (long long)s->width, (long long)s->values, (long long)s->window, s->causal, s->has_mask,
+               (long long)s->box_rows, (long long)s->boxes, s->scores);
+    const block_operand *operands[] = {&s->q, &s->k, &s->v, &s->y, &s->mask};
+    for (size_t i = 0; i < 4 + (size_t)s->has_mask; i++)
+        print_operand(operands[i], &key);
+    TRY(find_choice(cx, a, all, &key, &is_new, &found));
+    if (is_new)
+        TRY(super_choose_attention(cx, s, &super_target_usual, found));
+    *out = found;
+    return MPK_OK;
+}
+
+void gen_print_note(const super_choice *chosen, text *out)
+{
+    text note = {0};
+    block_print(&chosen->program, &note);
+    text_print(out, "    /* Of %u candidates, %u of which fit; %.0f cycles by the model.\n", chosen->n_listed,
+               chosen->n_fitting, chosen->cycles);
+    for (const char *at = note.at; at && *at;) {
+        const char *end = strchr(at, '\n');
+        text_print(out, "     * %.*s\n", (int)(end - at), at);
+        at = end + 1;
+    }
+    text_print(out, "     */\n");
+    text_free(&note);
+}
+

@@ -9,12 +9,16 @@
 /* Zero-initialise; lives in the arena of the calls. */
 typedef struct gen_choices {
     map numbers; /* of what was asked: index of made */
-    VEC(const super_choice *) made;
+    VEC(super_choice *) made;
 } gen_choices;
 
 /* What super chooses for this product, from before or now.  Everything is allocated from a; names of operands are
  * constants.  MPK_ENOMEM; MPK_EVERIFY as super_choose_product. */
 mpk_status gen_choose_product(mpk_context *cx, arena *a, gen_choices *all, const super_product *s,
                               const super_choice **out);
+mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all, const super_attention *s,
+                                const super_choice **out);
+/* The program as a comment in the head of its instance. */
+void gen_print_note(const super_choice *chosen, text *out);
 
 #endif

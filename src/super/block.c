@@ -75,11 +75,13 @@ static bool is_sum(const block_program *p, int8_t tile)
 
 uint32_t block_registers(const block_program *p)
 {
-    const uint32_t lanes = 32u * p->warps[0] * p->warps[1] * (p->unit == BLOCK_FMA ? p->warps[2] : 1);
     uint32_t n = 0;
-    for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)
+    for (int8_t i = 0; i < (int8_t)p->n_tiles; i++) {
+        const bool all = p->unit == BLOCK_FMA || p->tiles[i].is_shared_out;
+        const uint32_t lanes = 32u * p->warps[0] * p->warps[1] * (all ? p->warps[2] : 1);
         if (is_sum(p, i))
             n += (uint32_t)block_extent(p, i, 0) * (uint32_t)block_extent(p, i, 1) / lanes;
+    }
     return n;
 }
 
@@ -120,6 +122,8 @@ static void print_tile(const block_program *p, int8_t i, text *out)
         text_print(out, " x %u %s", t->stages, layouts[t->layout]);
     else if (t->parts > 1)
         text_print(out, " in %u parts", t->parts);
+    else if (t->is_shared_out)
+        text_print(out, " shared out");
     text_print(out, "\n");
 }
 
@@ -137,10 +141,13 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
     for (uint32_t i = 0; i < s->n_from; i++)
         text_print(out, " %s", p->tiles[s->from[i]].name);
     if (s->verb == BLOCK_BOUND)
-        text_print(out, " %s", axis_name(p, s->axis));
+        text_print(out, " %s%s", axis_name(p, s->axis),
+                   s->bound == BLOCK_CAUSAL   ? " causal"
+                   : s->bound == BLOCK_WINDOW ? " window"
+                                              : "");
     if (s->operand != BLOCK_NONE)
         text_print(out, " %s %s", s->verb == BLOCK_STORE ? "to" : "from", p->operands[s->operand].name);
-    if (s->verb == BLOCK_FILL)
+    if (s->verb == BLOCK_FILL || s->bound == BLOCK_WINDOW)
         text_print(out, " %g", s->number);
     if (s->expression)
         text_print(out, " \"%s\"", s->expression);

@@ -15,10 +15,11 @@
  *   fill     T          with `number`
  *   multiply T, A, B    T += A B over the axis that T lacks
  *   add      T, A       the warps' partial sums (A.parts) become one
- *   bound    T, AXIS    entries behind the axis' end become minus infinity
+ *   bound    T, AXIS    entries behind the axis' end become minus infinity; or those whose column lies behind their row
+ *                       (causal), or `number` columns or more before it (window)
  *   map      T, ...     element by element, an expression of the operator map over tiles and numbers; tiles that lack
  *                       an axis are spread along it
- *   largest  T, A       over the axis that T lacks; total T, A: the sum
+ *   largest  T, A       over the axis that T lacks, or over the parts of A; total T, A: the sum
  *   store    X <- T     what lies inside the box
  *
  * What relies on it: super (search and proof), gen (which prints it as CUDA C).
@@ -62,7 +63,11 @@ typedef struct block_tile {
     uint8_t layout; /* shared: BLOCK_PLAIN ... */
     uint8_t stages; /* shared: copies, one for each turn of the loop that is under way */
     uint8_t parts;  /* fragment: partial sums, each of other entries of the axis that is summed over */
+    bool is_shared_out; /* fragment: its columns are what another product sums over, each warp along that sum has 16 of
+                           them in turn */
 } block_tile;
+
+typedef enum block_bound { BLOCK_END_OF_AXIS, BLOCK_CAUSAL, BLOCK_WINDOW } block_bound;
 
 typedef enum block_verb {
     BLOCK_LOOP,
@@ -88,7 +93,8 @@ typedef struct block_step {
     int8_t axis;            /* loop, bound */
     int8_t operand;         /* load, store */
     uint8_t ahead, pending; /* loop; wait */
-    double number;          /* fill */
+    block_bound bound;
+    double number;          /* fill, bound */
     const char *expression; /* map: of x0 ..., in the order of `from` */
 } block_step;
 

@@ -69,6 +69,17 @@ static field *spread(const runner *r, int8_t tile, uint32_t which, const block_t
     return entry(r, tile, which, at[0], at[1]);
 }
 
+/* Which warp along a sum has this column of a tile that is shared out. */
+static uint32_t part_of(const runner *r, uint32_t column)
+{
+    return column / BLOCK_MMA_DEPTH % r->p->warps[2];
+}
+
+static uint32_t count_parts(const runner *r, int8_t tile)
+{
+    return r->p->tiles[tile].parts > 1 ? r->p->tiles[tile].parts : 1;
+}
+
 static int64_t left(const runner *r, int8_t axis)
 {
     return axis == BLOCK_NONE ? 1 : r->run->hi[axis] - r->base[axis];
@@ -112,9 +123,11 @@ static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
     for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
         for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++) {
             bool inside = row < left(r, t->axis[0]) && column < left(r, t->axis[1]);
-            *entry(r, s->to, which, row, column) =
-                inside ? field_random(r->run->seed + (uint64_t)s->operand, offset_of(r, s, t, row, column))
-                       : (field){0};
+            field *x = entry(r, s->to, which, row, column);
+            *x = inside ? field_random(r->run->seed + (uint64_t)s->operand, offset_of(r, s, t, row, column))
+                        : (field){0};
+            if (r->p->operands[s->operand].dtype == IR_BOOL)
+                *x = (field){x->p & 1, x->p & 1, false};
         }
     return MPK_OK;
 }
@@ -195,6 +208,10 @@ static field call(const runner *r, const map_step *m, const field *x)
         return field_multiply(x[0], x[1]);
     if (m->number == MAP_DIVIDE)
         return field_multiply(x[0], field_inverse(x[1]));
+    if (f->rule == MAP_CHOICE)
+        return x[0].p ? x[1] : x[2];
+    if (strcmp(f->name, "==") == 0 || strcmp(f->name, "!=") == 0)
+        return field_of((x[0].p == x[1].p) == (f->name[0] == '='));
     if (strcmp(f->name, "exp") == 0)
         return field_exp(x[0], r->root);
     uint64_t name = hash_bytes(f->name, strlen(f->name), 0);
@@ -216,9 +233,19 @@ static field evaluate(const runner *r, const map_program *m, const field *x)
     return v[m->result];
 }
 
-static mpk_status do_map(runner *r, const block_step *s)
+/* Of sources in parts that of the warp which has the entry. */
+static void map_entry(runner *r, const block_step *s, const map_program *m, uint32_t part, uint32_t row, uint32_t column)
 {
     const block_tile *y = &r->p->tiles[s->to];
+    const uint32_t own = y->is_shared_out ? part_of(r, column) : part;
+    field x[BLOCK_MOST_SOURCES];
+    for (uint32_t i = 0; i < s->n_from; i++)
+        x[i] = *spread(r, s->from[i], count_parts(r, s->from[i]) > 1 ? own : 0, y, row, column);
+    *entry(r, s->to, part, row, column) = evaluate(r, m, x);
+}
+
+static mpk_status do_map(runner *r, const block_step *s)
+{
     static const ir_dtype dtypes[BLOCK_MOST_SOURCES] = {IR_F32};
     map_program **m = &r->maps[r->step];
     if (!*m) {
@@ -226,29 +253,46 @@ static mpk_status do_map(runner *r, const block_step *s)
         TRY(map_compile(r->cx, str_from(s->expression), s->n_from, dtypes, *m));
     }
     for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
-        for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++) {
-            field x[BLOCK_MOST_SOURCES];
-            for (uint32_t i = 0; i < s->n_from; i++)
-                x[i] = *spread(r, s->from[i], 0, y, row, column);
-            *entry(r, s->to, 0, row, column) = evaluate(r, *m, x);
-        }
+        for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++)
+            for (uint32_t part = 0; part < count_parts(r, s->to); part++)
+                map_entry(r, s, *m, part, row, column);
     return MPK_OK;
+}
+
+typedef struct reduction {
+    field total;
+    uint64_t key;
+    uint32_t n;
+} reduction;
+
+static void reduce_one(reduction *d, field x)
+{
+    d->total = field_add(d->total, x);
+    d->key = rng_u64(d->key, (uint64_t)x.p << 32 | x.q);
+    d->n++;
+}
+
+/* Row `row` of the result's part: over the parts of a line, or over the columns that this part has. */
+static void reduce_row(runner *r, const block_step *s, uint32_t part, uint32_t row)
+{
+    const block_tile *x = &r->p->tiles[s->from[0]];
+    reduction d = {.key = r->run->shift};
+    if (x->axis[1] == BLOCK_NONE)
+        for (uint32_t i = 0; i < count_parts(r, s->from[0]); i++)
+            reduce_one(&d, *entry(r, s->from[0], i, row, 0));
+    else
+        for (uint32_t i = 0; i < (uint32_t)block_extent(r->p, s->from[0], 1); i++)
+            if (!x->is_shared_out || part_of(r, i) == part)
+                reduce_one(&d, *entry(r, s->from[0], 0, row, i));
+    *entry(r, s->to, part, row, 0) = s->verb == BLOCK_TOTAL ? d.total : field_random(d.key, d.n);
 }
 
 /* The largest is a random number: of the values, so that equal ones give equal ones, and of the run. */
 static void do_reduce(runner *r, const block_step *s)
 {
-    for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++) {
-        const uint32_t columns = (uint32_t)block_extent(r->p, s->from[0], 1);
-        field total = {0};
-        uint64_t key = r->run->shift;
-        for (uint32_t column = 0; column < columns; column++) {
-            const field x = *entry(r, s->from[0], 0, row, column);
-            total = field_add(total, x);
-            key = rng_u64(key, (uint64_t)x.p << 32 | x.q);
-        }
-        *entry(r, s->to, 0, row, 0) = s->verb == BLOCK_TOTAL ? total : field_random(key, columns);
-    }
+    for (uint32_t part = 0; part < count_parts(r, s->to); part++)
+        for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
+            reduce_row(r, s, part, row);
 }
 
 static void do_fill(runner *r, const block_step *s)
@@ -259,12 +303,20 @@ static void do_fill(runner *r, const block_step *s)
         t->at[i] = field_of(s->number);
 }
 
-static void do_bound(runner *r, const block_step *s)
+static bool is_out(const runner *r, const block_step *s, uint32_t row, uint32_t column)
 {
     const block_tile *t = &r->p->tiles[s->to];
+    if (s->bound == BLOCK_END_OF_AXIS)
+        return (t->axis[0] == s->axis ? row : column) >= left(r, s->axis);
+    const int64_t behind = r->base[t->axis[1]] + column - (r->base[t->axis[0]] + row);
+    return s->bound == BLOCK_CAUSAL ? behind > 0 : behind <= -(int64_t)s->number;
+}
+
+static void do_bound(runner *r, const block_step *s)
+{
     for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
         for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++)
-            if ((t->axis[0] == s->axis ? row : column) >= left(r, s->axis))
+            if (is_out(r, s, row, column))
                 *entry(r, s->to, 0, row, column) = (field){.lowest = true};
 }
 

@@ -64,15 +64,15 @@ static mpk_status check_shared(mpk_context *cx, const block_program *p, int8_t i
 static mpk_status check_fragment(mpk_context *cx, const block_program *p, int8_t i)
 {
     const block_tile *t = &p->tiles[i];
-    const int32_t unit[2] = {BLOCK_SIDE, p->unit == BLOCK_MMA ? 2 * BLOCK_MMA_COLUMNS : BLOCK_SIDE};
+    const uint8_t along[2] = {p->warps[0], p->warps[t->is_shared_out ? 2 : 1]};
     CHECK(cx, t->dtype == IR_F32 && (t->parts <= 1 || t->parts == p->warps[2]), MPK_EVERIFY,
           "tile %s of block %s: fragments are f32, in one part or one for each warp along the sum", t->name, p->name);
     for (int side = 0; side < 2; side++)
         CHECK(cx,
               t->axis[side] == BLOCK_NONE ||
-                  block_extent(p, i, side) % (unit[side] * (p->unit == BLOCK_MMA ? p->warps[side] : 1)) == 0,
+                  block_extent(p, i, side) % (BLOCK_SIDE * (p->unit == BLOCK_MMA ? along[side] : 1)) == 0,
               MPK_EVERIFY, "tile %s of block %s: %d entries do not divide among %u warps", t->name, p->name,
-              block_extent(p, i, side), p->warps[side]);
+              block_extent(p, i, side), along[side]);
     return MPK_OK;
 }
 
@@ -117,7 +117,8 @@ static mpk_status check_move(checker *c, const block_step *s)
         RULE(c, !c->p->operands[s->operand].stride[axis] || has_axis(t, axis) || is_looped(c, axis),
              "tile %s lacks axis %s of operand %s", t->name, c->p->axes[axis].name, c->p->operands[s->operand].name);
     if (s->verb == BLOCK_STORE)
-        RULE(c, t->space == BLOCK_FRAGMENT, "tile %s is not a fragment", t->name);
+        RULE(c, t->space == BLOCK_FRAGMENT && t->parts <= 1 && !t->is_shared_out, "tile %s is no fragment in one part",
+             t->name);
     else if (t->space == BLOCK_SHARED)
         RULE(c, t->stages == (c->depth && c->ahead[c->depth - 1] ? c->ahead[c->depth - 1] + 1 : 1),
              "tile %s has %u copies, which is not one more than its loop is ahead", t->name, t->stages);
@@ -129,8 +130,12 @@ static mpk_status check_multiply(checker *c, const block_step *s)
     RULE(c, is_tile(c, s->to) && s->n_from == 2 && is_tile(c, s->from[0]) && is_tile(c, s->from[1]), "no such tile");
     const block_tile *y = &c->p->tiles[s->to], *a = &c->p->tiles[s->from[0]], *b = &c->p->tiles[s->from[1]];
     RULE(c, y->space == BLOCK_FRAGMENT && b->space == BLOCK_SHARED, "sums are fragments, the second factor is shared");
-    RULE(c, a->space == BLOCK_SHARED || (c->p->unit == BLOCK_MMA && c->p->warps[1] == 1 && c->p->warps[2] == 1),
-         "a fragment is a factor only where a warp holds whole rows of it");
+    RULE(c,
+         a->space == BLOCK_SHARED || (c->p->unit == BLOCK_MMA && c->p->warps[1] == 1 && a->is_shared_out &&
+                                      a->axis[0] == y->axis[0] && !y->is_shared_out),
+         "a fragment is a factor only where its columns are shared out");
+    RULE(c, c->p->unit == BLOCK_FMA || y->is_shared_out || (y->parts > 1 ? y->parts : 1) == c->p->warps[2],
+         "each warp along the sum has a part of it, but tile %s has %u", y->name, y->parts);
     RULE(c,
          y->axis[0] != BLOCK_NONE && y->axis[1] != BLOCK_NONE && has_axis(a, y->axis[0]) && has_axis(b, y->axis[1]) &&
              !has_axis(a, y->axis[1]) && !has_axis(b, y->axis[0]),
@@ -145,23 +150,47 @@ static mpk_status check_multiply(checker *c, const block_step *s)
     return MPK_OK;
 }
 
+static uint32_t parts_of(const block_tile *t)
+{
+    return t->parts > 1 ? t->parts : 1;
+}
+
+/* Does the warp that has an entry of y have what it needs of x? */
+static bool is_at_hand(const block_tile *x, const block_tile *y)
+{
+    return (parts_of(x) == 1 || parts_of(x) == parts_of(y) || y->is_shared_out) && (!x->is_shared_out || y->is_shared_out);
+}
+
+/* Over the columns of whole rows, each warp those that it has; or over the parts of a line. */
+static bool can_reduce(const checker *c, const block_tile *x, const block_tile *y)
+{
+    if (y->axis[0] != x->axis[0] || y->axis[1] != BLOCK_NONE || c->p->warps[1] != 1 || c->p->unit != BLOCK_MMA)
+        return false;
+    return x->axis[1] == BLOCK_NONE ? parts_of(x) > 1 && parts_of(y) == 1
+                                    : x->is_shared_out && parts_of(y) == c->p->warps[2];
+}
+
+static mpk_status check_source(checker *c, const block_step *s, const block_tile *x)
+{
+    const block_tile *y = &c->p->tiles[s->to];
+    if (s->verb == BLOCK_MAP)
+        RULE(c, is_within(x, y) && is_at_hand(x, y), "tile %s has axes or parts that %s lacks", x->name, y->name);
+    else if (s->verb == BLOCK_ADD)
+        RULE(c, is_within(x, y) && is_within(y, x) && parts_of(x) > 1 && parts_of(y) == 1, "tile %s is in %u parts",
+             x->name, x->parts);
+    else
+        RULE(c, can_reduce(c, x, y), "a warp does not hold whole rows of %s", x->name);
+    return MPK_OK;
+}
+
 /* What is done to fragments: sources are spread along the axes that they lack. */
 static mpk_status check_fragments(checker *c, const block_step *s)
 {
     RULE(c, is_tile(c, s->to) && c->p->tiles[s->to].space == BLOCK_FRAGMENT, "the result is not a fragment");
-    const block_tile *y = &c->p->tiles[s->to];
     for (uint32_t i = 0; i < s->n_from; i++) {
         RULE(c, is_tile(c, s->from[i]) && c->p->tiles[s->from[i]].space == BLOCK_FRAGMENT, "source %u is no fragment",
              i);
-        const block_tile *x = &c->p->tiles[s->from[i]];
-        RULE(c, (x->parts > 1) == (s->verb == BLOCK_ADD), "tile %s is in %u parts", x->name, x->parts);
-        if (s->verb == BLOCK_MAP || s->verb == BLOCK_ADD)
-            RULE(c, is_within(x, y), "tile %s has axes that %s lacks", x->name, y->name);
-        else
-            RULE(c,
-                 is_within(y, x) && y->axis[0] == x->axis[0] && y->axis[1] == BLOCK_NONE && c->p->warps[1] == 1 &&
-                     c->p->warps[2] == 1,
-                 "a warp does not hold whole rows of %s", x->name);
+        TRY(check_source(c, s, &c->p->tiles[s->from[i]]));
     }
     RULE(c, (s->verb == BLOCK_MAP) == (s->expression != NULL) && (s->verb != BLOCK_BOUND || is_axis(c, s->axis)),
          "an expression or an axis is missing");

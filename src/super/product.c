@@ -33,7 +33,8 @@ static block_unit unit_of(const super_product *s)
 
 static void add_frame(block_program *p, const super_product *s, int32_t m, int32_t n, int32_t k)
 {
-    *p = (block_program){.name = "product", .unit = unit_of(s), .n_operands = 2 + s->n_b + s->n_more};
+    *p = (block_program){
+        .name = "product", .unit = unit_of(s), .n_operands = 2 + s->n_b + s->n_more, .warps = {1, 1, 1}};
     block_add_axis(p, "m", s->rows, m, true);
     block_add_axis(p, "n", s->columns, n, true);
     block_add_axis(p, "k", s->depth, k, false);

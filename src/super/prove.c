@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 
-enum { MOST_TAIL = 8 };
+enum { MOST_TAIL = 8, FARTHEST = 200 }; /* a box lies near the beginning, where a causal bound cuts */
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -37,7 +37,7 @@ static void choose_box(const block_program *region, const block_program *candida
         }
         rest = 1 + (int64_t)(rng_u64(seed, (uint64_t)i) % MOST_TAIL);
         const int64_t size = smaller(extent, tile + rest);
-        run->lo[i] = (int64_t)(rng_u64(seed, 64 + (uint64_t)i) % (uint64_t)(extent - size + 1));
+        run->lo[i] = (int64_t)(rng_u64(seed, 64 + (uint64_t)i) % (uint64_t)smaller(extent - size + 1, FARTHEST));
         run->hi[i] = run->lo[i] + size;
     }
 }

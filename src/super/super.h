@@ -48,6 +48,21 @@ void super_region_of_product(const super_product *s, block_program *out);
 /* MPK_EVERIFY: no candidate is right, which is a fault of super itself. */
 mpk_status super_choose_product(mpk_context *cx, const super_product *s, const super_target *t, super_choice *out);
 
+/* Attention of a head: y[m, e] = sum over s of weight[m, s] v[s, e], the weights a softmax over s of `scores`, an
+ * expression of x0, the sum over d of q[m, d] k[s, d], and with a mask of x1, mask[m, s]; what lies behind the row
+ * (causal) or `window` or more before it is not seen, and rows that see nothing are zeros.  Strides for m, s, d, e. */
+typedef struct super_attention {
+    int64_t rows, keys, width, values, window; /* window 0: none */
+    bool causal, has_mask;
+    block_operand q, k, v, mask, y;
+    const char *scores;
+    int64_t box_rows, boxes; /* of the task that takes longest: rows of a head, and how many heads */
+} super_attention;
+/* Are there programs for it?  f16 and bf16, heads of up to 128 entries. */
+bool super_accepts_attention(const super_attention *s);
+void super_region_of_attention(const super_attention *s, block_program *out);
+mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, const super_target *t, super_choice *out);
+
 /* Prove that a candidate computes what the region says: both run over a box that is not whole and has a full tile and a
  * tail of each axis, with enough turns that every copy of a tile is used again.  Two programs that differ agree with a
  * probability of at most 2^-28 for each entry that is stored if they are products (docs/superoptimizer.md).

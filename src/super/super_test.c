@@ -108,6 +108,55 @@ static void test_gate(void **state)
     choose(&s, &choice);
 }
 
+/* ---- attention ---- */
+
+static super_attention attention_of(int64_t rows, int64_t keys, int64_t width, bool causal, int64_t window, int mask)
+{
+    super_attention s = {.rows = rows,
+                         .keys = keys,
+                         .width = width,
+                         .values = width,
+                         .causal = causal,
+                         .window = window,
+                         .has_mask = mask > 0,
+                         .q = {"q", IR_F16, {width, 0, 1, 0}},
+                         .k = {"k", IR_F16, {0, width, 1, 0}},
+                         .v = {"v", IR_F16, {0, width, 0, 1}},
+                         .y = {"y", IR_F16, {width, 0, 0, 1}},
+                         .mask = {"mask", mask == 1 ? IR_BOOL : IR_F32, {keys, 1, 0, 0}},
+                         .scores = mask == 1   ? "where(x1 != 0, x0 * 0.125, (-inf))"
+                                   : mask == 2 ? "x0 * 0.125 + x1"
+                                               : "x0 * 0.125",
+                         .box_rows = 16,
+                         .boxes = 1};
+    return s;
+}
+
+static void choose_attention(const super_attention *s, super_choice *out)
+{
+    block_program region;
+    check_ok(&cx, super_choose_attention(&cx, s, &super_target_usual, out));
+    assert_int_equal(out->n_refused, 0);
+    super_region_of_attention(s, &region);
+    check_ok(&cx, super_prove(&cx, &region, &out->program, draw(UINT64_MAX)));
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 8; round++) {
+        super_choice choice;
+        text words = {0};
+        const super_attention s = attention_of(1 + (int64_t)draw(90), 1 + (int64_t)draw(400), 1 + (int64_t)draw(100),
+                                               draw(2), draw(2) * 50, (int)draw(3));
+        choose_attention(&s, &choice);
+        block_print(&choice.program, &words);
+        if (getenv("MPK_VERBOSE"))
+            print_message("%lld x %lld x %lld:\n%s", (long long)s.rows, (long long)s.keys, (long long)s.width, words.at);
+        text_free(&words);
+    }
+}
+
 /* ---- wrong programs ---- */
 
 static block_step *find_step(block_program *p, block_verb verb)
@@ -220,10 +269,83 @@ static void test_wrong_programs(void **state)
     }
 }
 
+/* The map with this expression, number `which` of them. */
+static block_step *find_map(block_program *p, const char *expression, int which)
+{
+    for (uint32_t i = 0; i < p->n_steps; i++)
+        if (p->steps[i].expression && strcmp(p->steps[i].expression, expression) == 0 && which-- == 0)
+            return &p->steps[i];
+    fail_msg("the program has no such map");
+    return NULL;
+}
+
+static void forget_rescale(block_program *p)
+{
+    find_map(p, "x0 * x1", 0)->expression = "x0";
+}
+static void forget_rescaled_total(block_program *p)
+{
+    find_map(p, "x0 * x1 + x2", 0)->expression = "x0 + x2";
+}
+static void forget_share(block_program *p)
+{
+    find_map(p, "x0 * x1", 2)->expression = "x0";
+}
+static void keep_old_largest(block_program *p)
+{
+    find_map(p, "x0", 0)->from[0] = find_map(p, "x0", 0)->to;
+}
+static void forget_tail(block_program *p)
+{
+    drop_step(p, BLOCK_BOUND);
+}
+static void other_values(block_program *p)
+{
+    p->operands[2].stride[1] = 1;
+    p->operands[2].stride[3] = p->operands[1].stride[1];
+}
+static void sum_before_weights(block_program *p)
+{
+    block_step *total = find_step(p, BLOCK_TOTAL), kept = *total;
+    *total = total[-1];
+    total[-1] = kept;
+}
+
+static void test_wrong_attention(void **state)
+{
+    static const struct {
+        const char *what;
+        void (*plant)(block_program *p);
+    } faults[] = {{"a missing rescale of the sums", forget_rescale},
+                  {"a missing rescale of the total", forget_rescaled_total},
+                  {"parts that are not brought to one largest", forget_share},
+                  {"a largest that is not kept", keep_old_largest},
+                  {"a tail that counts", forget_tail},
+                  {"transposed values", other_values},
+                  {"a total of scores", sum_before_weights},
+                  {"no wait for loads", forget_wait},
+                  {"no barrier before copies are used again", forget_sync}};
+    (void)state;
+    super_choice choice;
+    block_program region;
+    const super_attention s = attention_of(40, 300, 64, false, 0, 0);
+    choose_attention(&s, &choice);
+    assert_true(choice.program.warps[2] > 1);
+    super_region_of_attention(&s, &region);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        block_program wrong = choice.program;
+        faults[i].plant(&wrong);
+        if (super_prove(&cx, &region, &wrong, draw(UINT64_MAX)) != MPK_EVERIFY)
+            fail_msg("a program with %s is taken for right", faults[i].what);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fields), cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_gate), cmocka_unit_test(test_wrong_programs)};
+                                       cmocka_unit_test(test_gate), cmocka_unit_test(test_wrong_programs),
+                                       cmocka_unit_test(test_attention),
+                                       cmocka_unit_test(test_wrong_attention)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

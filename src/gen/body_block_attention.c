@@ -1,0 +1,115 @@
+/* body_block_attention.c - attention over tensors as a block program: sdpa of f16 and bf16 with any mask (src/super,
+ * device/task/block.cuh, docs/superoptimizer.md). */
+#include "gen/block_print.h"
+#include "gen/body_print.h"
+#include "gen/choices.h"
+
+#include <math.h>
+
+enum { Q, K, V, MASK, SCALE = 0, CAUSAL, WINDOW };
+enum { M, S, D, E };
+
+/* Axes 2 and 3 of a tensor of rank 4, as axes of the program. */
+static block_operand head_of(const char *name, const ir_tensor *t, int rows, int columns)
+{
+    block_operand o = {.name = name, .dtype = t->dtype};
+    o.stride[rows] = t->stride[2];
+    o.stride[columns] = t->stride[3];
+    return o;
+}
+
+/* The last two axes of a mask, which is broadcast: an axis that it lacks, or has once, has no stride. */
+static block_operand mask_of(const ir_tensor *t)
+{
+    block_operand o = {.name = "in_mask", .dtype = t->dtype};
+    for (uint32_t side = 0; side < 2; side++)
+        if (t->rank > side && t->dims[t->rank - 1 - side] > 1)
+            o.stride[side ? M : S] = t->stride[t->rank - 1 - side];
+    return o;
+}
+
+static super_attention attention_of(const gen_call *c)
+{
+    const ir_tensor *q = gen_input(c, Q), *k = gen_input(c, K), *v = gen_input(c, V), *y = gen_output(c, 0);
+    const ir_box box = c->box ? *c->box : ir_box_whole(y);
+    super_attention s = {.rows = q->dims[2],
+                         .keys = k->dims[2],
+                         .width = q->dims[3],
+                         .values = v->dims[3],
+                         .window = c->op->attributes[WINDOW].i,
+                         .causal = c->op->attributes[CAUSAL].i != 0,
+                         .has_mask = gen_input(c, MASK) != NULL,
+                         .q = head_of("in_q", q, M, D),
+                         .k = head_of("in_k", k, S, D),
+                         .v = head_of("in_v", v, S, E),
+                         .y = head_of("out_y", y, M, E),
+                         .box_rows = box.hi[2] - box.lo[2],
+                         .boxes = (box.hi[0] - box.lo[0]) * (box.hi[1] - box.lo[1])};
+    if (s.has_mask)
+        s.mask = mask_of(gen_input(c, MASK));
+    return s;
+}
+
+static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice **out)
+{
+    super_attention s = attention_of(c);
+    const double asked = c->op->attributes[SCALE].f, scale = asked != 0 ? asked : 1 / sqrt((double)s.width);
+    const bool truths = s.has_mask && s.mask.dtype == IR_BOOL;
+    text e = {0};
+    text_print(&e, truths ? "where(x1 != 0, x0 * %.9g, (-inf))" : s.has_mask ? "x0 * %.9g + x1" : "x0 * %.9g", scale);
+    s.scores = e.failed ? NULL : arena_copy(c->arena, e.at, e.n);
+    text_free(&e);
+    CHECK(cx, s.scores, MPK_ENOMEM, "out of memory for the expression of scores");
+    return gen_choose_attention(cx, c->arena, c->choices, &s, out);
+}
+
+static bool accepts(const gen_call *c)
+{
+    const super_attention s = attention_of(c);
+    return gen_accepts_plain(c) && super_accepts_attention(&s);
+}
+
+/* Print has chosen already: the answer is there. */
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    mpk_context quiet = {0};
+    const super_choice *chosen;
+    return choose(&quiet, c, &chosen) == MPK_OK ? block_scratch_bytes(&chosen->program) : 0;
+}
+
+static void print_pointer(const char *name, const char *at, bool written, text *out)
+{
+    text_print(out, "        %schar *g_%s = mpk_data(t, %s) + (%s) * mpk_dtype_bytes(%s.dtype);\n",
+               written ? "" : "const ", name, name, at, name);
+}
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    const super_choice *chosen;
+    const super_attention s = attention_of(c);
+    TRY(choose(cx, c, &chosen));
+    gen_print_head(c, n, out);
+    gen_print_note(chosen, out);
+    text_print(out,
+               "    mpk_box heads = mpk_box_of(t, 4);\n"
+               "    const rt_i64 m_lo = heads.lo[2], m_hi = heads.hi[2], s_lo = 0, s_hi = %s, d_lo = 0, d_hi = %lld, "
+               "e_lo = 0, e_hi = %lld;\n"
+               "    heads.lo[2] = heads.lo[3] = 0;\n    heads.hi[2] = heads.hi[3] = 1;\n"
+               "    for (rt_u64 i = 0; i < mpk_count(heads, 4); i++) {\n"
+               "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(heads, 4, i, at);\n"
+               "        const rt_i64 group = at[1] / (in_q.dims[1] / in_k.dims[1]);\n",
+               s.causal ? "m_hi < in_k.dims[2] ? m_hi : in_k.dims[2]" : "in_k.dims[2]", (long long)s.width,
+               (long long)s.values);
+    print_pointer("in_q", "mpk_offset(in_q, at)", false, out);
+    print_pointer("in_k", "at[0] * in_k.stride[0] + group * in_k.stride[1]", false, out);
+    print_pointer("in_v", "at[0] * in_v.stride[0] + group * in_v.stride[1]", false, out);
+    print_pointer("out_y", "mpk_offset(out_y, at)", true, out);
+    if (s.has_mask)
+        print_pointer("in_mask", "mpk_spread(in_mask, 4, at)", false, out);
+    TRY(gen_print_block(cx, &chosen->program, out));
+    text_print(out, "    }\n}\n");
+    return MPK_OK;
+}
+
+const gen_body gen_body_block_sdpa = {
+    .op = "sdpa", .name = "block", .rank = 5, .accepts = accepts, .print = print, .scratch_bytes = scratch_bytes};

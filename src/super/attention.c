@@ -1,0 +1,292 @@
+/* attention.c - softmax(scale q k^T + mask) v of a head: the region, candidates, their cost, and the search (super.h).
+ *
+ * Idea of the candidates: keys come tile by tile, and the softmax is kept up to date (the largest score so far, the sum
+ * of the weights, and the result rescaled when the largest grows).  Warps along rows hold whole rows; the others share
+ * the keys of a tile, each with a softmax of its own, and these are brought together at the end.  So a task of few rows
+ * still has work for eight warps, scores and weights never leave the registers, and no warp waits for another's scores.
+ */
+#include "super/super.h"
+
+enum { M, S, D, E, Q = 0, KEYS, VALUES };
+/* Below every score, and finite: the distance of two such is zero. */
+#define NOTHING (-1e30)
+
+typedef struct recipe {
+    int32_t m, s;
+    uint8_t along_rows, stages;
+} recipe;
+
+static int32_t rounded(int64_t n)
+{
+    return (int32_t)((n + BLOCK_MMA_DEPTH - 1) / BLOCK_MMA_DEPTH * BLOCK_MMA_DEPTH);
+}
+
+bool super_accepts_attention(const super_attention *s)
+{
+    return (s->q.dtype == IR_F16 || s->q.dtype == IR_BF16) && s->k.dtype == s->q.dtype && s->v.dtype == s->q.dtype &&
+           rounded(s->width) <= 128 && rounded(s->values) <= 128 && s->rows > 0 && s->keys > 0;
+}
+
+static void add_frame(block_program *p, const super_attention *s, const int32_t *tiles)
+{
+    *p = (block_program){.name = "attention", .unit = BLOCK_MMA, .n_operands = 4 + s->has_mask, .warps = {1, 1, 1}};
+    block_add_axis(p, "m", s->rows, tiles[M], true);
+    block_add_axis(p, "s", s->keys, tiles[S], false);
+    block_add_axis(p, "d", s->width, tiles[D], false);
+    block_add_axis(p, "e", s->values, tiles[E], false);
+    p->operands[Q] = s->q;
+    p->operands[KEYS] = s->k;
+    p->operands[VALUES] = s->v;
+    p->operands[3] = s->y;
+    p->operands[4] = s->mask;
+}
+
+static void add_load(block_program *p, int8_t tile, int8_t operand)
+{
+    block_add_step(p, BLOCK_LOAD, tile)->operand = operand;
+}
+
+static void add_of(block_program *p, block_verb verb, const char *expression, int8_t to, int8_t a, int8_t b, int8_t c)
+{
+    block_step *s = block_add_step(p, verb, to);
+    const int8_t from[] = {a, b, c};
+    s->expression = expression;
+    for (uint32_t i = 0; i < 3 && from[i] != BLOCK_NONE; i++)
+        s->from[s->n_from++] = from[i];
+}
+
+static void add_bound(block_program *p, int8_t scores, block_bound bound, int64_t number)
+{
+    block_step *s = block_add_step(p, BLOCK_BOUND, scores);
+    s->axis = S;
+    s->bound = bound;
+    s->number = (double)number;
+}
+
+/* The scores of the tiles at hand: scaled, masked, bounded. */
+static void add_scores(block_program *p, const super_attention *s, int8_t scores, int8_t q, int8_t k)
+{
+    block_add_step(p, BLOCK_FILL, scores);
+    add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
+    if (s->has_mask) {
+        const int8_t mask = block_add_fragment(p, "mask", s->mask.stride[M] ? M : BLOCK_NONE,
+                                               s->mask.stride[S] ? S : BLOCK_NONE);
+        p->tiles[mask].is_shared_out = p->tiles[scores].is_shared_out && s->mask.stride[S];
+        add_load(p, mask, 4);
+        add_of(p, BLOCK_MAP, s->scores, scores, scores, mask, BLOCK_NONE);
+    } else {
+        add_of(p, BLOCK_MAP, s->scores, scores, scores, BLOCK_NONE, BLOCK_NONE);
+    }
+    if (s->keys % p->axes[S].tile)
+        add_bound(p, scores, BLOCK_END_OF_AXIS, 0);
+    if (s->causal)
+        add_bound(p, scores, BLOCK_CAUSAL, 0);
+    if (s->window)
+        add_bound(p, scores, BLOCK_WINDOW, s->window);
+}
+
+static void add_result(block_program *p, int8_t sums, int8_t total)
+{
+    const int8_t y = block_add_fragment(p, "y", M, E);
+    add_of(p, BLOCK_MAP, "where(x1 == 0, 0.0, x0 / x1)", y, sums, total, BLOCK_NONE);
+    block_add_step(p, BLOCK_STORE, y)->operand = 3;
+}
+
+void super_region_of_attention(const super_attention *s, block_program *p)
+{
+    const int32_t whole[] = {(int32_t)s->rows, (int32_t)s->keys, (int32_t)s->width, (int32_t)s->values};
+    add_frame(p, s, whole);
+    const int8_t q = block_add_fragment(p, "q", M, D), k = block_add_fragment(p, "k", S, D);
+    const int8_t v = block_add_fragment(p, "v", S, E), scores = block_add_fragment(p, "scores", M, S);
+    const int8_t largest = block_add_fragment(p, "largest", M, BLOCK_NONE);
+    const int8_t total = block_add_fragment(p, "total", M, BLOCK_NONE), sums = block_add_fragment(p, "sums", M, E);
+    add_load(p, q, Q);
+    add_load(p, k, KEYS);
+    add_load(p, v, VALUES);
+    add_scores(p, s, scores, q, k);
+    add_of(p, BLOCK_LARGEST, NULL, largest, scores, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "exp(x0 - x1)", scores, scores, largest, BLOCK_NONE);
+    add_of(p, BLOCK_TOTAL, NULL, total, scores, BLOCK_NONE, BLOCK_NONE);
+    block_add_step(p, BLOCK_FILL, sums);
+    add_of(p, BLOCK_MULTIPLY, NULL, sums, scores, v, BLOCK_NONE);
+    add_result(p, sums, total);
+}
+
+/* ---- candidates ---- */
+
+static int8_t add_shared(block_program *p, const char *name, ir_dtype dtype, int8_t rows, int8_t columns, uint8_t stages)
+{
+    const int8_t tile = block_add_tile(p, (block_tile){.name = name,
+                                                       .space = BLOCK_SHARED,
+                                                       .dtype = dtype,
+                                                       .axis = {rows, columns},
+                                                       .layout = BLOCK_PADDED,
+                                                       .stages = stages});
+    const uint32_t row = block_row_bytes(p, tile);
+    if (!(row & (row - 1)))
+        p->tiles[tile].layout = BLOCK_SWIZZLED;
+    return tile;
+}
+
+static int8_t add_line(block_program *p, const char *name, uint8_t parts)
+{
+    const int8_t line = block_add_fragment(p, name, M, BLOCK_NONE);
+    p->tiles[line].parts = parts;
+    return line;
+}
+
+/* What is kept of the keys so far. */
+typedef struct kept {
+    int8_t sums, total, largest;
+} kept;
+
+static void fill_kept(block_program *p, kept *t, uint8_t parts)
+{
+    *t = (kept){block_add_fragment(p, "sums", M, E), add_line(p, "total", parts), add_line(p, "largest", parts)};
+    p->tiles[t->sums].parts = parts;
+    block_add_step(p, BLOCK_FILL, t->sums);
+    block_add_step(p, BLOCK_FILL, t->total);
+    block_add_step(p, BLOCK_FILL, t->largest)->number = NOTHING;
+}
+
+/* Scores become weights, and what is kept takes them in. */
+static void add_turn(block_program *p, const kept *t, int8_t scores, int8_t v)
+{
+    const uint8_t parts = p->tiles[t->sums].parts;
+    const int8_t most = add_line(p, "most", parts), next = add_line(p, "next", parts);
+    const int8_t scale = add_line(p, "rescale", parts), more = add_line(p, "more", parts);
+    add_of(p, BLOCK_LARGEST, NULL, most, scores, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "max(x0, x1)", next, t->largest, most, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "exp(x0 - x1)", scale, t->largest, next, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0", t->largest, next, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "exp(x0 - x1)", scores, scores, next, BLOCK_NONE);
+    add_of(p, BLOCK_TOTAL, NULL, more, scores, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0 * x1 + x2", t->total, t->total, scale, more);
+    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
+    add_of(p, BLOCK_MULTIPLY, NULL, t->sums, scores, v, BLOCK_NONE);
+}
+
+/* The parts, each rescaled to the largest of all, are added. */
+static void add_parts(block_program *p, kept *t)
+{
+    const int8_t top = add_line(p, "top", 1), scale = add_line(p, "share", p->tiles[t->sums].parts);
+    const kept all = {block_add_fragment(p, "all_sums", M, E), add_line(p, "all_total", 1), top};
+    add_of(p, BLOCK_LARGEST, NULL, top, t->largest, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "exp(x0 - x1)", scale, t->largest, top, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0 * x1", t->total, t->total, scale, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
+    add_of(p, BLOCK_ADD, NULL, all.total, t->total, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_ADD, NULL, all.sums, t->sums, BLOCK_NONE, BLOCK_NONE);
+    *t = all;
+}
+
+static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
+{
+    block_step *s = block_add_step(p, BLOCK_LOOP, BLOCK_NONE);
+    s->axis = axis;
+    s->ahead = ahead;
+}
+
+static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
+{
+    const int32_t tiles[] = {c->m, c->s, rounded(s->width), rounded(s->values)};
+    const uint8_t parts = 8 / c->along_rows;
+    kept t;
+    add_frame(p, s, tiles);
+    p->warps[0] = c->along_rows;
+    p->warps[2] = parts;
+    const int8_t q = add_shared(p, "q", s->q.dtype, M, D, 1), k = add_shared(p, "k", s->k.dtype, S, D, c->stages);
+    const int8_t v = add_shared(p, "v", s->v.dtype, S, E, c->stages), scores = block_add_fragment(p, "scores", M, S);
+    p->tiles[scores].is_shared_out = true;
+    add_loop(p, M, 0);
+    block_add_step(p, BLOCK_SYNC, BLOCK_NONE);
+    add_load(p, q, Q);
+    fill_kept(p, &t, parts);
+    add_loop(p, S, (uint8_t)(c->stages - 1));
+    block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending = (uint8_t)(c->stages - 2);
+    add_load(p, k, KEYS);
+    add_load(p, v, VALUES);
+    add_scores(p, s, scores, q, k);
+    add_turn(p, &t, scores, v);
+    block_add_step(p, BLOCK_END, BLOCK_NONE);
+    if (parts > 1)
+        add_parts(p, &t);
+    add_result(p, t.sums, t.total);
+    block_add_step(p, BLOCK_END, BLOCK_NONE);
+}
+
+/* ---- cost and search ---- */
+
+/* Cycles of an SM of an H100, as in product.c; of an exponential with what is around it, for a thread. */
+#define BYTES_A_CYCLE 24.0
+#define LATENCY 700.0
+#define MMA_CYCLES 1.6
+#define WEIGHT_CYCLES 30.0
+#define TURN_CYCLES 200.0 /* barrier, row reductions */
+#define TILE_CYCLES 1500.0
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double cost_of(const super_attention *s, const recipe *c)
+{
+    const double widths = rounded(s->width) + rounded(s->values), turns = (double)((s->keys + c->s - 1) / c->s);
+    const double tiles = (double)((s->box_rows + c->m - 1) / c->m) * (double)s->boxes, parts = 8.0 / c->along_rows;
+    const double products = (double)c->m * c->s * widths / 2048 * MMA_CYCLES;
+    const double bytes = c->s * widths * 2 / BYTES_A_CYCLE, read = c->s * widths * 2 * c->along_rows / 128;
+    const double weights = (double)c->m * c->s / 256 * WEIGHT_CYCLES;
+    const double turn = TURN_CYCLES + larger(products + weights + read, larger(bytes, LATENCY / (c->stages - 1)));
+    const double join = parts > 1 ? parts * c->m * rounded(s->values) * 8 / 128 : 0;
+    return tiles * (TILE_CYCLES + 2 * LATENCY + turns * turn + join);
+}
+
+static bool fits(const super_attention *s, const super_target *t, const recipe *c, super_choice *out)
+{
+    block_program p;
+    mpk_context quiet = {0};
+    out->n_listed++;
+    make_candidate(s, c, &p);
+    const bool all = block_scratch_bytes(&p) <= t->scratch_bytes && block_registers(&p) <= t->registers + 32 &&
+                     block_verify(&quiet, &p) == MPK_OK;
+    out->n_fitting += all;
+    return all;
+}
+
+/* The cheapest above `least` cycles; of equals the first.  false: there is none. */
+static bool find_next(const super_attention *s, const super_target *t, double least, super_choice *out, recipe *best)
+{
+    double cycles = -1;
+    for (uint8_t along = 1; along <= 8; along *= 2)
+        for (int32_t fields = 1; fields <= 2; fields++)
+            for (int32_t keys = 1; keys <= 4; keys *= 2)
+                for (uint8_t stages = 2; stages <= 3; stages++) {
+                    const recipe c = {16 * along * fields, 16 * (8 / along) * keys, along, stages};
+                    const double cost = cost_of(s, &c);
+                    if (fits(s, t, &c, out) && cost > least && (cycles < 0 || cost < cycles)) {
+                        cycles = cost;
+                        *best = c;
+                    }
+                }
+    out->cycles = cycles;
+    return cycles >= 0;
+}
+
+mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, const super_target *t, super_choice *out)
+{
+    block_program region;
+    mpk_context refusal = {0};
+    recipe best;
+    *out = (super_choice){0};
+    super_region_of_attention(s, &region);
+    for (double least = 0; out->n_listed = out->n_fitting = 0, find_next(s, t, least, out, &best); least = out->cycles) {
+        make_candidate(s, &best, &out->program);
+        if (super_prove(&refusal, &region, &out->program, 0x5eed) == MPK_OK)
+            return MPK_OK;
+        out->n_refused++;
+    }
+    FAIL(cx, MPK_EVERIFY, "no block program for attention of %lld rows and %lld keys is right (%u were refused, the "
+                          "last: %s)",
+         (long long)s->rows, (long long)s->keys, out->n_refused, refusal.text);
+}

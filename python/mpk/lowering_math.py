@@ -163,6 +163,13 @@ def product(e: Emitter, a: Val, b: Val) -> Val:
     return e.op("batch_matmul", a, b)
 
 
+def wide_product(e: Emitter, a: Val, b: Val) -> Val:
+    """The product of floats of 16 bits in fp32, as it is before it is rounded."""
+    if a.numel and a.dtype is b.dtype and a.shape[-1] != 1 and b.transposed is None:
+        return e.op("batch_matmul", a, b, dtype="f32")
+    return product(e, e.cast(a, torch.float32), e.cast(b, torch.float32))
+
+
 @lower(aten.mm, aten.bmm)
 def mm(e: Emitter, a: Val, b: Val, out_dtype: Any = None) -> Val:
     if out_dtype is not None:
@@ -182,10 +189,10 @@ def addmm(e: Emitter, bias: Val, a: Val, b: Val, beta: Any = 1, alpha: Any = 1) 
         and a.numel
     ):
         return e.op("linear", a, b.transposed, None, None, bias)
-    dtype, wide = result_dtype(e), torch.float32
+    dtype = result_dtype(e)
     if not dtype.is_floating_point:
         alpha, beta = int(alpha), int(beta)
-    y = product(e, e.cast(a, wide), e.cast(b, wide)) if dtype in LOW else product(e, a, b)
+    y = wide_product(e, a, b) if dtype in LOW else product(e, a, b)
     if beta == 0:
         return e.map("{0} * {1}", y, alpha, dtype=dtype) if alpha != 1 else e.cast(y, dtype)
     return e.map(

@@ -1,8 +1,8 @@
 /* batch_matmul.c - matrix products over broadcast batch axes.  a [.., M, N], b [.., N, Q] -> [.., M, Q]; transpose_b: b
  * [.., Q, N].
  *
- * Sums run from 0 to N - 1 in double and are rounded once to a's dtype; of integers they are exact (modulo the width).
- * Any strides will do.
+ * Sums run from 0 to N - 1 in double and are rounded once to a's dtype, or of floats to the one that is named; of
+ * integers they are exact (modulo the width).  Any strides will do.
  *
  * For graphs from elsewhere; projections by weights are linear.  Idea: tiles of 64 columns; as much of b as a tile
  * needs is unpacked 128 rows at a time, and used for eight rows of a. Cost: 2 N flops an element.
@@ -12,15 +12,16 @@
 #include "op/walk.h"
 
 enum { A, B };
+enum { TRANSPOSE_B, DTYPE };
 
 /* The axes of b that hold N and Q. */
 static uint32_t inner_axis(const ir_op *op, uint32_t rank)
 {
-    return op->attributes[0].i ? rank - 1 : rank - 2;
+    return op->attributes[TRANSPOSE_B].i ? rank - 1 : rank - 2;
 }
 static uint32_t outer_axis(const ir_op *op, uint32_t rank)
 {
-    return op->attributes[0].i ? rank - 2 : rank - 1;
+    return op->attributes[TRANSPOSE_B].i ? rank - 2 : rank - 1;
 }
 
 /* Only an axis that is axis 0 of the result as well may be partly alive: never one that is summed over. */
@@ -51,7 +52,11 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     CHECK(cx, a->dims[a->rank - 1] == b->dims[inner_axis(op, b->rank)], MPK_ESHAPE,
           "batch_matmul: rows of a have %lld entries, columns of b %lld", (long long)a->dims[a->rank - 1],
           (long long)b->dims[inner_axis(op, b->rank)]);
+    const str name = op->attributes[DTYPE].s;
     out->dtype = a->dtype;
+    CHECK(cx, !name.n || (ir_dtype_from_name(name, &out->dtype) && SHAPE_FLOAT >> out->dtype & SHAPE_FLOAT >> a->dtype & 1),
+          MPK_EUNSUPPORTED, "batch_matmul: dtype \"%.*s\" is not one of f32, f16, bf16 for a product of such",
+          STR_ARG(name));
     out->rank = a->rank > b->rank ? a->rank : b->rank;
     for (uint32_t i = 0; i + 2 < out->rank; i++) {
         int64_t m = i + a->rank >= out->rank ? a->dims[i + a->rank - out->rank] : 1;
@@ -63,6 +68,15 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     out->dims[out->rank - 2] = a->dims[a->rank - 2];
     out->dims[out->rank - 1] = b->dims[outer_axis(op, b->rank)];
     return infer_live(cx, g, op, out);
+}
+
+/* Where tiles are whole, rows share what is read of b: as many as fill the matrix hardware a few times over. */
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    const uint32_t rank = g->tensors.at[op->out[0]].rank;
+    shape_axes_all(g, op, axes);
+    axes[rank - 2].tile = 32;
+    axes[rank - 1].tile = 16;
 }
 
 /* Whole rows of a, whole columns of b, of the batches of the box. */
@@ -220,7 +234,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 }
 
 static const op_operand in[] = {{"a", 0}, {"b", 0}}, out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_INT("transpose_b", 0)};
+static const op_attribute attributes[] = {SHAPE_INT("transpose_b", 0), SHAPE_WORD("dtype", "")};
 static const op_case cases[] = {
     {"input %a : f32[7, 48] live=tokens\nconst %b : f32[48, 17]\n%y = batch_matmul(%a, %b)\n"},
     {"input %a : f32[3, 1, 5, 16]\ninput %b : bf16[4, 7, 16]\n%y = batch_matmul(%a, %b) {transpose_b = 1}\n"},
@@ -228,6 +242,7 @@ static const op_case cases[] = {
     {"input %a : f64[3, 130]\ninput %b : f64[130, 70]\n%y = batch_matmul(%a, %b)\n"},
     {"input %a : i32[10, 3]\ninput %b : i32[4, 3]\n%y = batch_matmul(%a, %b) {transpose_b = 1}\n"},
     {"input %a : f32[2, 3]\ninput %b : f32[5, 3, 4]\n%y = batch_matmul(%a, %b)\n"},
+    {"input %a : bf16[19, 70]\ninput %b : bf16[70, 33]\n%y = batch_matmul(%a, %b) {dtype = \"f32\"}\n"},
 };
 
 const op_def op_batch_matmul = {
@@ -237,7 +252,7 @@ const op_def op_batch_matmul = {
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
     .infer = infer,
-    .axes = shape_axes_all,
+    .axes = axes,
     .reads = reads,
     .scratch_bytes = scratch_bytes,
     .ref = ref,

@@ -35,11 +35,12 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* A row of the result is one softmax. */
+/* A row of the result is one softmax; where tiles are whole, 16 rows share the keys that are read. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     shape_axes_rows(g, op, axes);
     axes[2].fastest = ROWS;
+    axes[2].tile = 2 * ROWS;
 }
 
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)

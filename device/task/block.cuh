@@ -201,7 +201,8 @@ MPK_FN rt_u32 block_pair(int dtype, float low, float high)
     return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
 }
 
-/* The same where the first factor is a fragment whose columns are shared out: fields of sums lie as those of factors. */
+/* The same where the first factor is a fragment whose columns are shared out: fields of sums lie as those of
+ * factors. */
 template <int A, int B, int COLUMNS>
 MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w, const float (&r_a)[A][COLUMNS][4],
                                 const block_tile &b, const char *s_b, bool b_turned)

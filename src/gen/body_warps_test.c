@@ -246,7 +246,8 @@ static const char *const block_graphs[] = {
     "%b)\n",
     "input %q : f16[2, 4, 45, 64]\ninput %k : f16[2, 2, 150, 64]\ninput %v : f16[2, 2, 150, 64]\n%y = sdpa(%q, %k, %v, "
     "_)\n",
-    "input %q : bf16[1, 2, 70, 40]\ninput %k : bf16[1, 2, 70, 40]\ninput %v : bf16[1, 2, 70, 24]\ninput %m : bool[1, 1, "
+    "input %q : bf16[1, 2, 70, 40]\ninput %k : bf16[1, 2, 70, 40]\ninput %v : bf16[1, 2, 70, 24]\ninput %m : bool[1, "
+    "1, "
     "70, 70]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.3}\n",
     "input %q : bf16[1, 1, 100, 128]\ninput %k : bf16[1, 1, 120, 128]\ninput %v : bf16[1, 1, 120, 128]\n%y = sdpa(%q, "
     "%k, %v, _) {causal = 1, window = 30}\n",

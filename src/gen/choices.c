@@ -89,4 +89,3 @@ void gen_print_note(const super_choice *chosen, text *out)
     text_print(out, "     */\n");
     text_free(&note);
 }
-

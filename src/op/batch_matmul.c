@@ -54,7 +54,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           (long long)b->dims[inner_axis(op, b->rank)]);
     const str name = op->attributes[DTYPE].s;
     out->dtype = a->dtype;
-    CHECK(cx, !name.n || (ir_dtype_from_name(name, &out->dtype) && SHAPE_FLOAT >> out->dtype & SHAPE_FLOAT >> a->dtype & 1),
+    CHECK(cx,
+          !name.n || (ir_dtype_from_name(name, &out->dtype) && SHAPE_FLOAT >> out->dtype & SHAPE_FLOAT >> a->dtype & 1),
           MPK_EUNSUPPORTED, "batch_matmul: dtype \"%.*s\" is not one of f32, f16, bf16 for a product of such",
           STR_ARG(name));
     out->rank = a->rank > b->rank ? a->rank : b->rank;

@@ -59,10 +59,10 @@ typedef struct block_tile {
     const char *name;
     block_space space;
     ir_dtype dtype;
-    int8_t axis[2]; /* of its rows and columns; BLOCK_NONE: it has one of these */
-    uint8_t layout; /* shared: BLOCK_PLAIN ... */
-    uint8_t stages; /* shared: copies, one for each turn of the loop that is under way */
-    uint8_t parts;  /* fragment: partial sums, each of other entries of the axis that is summed over */
+    int8_t axis[2];     /* of its rows and columns; BLOCK_NONE: it has one of these */
+    uint8_t layout;     /* shared: BLOCK_PLAIN ... */
+    uint8_t stages;     /* shared: copies, one for each turn of the loop that is under way */
+    uint8_t parts;      /* fragment: partial sums, each of other entries of the axis that is summed over */
     bool is_shared_out; /* fragment: its columns are what another product sums over, each warp along that sum has 16 of
                            them in turn */
 } block_tile;

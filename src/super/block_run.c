@@ -234,7 +234,8 @@ static field evaluate(const runner *r, const map_program *m, const field *x)
 }
 
 /* Of sources in parts that of the warp which has the entry. */
-static void map_entry(runner *r, const block_step *s, const map_program *m, uint32_t part, uint32_t row, uint32_t column)
+static void map_entry(runner *r, const block_step *s, const map_program *m, uint32_t part, uint32_t row,
+                      uint32_t column)
 {
     const block_tile *y = &r->p->tiles[s->to];
     const uint32_t own = y->is_shared_out ? part_of(r, column) : part;

@@ -158,7 +158,8 @@ static uint32_t parts_of(const block_tile *t)
 /* Does the warp that has an entry of y have what it needs of x? */
 static bool is_at_hand(const block_tile *x, const block_tile *y)
 {
-    return (parts_of(x) == 1 || parts_of(x) == parts_of(y) || y->is_shared_out) && (!x->is_shared_out || y->is_shared_out);
+    return (parts_of(x) == 1 || parts_of(x) == parts_of(y) || y->is_shared_out) &&
+           (!x->is_shared_out || y->is_shared_out);
 }
 
 /* Over the columns of whole rows, each warp those that it has; or over the parts of a line. */

@@ -152,7 +152,8 @@ static void test_attention(void **state)
         choose_attention(&s, &choice);
         block_print(&choice.program, &words);
         if (getenv("MPK_VERBOSE"))
-            print_message("%lld x %lld x %lld:\n%s", (long long)s.rows, (long long)s.keys, (long long)s.width, words.at);
+            print_message("%lld x %lld x %lld:\n%s", (long long)s.rows, (long long)s.keys, (long long)s.width,
+                          words.at);
         text_free(&words);
     }
 }
@@ -342,10 +343,9 @@ static void test_wrong_attention(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fields), cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_gate), cmocka_unit_test(test_wrong_programs),
-                                       cmocka_unit_test(test_attention),
-                                       cmocka_unit_test(test_wrong_attention)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fields),    cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_gate),      cmocka_unit_test(test_wrong_programs),
+                                       cmocka_unit_test(test_attention), cmocka_unit_test(test_wrong_attention)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -1,4 +1,4 @@
-/* attention.c - softmax(scale q k^T + mask) v of a head: the region, candidates, their cost, and the search (super.h).
+/* block_attention.c - softmax(scale q k^T + mask) v of a head: the region, candidates, their cost, the search (super.h).
  *
  * Idea of the candidates: keys come tile by tile, and the softmax is kept up to date (the largest score so far, the sum
  * of the weights, and the result rescaled when the largest grows).  Warps along rows hold whole rows; the others share
@@ -69,8 +69,8 @@ static void add_scores(block_program *p, const super_attention *s, int8_t scores
     block_add_step(p, BLOCK_FILL, scores);
     add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
     if (s->has_mask) {
-        const int8_t mask = block_add_fragment(p, "mask", s->mask.stride[M] ? M : BLOCK_NONE,
-                                               s->mask.stride[S] ? S : BLOCK_NONE);
+        const int8_t mask =
+            block_add_fragment(p, "mask", s->mask.stride[M] ? M : BLOCK_NONE, s->mask.stride[S] ? S : BLOCK_NONE);
         p->tiles[mask].is_shared_out = p->tiles[scores].is_shared_out && s->mask.stride[S];
         add_load(p, mask, 4);
         add_of(p, BLOCK_MAP, s->scores, scores, scores, mask, BLOCK_NONE);
@@ -114,7 +114,8 @@ void super_region_of_attention(const super_attention *s, block_program *p)
 
 /* ---- candidates ---- */
 
-static int8_t add_shared(block_program *p, const char *name, ir_dtype dtype, int8_t rows, int8_t columns, uint8_t stages)
+static int8_t add_shared(block_program *p, const char *name, ir_dtype dtype, int8_t rows, int8_t columns,
+                         uint8_t stages)
 {
     const int8_t tile = block_add_tile(p, (block_tile){.name = name,
                                                        .space = BLOCK_SHARED,
@@ -280,13 +281,15 @@ mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, con
     recipe best;
     *out = (super_choice){0};
     super_region_of_attention(s, &region);
-    for (double least = 0; out->n_listed = out->n_fitting = 0, find_next(s, t, least, out, &best); least = out->cycles) {
+    for (double least = 0; out->n_listed = out->n_fitting = 0, find_next(s, t, least, out, &best);
+         least = out->cycles) {
         make_candidate(s, &best, &out->program);
         if (super_prove(&refusal, &region, &out->program, 0x5eed) == MPK_OK)
             return MPK_OK;
         out->n_refused++;
     }
-    FAIL(cx, MPK_EVERIFY, "no block program for attention of %lld rows and %lld keys is right (%u were refused, the "
-                          "last: %s)",
+    FAIL(cx, MPK_EVERIFY,
+         "no block program for attention of %lld rows and %lld keys is right (%u were refused, the "
+         "last: %s)",
          (long long)s->rows, (long long)s->keys, out->n_refused, refusal.text);
 }

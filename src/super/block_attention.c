@@ -1,4 +1,4 @@
-/* block_attention.c - softmax(scale q k^T + mask) v of a head: the region, candidates, their cost, the search (super.h).
+/* block_attention.c - softmax(scale q k^T + mask) v of a head: the region, candidates, cost and search (super.h).
  *
  * Idea of the candidates: keys come tile by tile, and the softmax is kept up to date (the largest score so far, the sum
  * of the weights, and the result rescaled when the largest grows).  Warps along rows hold whole rows; the others share

@@ -414,7 +414,7 @@ static void step_reset(void)
                            .n_schedulers = WORKERS,
                            .jit_mask = 3,
                            .event_mask = 3,
-                           .steal = steal,
+                           .steal = steal ? WORKERS : 0,
                            .control = &control,
                            .counters = counters,
                            .epochs = epochs,

@@ -5,6 +5,8 @@
  * level, and run task by task in random legal orders in the memory that the plan gives them.  Temporaries begin as
  * garbage.
  */
+#include <math.h>
+
 #include "check.h"
 
 #include "base/rng.h"
@@ -259,6 +261,23 @@ static void fill_values(world *w, const ir_graph *g, ir_values *v)
     }
 }
 
+/* Some of the tokens and rows are alive. */
+static void fill_live(world *w, const ir_graph *g, ir_values *v)
+{
+    int64_t rows = INT64_MAX, tokens = INT64_MAX;
+    for (ir_tensor_id i = 0; i < g->tensors.n; i++) {
+        if (g->tensors.at[i].live == IR_TOKENS)
+            tokens = g->tensors.at[i].dims[0];
+        if (g->tensors.at[i].live == IR_ROWS)
+            rows = g->tensors.at[i].dims[0];
+    }
+    v->live[IR_ALL] = UINT32_MAX;
+    v->live[IR_TOKENS] = 1 + pick(w, (uint32_t)tokens);
+    v->live[IR_ROWS] = rows == INT64_MAX ? 1 : 1 + pick(w, (uint32_t)rows);
+    if (v->live[IR_ROWS] > v->live[IR_TOKENS])
+        v->live[IR_ROWS] = v->live[IR_TOKENS];
+}
+
 /* The tensors that the caller fills, by name from one graph's storage to another's. */
 static void copy_given(const ir_graph *from, const ir_values *source, const ir_graph *to, void **data)
 {
@@ -352,22 +371,17 @@ static void compare(world *w, ir_graph *g)
 {
     ir_values given = {0};
     pass_options options = random_options(w);
+    options.n_peers = ir_count_peers(g);
+    if (options.n_peers > 1) {
+        options.n_workers *= options.n_peers;
+        options.launch = PASS_LAUNCH_AOT;
+    }
     tg_program p;
     uint32_t n_tokens = 1;
     fill_values(w, g, &given);
-    int64_t rows = INT64_MAX, tokens = INT64_MAX;
-    for (ir_tensor_id i = 0; i < g->tensors.n; i++) {
-        if (g->tensors.at[i].live == IR_TOKENS)
-            tokens = g->tensors.at[i].dims[0];
-        if (g->tensors.at[i].live == IR_ROWS)
-            rows = g->tensors.at[i].dims[0];
-    }
-    given.live[IR_ALL] = UINT32_MAX;
-    given.live[IR_TOKENS] = 1 + pick(w, (uint32_t)tokens);
-    given.live[IR_ROWS] = rows == INT64_MAX ? 1 : 1 + pick(w, (uint32_t)rows);
-    if (given.live[IR_ROWS] > given.live[IR_TOKENS])
-        given.live[IR_ROWS] = given.live[IR_TOKENS];
+    fill_live(w, g, &given);
     check_ok(&w->cx, pass_compile(&w->cx, &w->a, &options, 1, &g, &n_tokens, &p));
+    check_ok(&w->cx, ir_verify(&w->cx, p.graphs[0].ir));
     ir_values planned = planned_values(w, &p, g, &given);
     check_ok(&w->cx, ir_eval(&w->cx, &w->a, g, &given));
     check_ok(&w->cx, tg_run(&w->cx, &w->a, p.graphs[0].tg, &planned, w->seed));
@@ -404,12 +418,155 @@ static void random_split_decoders_keep_their_bytes(void **state)
     run_many(random_split_decoder, 200);
 }
 
+/* ---- several peers ---- */
+
+static ir_graph *shard(world *w, ir_graph *g, uint32_t n_peers)
+{
+    pass_options options = {.n_workers = n_peers, .n_peers = n_peers};
+    pass_state s = {&w->cx, &w->a, &w->a, &options};
+    check_ok(&w->cx, pass_simplify(&s, &g));
+    check_ok(&w->cx, pass_shard(&s, &g));
+    check_ok(&w->cx, ir_verify(&w->cx, g));
+    return g;
+}
+
+static uint32_t pick_peers(world *w)
+{
+    static const uint32_t n[] = {2, 3, 4, 8};
+    return n[pick(w, 4)];
+}
+
+static ir_graph *random_sharded(world *w)
+{
+    return shard(w, pick(w, 2) ? random_decoder(w) : random_graph(w), pick_peers(w));
+}
+
+/* What a peer holds of a weight: a part of the whole one, element by element. */
+static void copy_share(const ir_tensor *whole, const void *from, const ir_tensor *part, const ir_share *share, void *to)
+{
+    int64_t at[IR_MAX_RANK] = {0}, stride[IR_MAX_RANK];
+    op_view x = {.data = (void *)(uintptr_t)from, .dtype = whole->dtype}, y = {.data = to, .dtype = part->dtype};
+    ir_dense_strides(whole->rank, whole->dims, stride);
+    for (int64_t i = 0; i < ir_elements(part); i++) {
+        int64_t place = 0;
+        for (uint32_t k = 0; k < part->rank; k++)
+            place += (at[k] + (k == share->axis ? share->lo : 0)) * stride[k];
+        op_store(&y, i, op_load(&x, place));
+        for (uint32_t k = part->rank; k-- > 0 && ++at[k] == part->dims[k];)
+            at[k] = 0;
+    }
+}
+
+/* Inputs, weights and their parts; state begins as zeros on either side. */
+static ir_values sharded_values(world *w, const ir_graph *g, const ir_values *given, const ir_graph *h)
+{
+    ir_values v = {0};
+    check_ok(&w->cx, ir_eval_allocate(&w->cx, &w->a, h, &v));
+    memcpy(v.live, given->live, sizeof v.live);
+    for (ir_tensor_id i = 0; i < h->tensors.n; i++) {
+        const ir_tensor *t = &h->tensors.at[i];
+        uint64_t id;
+        ir_share share = ir_read_share(t->name);
+        if (t->kind != IR_INPUT && t->kind != IR_CONST)
+            continue;
+        assert_true(map_get(&g->names, share.whole, &id));
+        if (share.axis == IR_NONE)
+            memcpy(v.data[i], given->data[id], (size_t)ir_bytes(t));
+        else
+            copy_share(&g->tensors.at[id], given->data[id], t, &share, v.data[i]);
+    }
+    return v;
+}
+
+/* Sums over peers are added in another order, so results agree to rounding: of bf16, if some are rounded to it. */
+static void check_close(const ir_graph *g, ir_tensor_id a, const ir_values *va, const ir_graph *h, ir_tensor_id b,
+                        const ir_values *vb, float tolerance)
+{
+    const ir_tensor *t = &g->tensors.at[a], *u = &h->tensors.at[b];
+    int64_t n = ir_elements(t), rows = t->live == IR_ALL ? INT64_MAX : (int64_t)va->live[t->live];
+    int64_t row = n / t->dims[0], live = rows < t->dims[0] ? rows * row : n;
+    float most = 1e-3f;
+    op_view x = {.data = va->data[a], .dtype = t->dtype}, y = {.data = vb->data[b], .dtype = u->dtype};
+    assert_memory_equal(t->dims, u->dims, t->rank * sizeof *t->dims);
+    for (int64_t i = 0; i < live; i++)
+        most = fabsf(op_load(&x, i)) > most ? fabsf(op_load(&x, i)) : most;
+    for (int64_t i = 0; i < live; i++) {
+        float p = op_load(&x, i), q = op_load(&y, i);
+        if (!(fabsf(p - q) <= tolerance * most))
+            fail_msg("%%%.*s, element %lld: %.9g of one, %.9g of several peers", STR_ARG(t->name), (long long)i,
+                     (double)p, (double)q);
+    }
+}
+
+static bool is_dense(const ir_tensor *t)
+{
+    int64_t stride[IR_MAX_RANK];
+    ir_dense_strides(t->rank, t->dims, stride);
+    return t->offset == 0 && memcmp(stride, t->stride, t->rank * sizeof *stride) == 0;
+}
+
+/* Returns how many weights were cut. */
+static uint32_t compare_sharded(world *w, ir_graph *g, uint32_t n_peers)
+{
+    ir_values given = {0};
+    float tolerance = 1e-4f;
+    uint32_t cut = 0;
+    fill_values(w, g, &given);
+    fill_live(w, g, &given);
+    ir_graph *h = shard(w, g, n_peers);
+    ir_values several = sharded_values(w, g, &given, h);
+    for (ir_tensor_id i = 0; i < g->tensors.n; i++) {
+        const ir_tensor *t = &g->tensors.at[i];
+        if (t->kind == IR_STATE)
+            memset(given.data[i], 0, (size_t)ir_bytes(t));
+        if (t->dtype == IR_BF16)
+            tolerance = 0.1f;
+    }
+    for (ir_tensor_id i = 0; i < h->tensors.n; i++)
+        cut += h->tensors.at[i].kind == IR_CONST && ir_read_share(h->tensors.at[i].name).axis != IR_NONE;
+    check_ok(&w->cx, ir_eval(&w->cx, &w->a, g, &given));
+    check_ok(&w->cx, ir_eval(&w->cx, &w->a, h, &several));
+    assert_int_equal(g->outputs.n, h->outputs.n);
+    for (size_t i = 0; i < g->outputs.n; i++) {
+        ir_tensor_id out = g->outputs.at[i];
+        const ir_tensor *t = &g->tensors.at[out];
+        if ((t->dtype == IR_F32 || t->dtype == IR_BF16) && !str_is(t->name, "logprobs") && is_dense(t) &&
+            is_dense(&h->tensors.at[h->outputs.at[i]]))
+            check_close(g, out, &given, h, h->outputs.at[i], &several, tolerance);
+    }
+    return cut;
+}
+
+static void several_peers_give_the_answer_of_one(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    uint32_t cut = 0;
+    for (uint32_t i = 0; i < 400; i++) {
+        world w = {.seed = seed + i};
+        ir_graph *g = i % 2 ? random_decoder(&w) : random_graph(&w);
+        if (i % 50 == 0)
+            print_message("graph %u, MPK_SEED=%llu\n", i, (unsigned long long)w.seed);
+        cut += compare_sharded(&w, g, pick_peers(&w));
+        arena_free(&w.a);
+    }
+    assert_true(cut > 1000);
+}
+
+static void programs_of_several_peers_keep_their_bytes(void **state)
+{
+    (void)state;
+    run_many(random_sharded, 150);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_graphs_keep_their_bytes),
         cmocka_unit_test(random_decoders_keep_their_bytes),
         cmocka_unit_test(random_split_decoders_keep_their_bytes),
+        cmocka_unit_test(several_peers_give_the_answer_of_one),
+        cmocka_unit_test(programs_of_several_peers_keep_their_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

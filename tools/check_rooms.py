@@ -24,7 +24,7 @@ RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 SEES_RT = {"image", "gen", "pass", "host", "cpu", "cuda", "engine"}
 # Targets, which the engine sees through src/host/target.h alone; its tests start them.
 TARGETS = {"cpu", "cuda"}
-TARGET_WORDS = re.compile(r"cuda|gpu|nvrtc|nvidia|\bsm_\d", re.I)
+TARGET_WORDS = re.compile(r"cuda|gpu(?!s\b)|nvrtc|nvidia|\bsm_\d", re.I)  # gpus: the public option
 ONLY_PUBLIC = {"net": {"base"}, "cli": {"base", "net"}}
 TEST_HEADERS = {"check.h", "cuda_bed.h", "emulated_bed.h", "fake_cuda.h", "numbers_bed.h", "tokenizer_bed.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)

@@ -58,6 +58,25 @@ MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const m
     }
 }
 
+/* Element `at` of a part of a sum. */
+MPK_FN float add_parts_get(const mpk_task &t, const mpk_view &x, const rt_i64 *at)
+{
+    return mpk_get(x, mpk_data(t, x), mpk_offset(x, at));
+}
+
+/* Place `at` of the i-th element of the box of y; returns 1, so that the head of a loop can call it. */
+MPK_FN int add_parts_place(const mpk_task &t, const mpk_view &y, rt_u64 i, rt_i64 *at)
+{
+    mpk_place(mpk_box_of(t, y.rank), y.rank, i, at);
+    return 1;
+}
+
+/* The statement behind it runs for each of the thread's elements of the box of y, whose place is `at`. */
+#define ADD_PARTS_EACH(t, y)                                                              \
+    rt_i64 at[RT_MAX_RANK];                                                               \
+    for (rt_u64 i_ = (rt_u64)mpk_thread(), n_ = mpk_count(mpk_box_of(t, y.rank), y.rank); \
+         i_ < n_ && add_parts_place(t, y, i_, at); i_ += MPK_THREADS)
+
 /* One element to another dtype: by fp32, but where that would lose digits. */
 MPK_FN void cast_element(const mpk_view &x, const char *g_x, rt_i64 from, const mpk_view &y, char *g_y, rt_i64 to)
 {

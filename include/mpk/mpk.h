@@ -179,6 +179,9 @@ typedef struct mpk_engine_options {
      * there is room, and requests that begin with the same tokens take it from there, while it is in use or later.  On
      * the CPU and with batch_invariant that changes no bit of an answer. */
     uint32_t no_prefix_cache;
+    /* Peers that share the model, 1 to 16: each holds and multiplies its part of the weights and of the KV cache
+     * (docs/gpus.md); 0: 1.  On the CPU they are groups of threads.  More than one GPU: MPK_EUNSUPPORTED. */
+    uint32_t gpus;
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,

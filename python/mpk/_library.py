@@ -111,6 +111,7 @@ class EngineOptions(Structure):
         ("no_carriers", c_uint32),
         ("activations", c_int),
         ("no_prefix_cache", c_uint32),
+        ("gpus", c_uint32),
     ]
 
 

@@ -214,7 +214,8 @@ class LLM:
     device: "cpu", "cuda", "cuda:1", or "auto": the first GPU if it can be used, else the CPU; batch_invariant: on a GPU
     too a request gets the same bits alone and in any company; activations: "f32" or "i8", the form in which a CPU
     multiplies them by weights in GGUF blocks, or "auto": "i8" on a CPU; prefix_cache: prompts that begin as others did
-    take that part from the KV cache.
+    take that part from the KV cache; gpus: peers that share the model, each with its part of the weights (on a CPU
+    groups of threads).
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
 
@@ -234,6 +235,7 @@ class LLM:
         batch_invariant: bool = False,
         activations: str = "auto",
         prefix_cache: bool = True,
+        gpus: int = 1,
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._forks = c.Process.forks
@@ -249,6 +251,7 @@ class LLM:
             ("step_tokens", step_tokens),
             ("context_tokens", context_tokens),
             ("kv_tokens", kv_tokens),
+            ("gpus", gpus),
         ):
             if not 0 <= value < 1 << 32:
                 raise c.ArgumentError(f"{name} is {value}: expected 0 to {2**32 - 1}")
@@ -266,6 +269,7 @@ class LLM:
             batch_invariant=batch_invariant,
             activations=_ACTIVATIONS.index(activations),
             no_prefix_cache=not prefix_cache,
+            gpus=gpus,
         )
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))

@@ -75,7 +75,7 @@ extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_score, cmd
 
 /* The options of every verb that opens a model. */
 typedef struct cli_engine {
-    uint32_t threads, max_batch, step_tokens, context, kv_tokens;
+    uint32_t threads, gpus, max_batch, step_tokens, context, kv_tokens;
     cli_whole random;
     int kv, activations, ops, launch;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, no_carriers, profile,
@@ -115,7 +115,9 @@ typedef struct cli_engine {
         CLI_OPTION(t, m.verify, "verify", CLI_FLAG, .help = "prove the task graph before it runs")
 #define CLI_DEVICE_ROW(t, m)                                                     \
     CLI_OPTION(t, m.device, "device", CLI_TEXT, .value = "auto|cpu|cuda|cuda:1", \
-               .help = "where it runs (auto: a GPU if there is one)")
+               .help = "where it runs (auto: a GPU if there is one)"),           \
+        CLI_OPTION(t, m.gpus, "gpus", CLI_COUNT, .value = "N",                   \
+                   .help = "share the model among N peers: on the CPU groups of threads (1)", .least = 1, .most = 16)
 #define CLI_TARGET_ROW(t, m)                                                     \
     CLI_OPTION(t, m.target, "target", CLI_TEXT, .value = "sm_80|sm_90a|sm_100a", \
                .help = "for a GPU of this architecture, which need not be here")

@@ -219,6 +219,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
     *to = (mpk_engine_options){
         .size = sizeof *to,
         .threads = from->threads,
+        .gpus = from->gpus,
         .max_batch = from->max_batch,
         .step_tokens = from->step_tokens,
         .context_tokens = from->context,

@@ -248,7 +248,7 @@ static void set_limits(cpu_machine *m, const cpu_options *o)
                                .steal_polls = crowded ? 0 : STEAL_POLLS,
                                .processors = thread_processors()};
     m->rt.delay = o->delay_seed;
-    m->rt.steal = 1;
+    m->rt.steal = m->rt.n_workers / m->base.image.block->n_peers;
     m->control.live[RT_ALL] = UINT32_MAX;
     m->control.idle.value = 1;
     m->control.step.value = RT_NO_STEP;
@@ -381,7 +381,11 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
 static void describe(machine *base, machine_facts *out)
 {
     cpu_machine *m = cpu_of(base);
-    snprintf(m->device, sizeof m->device, "CPU, %u thread%s", m->rt.n_workers, m->rt.n_workers == 1 ? "" : "s");
+    uint32_t peers = m->base.image.block->n_peers, each = m->rt.n_workers / peers;
+    if (peers > 1)
+        snprintf(m->device, sizeof m->device, "CPU, %u x %u thread%s", peers, each, each == 1 ? "" : "s");
+    else
+        snprintf(m->device, sizeof m->device, "CPU, %u thread%s", each, each == 1 ? "" : "s");
     out->device = m->device;
     out->free_pages = rt_load_relaxed_device(&m->control.free_pages);
     out->n_steps = rt_load_wide_acquire_device(&m->control.n_steps);

@@ -48,7 +48,7 @@ typedef struct cpu_machine {
     uint32_t n_threads; /* started */
     rt_i32 *token_arena;
     cpu_weights weights; /* empty: the weights are the caller's */
-    char device[32];     /* in words */
+    char device[48];     /* in words */
 } cpu_machine;
 
 static inline cpu_machine *cpu_of(machine *m)

@@ -4,7 +4,7 @@
  * is made up).  Output: an address whose bytes the bodies read.  Called by cpu_target.c before the machine starts.
  *
  * Weights of files that are small beside the free memory are gathered in large pages.  Others stay in the mapping, and
- * only what is in parts, not aligned there, or made up gets memory of its own.
+ * only what is in pieces (experts, a peer's columns), not aligned there, or made up gets memory of its own.
  */
 #include <sys/mman.h>
 
@@ -18,18 +18,10 @@
 enum { WEIGHT_ALIGN = 64 };
 static const uint64_t MOST_GATHERED_BYTES = (uint64_t)2 << 30;
 
-static uint64_t weight_bytes(const tg_weight *w)
-{
-    uint64_t rows = 1;
-    for (uint32_t i = 0; i + 1 < w->rank; i++)
-        rows *= (uint64_t)w->dims[i];
-    return rows * (uint64_t)ir_row_bytes(w->dtype, w->rank ? w->dims[w->rank - 1] : 1);
-}
-
-/* The same in the gathered block. */
+/* Bytes of a weight in the gathered block. */
 static size_t gathered_bytes(const tg_weight *w)
 {
-    return (size_t)((weight_bytes(w) + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN);
+    return (size_t)((host_weight_bytes(w) + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN);
 }
 
 /* Map one block for all weights in large pages, if they are small beside the free memory.  A file's mapping has a
@@ -54,7 +46,7 @@ static void find_room(const program_image *image, cpu_weights *w)
 /* Give weight i memory of its own, not filled. */
 static mpk_status own_bytes(mpk_context *cx, const tg_weight *weight, uint32_t i, cpu_weights *w)
 {
-    uint64_t n = weight_bytes(weight);
+    uint64_t n = host_weight_bytes(weight);
     if (w->gathered) {
         w->at[i] = w->gathered + w->gathered_used;
         w->gathered_used += gathered_bytes(weight);
@@ -71,24 +63,6 @@ static mpk_status own_bytes(mpk_context *cx, const tg_weight *weight, uint32_t i
     return MPK_OK;
 }
 
-static void make_up(const tg_weight *weight, uint64_t seed, void *to)
-{
-    int64_t elements = 1;
-    for (uint32_t d = 0; d < weight->rank; d++)
-        elements *= weight->dims[d];
-    load_random_fill(seed, weight->name, weight->dtype, 0, elements, to);
-}
-
-/* Copy the parts of a weight one after the other; what was read of the file is given back. */
-static void join_parts(const tg_weight *weight, const void *const *parts, char *to)
-{
-    size_t n = (size_t)(weight_bytes(weight) / (uint64_t)weight->dims[0]);
-    for (int64_t k = 0; k < weight->dims[0]; k++) {
-        memcpy(to + (size_t)k * n, parts[k], n);
-        file_map_release_part(parts[k], n);
-    }
-}
-
 /* What the bodies' loads of a dtype want: wider vectors are loaded without alignment. */
 static uintptr_t alignment_of(ir_dtype dtype)
 {
@@ -100,17 +74,16 @@ static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_w
                        cpu_weights *w)
 {
     const machine_weight *source = &from->at[i];
-    if (source->at && !w->gathered && (uintptr_t)source->at % alignment_of(weight->dtype) == 0) {
-        w->at[i] = (void *)(uintptr_t)source->at; /* only read */
+    const void *there = host_weight_in_place(weight, source);
+    if (there && !w->gathered && (uintptr_t)there % alignment_of(weight->dtype) == 0) {
+        w->at[i] = (void *)(uintptr_t)there; /* only read */
         return MPK_OK;
     }
     TRY(own_bytes(cx, weight, i, w));
-    if (source->parts)
-        join_parts(weight, source->parts, w->at[i]);
-    else if (source->at)
-        memcpy(w->at[i], source->at, (size_t)weight_bytes(weight));
+    if (source->parts || source->at)
+        host_copy_weight(weight, source, w->at[i]);
     else
-        make_up(weight, from->seed, w->at[i]);
+        host_make_up_weight(weight, from->seed, w->at[i]);
     return MPK_OK;
 }
 

@@ -69,6 +69,9 @@ static mpk_status find_compiler(mpk_context *cx)
 static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     cuda_held *held = NULL;
+    out->n_peers = 1;
+    CHECK(cx, ask->options->gpus <= 1, MPK_EUNSUPPORTED,
+          "a program runs on one GPU, not on %u; on a CPU (device cpu) gpus are groups of threads", ask->options->gpus);
     if (ask->arch) {
         describe_arch(ask, out);
         return MPK_OK;

@@ -48,7 +48,7 @@ struct mpk_tokenizer {
 
 /* What a model is compiled for.  Counts are final: no zero stands for a default. */
 typedef struct engine_plan {
-    uint32_t threads, max_batch, context_tokens, max_rows;
+    uint32_t threads, n_peers, max_batch, context_tokens, max_rows;
     uint32_t n_graphs, n_tokens[ENGINE_MAX_GRAPHS]; /* rising powers of two; the last is the step's maximum */
     uint32_t n_pages, pages_per_slot;
     ir_dtype kv_dtype, activation_dtype;
@@ -112,9 +112,9 @@ void engine_leave_device(target_device *device);
 
 /* Does some target compile for this architecture? */
 bool engine_knows_arch(const char *arch);
-/* The device of an image that was compiled for the architecture `arch` ("": none, no code) and so many workers. */
-mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, const char *arch, uint32_t n_workers,
-                               bool for_running, target_device *out);
+/* The device of an image that was compiled for this plan. */
+mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, const engine_plan *plan, bool for_running,
+                               target_device *out);
 
 /* ---- engine_model.c ---- */
 

@@ -10,6 +10,8 @@
 #include "engine/engine.h"
 
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
+/* A smaller weight is read in less time than a gather of its results takes. */
+enum { GATHER_BYTES = 1 << 20 };
 
 /* The target that multiplies by activations in 8 bits, in words. */
 static const char *who_narrows(void)
@@ -31,10 +33,12 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
         degrees[i] = (pass_degree){str_from(from->degrees[i].match), from->degrees[i].axis, from->degrees[i].degree};
     *to = (pass_options){
         .n_workers = device->n_workers,
+        .n_peers = device->n_peers,
+        .gather_bytes = GATHER_BYTES,
         .page_bytes = PAGE_BYTES, /* a target counts its own scratch when it chooses bodies */
         .pages_per_worker = PAGES_PER_WORKER,
         .fusion = fusions[from->fusion],
-        .launch = launches[from->launch],
+        .launch = device->n_peers > 1 ? PASS_LAUNCH_AOT : launches[from->launch],
         .coarse_events = from->coarse_events,
         .verify = from->verify,
         .degrees = degrees,
@@ -134,27 +138,22 @@ void engine_build_free(engine_build *b)
 
 /* ---- weights ---- */
 
-static uint64_t weight_bytes(const tg_weight *w)
-{
-    uint64_t rows = 1;
-    for (uint32_t i = 0; i + 1 < w->rank; i++)
-        rows *= (uint64_t)w->dims[i];
-    return rows * (uint64_t)ir_row_bytes(w->dtype, w->rank ? w->dims[w->rank - 1] : 1);
-}
-
-/* The tensor of the file for a weight of the program.  A target that works in bf16 may have it in another dtype. */
+/* The tensor of the file that a weight of the program is, or is a part of.  A target that works in bf16 may have it in
+ * another dtype. */
 static mpk_status find_weight(mpk_context *cx, const mpk_engine *e, uint32_t i, const load_tensor **out)
 {
     const tg_weight *w = &e->build.image.weights[i];
+    ir_share share = ir_read_share(w->name);
     char name[256];
-    CHECK(cx, w->name.n < sizeof name, MPK_EFORMAT, "a weight's name has %zu bytes", w->name.n);
-    snprintf(name, sizeof name, "%.*s", STR_ARG(w->name));
+    CHECK(cx, share.whole.n < sizeof name, MPK_EFORMAT, "a weight's name has %zu bytes", share.whole.n);
+    snprintf(name, sizeof name, "%.*s", STR_ARG(share.whole));
     const load_tensor *t = load_find(&e->build.model, name);
     CHECK(cx, t, MPK_EFORMAT, "the model has no weight %s", name);
-    bool same = t->rank == w->rank &&
-                (e->build.device.target->works_in_bf16 || (t->dtype == w->dtype && t->n_bytes == weight_bytes(w)));
+    bool same = t->rank == w->rank && (e->build.device.target->works_in_bf16 || t->dtype == w->dtype) &&
+                (share.axis == IR_NONE || share.axis < w->rank);
     for (uint32_t d = 0; same && d < w->rank; d++)
-        same = t->dims[d] == w->dims[d];
+        same =
+            d == share.axis ? t->dims[d] == share.size && w->dims[d] == share.hi - share.lo : t->dims[d] == w->dims[d];
     CHECK(cx, same, MPK_ESHAPE, "weight %s is not of the shape and dtype that the program was compiled for", name);
     *out = t;
     return MPK_OK;
@@ -162,14 +161,17 @@ static mpk_status find_weight(mpk_context *cx, const mpk_engine *e, uint32_t i, 
 
 static const double GIB = 1 << 30;
 
-/* Bytes of the weights that have to be copied because they lie in parts. */
-static uint64_t joined_bytes(const mpk_engine *e)
+/* Bytes of the weights that have to be copied because they lie in pieces. */
+static uint64_t copied_bytes(const mpk_engine *e)
 {
     uint64_t n = 0, index;
     for (uint32_t i = 0; i < e->build.image.n_weights; i++) {
         const tg_weight *w = &e->build.image.weights[i];
-        if (map_get(&e->build.model.names, w->name, &index) && e->build.model.tensors.at[index].parts)
-            n += weight_bytes(w);
+        if (!map_get(&e->build.model.names, ir_read_share(w->name).whole, &index))
+            continue;
+        const load_tensor *t = &e->build.model.tensors.at[index];
+        if (!host_weight_in_place(w, &(machine_weight){t->data, t->dtype, t->parts}))
+            n += host_weight_bytes(w);
     }
     return n;
 }
@@ -181,7 +183,7 @@ static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
     const rt_u64 *area = e->build.image.block->area_bytes;
     const target_device *d = &e->build.device;
     bool own = d->target->has_own_memory, counted = own || e->build.options.random_weights;
-    uint64_t weights = counted ? area[RT_WEIGHTS] : joined_bytes(e), kv = e->build.plan.kv_bytes;
+    uint64_t weights = counted ? area[RT_WEIGHTS] : copied_bytes(e), kv = e->build.plan.kv_bytes;
     uint64_t other = area[RT_STEP] + area[RT_TEMPS];
     CHECK(
         cx, weights + kv + other <= d->free_bytes, MPK_ELIMIT,

@@ -141,10 +141,11 @@ static const char *words_of(const target_def *t, const char *arch)
     return *arch ? arch : t->title;
 }
 
-mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, const char *arch, uint32_t n_workers,
-                               bool for_running, target_device *out)
+mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, const engine_plan *plan, bool for_running,
+                               target_device *out)
 {
     mpk_engine_options wanted = *o;
+    const char *arch = plan->arch;
     uint32_t index;
     const target_def *t = find_arch(arch);
     bool is_auto = !o->device || strcmp(o->device, "auto") == 0;
@@ -154,7 +155,8 @@ mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, con
           "the image was compiled for %s, not for %s: compile the model again", words_of(t, arch), o->device);
     CHECK(cx, !o->target || strcmp(o->target, arch) == 0, MPK_EARG,
           "the image was compiled for %s, not for %s: compile the model again", words_of(t, arch), o->target);
-    wanted.threads = n_workers;
+    wanted.threads = plan->threads;
+    wanted.gpus = plan->n_peers;
     wanted.target = for_running || !*arch ? NULL : arch;
     if (is_auto)
         wanted.device = t->name;

@@ -25,7 +25,9 @@ static mpk_status choose_for_image(mpk_context *cx, const mpk_engine_options *o,
                                    bool for_running, target_device *out)
 {
     *out = (target_device){0};
-    mpk_status status = engine_image_device(cx, o, arch, n_workers, for_running, out);
+    engine_plan plan = {.threads = n_workers, .n_peers = 1};
+    snprintf(plan.arch, sizeof plan.arch, "%s", arch);
+    mpk_status status = engine_image_device(cx, o, &plan, for_running, out);
     engine_leave_device(out);
     return status;
 }

@@ -235,6 +235,7 @@ static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_consta
 {
     mpk_engine_options o;
     TRY(engine_read_options(cx, &p->arena, options, &o));
+    CHECK(cx, o.gpus == 1, MPK_EUNSUPPORTED, "a tensor program with the caller's weights has one peer, not %u", o.gpus);
     if (!o.device)
         o.device = engine_default_device(o.mode == MPK_MODE_CALLS); /* where the caller's tensors are */
     mpk_status status = engine_choose_device(cx, &o, true, &p->device);

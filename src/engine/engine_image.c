@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 
-enum { IMAGE_VERSION = 3, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
+enum { IMAGE_VERSION = 4, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
 
 /* Little-endian, followed by the path, zeros up to a multiple of 64, the block, and the kernel. */
 typedef struct image_header {
@@ -146,9 +146,10 @@ mpk_status mpk_compile_to_file(mpk_context *cx, const char *model, const mpk_eng
 
 static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
 {
-    bool good = p->threads && p->threads <= RT_MAX_WORKERS && p->max_batch && p->max_batch <= ENGINE_MAX_BATCH &&
-                p->n_graphs && p->n_graphs <= ENGINE_MAX_GRAPHS && p->context_tokens && p->n_pages &&
-                p->kv_dtype < IR_DTYPES && p->activation_dtype < IR_DTYPES && memchr(p->arch, 0, sizeof p->arch) &&
+    bool good = p->threads && p->threads <= RT_MAX_WORKERS && p->n_peers && p->n_peers <= IR_MAX_PEERS &&
+                p->threads % p->n_peers == 0 && p->max_batch && p->max_batch <= ENGINE_MAX_BATCH && p->n_graphs &&
+                p->n_graphs <= ENGINE_MAX_GRAPHS && p->context_tokens && p->n_pages && p->kv_dtype < IR_DTYPES &&
+                p->activation_dtype < IR_DTYPES && memchr(p->arch, 0, sizeof p->arch) &&
                 (!*p->arch || engine_knows_arch(p->arch));
     for (uint32_t i = 0; good && i < p->n_graphs; i++)
         good = p->n_tokens[i] == 1u << i;
@@ -198,6 +199,9 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
 {
     const engine_plan *p = &h->plan;
     TRY(check_given(cx, "threads", o->threads, p->threads, true));
+    CHECK(cx, o->gpus == 1 || o->gpus == p->n_peers, MPK_EARG,
+          "the image was compiled for %u gpus, not for %u: leave that away, or compile the model again", p->n_peers,
+          o->gpus);
     TRY(check_given(cx, "max_batch", o->max_batch, p->max_batch, false));
     TRY(check_given(cx, "context", o->context_tokens, p->context_tokens, false));
     TRY(check_given(cx, "step_tokens", o->step_tokens, p->n_tokens[p->n_graphs - 1], false));
@@ -208,6 +212,7 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
           "the image was compiled with activations in %s: leave that away, or compile the model again",
           narrow ? "8 bits (i8)" : "f32");
     o->threads = p->threads;
+    o->gpus = p->n_peers;
     o->max_batch = p->max_batch;
     o->context_tokens = p->context_tokens;
     o->fusion = (mpk_fusion)h->fusion <= MPK_FUSION_NONE ? (mpk_fusion)h->fusion : MPK_FUSION_FULL;
@@ -229,7 +234,7 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     const char *model;
     TRY(read_header(cx, &b->arena, bytes, &h, &model));
     uint64_t begin = clock_ns();
-    TRY(engine_image_device(cx, &b->options, h.plan.arch, h.plan.threads, for_running, &b->device));
+    TRY(engine_image_device(cx, &b->options, &h.plan, for_running, &b->device));
     b->device_ns = clock_ns() - begin;
     TRY(merge_options(cx, &h, &b->options));
     TRY(engine_progress(cx, &b->options, "loading", 0));

@@ -129,6 +129,7 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
     const model_config *c = &model->config;
     engine_plan p = {
         .threads = device->n_workers,
+        .n_peers = device->n_peers,
         .max_batch = o->max_batch ? o->max_batch : ENGINE_DEFAULT_BATCH,
         .context_tokens = o->context_tokens,
         .kv_dtype = kv_dtypes[o->kv_dtype],
@@ -144,7 +145,8 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
         p.context_tokens = c->max_positions < ENGINE_DEFAULT_CONTEXT ? c->max_positions : ENGINE_DEFAULT_CONTEXT;
     CHECK(cx, p.context_tokens <= c->max_positions, MPK_ELIMIT,
           "a context of %u tokens is more than the %u that the model was made for", p.context_tokens, c->max_positions);
-    p.kv_token_bytes = 2ull * c->n_layers * c->n_kv_heads * (uint64_t)ir_row_bytes(p.kv_dtype, c->head_size);
+    uint64_t held = c->n_kv_heads > p.n_peers ? c->n_kv_heads : p.n_peers; /* each peer has a head at least */
+    p.kv_token_bytes = 2ull * c->n_layers * held * (uint64_t)ir_row_bytes(p.kv_dtype, c->head_size);
     p.pages_per_slot = (p.context_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
     plan_steps(o, &p);
     TRY(plan_pages(cx, model, o, device, for_running, &p));

@@ -2,6 +2,7 @@
 #include "gen/body_print.h"
 
 GEN_PRINTER(copy, "copy_run", "")
+GEN_PRINTER(transfer, "copy_run", "")
 GEN_PRINTER(reshape, "reshape_run", "")
 GEN_PRINTER(gather, "gather_run", "")
 GEN_PRINTER(embedding, "embedding_run", "")
@@ -21,6 +22,7 @@ static mpk_status print_concat(mpk_context *cx, const gen_call *c, uint32_t n, t
 }
 
 const gen_body gen_body_copy = GEN_BODY("copy", "copies", print_copy, NULL);
+const gen_body gen_body_transfer = GEN_BODY("transfer", "copies", print_transfer, NULL);
 const gen_body gen_body_reshape = GEN_BODY("reshape", "copies", print_reshape, NULL);
 const gen_body gen_body_gather = GEN_BODY("gather", "copies", print_gather, NULL);
 const gen_body gen_body_embedding = GEN_BODY("embedding", "copies", print_embedding, NULL);

@@ -26,6 +26,19 @@ PRINTER(gelu, c->op->attributes[0].i ? "GELU_TANH" : "GELU")
 PRINTER(silu_mul, "SILU_MUL")
 GEN_PRINTER(cast, "cast_run", "")
 
+/* The sum of the parts, one behind the other, in the loop over the box's elements. */
+static mpk_status print_add_parts(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    text_print(out, "    ADD_PARTS_EACH(t, out_y) {\n        float sum = add_parts_get(t, in_x0, at);\n");
+    for (uint32_t i = 1; i < c->op->n_in; i++)
+        text_print(out, "        sum += add_parts_get(t, in_x%u, at);\n", i);
+    text_print(out, "        mpk_put(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), sum);\n    }\n}\n");
+    return MPK_OK;
+}
+
+const gen_body gen_body_add_parts = GEN_BODY("add_parts", "elementwise", print_add_parts, NULL);
 const gen_body gen_body_add = GEN_BODY("add", "elementwise", print_add, NULL);
 const gen_body gen_body_mul = GEN_BODY("mul", "elementwise", print_mul, NULL);
 const gen_body gen_body_silu = GEN_BODY("silu", "elementwise", print_silu, NULL);

@@ -64,19 +64,31 @@ static const char *name_of(const machine *m, const rt_graph *g, const rt_fault *
     return words;
 }
 
+/* Of several peers also which one waits: the one whose worker holds the task. */
+static const char *name_peer(const machine *m, const rt_graph *g, const rt_fault *f, char words[32])
+{
+    const rt_header *h = m->image.block;
+    const rt_task *tasks = image_table(h, RT_TASKS);
+    words[0] = 0;
+    if (h->n_peers > 1 && f->task < g->n_tasks && tasks[g->first_task + f->task].worker < h->n_workers)
+        snprintf(words, 32, " on peer %u", tasks[g->first_task + f->task].worker / (h->n_workers / h->n_peers));
+    return words;
+}
+
 mpk_status machine_say_fault(mpk_context *cx, const machine *m, const rt_fault *f)
 {
-    char words[128];
+    char words[128], peer[32];
     CHECK(cx, f->graph < m->image.n_graphs, MPK_EDEVICE, "the machine failed, and its fault record is damaged");
     const rt_graph *g = (const rt_graph *)image_table(m->image.block, RT_GRAPHS) + f->graph;
     if (f->kind == RT_STALL)
         FAIL(cx, MPK_ESTALLED,
-             "the machine made no progress: worker %u, graph for %u tokens, run %u: %s waits for event %u, which was "
+             "the machine made no progress: worker %u, graph for %u tokens, run %u: %s%s waits for event %u, which was "
              "triggered %u of %u times",
-             f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words), f->event, f->seen, f->needed);
-    FAIL(cx, MPK_EDEVICE, "%s: worker %u, graph for %u tokens, run %u, %s",
+             f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words), name_peer(m, g, f, peer), f->event, f->seen,
+             f->needed);
+    FAIL(cx, MPK_EDEVICE, "%s: worker %u, graph for %u tokens, run %u, %s%s",
          f->kind == RT_OVERFLOW ? "a queue of the runtime overflowed" : "a task was given what it cannot take",
-         f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words));
+         f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words), name_peer(m, g, f, peer));
 }
 
 /* ---- the calls ---- */

@@ -7,7 +7,7 @@
  *
  *   machine.c  calls through the definition      books.c      requests and rings, the same for every target
  *   serving.c  what a program offers             host_port.c  the operating system under src/rt
- *   slots.c    tensors in the caller's memory
+ *   slots.c    tensors in the caller's memory        shares.c     the part of a weight that a peer holds
  *
  * Threads: submit, append, cancel, drain and nudge may be called by any thread at any time; the rest by one at a time.
  */
@@ -33,7 +33,7 @@ typedef struct machine_facts {
     bool code_cached; /* that code had been compiled before */
 } machine_facts;
 
-/* One weight of an image as the host has it. */
+/* One weight of an image as the host has it; of a part (ir_share) the whole weight. */
 typedef struct machine_weight {
     const void *at; /* dense rows, no alignment promised.  NULL: make it up, unless it is in parts.  In programs of
                        MPK_MODE_CALLS: an address of the device's, used where it is */
@@ -41,6 +41,16 @@ typedef struct machine_weight {
     const void *const *parts; /* [dims[0]]: where the entries of axis 0 lie, if `at` is NULL and they are no
                                  neighbours; NULL otherwise */
 } machine_weight;
+
+/* ---- shares.c: of a weight of the image, of which `from` says where the whole one lies ---- */
+
+uint64_t host_weight_bytes(const tg_weight *w);
+/* Where its bytes lie one behind the other; NULL: in pieces, or nowhere. */
+const void *host_weight_in_place(const tg_weight *w, const machine_weight *from);
+/* Copy them; what was read of parts is given back. */
+void host_copy_weight(const tg_weight *w, const machine_weight *from, char *to);
+/* Make them up: the numbers that the whole weight would have there. */
+void host_make_up_weight(const tg_weight *w, uint64_t seed, char *to);
 
 /* The weights that a machine is started with. */
 typedef struct machine_weights {

@@ -22,6 +22,7 @@ typedef struct target_device {
     const target_def *target;
     uint32_t index; /* among the devices of its target, as their driver counts */
     uint32_t n_workers;
+    uint32_t n_peers;    /* that share the workers evenly; at least 1 */
     uint64_t free_bytes; /* of the memory that weights and KV cache will lie in; UINT64_MAX: the device is not here */
     char name[128];      /* for people: "NVIDIA H100 80GB HBM3" */
     char arch[16];       /* what code is compiled for it with: "sm_90a"; "": the target has no code of its own */

@@ -203,7 +203,8 @@ static mpk_status begin(mpk_context *cx, arena *a, const tg_program *p, const ui
                    .version = RT_VERSION,
                    .n_workers = p->n_workers,
                    .page_bytes = p->page_bytes,
-                   .pages_per_worker = p->pages_per_worker};
+                   .pages_per_worker = p->pages_per_worker,
+                   .n_peers = p->n_peers ? p->n_peers : 1};
     for (unsigned s = 0; s < RT_SECTIONS; s++) {
         CHECK(cx, s == RT_TEXT || n[s] < INT32_MAX, MPK_ELIMIT,
               "the program has too many entries in table %u of its image", s);
@@ -290,6 +291,8 @@ static mpk_status check_header(mpk_context *cx, const rt_header *h, size_t n)
     CHECK(cx, h->checksum == checksum(h), MPK_EFORMAT, "the image is damaged: its checksum does not match");
     CHECK(cx, h->n_workers && h->n_workers <= RT_MAX_WORKERS, MPK_EFORMAT,
           "the image is for %u workers, expected 1 to %d", h->n_workers, RT_MAX_WORKERS);
+    CHECK(cx, h->n_peers && h->n_peers <= IR_MAX_PEERS && h->n_workers % h->n_peers == 0, MPK_EFORMAT,
+          "the image is for %u peers, which cannot share %u workers", h->n_peers, h->n_workers);
     CHECK(cx, h->page_bytes % 64 == 0 && h->page_bytes <= 1u << 24 && h->pages_per_worker <= 1u << 16, MPK_EFORMAT,
           "the image asks for %u pages of %u bytes", h->pages_per_worker, h->page_bytes);
     for (unsigned s = 0; s < RT_SECTIONS; s++) {
@@ -458,6 +461,19 @@ static mpk_status check_events(mpk_context *cx, const rt_header *h, const rt_gra
     return MPK_OK;
 }
 
+/* An operator's tasks are on the workers of its peer. */
+static mpk_status check_peers(mpk_context *cx, const rt_header *h, const tg_graph *tg)
+{
+    uint32_t each = h->n_workers / h->n_peers;
+    for (uint32_t t = 0; h->n_peers > 1 && t < tg->n_tasks; t++) {
+        const tg_task *task = &tg->tasks[t];
+        CHECK(cx,
+              task->launch == TG_AOT && (task->op == IR_NONE || task->worker / each == tg->ir->ops.at[task->op].peer),
+              MPK_EFORMAT, "task %u of the image is not on a worker of its peer", t);
+    }
+    return MPK_OK;
+}
+
 /* Each AOT task stands once in the list of its worker, in rising order. */
 static mpk_status check_lists(mpk_context *cx, const rt_header *h, const rt_graph *g, const tg_graph *tg)
 {
@@ -496,6 +512,7 @@ static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, cons
     TRY(tg_fill_events(cx, tg));
     TRY(check_events(cx, h, g, tg));
     TRY(check_lists(cx, h, g, tg));
+    TRY(check_peers(cx, h, tg));
     const rt_event *events = (const rt_event *)image_table(h, RT_EVENTS) + g->first_event;
     for (uint32_t e = 0; e < g->n_events; e++)
         tg->events[e].first_out = events[e].first;

@@ -49,7 +49,7 @@ static mpk_status add_tensor(mpk_context *cx, ir_graph *g, ir_tensor *t, ir_tens
 mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live live, const char *name, ir_dtype dtype,
                          uint32_t rank, const int64_t *dims, ir_tensor_id *out)
 {
-    ir_tensor t = {.name = str_from(name), .dtype = dtype, .kind = kind, .live = live, .rank = rank};
+    ir_tensor t = {.name = str_from(name), .dtype = dtype, .kind = kind, .live = live, .peer = g->peer, .rank = rank};
     t.producer = t.shares = IR_NONE;
     CHECK(cx, kind == IR_INPUT || kind == IR_CONST || kind == IR_STATE, MPK_EARG,
           "tensor %%%s: only an operator makes temporaries", name);
@@ -104,6 +104,7 @@ static mpk_status add_outputs(mpk_context *cx, ir_graph *g, ir_op *op, const str
         out[i].name = names[i];
         out[i].kind = IR_TEMP;
         out[i].producer = (ir_op_id)g->ops.n;
+        out[i].peer = op_result_peer(op);
         TRY(ir_check_tensor(cx, &out[i]));
         CHECK(cx, !map_get(&g->names, names[i], NULL), MPK_EARG, "tensor %%%.*s: the name is taken", STR_ARG(names[i]));
         for (uint32_t k = 0; k < i; k++)
@@ -120,7 +121,9 @@ mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const op_def *def, const s
 {
     TRY(check_inputs(cx, g, def, n_in, in));
     CHECK(cx, g->ops.n < IR_NONE, MPK_ELIMIT, "the graph has too many operators");
-    ir_op op = {.def = def, .n_in = n_in > def->n_in ? n_in : def->n_in, .n_out = def->n_out};
+    CHECK(cx, g->peer < IR_MAX_PEERS, MPK_EARG, "%s: an operator runs on one peer, 0 to %d", def->name,
+          IR_MAX_PEERS - 1);
+    ir_op op = {.def = def, .peer = g->peer, .n_in = n_in > def->n_in ? n_in : def->n_in, .n_out = def->n_out};
     for (uint32_t i = 0; i < op.n_in; i++)
         op.in[i] = i < n_in ? in[i] : IR_NONE;
     for (uint32_t i = 0; i < def->n_attributes; i++)

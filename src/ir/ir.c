@@ -9,6 +9,14 @@ const ir_dtype_info ir_dtype_table[IR_DTYPES] = {
 #undef IR_DTYPE_ROW
 };
 
+uint32_t ir_count_peers(const ir_graph *g)
+{
+    uint32_t n = 1;
+    for (size_t i = 0; i < g->ops.n; i++)
+        n = g->ops.at[i].peer >= n ? g->ops.at[i].peer + 1 : n;
+    return n;
+}
+
 bool ir_dtype_from_name(str name, ir_dtype *dtype)
 {
     for (int i = 0; i < IR_DTYPES; i++)

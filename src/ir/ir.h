@@ -11,6 +11,7 @@
  *   ir_parse.c   read it
  *   ir_verify.c  check every rule stated here
  *   ir_eval.c    run the program with the operators' reference code: the reference for all other implementations
+ *   share.c      names of parts of weights
  *
  * Dimension letters in every comment: B requests, T tokens in this step, R rows of logits, S KV length, D hidden, H
  * query heads, G KV heads, K head size, F feed-forward size, V vocabulary, L layers, E experts, P tokens per KV page.
@@ -25,11 +26,12 @@
 #include "base/map.h"
 #include "base/str.h"
 
-enum { IR_MAX_RANK = 6, IR_MAX_INPUTS = 20, IR_MAX_OUTPUTS = 4, IR_MAX_ATTRIBUTES = 20 };
+enum { IR_MAX_RANK = 6, IR_MAX_INPUTS = 20, IR_MAX_OUTPUTS = 4, IR_MAX_ATTRIBUTES = 20, IR_MAX_PEERS = 16 };
 
 typedef uint32_t ir_tensor_id;
 typedef uint32_t ir_op_id;
-#define IR_NONE UINT32_MAX /* no such tensor or operator; an optional input that is absent */
+#define IR_NONE UINT32_MAX       /* no such tensor or operator; an optional input that is absent */
+#define IR_EVERYWHERE UINT32_MAX /* in place of a peer: each has it */
 
 /*    name   elements in a block   bytes of a block   text   */
 #define IR_DTYPE_MAP(X)            \
@@ -106,6 +108,7 @@ typedef struct ir_tensor {
     ir_dtype dtype;
     ir_kind kind;
     ir_live live;
+    uint32_t peer; /* in whose memory it lies, see ir_graph; IR_EVERYWHERE: inputs and weights that all have */
     uint32_t rank;
     int64_t dims[IR_MAX_RANK];   /* at least 1 each; rank 0 is a scalar */
     ir_op_id producer;           /* IR_NONE unless IR_TEMP */
@@ -141,13 +144,17 @@ struct op_def; /* the operator's record, op.h */
 
 typedef struct ir_op {
     const struct op_def *def;
-    str name; /* unique in the graph; by default that of the first output */
+    str name;      /* unique in the graph; by default that of the first output */
+    uint32_t peer; /* who runs it */
     uint32_t n_in, n_out;
     ir_tensor_id in[IR_MAX_INPUTS]; /* IR_NONE: absent */
     ir_tensor_id out[IR_MAX_OUTPUTS];
     ir_attribute attributes[IR_MAX_ATTRIBUTES];
 } ir_op;
 
+/* A program may be that of several peers, GPUs or groups of threads, numbered from 0: each operator is run by one and
+ * reads what lies in that one's memory.  Only the result of an operator with OP_TRANSFERS lies in another's.  So all
+ * that crosses between peers is an operator, and its order is proven like that of any other. */
 typedef struct ir_graph {
     arena *arena; /* owns everything below; borrowed */
     str name;
@@ -155,9 +162,13 @@ typedef struct ir_graph {
     VEC(ir_op) ops;
     VEC(ir_tensor_id) outputs; /* what the caller reads after a step */
     map names;                 /* tensor name -> ir_tensor_id */
+    uint32_t peer;             /* the peer of what is added next; of tensors also IR_EVERYWHERE */
 } ir_graph;
 
 /* ---- ir.c: dtypes, boxes, tensors ---- */
+
+/* How many peers run operators of the program: one more than the largest number; at least 1. */
+uint32_t ir_count_peers(const ir_graph *g);
 
 /* The dtype of this name, or false. */
 bool ir_dtype_from_name(str name, ir_dtype *dtype);
@@ -249,5 +260,19 @@ typedef struct ir_values {
 mpk_status ir_eval_allocate(mpk_context *cx, arena *a, const ir_graph *g, ir_values *values);
 /* Run every operator once, whole, in order. */
 mpk_status ir_eval(mpk_context *cx, arena *scratch, const ir_graph *g, ir_values *values);
+
+/* ---- share.c ---- */
+
+/* What a constant is of the weight in the file: the entries lo <= i < hi of an axis of `size`, or all of it. */
+typedef struct ir_share {
+    str whole;     /* the weight's name */
+    uint32_t axis; /* IR_NONE: all of it */
+    int64_t lo, hi, size;
+} ir_share;
+
+/* The name of a peer's share, in the arena: "lm_head.weight[512:1024/2048]@1", of axis 1 "[:,512:1024/2048]". */
+mpk_status ir_name_share(mpk_context *cx, arena *a, const ir_share *share, uint32_t peer, str *name);
+/* What a name says; one of another form is that of a whole weight.  Borrows from the name. */
+ir_share ir_read_share(str name);
 
 #endif

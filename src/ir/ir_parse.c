@@ -70,7 +70,7 @@ static bool is_word(char c)
 
 static bool is_name(char c)
 {
-    return is_word(c) || c == '.' || c == '-' || c == '/' || c == '$';
+    return is_word(c) || c == '.' || c == '-' || c == '/' || c == '$' || c == '@';
 }
 
 /* Skip white space; then take the longest run of such characters, which may be empty. */
@@ -359,6 +359,23 @@ static mpk_status parse_output(parser *p)
     return ir_add_output(p->cx, p->graph, id);
 }
 
+/* peer 1, or peer all: whose the statements that follow are */
+static mpk_status parse_peer(parser *p)
+{
+    const char *before = p->at;
+    int64_t peer;
+    if (str_is(scan(p, is_word), "all")) {
+        p->graph->peer = IR_EVERYWHERE;
+        return MPK_OK;
+    }
+    p->at = before;
+    TRY(parse_int(p, &peer));
+    if (peer < 0 || peer >= IR_MAX_PEERS)
+        return fail_here(p, "expected all or the number of a peer, 0 to 15");
+    p->graph->peer = (uint32_t)peer;
+    return MPK_OK;
+}
+
 static mpk_status parse_statement(parser *p)
 {
     if (*p->at == '%')
@@ -373,10 +390,12 @@ static mpk_status parse_statement(parser *p)
         return parse_given(p, IR_STATE);
     if (str_is(word, "output"))
         return parse_output(p);
+    if (str_is(word, "peer"))
+        return parse_peer(p);
     if (str_is(word, "graph"))
         return parse_quoted(p, &p->graph->name);
     p->at = from;
-    return fail_here(p, "expected graph, input, const, state, output or %name = operator(...)");
+    return fail_here(p, "expected graph, peer, input, const, state, output or %name = operator(...)");
 }
 
 mpk_status ir_parse(mpk_context *cx, arena *a, str source, ir_graph **out)

@@ -10,7 +10,7 @@ static bool is_plain(str name)
     for (size_t i = 0; i < name.n; i++) {
         char c = name.at[i];
         bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!letter && c != '_' && c != '.' && c != '-' && c != '/' && c != '$')
+        if (!letter && c != '_' && c != '.' && c != '-' && c != '/' && c != '$' && c != '@')
             return false;
     }
     return name.n > 0;
@@ -148,6 +148,18 @@ static void print_op(const ir_graph *g, const ir_op *op, text *out)
     text_add(out, "\n", 1);
 }
 
+/* Whose the next statements are, if it is not who they were of before. */
+static void print_peer(uint32_t peer, uint32_t *before, text *out)
+{
+    if (peer == *before)
+        return;
+    if (peer == IR_EVERYWHERE)
+        text_print(out, "peer all\n");
+    else
+        text_print(out, "peer %u\n", peer);
+    *before = peer;
+}
+
 void ir_print(const ir_graph *g, text *out)
 {
     if (g->name.n) {
@@ -156,12 +168,16 @@ void ir_print(const ir_graph *g, text *out)
         text_print(out, "\n");
     }
     ir_op_id next = 0;
+    uint32_t peer = 0;
     for (ir_tensor_id id = 0; id < g->tensors.n; id++) {
         ir_op_id producer = g->tensors.at[id].producer;
-        if (producer == IR_NONE)
+        if (producer == IR_NONE) {
+            print_peer(g->tensors.at[id].peer, &peer, out);
             print_tensor(g, id, out);
-        else if (producer == next)
+        } else if (producer == next) {
+            print_peer(g->ops.at[next].peer, &peer, out);
             print_op(g, &g->ops.at[next++], out);
+        }
     }
     for (size_t i = 0; i < g->outputs.n; i++) {
         text_print(out, "output ");

@@ -30,6 +30,9 @@ static mpk_status verify_tensor(verifier *v, ir_tensor_id id)
           STR_ARG(t->name), (int)t->kind);
     v->root[id] = id;
     if (t->kind != IR_TEMP) {
+        bool everywhere = t->peer == IR_EVERYWHERE && t->kind != IR_STATE;
+        CHECK(v->cx, t->peer < IR_MAX_PEERS || everywhere, MPK_EVERIFY, "tensor %%%.*s: there is no such peer",
+              STR_ARG(t->name));
         CHECK(v->cx, t->producer == IR_NONE, MPK_EVERIFY, "tensor %%%.*s is given and has a producer",
               STR_ARG(t->name));
         CHECK(v->cx, t->shares == IR_NONE, MPK_EVERIFY, "tensor %%%.*s is given and shares storage", STR_ARG(t->name));
@@ -70,12 +73,17 @@ static mpk_status verify_operands(verifier *v, ir_op_id id)
         const ir_tensor *t = &g->tensors.at[op->in[i]];
         CHECK(v->cx, t->kind != IR_TEMP || t->producer < id, MPK_EVERIFY, "%s number %u reads %%%.*s before it is made",
               def->name, id, STR_ARG(t->name));
+        CHECK(v->cx, t->peer == op->peer || t->peer == IR_EVERYWHERE, MPK_EVERIFY,
+              "%s number %u runs on peer %u and reads %%%.*s, which lies on peer %u", def->name, id, op->peer,
+              STR_ARG(t->name), t->peer);
     }
+    CHECK(v->cx, op->peer < IR_MAX_PEERS && op_result_peer(op) < IR_MAX_PEERS, MPK_EVERIFY,
+          "%s number %u: there is no such peer", def->name, id);
     for (uint32_t i = 0; i < op->n_out; i++) {
         CHECK(v->cx, op->out[i] < g->tensors.n, MPK_EVERIFY, "%s number %u: result %u is tensor number %u of %zu",
               def->name, id, i, op->out[i], g->tensors.n);
         const ir_tensor *t = &g->tensors.at[op->out[i]];
-        CHECK(v->cx, t->kind == IR_TEMP && t->producer == id, MPK_EVERIFY,
+        CHECK(v->cx, t->kind == IR_TEMP && t->producer == id && t->peer == op_result_peer(op), MPK_EVERIFY,
               "%s number %u writes %%%.*s, which is not its own", def->name, id, STR_ARG(t->name));
         for (uint32_t k = 0; k < i; k++)
             CHECK(v->cx, op->out[k] != op->out[i], MPK_EVERIFY, "%s number %u writes %%%.*s twice", def->name, id,

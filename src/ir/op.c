@@ -13,6 +13,35 @@ const op_def *op_find(str name)
     return NULL;
 }
 
+/* Along any axis of the result that inputs have too; not along one of which only the first entries may be alive. */
+static bool split_elementwise(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
+{
+    const ir_tensor *y = &g->tensors.at[op->out[0]];
+    uint32_t axis = way + (y->live != IR_ALL);
+    if (axis >= y->rank)
+        return false;
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        const ir_tensor *x = op->in[i] == IR_NONE ? NULL : &g->tensors.at[op->in[i]];
+        uint32_t missing = x ? y->rank - x->rank : 0;
+        if (x && axis >= missing && x->dims[axis - missing] > 1)
+            out->in[i] = (int)(axis - missing);
+    }
+    out->out[0] = (int)axis;
+    return true;
+}
+
+bool op_find_split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
+{
+    *out = (op_split){.sized = -1};
+    for (uint32_t i = 0; i < IR_MAX_INPUTS; i++)
+        out->in[i] = OP_WHOLE;
+    for (uint32_t i = 0; i < IR_MAX_OUTPUTS; i++)
+        out->out[i] = OP_WHOLE;
+    if (op->def->split)
+        return op->def->split(g, op, way, out);
+    return op->def->flags & OP_ELEMENTWISE && split_elementwise(g, op, way, out);
+}
+
 static void bind_view(const ir_graph *g, ir_tensor_id tensor, void *const *data, op_view *view)
 {
     *view = (op_view){0};

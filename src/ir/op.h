@@ -65,9 +65,28 @@ enum {
                               `reads` does not name them, for no task has to wait for them */
     OP_WRITES_APART = 16,  /* boxes of state beyond output 0 may overlap: which entries of it a task writes follows from
                               data, and no two tasks write the same one */
-    OP_EVEN = 32, /* with OP_DATA_DEPENDENT: a task's time depends on data, but the work is cut at run time so that
+    OP_EVEN = 32,      /* with OP_DATA_DEPENDENT: a task's time depends on data, but the work is cut at run time so that
                               all tasks of the operator take about as long */
+    OP_TRANSFERS = 64, /* the result lies in the memory of the peer that attribute 0 names */
 };
+
+/* In place of an axis in op_split. */
+enum {
+    OP_WHOLE = -1, /* every peer gets all of it */
+    OP_FIRST = -2, /* an optional input: peer 0 gets all of it, the others do without */
+    OP_SUM = -3,   /* a result: those of all peers add up to it */
+};
+
+/* One way to split an operator among peers: each runs it on a part of the operands.  All axes that are named are cut at
+ * the same fractions, those of `covers` apart: these are cut into `groups` equal groups, and a peer gets the groups
+ * that its part of the others touches; its part holds whole groups, or lies within one. */
+typedef struct op_split {
+    int in[IR_MAX_INPUTS]; /* the axis that is cut, OP_WHOLE or OP_FIRST */
+    int out[IR_MAX_OUTPUTS];
+    int64_t groups;  /* 0: nothing is covered */
+    uint32_t covers; /* a bit for each input */
+    int sized;       /* the attribute that lists the dimensions of result 0 and follows the cut; -1: none */
+} op_split;
 
 /* A shape to test: the text form of a graph with this one operator; its inputs get random data, see `fill`. */
 typedef struct op_case {
@@ -96,6 +115,9 @@ typedef struct op_def {
     /* For OP_VIEW: strides and offset of the result from those of input 0; false if strides cannot say it (then the
      * operator is run as a copy by ref, into storage of its own). */
     bool (*view)(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset);
+    /* Fill way number `way` of splitting the operator among peers into *out, whose operands are whole; false: there is
+     * none.  The ways of an operator are tried in their order.  NULL: every peer runs all of it. */
+    bool (*split)(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out);
     /* Scratch that ref needs for a box.  NULL: none. */
     size_t (*scratch_bytes)(const ir_graph *g, const ir_op *op, const ir_box *box);
     /* The meaning, in plain C with fp32 (integers: exact) accumulation.  NULL: a view that strides can always say; a
@@ -120,6 +142,13 @@ extern const op_def *const op_table[];
 
 /* ---- op.c (beside this file) ---- */
 
+/* In whose memory the results of an operator lie. */
+static inline uint32_t op_result_peer(const ir_op *op)
+{
+    return op->def->flags & OP_TRANSFERS ? (uint32_t)op->attributes[0].i : op->peer;
+}
+/* The record's way number `way` of splitting an operator among peers; false: there is none. */
+bool op_find_split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out);
 /* The record of this name, or NULL. */
 const op_def *op_find(str name);
 /* Bind an operator's operands to memory: data[t] is the address of the first element of tensor t.  live: see op_call.

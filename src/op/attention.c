@@ -60,6 +60,15 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* Query heads, with the KV heads that they share: peers more than KV heads have some of them alike. */
+static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
+{
+    out->in[Q] = out->in[K_CACHE] = out->in[V_CACHE] = out->out[0] = 1;
+    out->groups = shape_input(g, op, K_CACHE)->dims[1];
+    out->covers = 1u << K_CACHE | 1u << V_CACHE;
+    return way == 0;
+}
+
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
@@ -125,6 +134,7 @@ const op_def op_attention = {
     .infer = infer,
     .axes = axes,
     .reads = reads,
+    .split = split,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
     OP_CASES(cases),

@@ -85,6 +85,23 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* As linear: columns, which every expert has; or elements of the rows, if there is a sum over experts to add to. */
+static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
+{
+    int last = (int)g->tensors.at[op->out[0]].rank - 1;
+    bool inner = shape_input(g, op, SCALE) && !op->attributes[GLU].s.n && !shape_input(g, op, NORM);
+    if (way == 0) {
+        out->in[W0] = out->in[W1] = 1;
+        out->in[RESIDUAL] = out->out[0] = last;
+        return true;
+    }
+    out->in[X] = (int)shape_input(g, op, X)->rank - 1;
+    out->in[W0] = 2;
+    out->in[RESIDUAL] = OP_FIRST;
+    out->out[0] = OP_SUM;
+    return way == 1 && inner;
+}
+
 /* A row of x, the same in 8-bit blocks, a row of a weight, the columns of a token. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
@@ -241,6 +258,7 @@ const op_def op_expert_linear = {
     .infer = infer,
     .axes = axes,
     .reads = reads,
+    .split = split,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
     OP_CASES(cases),

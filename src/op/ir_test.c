@@ -111,7 +111,7 @@ static void test_parse_errors(void **state)
         const char *source, *message;
         mpk_status status;
     } rows[] = {
-        {"what", "line 1, column 1: expected graph, input", MPK_EFORMAT},
+        {"what", "line 1, column 1: expected graph, peer, input", MPK_EFORMAT},
         {"input x : f32[1]", "line 1, column 7: expected '%'", MPK_EFORMAT},
         {"input % : f32[1]", "expected a tensor's name", MPK_EFORMAT},
         {"input %x f32[1]", "expected ':'", MPK_EFORMAT},

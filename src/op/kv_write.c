@@ -44,6 +44,14 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* Heads: each peer keeps the cache of its own. */
+static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
+{
+    (void)g, (void)op;
+    out->in[K] = out->in[V] = out->in[K_CACHE] = out->in[V_CACHE] = out->out[0] = out->out[1] = 1;
+    return way == 0;
+}
+
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
@@ -96,6 +104,7 @@ const op_def op_kv_write = {
     .infer = infer,
     .axes = axes,
     .reads = reads,
+    .split = split,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
     OP_CASES(cases),

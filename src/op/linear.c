@@ -93,6 +93,24 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* Columns of y, which are rows of the weights: of one weight, or of gate and up alike.  Or the rows' elements: then
+ * each peer has a term of every sum; norm and glu need all of it. */
+static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
+{
+    bool columns = has_glu(op) || !shape_input(g, op, W1), inner = !has_glu(op) && !shape_input(g, op, NORM);
+    if (way == 0 && columns) {
+        out->in[W0] = out->in[W1] = out->in[B0] = out->in[B1] = 0;
+        out->in[RESIDUAL] = out->out[0] = 1;
+        return true;
+    }
+    if (way > 1 || !inner || (way == 1 && !columns))
+        return false;
+    out->in[X] = out->in[W0] = out->in[W1] = out->in[W2] = 1;
+    out->in[B0] = out->in[B1] = out->in[B2] = out->in[RESIDUAL] = OP_FIRST;
+    out->out[0] = OP_SUM;
+    return true;
+}
+
 /* Rows of x as a weight needs them. */
 enum { WHOLE, IN_32, IN_256, ROW_KINDS };
 
@@ -297,6 +315,7 @@ const op_def op_linear = {
     .infer = infer,
     .axes = axes,
     .reads = reads,
+    .split = split,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
     OP_CASES(cases),

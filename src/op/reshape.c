@@ -94,6 +94,28 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         map_box(y, groups[k].o0, groups[k].o1, box, x, groups[k].i0, groups[k].i1, read);
 }
 
+/* Way number `way` is the n-th pair of axes with the same product before them: of both the outermost entries are the
+ * same elements.  The axis of the tokens stays whole. */
+static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
+{
+    const ir_tensor *x = shape_input(g, op, 0), *y = &g->tensors.at[op->out[0]];
+    int64_t before_x = 1, before_y = 1;
+    for (uint32_t i = 0, o = 0; i < x->rank && o < y->rank;) {
+        bool same = before_x == before_y, wide = x->dims[i] > 1 && y->dims[o] > 1;
+        if (same && wide && !(x->live != IR_ALL && i == 0) && way-- == 0) {
+            out->in[0] = (int)i;
+            out->out[0] = (int)o;
+            out->sized = 0;
+            return true;
+        }
+        if (before_x * x->dims[i] <= before_y * y->dims[o])
+            before_x *= x->dims[i++];
+        else
+            before_y *= y->dims[o++];
+    }
+    return false;
+}
+
 /* Strides of a group of the result, if the input's axes of the group lie like one axis. */
 static bool view_group(const ir_tensor *in, const int64_t *in_stride, const ir_tensor *out, int64_t *stride, group k)
 {
@@ -191,6 +213,7 @@ const op_def op_reshape = {
     .infer = infer,
     .axes = shape_axes_all,
     .reads = reads,
+    .split = split,
     .view = view,
     .ref = ref,
     OP_CASES(cases),

@@ -22,6 +22,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Rows of the same token: heads. */
+static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
+{
+    out->in[X] = out->out[0] = (int)way + 1;
+    return way + 2 < shape_input(g, op, X)->rank;
+}
+
 /* A row is loaded as f32, normalised in place, and rounded when stored. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
@@ -55,6 +62,7 @@ const op_def op_rms_norm = {
     .infer = infer,
     .axes = shape_axes_rows,
     .reads = shape_reads_rows,
+    .split = split,
     .scratch_bytes = shape_scratch_row,
     .ref = ref,
     OP_CASES(cases),

@@ -37,6 +37,14 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* Heads. */
+static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
+{
+    (void)g, (void)op;
+    out->in[X] = out->out[0] = 1;
+    return way == 0;
+}
+
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
@@ -81,6 +89,7 @@ const op_def op_rope = {
     .infer = infer,
     .axes = axes,
     .reads = reads,
+    .split = split,
     .scratch_bytes = scratch_bytes,
     .ref = ref,
     OP_CASES(cases),

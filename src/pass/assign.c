@@ -6,7 +6,7 @@
  * starts at worker 0, so tile i of one operator and tile i of the next run on the same worker, whose caches still hold
  * the data.  A smaller operator continues after the worker where the previous one stopped, so that operators that run
  * in parallel do not share the first workers.  An empty task goes to the worker of the task before or after it.
- * Cost: linear.
+ * Each of several peers has an equal range of the workers, which runs its operators.  Cost: linear.
  */
 #include <stdlib.h>
 
@@ -27,9 +27,14 @@ static int compare_tiles(const void *a, const void *b)
     return x->task < y->task ? -1 : x->task > y->task;
 }
 
+/* The workers of a peer, and which of them is next. */
+typedef struct worker_group {
+    uint32_t first, n, next;
+} worker_group;
+
 /* Assign the AOT tasks of one operator.  label_launch gives all tasks of an operator the same label, but a hand-written
  * graph may mix them. */
-static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks, uint32_t n_tasks, uint32_t *next)
+static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks, uint32_t n_tasks, worker_group *w)
 {
     tile *tiles;
     bool sorted = true;
@@ -46,10 +51,10 @@ static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks,
     }
     if (!sorted)
         qsort(tiles, n, sizeof *tiles, compare_tiles);
-    uint32_t first = n > g->n_workers / 2 ? 0 : *next;
+    uint32_t first = n > w->n / 2 ? 0 : w->next;
     for (uint32_t i = 0; i < n; i++)
-        g->tasks[tiles[i].task].worker = (first + i) % g->n_workers;
-    *next = (first + n) % g->n_workers;
+        g->tasks[tiles[i].task].worker = w->first + (first + i) % w->n;
+    w->next = (first + n) % w->n;
     return MPK_OK;
 }
 
@@ -68,16 +73,21 @@ static uint32_t served_worker(const tg_graph *g, const tg_task *empty)
 mpk_status pass_assign(pass_state *s, tg_graph *g)
 {
     tg_op_tasks by_op;
-    uint32_t next = 0;
+    worker_group groups[IR_MAX_PEERS];
+    uint32_t n_peers = s->options->n_peers > 1 ? s->options->n_peers : 1, each = g->n_workers / n_peers;
     CHECK(s->cx, g->level == TG_LINEAR, MPK_EARG, "assign works on a linear task graph, this one is %s",
           tg_level_names[g->level]);
+    CHECK(s->cx, each && ir_count_peers(g->ir) <= n_peers, MPK_EARG, "%u workers for %u peers of a program of %u",
+          g->n_workers, n_peers, ir_count_peers(g->ir));
+    for (uint32_t p = 0; p < n_peers; p++)
+        groups[p] = (worker_group){.first = p * each, .n = each};
     TRY(tg_fill_op_tasks(s->cx, s->scratch, g, &by_op));
     for (tg_task_id t = 0; t < g->n_tasks; t++)
         g->tasks[t].worker = TG_NONE;
     for (ir_op_id op = 0; op < g->ir->ops.n; op++) {
         uint32_t n = by_op.first[op + 1] - by_op.first[op];
         if (n)
-            TRY(assign_op(s, g, by_op.tasks + by_op.first[op], n, &next));
+            TRY(assign_op(s, g, by_op.tasks + by_op.first[op], n, &groups[g->ir->ops.at[op].peer]));
     }
     for (tg_task_id t = 0; t < g->n_tasks; t++) {
         tg_task *task = &g->tasks[t];
@@ -85,8 +95,8 @@ mpk_status pass_assign(pass_state *s, tg_graph *g)
             continue;
         task->worker = served_worker(g, task);
         if (task->worker == TG_NONE) {
-            task->worker = next;
-            next = (next + 1) % g->n_workers;
+            task->worker = groups[0].first + groups[0].next;
+            groups[0].next = (groups[0].next + 1) % groups[0].n;
         }
     }
     return MPK_OK;

@@ -51,6 +51,7 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
 {
     uint64_t start = clock_ns(), verify_ns = 0;
     TRY(pass_simplify(s, &ir));
+    TRY(pass_shard(s, &ir));
     TRY(pass_recognise(s, &ir));
     TRY(pass_fuse_ops(s, &ir));
     TRY(pass_fuse_map(s, &ir));
@@ -67,6 +68,11 @@ static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t
 {
     CHECK(cx, o->n_workers >= 1 && o->n_workers <= 65535, MPK_EARG, "%u workers: 1 to 65535 are possible",
           o->n_workers);
+    CHECK(cx, o->n_peers <= IR_MAX_PEERS, MPK_EARG, "%u peers: at most %d are possible", o->n_peers, IR_MAX_PEERS);
+    CHECK(cx, o->n_peers <= 1 || o->n_workers % o->n_peers == 0, MPK_EARG, "%u peers cannot share %u workers evenly",
+          o->n_peers, o->n_workers);
+    CHECK(cx, o->n_peers <= 1 || o->launch == PASS_LAUNCH_AOT, MPK_EARG,
+          "the tasks of several peers are launched ahead of time");
     CHECK(cx, o->tasks_per_worker <= 64, MPK_EARG, "%u tasks of an operator for each worker: at most 64 are possible",
           o->tasks_per_worker);
     CHECK(cx, o->splits <= 1 << 16, MPK_EARG, "%u parts of a context: at most 65536 are possible", o->splits);
@@ -139,6 +145,7 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
     tg_program p = {.n_workers = options->n_workers,
                     .page_bytes = options->page_bytes,
                     .pages_per_worker = options->pages_per_worker,
+                    .n_peers = options->n_peers,
                     .n_graphs = n_graphs};
     TRY(check_options(cx, options, n_graphs, n_tokens));
     mpk_status status = compile_all(&s, graphs, n_tokens, &p);

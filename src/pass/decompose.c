@@ -42,6 +42,7 @@ typedef struct chooser {
     const ir_tensor *out;
     op_axis axes[IR_MAX_RANK];
     uint32_t forced[IR_MAX_RANK]; /* degrees of the user; 0: free */
+    uint32_t workers;             /* that may run it: its peer's */
     uint64_t most;                /* tasks */
     tile_grid grid, best;
     double best_cost;
@@ -157,7 +158,7 @@ static bool is_uneven(const ir_op *op)
 /* The bytes that the slowest worker loads under the current grid. */
 static double grid_cost(const chooser *c, uint64_t n)
 {
-    double workers = c->s->options->n_workers;
+    double workers = c->workers;
     ir_box box = largest_tile(c);
     if (!is_uneven(c->op)) {
         double rounds = (double)((n + (uint64_t)workers - 1) / (uint64_t)workers);
@@ -301,7 +302,7 @@ static mpk_status choose_grid(chooser *c)
     uint32_t per_worker = o->tasks_per_worker         ? o->tasks_per_worker
                           : uneven && !o->whole_tiles ? UNEVEN_TASKS_PER_WORKER
                                                       : 1;
-    c->most = (uint64_t)o->n_workers * per_worker;
+    c->most = (uint64_t)c->workers * per_worker;
     if (c->op->def->axes)
         c->op->def->axes(c->ir, c->op, c->axes);
     TRY(apply_degrees(c));
@@ -399,13 +400,14 @@ mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out)
     decomposer d = {0};
     tg_graph *g;
     TRY(check_degrees_match(s, ir));
+    uint32_t workers = s->options->n_workers / (s->options->n_peers > 1 ? s->options->n_peers : 1);
     TRY(tg_create(s->cx, s->scratch, ir, s->options->n_workers, &g));
     for (ir_op_id o = 0; o < ir->ops.n; o++) {
         const ir_op *op = &ir->ops.at[o];
         tile_grid grid;
         if (!tg_op_has_tasks(ir, op))
             continue;
-        d.c = (chooser){.s = s, .ir = ir, .op = op, .out = &ir->tensors.at[op->out[0]]};
+        d.c = (chooser){.s = s, .ir = ir, .op = op, .out = &ir->tensors.at[op->out[0]], .workers = workers};
         TRY(find_grid(&d, &grid));
         TRY(push_tiles(&d, o, &grid));
     }

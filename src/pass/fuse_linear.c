@@ -136,7 +136,8 @@ static uint32_t find_siblings(const rewrite *w, ir_op_id id, uint32_t n_ops, ir_
         bool fits = strcmp(op->def->name, "linear") == 0 && w->uses.at[op->out[0]] && !w->is_output[op->out[0]];
         if (fits) {
             fuse_read_linear(w, op, &p);
-            fits = is_plain(w, &p) && (!n || (same_x(wide, &p) && wide->n_weights + p.n_weights <= LINEAR_WEIGHTS &&
+            fits = is_plain(w, &p) && (!n || (same_x(wide, &p) && op->peer == first->peer &&
+                                              wide->n_weights + p.n_weights <= LINEAR_WEIGHTS &&
                                               tensor_of(w, op->out[0])->dtype == tensor_of(w, first->out[0])->dtype));
         }
         if (!fits && o == id)

@@ -109,7 +109,11 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
     }
     CHECK(cx, n + 1 < setting.n && value <= UINT32_MAX, MPK_EARG, "setting %.*s: expected NAME=NUMBER",
           STR_ARG(setting));
-    if (str_is(name, "splits"))
+    if (str_is(name, "peers"))
+        o->n_peers = (uint32_t)value;
+    else if (str_is(name, "gather_bytes"))
+        o->gather_bytes = value;
+    else if (str_is(name, "splits"))
         o->splits = (uint32_t)value;
     else if (str_is(name, "split_tokens"))
         o->split_tokens = (uint32_t)value;
@@ -123,7 +127,8 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         o->logits = value;
     else
         FAIL(cx, MPK_EARG,
-             "there is no setting %.*s; splits, split_tokens, own_units, norm_elements, relaxed, logits are",
+             "there is no setting %.*s; peers, gather_bytes, splits, split_tokens, own_units, norm_elements, relaxed, "
+             "logits are",
              STR_ARG(name));
     return MPK_OK;
 }

@@ -33,6 +33,10 @@ typedef struct pass_degree {
 
 typedef struct pass_options {
     uint32_t n_workers;
+    uint32_t n_peers; /* that share the program, and the workers evenly; 0, 1: one.  Tasks are then launched ahead of
+                         time, each on a worker of its peer */
+    uint64_t gather_bytes; /* a weight of at least so many bytes is cut even if the parts of the result have to be
+                              gathered */
     uint32_t page_bytes, pages_per_worker;
     pass_fusion fusion;
     pass_launch launch;
@@ -81,6 +85,7 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
 /* On the tensor program: *g is replaced by a rewritten copy in the result arena. */
 #define PASS_ON_PROGRAM(X)                                                                          \
     X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")             \
+    X(shard, "one program for several peers (tensor program); :peers=N:gather_bytes=B")             \
     X(recognise, "small operators that together are one that mpk does whole (tensor program)")      \
     X(fuse_ops, "rewrite to fewer, larger operators (tensor program); for a GPU with the settings " \
                 ":splits=S:split_tokens=T:own_units=U:norm_elements=N:relaxed=1:logits=1")          \

@@ -98,6 +98,16 @@ const ir_attribute *rewrite_attribute(const ir_op *op, const char *name)
     return &op->attributes[i];
 }
 
+/* Who runs an operator that stands at `key`: who has its inputs, or the operator of the source that stands there. */
+static uint32_t peer_at(const rewrite *w, uint32_t key, uint32_t n_in, const ir_tensor_id *in)
+{
+    for (uint32_t i = 0; i < n_in; i++)
+        if (in[i] != IR_NONE && w->g->tensors.at[in[i]].peer != IR_EVERYWHERE)
+            return w->g->tensors.at[in[i]].peer;
+    uint32_t at = (key + KEY_STEP / 2) / KEY_STEP;
+    return w->g->ops.at[at ? at - 1 : 0].peer;
+}
+
 mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in, const ir_tensor_id *in,
                        const ir_set *attributes, ir_tensor_id *out)
 {
@@ -105,6 +115,7 @@ mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in
     do
         snprintf(name, sizeof name, "%s_%u", kind, w->n_made++);
     while (ir_find(w->g, name) != IR_NONE);
+    w->g->peer = peer_at(w, key, n_in, in);
     TRY(ir_add_op(w->s->cx, w->g, kind, name, n_in, in, attributes, out));
     TRY(extend(w));
     PUSH(w->s->cx, w->s->scratch, &w->keys, key);
@@ -222,6 +233,7 @@ static mpk_status copy_tensor(rewrite *w, ir_graph *to, ir_tensor_id t, ir_tenso
         return MPK_OK;
     char *name = arena_copy(w->s->result, tensor->name.at, tensor->name.n);
     CHECK(w->s->cx, name, MPK_ENOMEM, "out of memory for the name of a tensor");
+    to->peer = tensor->peer;
     return ir_add_tensor(w->s->cx, to, tensor->kind, tensor->live, name, tensor->dtype, tensor->rank, tensor->dims,
                          &moved[t]);
 }
@@ -240,6 +252,7 @@ static mpk_status copy_op(rewrite *w, ir_graph *to, const ir_op *op, ir_tensor_i
     }
     for (uint32_t i = 0; i < op->n_out; i++)
         names[i] = w->names.at[op->out[i]].n ? w->names.at[op->out[i]] : w->g->tensors.at[op->out[i]].name;
+    to->peer = op->peer;
     TRY(ir_add_op_as(w->s->cx, to, op->def, names, op->n_in, in, op->attributes, out));
     for (uint32_t i = 0; i < op->n_out; i++)
         moved[op->out[i]] = out[i];

@@ -39,6 +39,7 @@ static bool changes_nothing(const rewrite *w, const ir_op *op)
 static void print_key(const rewrite *w, const ir_op *op, text *key)
 {
     text_add(key, (const char *)&op->def, sizeof op->def);
+    text_add(key, (const char *)&op->peer, sizeof op->peer);
     for (uint32_t i = 0; i < op->n_in; i++) {
         ir_tensor_id in = rewrite_input(w, op, i);
         text_add(key, (const char *)&in, sizeof in);

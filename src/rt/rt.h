@@ -155,7 +155,8 @@ typedef struct rt_header {
     rt_u32 magic, version;
     rt_u64 n_bytes;  /* of the whole image */
     rt_u64 checksum; /* hash_bytes of everything behind this field, seed 0 */
-    rt_u32 n_workers, page_bytes, pages_per_worker, reserved;
+    rt_u32 n_workers, page_bytes, pages_per_worker;
+    rt_u32 n_peers; /* that share the workers evenly, in order; at least 1 */
     rt_u64 area_bytes[RT_AREAS];
     rt_section sections[RT_SECTIONS];
 } rt_header;
@@ -415,7 +416,8 @@ typedef struct rt_machine {
     const rt_u32 *lists;
     rt_u32 n_graphs, n_workers, n_schedulers;
     rt_u32 jit_mask, event_mask; /* capacities - 1 */
-    rt_u32 steal;                /* 1: a worker that would wait takes tasks from other workers' queues */
+    rt_u32 steal;                /* a worker that would wait takes tasks from the queues of the others of its group, of
+                                  * so many workers each; 0: from none */
 
     rt_control *control;
     rt_word *counters; /* one for each rt_event of the image */

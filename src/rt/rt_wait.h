@@ -28,7 +28,7 @@ RT_FN rt_u32 rt_wake_budget(rt_machine *m)
 {
     rt_u32 sleepers = RT_SLEEPS ? rt_add_acq_rel_device(&m->control->sleepers, 0) : 0;
     rt_u32 awake = m->n_workers - sleepers;
-    if (!m->steal || !sleepers)
+    if (m->steal < m->n_workers || !sleepers)
         return sleepers;
     return awake < m->limits.processors ? m->limits.processors - awake : 0;
 }

@@ -106,8 +106,9 @@ RT_FN int rt_steal(rt_machine *m, rt_worker *w)
 {
     if (!m->steal || w->spins < m->limits.steal_polls)
         return 0;
-    for (rt_u32 i = w->index + 1; i < w->index + m->n_workers; i++) {
-        rt_u32 from = i < m->n_workers ? i : i - m->n_workers;
+    rt_u32 first = w->index - w->index % m->steal, end = first + m->steal;
+    for (rt_u32 i = w->index + 1; i < w->index + m->steal; i++) {
+        rt_u32 from = i < end ? i : i - m->steal;
         if (rt_take_jit(m, w, from) || rt_take_aot(m, w, from))
             return 1;
     }

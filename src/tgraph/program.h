@@ -56,6 +56,7 @@ typedef struct tg_compiled {
 
 typedef struct tg_program {
     uint32_t n_workers, page_bytes, pages_per_worker;
+    uint32_t n_peers; /* that share the workers evenly, in order; 0: one */
     uint32_t n_graphs;
     tg_compiled *graphs; /* by rising n_tokens */
     uint32_t n_weights;

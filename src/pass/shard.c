@@ -1,0 +1,496 @@
+/* shard.c - one tensor program for several peers (paper §6.4, §6.5): tensor and expert parallelism.
+ *
+ * Input: a program, options->n_peers.  Output: the joint program of all peers, in which each operator says who runs it
+ * and each tensor where it lies; with one peer the program itself.  Weights and state are parts or copies of the whole
+ * ones (ir_name_share); whatever crosses is a transfer.  Outputs are peer 0's.
+ *
+ * A tensor of the source may be there in several forms: whole on each peer; cut along an axis, a part on each; or as
+ * terms, one on each, that add up to it.  Operators are taken in their order.  Of the ways that its record names, an
+ * operator goes the first that cuts weights and finds its inputs without communication; else it runs whole on every
+ * peer if its inputs are whole there; else it follows the form that its inputs have.  Cutting a weight must pay: the
+ * result is used in parts until they are added up, or the weight is large (options->gather_bytes).  For a decoder this
+ * gives the usual plan: q, k, v, gate, up by rows, output and down by columns, one sum behind each of the two.
+ *
+ * What no peer but 0 needs (sampling) runs there alone; transfers that nobody reads go with the next pass that drops
+ * dead operators.  Cost: operators x peers, and peers^2 transfers for each change of form.
+ */
+#include "pass/shard.h"
+
+#include <stdio.h>
+
+/* What stands for a tensor of the source: [n_peers] each, NULL: not made. */
+typedef struct forms {
+    ir_tensor_id *whole, *terms, *part[IR_MAX_RANK];
+} forms;
+
+typedef struct sharder {
+    pass_state *s;
+    const ir_graph *from;
+    ir_graph *to;
+    uint32_t n; /* peers */
+    shard_cuts cuts;
+    forms *forms;                     /* [tensors] */
+    uint32_t *first_reader, *readers; /* operators that read tensor t: readers[first_reader[t]] ... */
+    bool *is_output;                  /* [tensors] */
+    bool *alone;                      /* [ops] only peer 0 needs it */
+} sharder;
+
+static const ir_tensor *tensor_of(const sharder *d, ir_tensor_id t)
+{
+    return &d->from->tensors.at[t];
+}
+
+static mpk_status new_form(sharder *d, ir_tensor_id **out)
+{
+    NEW(d->s->cx, d->s->scratch, *out, d->n);
+    memset(*out, 0xff, d->n * sizeof **out);
+    return MPK_OK;
+}
+
+/* "NAME.part@1to0"; what is whole, and state of peer 0, which the host looks for, keeps its name there. */
+static mpk_status make_name(sharder *d, ir_tensor_id t, const char *form, uint32_t peer, uint32_t to, str *out)
+{
+    str name = tensor_of(d, t)->name;
+    text words = {0};
+    text_print(&words, "%.*s%s", STR_ARG(name), form);
+    if (*form || peer)
+        text_print(&words, "@%u", peer);
+    if (to != peer)
+        text_print(&words, "to%u", to);
+    char *copy = words.failed ? NULL : arena_copy(d->s->result, words.at, words.n);
+    *out = (str){copy, words.n};
+    text_free(&words);
+    CHECK(d->s->cx, copy, MPK_ENOMEM, "out of memory for the name of a tensor");
+    return MPK_OK;
+}
+
+/* ---- weights, inputs and state ---- */
+
+static mpk_status add_given(sharder *d, ir_tensor_id t, uint32_t peer, const char *name, const int64_t *dims,
+                            ir_tensor_id *out)
+{
+    const ir_tensor *from = tensor_of(d, t);
+    d->to->peer = peer;
+    return ir_add_tensor(d->s->cx, d->to, from->kind, from->live, name, from->dtype, from->rank, dims, out);
+}
+
+/* Everywhere, or of state a copy on each peer. */
+static mpk_status give_whole(sharder *d, ir_tensor_id t)
+{
+    const ir_tensor *from = tensor_of(d, t);
+    str name;
+    TRY(new_form(d, &d->forms[t].whole));
+    for (uint32_t p = 0; p < d->n; p++) {
+        if (p && from->kind != IR_STATE) {
+            d->forms[t].whole[p] = d->forms[t].whole[0];
+            continue;
+        }
+        TRY(make_name(d, t, "", p, p, &name));
+        uint32_t peer = from->kind == IR_STATE ? p : IR_EVERYWHERE;
+        TRY(add_given(d, t, peer, name.at, from->dims, &d->forms[t].whole[p]));
+    }
+    return MPK_OK;
+}
+
+/* A part on each peer, of a weight or of state. */
+static mpk_status give_parts(sharder *d, ir_tensor_id t, uint32_t axis)
+{
+    const ir_tensor *from = tensor_of(d, t);
+    TRY(new_form(d, &d->forms[t].part[axis]));
+    for (uint32_t p = 0; p < d->n; p++) {
+        ir_share share = {.whole = from->name, .axis = axis, .size = from->dims[axis]};
+        int64_t dims[IR_MAX_RANK];
+        str name;
+        memcpy(dims, from->dims, sizeof dims);
+        shard_find_part(&d->cuts, t, axis, p, &share.lo, &share.hi);
+        dims[axis] = share.hi - share.lo;
+        if (from->kind == IR_CONST)
+            TRY(ir_name_share(d->s->cx, d->s->result, &share, p, &name));
+        else
+            TRY(make_name(d, t, "", p, p, &name));
+        TRY(add_given(d, t, p, name.at, dims, &d->forms[t].part[axis][p]));
+    }
+    return MPK_OK;
+}
+
+/* ---- changes of form ---- */
+
+/* An operator with one result, on a peer. */
+static mpk_status add_op(sharder *d, uint32_t peer, const char *kind, str name, uint32_t n_in, const ir_tensor_id *in,
+                         const ir_set *attributes, ir_tensor_id *out)
+{
+    d->to->peer = peer;
+    return ir_add_op(d->s->cx, d->to, kind, name.at, n_in, in, attributes, out);
+}
+
+/* What peer `from` has of a tensor, on peer `to`. */
+static mpk_status add_transfer(sharder *d, ir_tensor_id t, const char *form, ir_tensor_id what, uint32_t from,
+                               uint32_t to, ir_tensor_id *out)
+{
+    str name;
+    *out = what;
+    if (from == to)
+        return MPK_OK;
+    TRY(make_name(d, t, form, from, to, &name));
+    return add_op(d, from, "transfer", name, 1, &what, (ir_set[]){{.name = "to", .i = to}, {0}}, out);
+}
+
+/* The entries lo <= i < hi of an axis, a view. */
+static mpk_status add_slice(sharder *d, ir_tensor_id what, uint32_t peer, uint32_t axis, int64_t lo, int64_t hi,
+                            str name, ir_tensor_id *out)
+{
+    const ir_tensor *x = &d->to->tensors.at[what];
+    int64_t starts[IR_MAX_RANK] = {0}, stops[IR_MAX_RANK];
+    memcpy(stops, x->dims, sizeof stops);
+    starts[axis] = lo;
+    stops[axis] = hi;
+    return add_op(d, peer, "slice", name, 1, &what,
+                  (ir_set[]){{.name = "starts", .ints = starts, .n_ints = x->rank},
+                             {.name = "stops", .ints = stops, .n_ints = x->rank},
+                             {0}},
+                  out);
+}
+
+/* all_reduce: every peer sends its term to every other and adds all of them in the same order. */
+static mpk_status add_up(sharder *d, ir_tensor_id t)
+{
+    forms *f = &d->forms[t];
+    TRY(new_form(d, &f->whole));
+    for (uint32_t p = 0; p < d->n; p++) {
+        ir_tensor_id terms[IR_MAX_PEERS];
+        str name;
+        for (uint32_t k = 0; k < d->n; k++)
+            TRY(add_transfer(d, t, ".term", f->terms[k], k, p, &terms[k]));
+        TRY(make_name(d, t, "", p, p, &name));
+        TRY(add_op(d, p, "add_parts", name, d->n, terms, NULL, &f->whole[p]));
+    }
+    return MPK_OK;
+}
+
+/* Of each part what those before it do not have; *n pieces for peer p. */
+static mpk_status gather_pieces(sharder *d, ir_tensor_id t, uint32_t axis, uint32_t p, ir_tensor_id *pieces,
+                                uint32_t *n)
+{
+    int64_t lo, hi, covered = 0;
+    str name;
+    *n = 0;
+    for (uint32_t k = 0; k < d->n; k++) {
+        shard_find_part(&d->cuts, t, axis, k, &lo, &hi);
+        if (hi <= covered)
+            continue;
+        ir_tensor_id piece;
+        TRY(add_transfer(d, t, ".part", d->forms[t].part[axis][k], k, p, &piece));
+        if (lo < covered) {
+            TRY(make_name(d, t, ".piece", k, p, &name));
+            TRY(add_slice(d, piece, p, axis, covered - lo, hi - lo, name, &piece));
+        }
+        pieces[(*n)++] = piece;
+        covered = hi;
+    }
+    return MPK_OK;
+}
+
+/* all_gather: every peer sends its part to every other. */
+static mpk_status gather(sharder *d, ir_tensor_id t, uint32_t axis)
+{
+    TRY(new_form(d, &d->forms[t].whole));
+    for (uint32_t p = 0; p < d->n; p++) {
+        ir_tensor_id pieces[IR_MAX_PEERS];
+        uint32_t n;
+        str name;
+        TRY(gather_pieces(d, t, axis, p, pieces, &n));
+        TRY(make_name(d, t, "", p, p, &name));
+        TRY(add_op(d, p, "concat", name, n, pieces, (ir_set[]){{.name = "axis", .i = axis}, {0}},
+                   &d->forms[t].whole[p]));
+    }
+    return MPK_OK;
+}
+
+static mpk_status need_whole(sharder *d, ir_tensor_id t)
+{
+    const forms *f = &d->forms[t];
+    if (f->whole)
+        return MPK_OK;
+    if (f->terms)
+        return add_up(d, t);
+    ir_kind kind = tensor_of(d, t)->kind;
+    for (uint32_t axis = 0; kind != IR_CONST && axis < IR_MAX_RANK; axis++)
+        if (f->part[axis])
+            return gather(d, t, axis);
+    return give_whole(d, t);
+}
+
+static mpk_status need_parts(sharder *d, ir_tensor_id t, uint32_t axis)
+{
+    forms *f = &d->forms[t];
+    ir_kind kind = tensor_of(d, t)->kind;
+    bool given = kind == IR_CONST || (kind == IR_STATE && !f->whole);
+    if (f->part[axis])
+        return MPK_OK;
+    if (given)
+        return give_parts(d, t, axis);
+    TRY(need_whole(d, t));
+    TRY(new_form(d, &f->part[axis]));
+    for (uint32_t p = 0; p < d->n; p++) {
+        int64_t lo, hi;
+        str name;
+        char form[16];
+        snprintf(form, sizeof form, ".part%u", axis);
+        shard_find_part(&d->cuts, t, axis, p, &lo, &hi);
+        TRY(make_name(d, t, form, p, p, &name));
+        TRY(add_slice(d, f->whole[p], p, axis, lo, hi, name, &f->part[axis][p]));
+    }
+    return MPK_OK;
+}
+
+/* ---- which way ---- */
+
+/* Is a tensor whole on every peer, or can it be without communication? */
+static bool is_whole(const sharder *d, ir_tensor_id t)
+{
+    const forms *f = &d->forms[t];
+    ir_kind kind = tensor_of(d, t)->kind;
+    bool cut = false;
+    for (uint32_t axis = 0; axis < IR_MAX_RANK; axis++)
+        cut = cut || f->part[axis];
+    return f->whole || kind == IR_CONST || kind == IR_INPUT || (kind == IR_STATE && !cut);
+}
+
+/* Are all inputs there in the forms that a way wants? */
+static bool is_free(const sharder *d, const ir_op *op, const op_split *way)
+{
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        ir_tensor_id t = op->in[i];
+        if (t != IR_NONE && !is_whole(d, t) && !(way->in[i] >= 0 && d->forms[t].part[way->in[i]]))
+            return false;
+    }
+    return true;
+}
+
+/* Bytes of the weights that a way cuts. */
+static int64_t cut_bytes(const sharder *d, const ir_op *op, const op_split *way)
+{
+    int64_t bytes = 0;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (op->in[i] != IR_NONE && way->in[i] >= 0 && tensor_of(d, op->in[i])->kind == IR_CONST)
+            bytes += ir_bytes(tensor_of(d, op->in[i]));
+    return bytes;
+}
+
+static bool are_whole(const sharder *d, const ir_op *op)
+{
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (op->in[i] != IR_NONE && !is_whole(d, op->in[i]))
+            return false;
+    return true;
+}
+
+static bool has_terms(const ir_op *op, const op_split *way)
+{
+    for (uint32_t i = 0; i < op->n_out; i++)
+        if (way->out[i] == OP_SUM)
+            return true;
+    return false;
+}
+
+enum { MOST_STEPS = 16 }; /* operators between two products */
+
+static bool is_used_in_parts(const sharder *d, ir_tensor_id t, int axis, uint32_t steps);
+
+/* Does some way of a reader take a tensor in these parts, and are its results used so? */
+static bool reader_takes_parts(const sharder *d, const ir_op *op, ir_tensor_id t, int axis, uint32_t steps)
+{
+    op_split way;
+    for (uint32_t k = 0; op_find_split(d->from, op, k, &way); k++) {
+        bool takes = shard_can_split(&d->cuts, op, &way);
+        for (uint32_t i = 0; i < op->n_in && takes; i++)
+            takes = op->in[i] != t || way.in[i] == axis;
+        for (uint32_t i = 0; i < op->n_out && takes; i++)
+            takes = way.out[i] < 0 || is_used_in_parts(d, op->out[i], way.out[i], steps + 1);
+        if (takes)
+            return true;
+    }
+    return false;
+}
+
+/* Does every reader take the parts of a tensor as they are, until they are terms of a sum? */
+static bool is_used_in_parts(const sharder *d, ir_tensor_id t, int axis, uint32_t steps)
+{
+    if (d->is_output[t] || steps == MOST_STEPS)
+        return false;
+    for (uint32_t i = d->first_reader[t]; i < d->first_reader[t + 1]; i++)
+        if (!reader_takes_parts(d, &d->from->ops.at[d->readers[i]], t, axis, steps))
+            return false;
+    return true;
+}
+
+/* Is it worth while to cut the weights that this way cuts?  Terms of a sum are, if the inputs are in parts already;
+ * parts are, if they are used so. */
+static bool pays(const sharder *d, const ir_op *op, const op_split *way)
+{
+    int64_t bytes = cut_bytes(d, op, way);
+    bool in_parts = bytes && !(has_terms(op, way) && are_whole(d, op));
+    for (uint32_t i = 0; i < op->n_out && in_parts; i++)
+        in_parts = way->out[i] < 0 || is_used_in_parts(d, op->out[i], way->out[i], 0);
+    return bytes && (in_parts || bytes >= (int64_t)d->s->options->gather_bytes);
+}
+
+/* The way that an operator goes; false: it runs whole. */
+static bool choose_way(const sharder *d, const ir_op *op, op_split *way)
+{
+    for (uint32_t k = 0; op_find_split(d->from, op, k, way); k++)
+        if (shard_can_split(&d->cuts, op, way) && is_free(d, op, way) && pays(d, op, way))
+            return true;
+    for (uint32_t k = 0; !are_whole(d, op) && op_find_split(d->from, op, k, way); k++)
+        if (shard_can_split(&d->cuts, op, way) && is_free(d, op, way))
+            return true;
+    return false;
+}
+
+/* ---- operators ---- */
+
+/* The attributes of a peer's operator: a list of the result's dimensions follows the cut. */
+static mpk_status copy_attributes(sharder *d, const ir_op *op, const op_split *way, uint32_t peer, ir_attribute *to)
+{
+    memcpy(to, op->attributes, sizeof op->attributes);
+    if (!way || way->sized < 0)
+        return MPK_OK;
+    const ir_tensor *y = tensor_of(d, op->out[0]);
+    int64_t *dims, lo, hi;
+    NEW(d->s->cx, d->s->scratch, dims, y->rank);
+    memcpy(dims, y->dims, y->rank * sizeof *dims);
+    shard_find_part(&d->cuts, op->out[0], (uint32_t)way->out[0], peer, &lo, &hi);
+    dims[way->out[0]] = hi - lo;
+    to[way->sized].ints.at = dims;
+    to[way->sized].ints.n = y->rank;
+    return MPK_OK;
+}
+
+/* Where the forms of result i of an operator are noted; NULL way: whole. */
+static mpk_status new_result(sharder *d, const ir_op *op, const op_split *way, uint32_t i, ir_tensor_id **out)
+{
+    forms *f = &d->forms[op->out[i]];
+    int axis = way ? way->out[i] : OP_WHOLE;
+    ir_tensor_id **form = axis >= 0 ? &f->part[axis] : axis == OP_SUM ? &f->terms : &f->whole;
+    TRY(new_form(d, form));
+    *out = *form;
+    return MPK_OK;
+}
+
+static mpk_status add_for_peer(sharder *d, const ir_op *op, const op_split *way, uint32_t peer, ir_tensor_id **results)
+{
+    ir_tensor_id in[IR_MAX_INPUTS], out[IR_MAX_OUTPUTS];
+    str names[IR_MAX_OUTPUTS];
+    ir_attribute attributes[IR_MAX_ATTRIBUTES];
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        int axis = way ? way->in[i] : OP_WHOLE;
+        in[i] = IR_NONE;
+        if (op->in[i] != IR_NONE && !(axis == OP_FIRST && peer))
+            in[i] = axis >= 0 ? d->forms[op->in[i]].part[axis][peer] : d->forms[op->in[i]].whole[peer];
+    }
+    for (uint32_t i = 0; i < op->n_out; i++) {
+        int axis = way ? way->out[i] : OP_WHOLE;
+        const char *form = axis >= 0 ? ".part" : axis == OP_SUM ? ".term" : "";
+        TRY(make_name(d, op->out[i], form, peer, peer, &names[i]));
+    }
+    TRY(copy_attributes(d, op, way, peer, attributes));
+    d->to->peer = peer;
+    TRY(ir_add_op_as(d->s->cx, d->to, op->def, names, op->n_in, in, attributes, out));
+    for (uint32_t i = 0; i < op->n_out; i++)
+        results[i][peer] = out[i];
+    return MPK_OK;
+}
+
+/* The operator on each peer that needs it, whole or on a part. */
+static mpk_status shard_op(sharder *d, ir_op_id id)
+{
+    const ir_op *op = &d->from->ops.at[id];
+    ir_tensor_id *results[IR_MAX_OUTPUTS];
+    op_split chosen;
+    const op_split *way = choose_way(d, op, &chosen) ? &chosen : NULL;
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        if (op->in[i] == IR_NONE)
+            continue;
+        bool parts = way && way->in[i] >= 0;
+        TRY(parts ? need_parts(d, op->in[i], (uint32_t)way->in[i]) : need_whole(d, op->in[i]));
+    }
+    for (uint32_t i = 0; i < op->n_out; i++)
+        TRY(new_result(d, op, way, i, &results[i]));
+    for (uint32_t p = 0; p < (d->alone[id] ? 1 : d->n); p++)
+        NOTE(d->s->cx, add_for_peer(d, op, way, p, results), "giving %.*s to peer %u", STR_ARG(op->name), p);
+    return MPK_OK;
+}
+
+/* ---- the program ---- */
+
+static mpk_status fill_readers(sharder *d)
+{
+    const ir_graph *g = d->from;
+    NEW(d->s->cx, d->s->scratch, d->first_reader, g->tensors.n + 2);
+    NEW(d->s->cx, d->s->scratch, d->readers, g->ops.n * IR_MAX_INPUTS + 1);
+    uint32_t *next = d->first_reader + 1;
+    for (size_t o = 0; o < g->ops.n; o++)
+        for (uint32_t i = 0; i < g->ops.at[o].n_in; i++)
+            if (g->ops.at[o].in[i] != IR_NONE)
+                next[g->ops.at[o].in[i] + 1]++;
+    for (size_t t = 0; t < g->tensors.n; t++)
+        next[t + 1] += next[t];
+    for (size_t o = 0; o < g->ops.n; o++)
+        for (uint32_t i = 0; i < g->ops.at[o].n_in; i++)
+            if (g->ops.at[o].in[i] != IR_NONE)
+                d->readers[next[g->ops.at[o].in[i]]++] = (uint32_t)o;
+    return MPK_OK;
+}
+
+/* An operator is peer 0's alone if it cannot be split and so are all that read its results. */
+static void find_alone(sharder *d)
+{
+    for (size_t o = d->from->ops.n; o-- > 0;) {
+        const ir_op *op = &d->from->ops.at[o];
+        op_split way;
+        d->alone[o] = !op_find_split(d->from, op, 0, &way);
+        for (uint32_t i = 0; i < op->n_out; i++)
+            for (uint32_t k = d->first_reader[op->out[i]]; k < d->first_reader[op->out[i] + 1]; k++)
+                d->alone[o] = d->alone[o] && d->alone[d->readers[k]];
+    }
+}
+
+static mpk_status begin(sharder *d)
+{
+    mpk_context *cx = d->s->cx;
+    const ir_graph *g = d->from;
+    char *name = arena_copy(d->s->scratch, g->name.at ? g->name.at : "", g->name.n);
+    CHECK(cx, name, MPK_ENOMEM, "out of memory for the name of a graph");
+    TRY(ir_create(cx, d->s->result, name, &d->to));
+    TRY(shard_fill_cuts(cx, d->s->scratch, g, d->n, &d->cuts));
+    NEW(cx, d->s->scratch, d->forms, g->tensors.n);
+    NEW(cx, d->s->scratch, d->is_output, g->tensors.n);
+    NEW(cx, d->s->scratch, d->alone, g->ops.n);
+    for (size_t i = 0; i < g->outputs.n; i++)
+        d->is_output[g->outputs.at[i]] = true;
+    TRY(fill_readers(d));
+    find_alone(d);
+    /* What the caller writes is the program's interface, in its order. */
+    for (ir_tensor_id t = 0; t < g->tensors.n; t++)
+        if (g->tensors.at[t].kind == IR_INPUT)
+            TRY(give_whole(d, t));
+    return MPK_OK;
+}
+
+mpk_status pass_shard(pass_state *s, ir_graph **g)
+{
+    sharder d = {.s = s, .from = *g, .n = s->options->n_peers};
+    if (d.n <= 1 || ir_count_peers(*g) > 1) /* it may have been written for several */
+        return MPK_OK;
+    CHECK(s->cx, d.n <= IR_MAX_PEERS, MPK_EARG, "%u peers: at most %d are possible", d.n, IR_MAX_PEERS);
+    TRY(begin(&d));
+    for (ir_op_id o = 0; o < d.from->ops.n; o++)
+        TRY(shard_op(&d, o));
+    for (size_t i = 0; i < d.from->outputs.n; i++) {
+        ir_tensor_id t = d.from->outputs.at[i];
+        TRY(need_whole(&d, t));
+        TRY(ir_add_output(s->cx, d.to, d.forms[t].whole[0]));
+    }
+    *g = d.to;
+    return MPK_OK;
+}

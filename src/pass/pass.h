@@ -55,10 +55,6 @@ typedef struct pass_options {
     bool whole_tiles;       /* cut operators between whole tiles (op_axis.tile), into one task per worker */
     bool narrow;            /* weights in block formats are multiplied by activations in 8-bit blocks */
     bool logits;            /* fuse rows, norm, vocabulary product and the search for the largest logit */
-    /* Scratch bytes of the target's body for a box of an operator.  A task gets the larger of this and of ref's
-     * scratch. NULL: ref alone. */
-    size_t (*scratch_bytes)(const void *target, const ir_graph *g, const ir_op *op, const ir_box *box);
-    const void *target;
 } pass_options;
 
 /* State shared by all passes of a compile. */

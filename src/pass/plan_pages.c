@@ -1,17 +1,15 @@
 /* plan_pages.c - how many scratch pages a task holds while it runs (paper §5.3).
  *
- * Input: a compiled graph.  Output: for each operator, the most pages that any of its tasks needs: for the reference
- * code or for the target's body, whichever needs more.  Cost: linear in the tasks.
+ * Input: a compiled graph.  Output: for each operator, the most pages that any of its tasks needs for the reference
+ * code; a target counts the scratch of its own bodies when it chooses them.  Cost: linear in the tasks.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
 
-static size_t scratch_bytes(const pass_options *o, const ir_graph *ir, const tg_task *task)
+static size_t scratch_bytes(const ir_graph *ir, const tg_task *task)
 {
     const ir_op *op = &ir->ops.at[task->op];
-    size_t ref = op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, &task->box) : 0;
-    size_t body = o->scratch_bytes ? o->scratch_bytes(o->target, ir, op, &task->box) : 0;
-    return ref > body ? ref : body;
+    return op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, &task->box) : 0;
 }
 
 mpk_status pass_plan_pages(pass_state *s, const tg_program *p, tg_compiled *c)
@@ -21,7 +19,7 @@ mpk_status pass_plan_pages(pass_state *s, const tg_program *p, tg_compiled *c)
         const tg_task *task = &c->tg->tasks[t];
         if (task->op == IR_NONE)
             continue;
-        size_t bytes = scratch_bytes(s->options, c->ir, task), most = (size_t)p->page_bytes * p->pages_per_worker;
+        size_t bytes = scratch_bytes(c->ir, task), most = (size_t)p->page_bytes * p->pages_per_worker;
         CHECK(s->cx, bytes <= most, MPK_ELIMIT,
               "a task of %.*s needs %zu bytes of scratch, a worker has %u pages of %u bytes",
               STR_ARG(c->ir->ops.at[task->op].name), bytes, p->pages_per_worker, p->page_bytes);

@@ -10,10 +10,10 @@ fields (SMALL); inputs follow from the names of the arguments of `forward`, and 
 torchvision's models are whole, with random weights and one image of 224 x 224.
 Each model runs on the CPU in fp32, one thread, in a process of its own with a limit of N seconds (300); the process is
 a fork of this one, which has imported the libraries.  Times are processor time, the least of calls of both in turns.
-A line of JSON for each is appended to FILE.jsonl (.cache/torch_sweep.jsonl), and what has a line there is left out the
-next time, so a sweep can be interrupted and resumed.  --again runs those of one status once more.  --write makes the
-table docs/torch-models.md of all lines, with --table-only of those that are there.  --list prints the names.  Exit code
-1 if anything is wrong.
+A line of JSON for each is appended to FILE.jsonl (bench/results/torch-models.jsonl), and what has a line there is left
+out the next time, so a sweep can be interrupted and resumed; at its end the last line of each name is kept.  --again
+runs those of one status once more.  --write makes the table docs/torch-models.md of all lines, with --table-only of
+those that are there.  --list prints the names.  Exit code 1 if anything is wrong.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import multiprocessing
 import os
 import pathlib
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -388,6 +389,11 @@ def rows_of(path):
     return {row["name"]: row for row in map(json.loads, path.read_text().splitlines())}
 
 
+def keep_last(path):
+    rows = rows_of(path)
+    path.write_text("".join(json.dumps(rows[name]) + "\n" for name in sorted(rows)))
+
+
 def sweep(names, path, seconds):
     path.parent.mkdir(parents=True, exist_ok=True)
     import_libraries()
@@ -397,6 +403,19 @@ def sweep(names, path, seconds):
             file.write(json.dumps(row) + "\n")
             file.flush()
             print(f"{at + 1}/{len(names)} {name}: {row['status']} {row['reason']}", flush=True)
+    keep_last(path)
+
+
+def speed(rows, library):
+    """What a call takes, as a part of what eager's takes."""
+    ratios = sorted(
+        row["call_ms"] / row["eager_ms"]
+        for row in rows
+        if "call_ms" in row and row["name"].startswith("torchvision/") == (library == "torchvision")
+    )
+    if not ratios:
+        return f"| {library} | 0 | | |"
+    return f"| {library} | {len(ratios)} | {statistics.median(ratios):.2f} | {ratios[-1]:.2f} |"
 
 
 def table(rows, n_installed):
@@ -405,23 +424,31 @@ def table(rows, n_installed):
     import transformers
 
     counts = collections.Counter(row["status"] for row in rows)
-    vision = "" if importlib.util.find_spec("torchvision") else " torchvision was not installed."
     lines = [
         "# Models of PyTorch",
         "",
-        "Written by `./dev torch-sweep` with "
+        "Written by `./dev torch-sweep` from [its results](../bench/results/torch-models.jsonl), with",
         f"PyTorch {torch.__version__} and Transformers {transformers.__version__}:",
-        "one small model with random weights of each architecture, fp32, on the CPU, one thread; one call compared",
-        f"with eager. Results agree if they differ by at most {TOLERANCE:g} of their largest element.{vision}",
-        f"{len(rows)} of the {n_installed} model types that are installed have been tried, drawn at random.",
+        "a model with random weights of each architecture, fp32, on the CPU, one thread; one call compared with eager.",
+        "Those of Transformers are small, those of torchvision whole.",
+        f"Results agree if they differ by at most {TOLERANCE:g} of their largest element.",
+        f"{len(rows)} of {n_installed} have been tried, those of Transformers drawn at random.",
         "The command goes on where it was interrupted.",
         "",
         "| status | models | meaning |",
         "|---|---|---|",
         *(f"| {status} | {counts[status]} | {meaning} |" for status, meaning in STATUSES.items()),
         "",
+        "Processor time of a call, as a part of eager's:",
+        "",
+        "| library | models | median | most |",
+        "|---|---|---|---|",
+        speed(rows, "torchvision"),
+        speed(rows, "Transformers"),
+        "",
         "graphs: pieces that Dynamo captured; programs: what a call runs; difference: the largest, as a part of the",
-        "largest element. Times of models this small say how much a call costs, not how fast products are.",
+        "largest element. torchvision's models are whole; times of Transformers' small ones say how much a call costs,",
+        "not how fast products are.",
         "",
         "| model | status | graphs | programs | difference | call / eager, ms | why |",
         "|---|---|---|---|---|---|---|",
@@ -438,7 +465,7 @@ def table(rows, n_installed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / ".cache" / "torch_sweep.jsonl")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench" / "results" / "torch-models.jsonl")
     parser.add_argument("--write", type=pathlib.Path)
     parser.add_argument("--seconds", type=int, default=300)
     parser.add_argument("--again", choices=STATUSES)

@@ -30,6 +30,12 @@ function(mpk_test file objects)
                        SKIP_RETURN_CODE 77) # CHECK_SKIPPED of tests/check.h
 endfunction()
 
+# Grammars for tests/test_grammar.py.
+add_executable(grammar_probe tests/grammar_probe.c ${objects_up_to_grammar})
+set_target_properties(grammar_probe PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_include_directories(grammar_probe PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+target_link_libraries(grammar_probe PRIVATE mpk_libraries)
+
 # The server sees the public headers alone, so that a test of it may bring an engine of its own.
 if(TARGET mpk_net)
   file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/net/*_test.c)

@@ -1,0 +1,131 @@
+/* grammar_mask.c - matchers: which tokens may come next, and what a token leads to.
+ *
+ * The mask of a situation is found by walking the trees of tokens (grammar_vocab.c) with the automaton and is kept; a
+ * tree is asked with counts made equal where they do not matter within its longest token, so that the masks inside of a
+ * long text with a limit are found once.
+ */
+#include <stdlib.h>
+
+#include "grammar/grammar_vocab.h"
+
+mpk_status grammar_matcher_open(mpk_context *cx, grammar *g, const grammar_vocab *v, grammar_matcher **out)
+{
+    grammar_matcher *m = calloc(1, sizeof *m);
+    CHECK(cx, m, MPK_ENOMEM, "out of memory for a matcher");
+    m->grammar = g;
+    m->vocab = v;
+    g->store.work = 0;
+    mpk_status status = situation_start(cx, g, &m->situation);
+    if (status != MPK_OK) {
+        free(m);
+        return status;
+    }
+    m->next = g->matchers;
+    g->matchers = m;
+    *out = m;
+    return MPK_OK;
+}
+
+void grammar_matcher_close(grammar_matcher *m)
+{
+    if (!m)
+        return;
+    grammar_matcher **link = &m->grammar->matchers;
+    while (*link != m)
+        link = &(*link)->next;
+    *link = m->next;
+    free(m);
+}
+
+/* ---- masks ---- */
+
+static mpk_status walk_tree(mpk_context *cx, grammar *g, const token_tree *t, uint32_t from, uint32_t *words)
+{
+    uint32_t *path;
+    NEW(cx, &g->store.arena, path, t->longest + 1);
+    path[0] = from;
+    mpk_status status = MPK_OK;
+    for (uint32_t i = 0; i < t->nodes.n && status == MPK_OK;) {
+        const token_node *n = &t->nodes.at[i];
+        status = situation_step(cx, g, path[n->depth], n->byte, &path[n->depth + 1]);
+        bool fits = status == MPK_OK && path[n->depth + 1];
+        for (uint32_t k = 0; fits && k < n->n; k++)
+            words[t->ids[n->first + k] / 32] |= 1u << t->ids[n->first + k] % 32;
+        i = fits ? i + 1 : n->skip;
+    }
+    return status;
+}
+
+/* The mask of one class of tokens, from the store or made now. */
+static mpk_status find_part(mpk_context *cx, grammar_matcher *m, uint32_t length, const uint32_t **words)
+{
+    store *s = &m->grammar->store;
+    const token_tree *t = &m->vocab->trees[length];
+    uint32_t from, index, *made;
+    TRY(situation_clamp(cx, m->grammar, m->situation, length, t->longest, &from));
+    if (!pair_get(&s->masks[length], from, &index)) {
+        NEW(cx, &s->arena, made, grammar_mask_words(m->vocab));
+        TRY(walk_tree(cx, m->grammar, t, from, made));
+        index = (uint32_t)s->mask_words.n;
+        PUSH(cx, &s->arena, &s->mask_words, made);
+        TRY(pair_put(cx, &s->arena, &s->masks[length], from, index));
+    }
+    *words = s->mask_words.at[index];
+    return MPK_OK;
+}
+
+/* Room for what a mask may add, by forgetting. */
+static mpk_status make_room(mpk_context *cx, grammar *g)
+{
+    g->store.work = 0;
+    return g->store.arena.reserved_bytes < GRAMMAR_FULL_STORE ? MPK_OK : store_forget(cx, g);
+}
+
+mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *words, uint32_t *n)
+{
+    const grammar_vocab *v = m->vocab;
+    const uint32_t *part;
+    TRY(make_room(cx, m->grammar));
+    memset(words, 0, grammar_mask_words(v) * sizeof *words);
+    for (uint32_t i = 0; i < GRAMMAR_LENGTHS; i++) {
+        TRY(find_part(cx, m, i, &part));
+        for (uint32_t k = 0; k < grammar_mask_words(v); k++)
+            words[k] |= part[k];
+    }
+    bool may_end = m->grammar->store.situations.at[m->situation].may_end;
+    for (uint32_t i = 0; i < v->n_ends && may_end; i++)
+        words[v->ends[i] / 32] |= 1u << v->ends[i] % 32;
+    *n = 0;
+    for (uint32_t k = 0; k < grammar_mask_words(v); k++)
+        *n += (uint32_t)__builtin_popcount(words[k]);
+    return MPK_OK;
+}
+
+/* ---- what comes ---- */
+
+mpk_status grammar_matcher_read(mpk_context *cx, grammar_matcher *m, str bytes, bool *fits, bool *may_end)
+{
+    uint32_t at = m->situation;
+    m->grammar->store.work = 0;
+    for (size_t i = 0; i < bytes.n && at; i++)
+        TRY(situation_step(cx, m->grammar, at, (uint8_t)bytes.at[i], &at));
+    *fits = at != 0;
+    if (at)
+        m->situation = at;
+    *may_end = at && m->grammar->store.situations.at[at].may_end;
+    return MPK_OK;
+}
+
+mpk_status grammar_matcher_take(mpk_context *cx, grammar_matcher *m, int32_t token, bool *over)
+{
+    const grammar_vocab *v = m->vocab;
+    bool fits = false, may_end = false;
+    TRY(make_room(cx, m->grammar));
+    if (token >= 0 && (uint32_t)token < v->n_tokens && v->tokens[token].n)
+        TRY(grammar_matcher_read(cx, m, v->tokens[token], &fits, &may_end));
+    CHECK(cx, fits, MPK_EARG, "token %d does not follow the grammar: the request's other rules leave no token that does",
+          token);
+    const situation *now = &m->grammar->store.situations.at[m->situation];
+    *over = now->may_end && !now->n;
+    return MPK_OK;
+}

@@ -1,0 +1,248 @@
+/* grammar_parts.h - what a grammar is made of; for the files of this room alone.
+ *
+ * A front end (regular expression, schema ...) builds a tree of nodes for each rule; grammar_compile.c makes states of
+ * them; grammar_run.c and grammar_stack.c run these; grammar_mask.c asks them about tokens.
+ */
+#ifndef GRAMMAR_PARTS_H
+#define GRAMMAR_PARTS_H
+
+#include "base/json.h"
+#include "base/map.h"
+#include "grammar/grammar.h"
+
+enum {
+    GRAMMAR_MOST_BYTES = 1 << 20,   /* of a source */
+    GRAMMAR_MOST_NODES = 200000,    /* of all trees */
+    GRAMMAR_MOST_NESTING = 200,     /* of groups, of schemas */
+    GRAMMAR_MOST_REPEATS = 1 << 30, /* a count */
+    GRAMMAR_MOST_ITEMS = 16384,     /* situations that a text may be in at once */
+    GRAMMAR_MOST_DEPTH = 4096,      /* of a recursion over stacks */
+    GRAMMAR_FOREVER = 0x7fffffff,   /* as a greatest count: none */
+    GRAMMAR_LAST_CHAR = 0x10ffff,
+};
+/* What one mask may cost: steps of the automaton, bytes; and when what has been learnt is forgotten. */
+#define GRAMMAR_MOST_WORK (60u << 20)
+#define GRAMMAR_MOST_STORE ((size_t)256 << 20)
+#define GRAMMAR_FULL_STORE ((size_t)64 << 20)
+
+/* ---- trees ---- */
+
+typedef enum node_kind {
+    NODE_EMPTY,  /* the empty text */
+    NODE_NEVER,  /* no text */
+    NODE_CHARS,  /* one character of a set */
+    NODE_BYTES,  /* a literal */
+    NODE_SEQ,    /* its children one after the other */
+    NODE_ALT,    /* one of its children */
+    NODE_REPEAT, /* its child min to max times */
+    NODE_RULE,   /* what a rule says */
+} node_kind;
+
+typedef struct char_range {
+    uint32_t low, high; /* both are in it */
+} char_range;
+/* Rising, apart from each other by at least one character, once chars_settle has run. */
+typedef VEC(char_range) char_set;
+
+typedef struct node node;
+struct node {
+    node_kind kind;
+    uint32_t min, max; /* REPEAT */
+    uint32_t rule;     /* RULE */
+    str bytes;         /* BYTES */
+    char_set chars;    /* CHARS */
+    VEC(const node *) children;
+};
+
+typedef struct rule {
+    str name; /* for messages */
+    const node *body;
+    bool is_nullable; /* the compiler's */
+} rule;
+
+/* A grammar that is being built. */
+typedef struct maker {
+    mpk_context *cx;
+    arena *a;
+    VEC(rule) rules; /* the first is the whole */
+    uint32_t n_nodes;
+    bool in_string; /* characters stand within a JSON string: chars_node escapes them */
+} maker;
+
+/* The code point at bytes.at[*at], and *at behind it.  MPK_EFORMAT: no UTF-8. */
+mpk_status chars_read(maker *k, str bytes, size_t *at, uint32_t *out);
+mpk_status chars_add(maker *k, char_set *set, uint32_t low, uint32_t high);
+mpk_status chars_add_set(maker *k, char_set *set, const char_set *other);
+/* Sort and join. */
+void chars_settle(char_set *set);
+/* Every character that is not in it; both settled.  Surrogates are no characters. */
+mpk_status chars_invert(maker *k, const char_set *set, char_set *out);
+/* What is in both. */
+mpk_status chars_meet(maker *k, const char_set *a, const char_set *b, char_set *out);
+
+/* New nodes; MPK_ENOMEM, MPK_ELIMIT. */
+mpk_status node_new(maker *k, node_kind kind, node **out);
+mpk_status node_add(maker *k, node *parent, const node *child);
+mpk_status node_bytes(maker *k, str bytes, const node **out);
+mpk_status node_pair(maker *k, node_kind kind, const node *a, const node *b, const node **out);
+mpk_status node_repeat(maker *k, const node *child, uint32_t min, uint32_t max, const node **out);
+mpk_status node_rule(maker *k, uint32_t number, const node **out);
+/* One character of a settled set, in JSON's spelling if in_string. */
+mpk_status node_chars(maker *k, const char_set *set, const node **out);
+mpk_status node_range(maker *k, uint32_t low, uint32_t high, const node **out);
+/* One of these texts, as a tree of what they share; within a JSON string, escaped. */
+mpk_status node_texts(maker *k, str *texts, size_t n, const node **out);
+/* A rule whose body comes later. */
+mpk_status rule_new(maker *k, str name, uint32_t *out);
+
+/* ---- front ends: the body of rule 0 ---- */
+
+/* whole: all of the text matches; else some part of it does, as `pattern` of a schema means it. */
+mpk_status regex_parse_node(maker *k, str source, bool whole, const node **out);
+mpk_status schema_parse_node(maker *k, const json_value *schema, const node **out);
+mpk_status json_object_node(maker *k, const node **out);
+
+/* ---- the automaton ---- */
+
+typedef enum state_kind {
+    STATE_END,   /* of a rule: go on where it was called */
+    STATE_BYTE,  /* reads a byte of set a, goes to b */
+    STATE_SPLIT, /* goes to a or b */
+    STATE_CALL,  /* of the rule that begins at a; then b */
+    STATE_COUNT, /* calls a min to max times; then b */
+    STATE_NEVER,
+} state_kind;
+
+typedef struct state {
+    state_kind kind;
+    uint32_t a, b;
+    uint32_t min, max; /* COUNT; a nullable body has min 0 */
+    bool is_nullable;  /* COUNT: the body is */
+} state;
+
+typedef struct byte_set {
+    uint64_t bits[4];
+} byte_set;
+
+typedef VEC(state) state_list;
+typedef VEC(byte_set) set_list;
+
+typedef struct automaton {
+    state_list states;
+    set_list sets;
+    uint32_t start;
+    uint32_t n_classes; /* of bytes that no set tells apart */
+    uint8_t class_of[256];
+    uint8_t byte_of[256]; /* one byte of each class */
+} automaton;
+
+mpk_status automaton_make(mpk_context *cx, arena *a, maker *k, automaton *out);
+
+/* ---- stacks and situations ---- */
+
+/* Entry of a stack: where to go on, how often its body has been called if that is a COUNT, and what is below. */
+typedef struct stack_entry {
+    uint32_t state, count, below;
+} stack_entry;
+
+/* A set of stacks: its entries are all possible tops, no two with the same state and count, in rising order.  The
+ * number of a set is above those of all sets below it.  Set 0 is the empty stack alone. */
+typedef struct stack_set {
+    uint32_t first, n; /* entries */
+    bool may_be_empty;
+} stack_set;
+
+typedef struct situation_item {
+    uint32_t state; /* a STATE_BYTE */
+    uint32_t stack; /* a set */
+} situation_item;
+
+/* What a text so far has led to: items of rising states.  Situation 0: nothing fits. */
+typedef struct situation {
+    uint32_t first, n;
+    bool may_end;
+    uint32_t *next; /* [n_classes] situation + 1, 0: not known yet; NULL: none is */
+} situation;
+
+/* What the closure has come to: a state with a stack; `place` is its place among the ones seen. */
+typedef struct closure_item {
+    uint32_t state, count, stack, place;
+} closure_item;
+
+/* Two numbers -> a third. */
+typedef struct pair_slot {
+    uint64_t key;
+    uint32_t value; /* + 1; 0: the slot is empty */
+} pair_slot;
+typedef struct pair_table {
+    pair_slot *slots;
+    size_t n, capacity; /* a power of two */
+} pair_table;
+
+/* Classes of tokens by their lengths. */
+enum { GRAMMAR_LENGTHS = 3 };
+
+/* All that has been learnt of a grammar; it can be forgotten and learnt again. */
+typedef struct store {
+    arena arena;
+    VEC(stack_entry) entries;
+    VEC(stack_set) stacks;
+    VEC(situation_item) items;
+    VEC(situation) situations;
+    map by_content;                      /* of stacks and situations: bytes -> number */
+    pair_table unions;                   /* two sets of stacks -> the set that has the stacks of both */
+    pair_table clamped[GRAMMAR_LENGTHS]; /* a set -> that with counts as far as they matter */
+    pair_table masks[GRAMMAR_LENGTHS];   /* a situation -> a mask */
+    VEC(uint32_t *) mask_words;
+    uint64_t work;                       /* steps so far, for the limit of a mask */
+
+    /* the closure at hand */
+    VEC(closure_item) todo;
+    VEC(situation_item) found;
+    uint32_t *places; /* [n_places], a power of two: index in todo + 1 */
+    size_t n_places;
+    bool may_end;
+} store;
+
+struct grammar {
+    arena arena;
+    automaton automaton;
+    store store;
+    grammar_matcher *matchers; /* a list */
+};
+
+/* True and *value if the key is there. */
+bool pair_get(const pair_table *t, uint64_t key, uint32_t *value);
+mpk_status pair_put(mpk_context *cx, arena *a, pair_table *t, uint64_t key, uint32_t value);
+
+mpk_status store_open(mpk_context *cx, grammar *g);
+void store_close(store *s);
+/* Begin anew with nothing but the situations of the matchers. */
+mpk_status store_forget(mpk_context *cx, grammar *g);
+
+/* n entries, sorted here; the set with these. */
+mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint32_t n, bool may_be_empty,
+                        uint32_t *out);
+mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count, uint32_t below, uint32_t *out);
+/* The stacks of both. */
+mpk_status stack_unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint32_t *out);
+/* A set that allows the same texts of up to so many bytes (a class of lengths): large counts are made equal. */
+mpk_status stack_clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length, uint32_t bytes, uint32_t *out);
+mpk_status situation_intern(mpk_context *cx, grammar *g, situation_item *items, uint32_t n, bool may_end,
+                            uint32_t *out);
+
+/* The situation of the empty text. */
+mpk_status situation_start(mpk_context *cx, grammar *g, uint32_t *out);
+/* The one after another byte. */
+mpk_status situation_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t byte, uint32_t *out);
+mpk_status situation_clamp(mpk_context *cx, grammar *g, uint32_t from, uint32_t length, uint32_t bytes, uint32_t *out);
+
+struct grammar_matcher {
+    grammar *grammar;
+    const grammar_vocab *vocab; /* NULL: of bytes */
+    uint32_t situation;
+    uint32_t moved; /* store_forget's: what it becomes */
+    grammar_matcher *next; /* of the grammar's */
+};
+
+#endif

@@ -1,0 +1,196 @@
+/* grammar_run.c - from one situation to the next, a byte at a time.
+ *
+ * A byte moves the items that read it; from there, calls are pushed and ends are popped until all items wait for a
+ * byte again (the closure).  What has been computed once is kept in the situation's table.  Cost of a new step: linear
+ * in the states and stacks that it touches; every step is counted, so that a mask has a limit.
+ */
+#include "grammar/grammar_parts.h"
+
+/* ---- what the closure has seen ---- */
+
+static uint64_t hash_item(const closure_item *i)
+{
+    uint64_t x = ((uint64_t)i->state << 32 | i->stack) + (uint64_t)i->count * 0x9e3779b97f4a7c15ull;
+    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9ull;
+    return x ^ x >> 28;
+}
+
+static mpk_status grow_places(mpk_context *cx, store *s)
+{
+    if (2 * (s->todo.n + 1) < s->n_places)
+        return MPK_OK;
+    size_t n = s->n_places ? 4 * s->n_places : 256;
+    uint32_t *places;
+    NEW(cx, &s->arena, places, n);
+    s->places = places;
+    s->n_places = n;
+    for (size_t i = 0; i < s->todo.n; i++) {
+        uint64_t at = hash_item(&s->todo.at[i]);
+        while (s->places[at & (s->n_places - 1)])
+            at++;
+        s->todo.at[i].place = (uint32_t)(at & (s->n_places - 1));
+        s->places[s->todo.at[i].place] = (uint32_t)i + 1;
+    }
+    return MPK_OK;
+}
+
+/* Go to a state with a stack, unless the closure has been there. */
+static mpk_status reach(mpk_context *cx, store *s, uint32_t to, uint32_t count, uint32_t stack)
+{
+    closure_item new_item = {to, count, stack, 0};
+    s->work++;
+    TRY(grow_places(cx, s));
+    uint64_t at = hash_item(&new_item);
+    for (;; at++) {
+        uint32_t place = (uint32_t)(at & (s->n_places - 1)), index = s->places[place];
+        if (!index) {
+            new_item.place = place;
+            break;
+        }
+        const closure_item *i = &s->todo.at[index - 1];
+        if (i->state == to && i->stack == stack && i->count == count)
+            return MPK_OK;
+    }
+    PUSH(cx, &s->arena, &s->todo, new_item);
+    s->places[new_item.place] = (uint32_t)s->todo.n;
+    return MPK_OK;
+}
+
+/* ---- the closure ---- */
+
+/* Call: what comes after it is pushed, unless that is an end. */
+static mpk_status call(mpk_context *cx, grammar *g, uint32_t body, uint32_t next, uint32_t count, uint32_t stack)
+{
+    if (g->automaton.states.at[next].kind != STATE_END)
+        TRY(stack_push(cx, g, next, count, stack, &stack));
+    return reach(cx, &g->store, body, 0, stack);
+}
+
+/* Has the closure been at this COUNT with this stack and a count that allows as much?  Where the body may be empty the
+ * closure would go round for ever. */
+static bool is_covered(store *s, size_t before, const closure_item *at)
+{
+    s->work += before;
+    for (size_t i = 0; i < before; i++) {
+        const closure_item *other = &s->todo.at[i];
+        if (other->state == at->state && other->stack == at->stack && other->count < at->count)
+            return true;
+    }
+    return false;
+}
+
+static mpk_status count_on(mpk_context *cx, grammar *g, size_t index)
+{
+    closure_item at = g->store.todo.at[index];
+    const state *s = &g->automaton.states.at[at.state];
+    uint32_t now = at.count + 1;
+    if (s->is_nullable && is_covered(&g->store, index, &at))
+        return MPK_OK;
+    if (at.count >= s->min)
+        TRY(reach(cx, &g->store, s->b, 0, at.stack));
+    if (at.count >= s->max)
+        return MPK_OK;
+    if (now == s->max)
+        return call(cx, g, s->a, s->b, 0, at.stack);
+    if (s->max == GRAMMAR_FOREVER && now > s->min)
+        now = s->min;
+    return call(cx, g, s->a, at.state, now, at.stack);
+}
+
+/* Go on where the rule was called, in each way that it may have been. */
+static mpk_status pop(mpk_context *cx, grammar *g, uint32_t stack)
+{
+    store *s = &g->store;
+    stack_set set = s->stacks.at[stack];
+    s->may_end |= set.may_be_empty;
+    for (uint32_t i = 0; i < set.n; i++) {
+        stack_entry e = s->entries.at[set.first + i];
+        TRY(reach(cx, s, e.state, e.count, e.below));
+    }
+    return MPK_OK;
+}
+
+static mpk_status follow(mpk_context *cx, grammar *g, size_t index)
+{
+    store *s = &g->store;
+    closure_item at = s->todo.at[index];
+    const state *from = &g->automaton.states.at[at.state];
+    switch (from->kind) {
+    case STATE_BYTE:
+        PUSH(cx, &s->arena, &s->found, (situation_item){at.state, at.stack});
+        return MPK_OK;
+    case STATE_SPLIT:
+        TRY(reach(cx, s, from->a, 0, at.stack));
+        return reach(cx, s, from->b, 0, at.stack);
+    case STATE_CALL:
+        return call(cx, g, from->a, from->b, 0, at.stack);
+    case STATE_COUNT:
+        return count_on(cx, g, index);
+    case STATE_END:
+        return pop(cx, g, at.stack);
+    default:
+        return MPK_OK;
+    }
+}
+
+static void begin_closure(store *s)
+{
+    for (size_t i = 0; i < s->todo.n; i++)
+        s->places[s->todo.at[i].place] = 0;
+    s->todo.n = s->found.n = 0;
+    s->may_end = false;
+}
+
+static mpk_status close_items(mpk_context *cx, grammar *g, uint32_t *out)
+{
+    store *s = &g->store;
+    for (size_t i = 0; i < s->todo.n; i++) {
+        CHECK(cx, s->work < GRAMMAR_MOST_WORK, MPK_ELIMIT,
+              "the grammar is too ambiguous: the tokens that may come next take more than %u steps to find",
+              GRAMMAR_MOST_WORK);
+        TRY(follow(cx, g, i));
+    }
+    return situation_intern(cx, g, s->found.at, (uint32_t)s->found.n, s->may_end, out);
+}
+
+/* ---- steps ---- */
+
+mpk_status situation_start(mpk_context *cx, grammar *g, uint32_t *out)
+{
+    begin_closure(&g->store);
+    TRY(reach(cx, &g->store, g->automaton.start, 0, 0));
+    return close_items(cx, g, out);
+}
+
+static mpk_status make_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t byte, uint32_t *out)
+{
+    store *s = &g->store;
+    situation at = s->situations.at[from];
+    begin_closure(s);
+    for (uint32_t i = 0; i < at.n; i++) {
+        situation_item item = s->items.at[at.first + i];
+        const state *reads = &g->automaton.states.at[item.state];
+        if (g->automaton.sets.at[reads->a].bits[byte / 64] >> byte % 64 & 1)
+            TRY(reach(cx, s, reads->b, 0, item.stack));
+    }
+    s->work += at.n;
+    return close_items(cx, g, out);
+}
+
+mpk_status situation_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t byte, uint32_t *out)
+{
+    store *s = &g->store;
+    uint8_t class = g->automaton.class_of[byte];
+    if (!s->situations.at[from].next) {
+        uint32_t *next;
+        NEW(cx, &s->arena, next, g->automaton.n_classes);
+        s->situations.at[from].next = next;
+    }
+    uint32_t known = s->situations.at[from].next[class];
+    if (!known) {
+        TRY(make_step(cx, g, from, g->automaton.byte_of[class], &known));
+        s->situations.at[from].next[class] = ++known;
+    }
+    *out = known - 1;
+    return MPK_OK;
+}

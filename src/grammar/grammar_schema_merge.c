@@ -1,0 +1,389 @@
+/* grammar_schema_merge.c - allOf, $ref with neighbours, and options with what stands beside them: one schema that says
+ * what several say.
+ *
+ * Two values of a keyword are joined where there is a single value that means both; otherwise the schema is refused by
+ * the name of that keyword.
+ */
+#include "grammar/grammar_schema.h"
+
+enum { MOST_OPTIONS = 256 };
+
+typedef VEC(json_value) members;
+
+static const json_value *find_member(const json_value *object, str key)
+{
+    for (size_t i = 0; i < object->n; i++)
+        if (str_equal(object->items[i].key, key))
+            return &object->items[i];
+    return NULL;
+}
+
+static mpk_status make_object(schema_reader *r, const members *m, const json_value **out)
+{
+    json_value *made;
+    NEW(r->k->cx, r->k->a, made, 1);
+    *made = (json_value){.kind = JSON_KIND_OBJECT, .items = m->at, .n = m->n};
+    *out = made;
+    return MPK_OK;
+}
+
+mpk_status schema_without(schema_reader *r, const json_value *schema, const char *const *names, const json_value **out)
+{
+    members kept = {0};
+    for (size_t i = 0; i < schema->n; i++) {
+        bool drop = false;
+        for (const char *const *n = names; *n; n++)
+            drop |= str_is(schema->items[i].key, *n);
+        if (!drop)
+            PUSH(r->k->cx, r->k->a, &kept, schema->items[i]);
+    }
+    return make_object(r, &kept, out);
+}
+
+/* ---- $ref ---- */
+
+/* One step of a JSON pointer, unescaped: ~1 is /, ~0 is ~, %41 is A. */
+static mpk_status unescape(schema_reader *r, str part, str *out)
+{
+    char *to;
+    size_t n = 0;
+    NEW(r->k->cx, r->k->a, to, part.n + 1);
+    for (size_t i = 0; i < part.n; i++) {
+        char c = part.at[i];
+        unsigned hex;
+        char digits[3] = {0};
+        if (c == '~' && i + 1 < part.n && (part.at[i + 1] == '0' || part.at[i + 1] == '1')) {
+            c = part.at[++i] == '0' ? '~' : '/';
+        } else if (c == '%' && i + 2 < part.n) {
+            memcpy(digits, part.at + i + 1, 2);
+            hex = 0;
+            for (int k = 0; k < 2; k++) {
+                char d = (char)(digits[k] | 32);
+                hex = hex * 16 + (unsigned)(digits[k] >= '0' && digits[k] <= '9' ? digits[k] - '0' : d - 'a' + 10);
+            }
+            c = (char)hex;
+            i += 2;
+        }
+        to[n++] = c;
+    }
+    *out = (str){to, n};
+    return MPK_OK;
+}
+
+static const json_value *step_into(const json_value *at, str name)
+{
+    size_t index = 0;
+    if (!at || at->kind == JSON_KIND_OBJECT)
+        return at ? find_member(at, name) : NULL;
+    for (size_t i = 0; i < name.n && index < 1000000; i++)
+        index = index * 10 + (size_t)(name.at[i] - '0');
+    return at->kind == JSON_KIND_LIST && name.n && index < at->n ? &at->items[index] : NULL;
+}
+
+mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref, const json_value **out)
+{
+    const json_value *found = r->root;
+    CHECK(r->k->cx, ref->kind == JSON_KIND_STRING, MPK_EFORMAT, "$ref at %s is no text", schema_where(r, at));
+    str path = ref->text;
+    CHECK(r->k->cx, path.n && path.at[0] == '#' && (path.n == 1 || path.at[1] == '/'), MPK_EUNSUPPORTED,
+          "$ref \"%.*s\" at %s is not supported: it must lead into the same schema, as #/$defs/NAME does",
+          STR_ARG(path), schema_where(r, at));
+    for (size_t i = 2, end; i <= path.n && path.n > 1; i = end + 1) {
+        str name;
+        for (end = i; end < path.n && path.at[end] != '/'; end++)
+            ;
+        TRY(unescape(r, (str){path.at + i, end - i}, &name));
+        found = step_into(found, name);
+    }
+    CHECK(r->k->cx, found, MPK_EFORMAT, "$ref \"%.*s\" at %s leads nowhere", STR_ARG(path), schema_where(r, at));
+    *out = found;
+    return MPK_OK;
+}
+
+mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *schema, const json_value **out)
+{
+    static const char *const names[] = {"$ref", "allOf", NULL};
+    const json_value *ref, *all, *target, *made;
+    if (schema->kind != JSON_KIND_OBJECT || (!json_get(schema, "$ref") && !json_get(schema, "allOf"))) {
+        *out = schema;
+        return MPK_OK;
+    }
+    CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_EUNSUPPORTED,
+          "$ref and allOf at %s of the JSON schema refer to themselves", schema_where(r, at));
+    r->nesting++;
+    ref = json_get(schema, "$ref");
+    all = json_get(schema, "allOf");
+    TRY(schema_without(r, schema, names, &made));
+    if (ref) {
+        TRY(schema_find(r, at, ref, &target));
+        TRY(schema_merge(r, at, made, target, &made));
+    }
+    CHECK(r->k->cx, !all || all->kind == JSON_KIND_LIST, MPK_EFORMAT, "allOf at %s is no list", schema_where(r, at));
+    for (size_t i = 0; all && i < all->n; i++)
+        TRY(schema_merge(r, at, made, &all->items[i], &made));
+    r->nesting--;
+    *out = made;
+    return MPK_OK;
+}
+
+/* ---- two values of one keyword ---- */
+
+static mpk_status make_list(schema_reader *r, str key, const members *m, json_value *out)
+{
+    (void)r;
+    *out = (json_value){.kind = JSON_KIND_LIST, .key = key, .items = m->at, .n = m->n};
+    return MPK_OK;
+}
+
+/* Each option of the one with each of the other. */
+static mpk_status cross(schema_reader *r, const place *at, const json_value *a, const json_value *b, json_value *out)
+{
+    members made = {0};
+    const json_value *both;
+    CHECK(r->k->cx, a->kind == JSON_KIND_LIST && b->kind == JSON_KIND_LIST && a->n * b->n <= MOST_OPTIONS, MPK_ELIMIT,
+          "the options at %s of the JSON schema multiply to more than %d", schema_where(r, at), MOST_OPTIONS);
+    for (size_t i = 0; i < a->n; i++)
+        for (size_t k = 0; k < b->n; k++) {
+            TRY(schema_merge(r, at, &a->items[i], &b->items[k], &both));
+            PUSH(r->k->cx, r->k->a, &made, *both);
+        }
+    return make_list(r, a->key, &made, out);
+}
+
+static mpk_status both_required(schema_reader *r, const json_value *a, const json_value *b, json_value *out)
+{
+    members made = {0};
+    for (size_t i = 0; i < a->n; i++)
+        PUSH(r->k->cx, r->k->a, &made, a->items[i]);
+    for (size_t i = 0; i < b->n; i++)
+        PUSH(r->k->cx, r->k->a, &made, b->items[i]);
+    return make_list(r, a->key, &made, out);
+}
+
+/* Values that stand in both lists. */
+static mpk_status common(schema_reader *r, const json_value *a, const json_value *b, json_value *out)
+{
+    members made = {0};
+    for (size_t i = 0; i < a->n; i++)
+        for (size_t k = 0; k < b->n; k++)
+            if (json_equals(&a->items[i], &b->items[k])) {
+                PUSH(r->k->cx, r->k->a, &made, a->items[i]);
+                break;
+            }
+    return make_list(r, a->key, &made, out);
+}
+
+static mpk_status both_types(schema_reader *r, const place *at, const json_value *a, const json_value *b,
+                             json_value *out)
+{
+    static const struct {
+        const char *name;
+        uint32_t bits;
+    } names[] = {{"number", TYPE_NUMBER}, {"integer", TYPE_INTEGER}, {"string", TYPE_STRING}, {"object", TYPE_OBJECT},
+                 {"array", TYPE_ARRAY},   {"boolean", TYPE_BOOLEAN}, {"null", TYPE_NULL}};
+    members made = {0};
+    uint32_t x, y;
+    const json_value of_a = {.kind = JSON_KIND_OBJECT, .items = a, .n = 1},
+                     of_b = {.kind = JSON_KIND_OBJECT, .items = b, .n = 1};
+    TRY(schema_types(r, at, &of_a, &x));
+    TRY(schema_types(r, at, &of_b, &y));
+    x &= y;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if ((x & names[i].bits) == names[i].bits) {
+            PUSH(r->k->cx, r->k->a, &made, (json_value){.kind = JSON_KIND_STRING, .text = str_from(names[i].name)});
+            x &= ~names[i].bits;
+        }
+    return make_list(r, a->key, &made, out);
+}
+
+/* Properties of either; one that the other side does not list is also what that side says of others. */
+static mpk_status both_properties(schema_reader *r, const place *at, const json_value *a, const json_value *b,
+                                  const json_value *others_a, const json_value *others_b, json_value *out)
+{
+    members made = {0};
+    for (size_t i = 0; a && i < a->n; i++) {
+        const json_value *other = b ? find_member(b, a->items[i].key) : NULL, *both = &a->items[i];
+        if (other || others_b)
+            TRY(schema_merge(r, at, both, other ? other : others_b, &both));
+        json_value one = *both;
+        one.key = a->items[i].key;
+        PUSH(r->k->cx, r->k->a, &made, one);
+    }
+    for (size_t i = 0; b && i < b->n; i++) {
+        const json_value *both = &b->items[i];
+        if (a && find_member(a, both->key))
+            continue;
+        if (others_a)
+            TRY(schema_merge(r, at, both, others_a, &both));
+        json_value one = *both;
+        one.key = b->items[i].key;
+        PUSH(r->k->cx, r->k->a, &made, one);
+    }
+    *out = (json_value){.kind = JSON_KIND_OBJECT, .key = STR("properties"), .items = made.at, .n = made.n};
+    return MPK_OK;
+}
+
+static bool is_one_of(str key, const char *const *names)
+{
+    for (; *names; names++)
+        if (str_is(key, *names))
+            return true;
+    return false;
+}
+
+static mpk_status both_values(schema_reader *r, const place *at, const json_value *a, const json_value *b,
+                              json_value *out)
+{
+    static const char *const greater[] = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties",
+                                          NULL},
+                      *const lesser[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL},
+                      *const schemas[] = {"additionalProperties", "items", "propertyNames", NULL},
+                      *const silent[] = {"title",  "description", "default", "examples",    "$defs",   "definitions",
+                                         "$schema", "$id",         "id",      "$comment",    "example", "deprecated",
+                                         "readOnly", "writeOnly",  "$anchor", "discriminator", NULL};
+    const json_value *both;
+    str key = a->key;
+    *out = *a;
+    if (json_equals(a, b) || is_one_of(key, silent))
+        return MPK_OK;
+    if (is_one_of(key, greater) || is_one_of(key, lesser)) {
+        *out = (a->number < b->number) == is_one_of(key, lesser) ? *a : *b;
+        return MPK_OK;
+    }
+    if (str_is(key, "required") && a->kind == JSON_KIND_LIST && b->kind == JSON_KIND_LIST)
+        return both_required(r, a, b, out);
+    if (str_is(key, "type"))
+        return both_types(r, at, a, b, out);
+    if (str_is(key, "enum") && a->kind == JSON_KIND_LIST && b->kind == JSON_KIND_LIST)
+        return common(r, a, b, out);
+    if (str_is(key, "const")) {
+        *out = (json_value){.kind = JSON_KIND_LIST, .key = STR("enum")};
+        return MPK_OK;
+    }
+    if (str_is(key, "anyOf"))
+        return cross(r, at, a, b, out);
+    if (str_is(key, "uniqueItems")) {
+        *out = a->boolean ? *a : *b;
+        return MPK_OK;
+    }
+    CHECK(r->k->cx, is_one_of(key, schemas), MPK_EUNSUPPORTED,
+          "two different values of \"%.*s\" that hold together at %s of the JSON schema are not supported",
+          STR_ARG(key), schema_where(r, at));
+    TRY(schema_merge(r, at, a, b, &both));
+    *out = *both;
+    out->key = key;
+    return MPK_OK;
+}
+
+/* ---- two schemas ---- */
+
+static bool says_of_members(const json_value *schema)
+{
+    return json_get(schema, "properties") || json_get(schema, "required") || json_get(schema, "additionalProperties");
+}
+
+/* Keywords of one side whose reach depends on a keyword that the other side has not. */
+static mpk_status check_sides(schema_reader *r, const place *at, const json_value *a, const json_value *b)
+{
+    bool patterns_a = json_get(a, "patternProperties"), patterns_b = json_get(b, "patternProperties");
+    bool prefix_a = json_get(a, "prefixItems"), prefix_b = json_get(b, "prefixItems");
+    if ((patterns_a && says_of_members(b)) || (patterns_b && says_of_members(a)))
+        return schema_refuse(r, at, "patternProperties that hold together with another schema's properties");
+    if (prefix_a != prefix_b && (json_get(a, "items") || json_get(b, "items")))
+        return schema_refuse(r, at, "prefixItems that hold together with another schema's items");
+    return MPK_OK;
+}
+
+static mpk_status merge_objects(schema_reader *r, const place *at, const json_value *a, const json_value *b,
+                                const json_value **out)
+{
+    const json_value *properties_a = json_get(a, "properties"), *properties_b = json_get(b, "properties");
+    members made = {0};
+    json_value one;
+    TRY(check_sides(r, at, a, b));
+    for (size_t i = 0; i < a->n; i++) {
+        const json_value *other = find_member(b, a->items[i].key);
+        if (str_is(a->items[i].key, "properties"))
+            continue;
+        one = a->items[i];
+        if (other)
+            TRY(both_values(r, at, &a->items[i], other, &one));
+        PUSH(r->k->cx, r->k->a, &made, one);
+    }
+    for (size_t i = 0; i < b->n; i++)
+        if (!find_member(a, b->items[i].key) && !str_is(b->items[i].key, "properties"))
+            PUSH(r->k->cx, r->k->a, &made, b->items[i]);
+    if (properties_a || properties_b) {
+        TRY(both_properties(r, at, properties_a, properties_b, json_get(a, "additionalProperties"),
+                            json_get(b, "additionalProperties"), &one));
+        PUSH(r->k->cx, r->k->a, &made, one);
+    }
+    return make_object(r, &made, out);
+}
+
+mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, const json_value *b,
+                        const json_value **out)
+{
+    CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT, "the JSON schema is nested too deeply at %s",
+          schema_where(r, at));
+    r->nesting++;
+    TRY(schema_flatten(r, at, a, &a));
+    TRY(schema_flatten(r, at, b, &b));
+    r->nesting--;
+    if (a->kind == JSON_KIND_BOOL || b->kind == JSON_KIND_BOOL) {
+        const json_value *plain = a->kind == JSON_KIND_BOOL ? a : b, *other = plain == a ? b : a;
+        *out = plain->boolean ? other : plain;
+        return MPK_OK;
+    }
+    CHECK(r->k->cx, a->kind == JSON_KIND_OBJECT && b->kind == JSON_KIND_OBJECT, MPK_EFORMAT,
+          "a part of %s of the JSON schema is neither an object nor true or false", schema_where(r, at));
+    r->nesting++;
+    mpk_status status = merge_objects(r, at, a, b, out);
+    r->nesting--;
+    return status;
+}
+
+/* ---- options that exclude each other ---- */
+
+/* Do two schemas list values, none of them in both? */
+static bool lists_differ(const json_value *a, const json_value *b)
+{
+    const json_value *of_a = json_get(a, "enum"), *of_b = json_get(b, "enum"), *one_a = json_get(a, "const"),
+                     *one_b = json_get(b, "const");
+    const json_value *x = of_a ? of_a->items : one_a, *y = of_b ? of_b->items : one_b;
+    size_t n = of_a ? of_a->n : 1, m = of_b ? of_b->n : 1;
+    if (!x || !y)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < m; k++)
+            if (json_equals(&x[i], &y[k]))
+                return false;
+    return true;
+}
+
+static bool requires(const json_value *schema, str name)
+{
+    const json_value *list = json_get(schema, "required");
+    for (size_t i = 0; list && i < list->n; i++)
+        if (str_equal(list->items[i].text, name))
+            return true;
+    return false;
+}
+
+mpk_status schema_exclude(schema_reader *r, const place *at, const json_value *a, const json_value *b, bool *yes)
+{
+    uint32_t x, y;
+    TRY(schema_flatten(r, at, a, &a));
+    TRY(schema_flatten(r, at, b, &b));
+    TRY(schema_types(r, at, a, &x));
+    TRY(schema_types(r, at, b, &y));
+    *yes = !(x & y) || (a->kind == JSON_KIND_OBJECT && b->kind == JSON_KIND_OBJECT && lists_differ(a, b));
+    if (*yes || (x & y) != TYPE_OBJECT)
+        return MPK_OK;
+    const json_value *list = json_get(a, "properties"), *other = json_get(b, "properties");
+    for (size_t i = 0; list && other && i < list->n && !*yes; i++) {
+        const json_value *p = &list->items[i], *q = find_member(other, p->key);
+        *yes = q && requires(a, p->key) && requires(b, p->key) && lists_differ(p, q);
+    }
+    return MPK_OK;
+}

@@ -2,8 +2,8 @@
  *
  * In: kind, source, and texts: which of them does the grammar take?  Out: {"fits": [true, ...]}, or {"error": "..."}.
  * In: kind, source, seed, n, most: n texts of tokens that random logits draw from the masks; after `most` tokens the
- * ones that lead to an end are preferred.  Out: {"texts": ["..."]}; a text that did not end is null.  The vocabulary has
- * all bytes and many longer tokens.
+ * ones that lead to an end are preferred.  Out: {"texts": ["..."]}; a text that did not end is null.  The vocabulary
+ * has all bytes and many longer tokens.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +14,14 @@
 
 enum { LONGER_TOKENS = 2000, END = 256 + LONGER_TOKENS, TOKENS };
 
-static const char *const pieces[] = {"\"", "{\"", "\":", "\": ", ", \"", "},", "]", "}", "true", "false", "null", "name",
-                                     "[", "12", "0.", "-", "\\n", " the", "\xc3\xa9", "\xe2\x82\xac", "  ", "\n  ",
-                                     "abc", "a", "2024", "e", "\\u00", "\xf0\x9f\x98\x80", "value", "z"};
+static const char *const pieces[] = {"\"",    "{\"",   "\":",      "\": ",
+                                     ", \"",  "},",    "]",        "}",
+                                     "true",  "false", "null",     "name",
+                                     "[",     "12",    "0.",       "-",
+                                     "\\n",   " the",  "\xc3\xa9", "\xe2\x82\xac",
+                                     "  ",    "\n  ",  "abc",      "a",
+                                     "2024",  "e",     "\\u00",    "\xf0\x9f\x98\x80",
+                                     "value", "z"};
 
 /* Bytes, and random pairs and triples of pieces. */
 static mpk_status make_vocab(mpk_context *cx, arena *a, grammar_vocab **out)

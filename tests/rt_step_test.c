@@ -23,6 +23,8 @@ enum {
     V = 50,
     RING = 128,
     ASKED = 8,
+    MASKS = 3,
+    WORDS = 16,
     GRAPHS = 4,
     FEW = 2, /* the largest graph for few tokens */
     BUCKETS = 64,
@@ -37,6 +39,7 @@ typedef struct area {
     rt_i32 history[SLOTS * PER_SLOT * P];
     rt_i64 seeds[T];
     float sampling[4 * T], logits[T * V];
+    rt_i32 asks[RT_ASKS * T], rules[(SLOTS + MASKS) * WORDS], history[SLOTS * P * PER_SLOT];
 } area;
 
 typedef struct bed {
@@ -557,6 +560,62 @@ static void test_scheduler_deals_in_turn(void **state)
     }
 }
 
+/* A bed whose requests may have masks. */
+static bed *make_masked(void)
+{
+    bed *b = make(2, 8, 8, 16, RING, false);
+    b->serving.asks = offsetof(area, asks);
+    b->serving.rules = offsetof(area, rules);
+    b->serving.history = offsetof(area, history);
+    b->serving.shares = RT_NOWHERE;
+    b->serving.rule_words = WORDS;
+    b->serving.history_tokens = P * PER_SLOT;
+    b->serving.n_masks = MASKS;
+    return b;
+}
+
+static void submit_to(bed *b, rt_u64 id, rt_u32 mask)
+{
+    b->requests[rt_load_relaxed_device(&b->request_ring.written)] =
+        (rt_request){.id = id, .n_prompt = 3, .max_tokens = 5, .mask = mask, .n_rules = mask ? 2 : 0};
+    rt_ring_wrote(&b->request_ring, 1);
+}
+
+/* A stream whose mask is late skips steps, others go on; then it draws the same token from the same position. */
+static void test_late_mask(void **state)
+{
+    (void)state;
+    make_graphs(8, 8);
+    bed *b = make_masked();
+    rt_word *number = (rt_word *)&b->area.rules[(2 + 1) * WORDS];
+    submit_to(b, 1, 2);
+    assert_true(poll(b)); /* the prompt's step is not held up by the mask */
+    assert_int_equal(b->area.asks[RT_ASK_MASK], 1 + 2 + 1);
+    b->area.next[0] = RT_LATE_TOKEN;
+    submit_to(b, 2, 0);
+    assert_true(poll(b));
+    assert_int_equal(b->control.live[RT_TOKENS], 3); /* the other's prompt alone */
+    assert_int_equal(b->slots[0].state, RT_SLOT_LATE);
+    b->area.next[0] = 7;
+    assert_true(poll(b));
+    assert_int_equal(b->control.live[RT_TOKENS], 1);
+    rt_store_release_system(number, 1);
+    b->area.next[0] = 8;
+    assert_true(poll(b));
+    assert_int_equal(b->control.live[RT_TOKENS], 2); /* both */
+    rt_u32 row = b->slots[0].step_row;
+    assert_true(b->area.positions[row] == 2 && b->area.draws[row] == 0 && b->slots[0].position == 2);
+    b->area.next[row] = 9;
+    b->area.next[1 - row] = RT_LATE_TOKEN; /* of a request without a mask it is a token like others */
+    assert_true(poll(b));
+    assert_true(b->slots[0].token == 9 && b->slots[0].position == 3 && b->slots[1].generated == 3);
+    submit_to(b, 3, MASKS + 1); /* there is no such mask */
+    poll(b);
+    rt_u32 told = b->serving.told;
+    assert_int_equal(b->tokens[(told - 1) & (RING - 1)].reason, RT_REFUSED);
+    free(b);
+}
+
 /* What goes into the step word comes out of it. */
 static void test_step_word(void **state)
 {
@@ -580,6 +639,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_usual_step_is_the_general_one),
         cmocka_unit_test(test_scheduler_deals_in_turn),
+        cmocka_unit_test(test_late_mask),
         cmocka_unit_test(test_step_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

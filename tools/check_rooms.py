@@ -18,8 +18,7 @@ import tree
 
 # Lowest first; rooms on one line do not see each other.
 ORDER = [["base", "shape"], ["ir", "jinja", "grammar"], ["op"], ["model", "super"], ["load", "tgraph"], ["image"],
-         ["gen", "pass"],
-         ["host"], ["cpu", "cuda"], ["engine"]]
+         ["gen", "pass"], ["host"], ["cpu", "cuda"], ["engine"]]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 # rt is seen by what builds its descriptors and by what runs them, and sees nothing itself.
 SEES_RT = {"image", "gen", "pass", "host", "cpu", "cuda", "engine"}

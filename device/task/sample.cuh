@@ -32,7 +32,8 @@ enum {
     RULES_BANNED,
     RULES_LISTS
 };
-enum { ASK_RULES, ASK_FROM, ASK_HISTORY, ASK_LOGPROBS, ASK_TOKEN, ASKS, LOGPROBS = 21 };
+enum { ASK_RULES, ASK_FROM, ASK_HISTORY, ASK_LOGPROBS, ASK_TOKEN, ASK_MASK, ASKS, LOGPROBS = 21 };
+enum { MASK_NUMBER, MASK_BITS, RULES_LATE = -1 };
 /* Scratch behind that of the reductions. */
 enum {
     SAMPLE_RANKS = MPK_REDUCE_BYTES,                   /* rt_u64[SAMPLE_BLOCK] */
@@ -300,12 +301,13 @@ MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const f
 
 /* ---- rules ---- */
 
-/* The record of a row, its history, and the row that they change. */
+/* The record of a row, its history, the row that they change, and the bits of its mask (0: none). */
 struct rules_row {
     const rt_i32 *g_words, *g_history;
     rt_i64 n_history;
     float *g_x;
     rt_i64 n;
+    const rt_u32 *g_mask;
 };
 
 MPK_FN float rules_float(const rules_row &r, int word)
@@ -428,6 +430,10 @@ MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
     rules_penalize(t, r);
     rules_allow(t, r, g_at, g_words[RULES_ALLOWED]);
     g_at += g_words[RULES_ALLOWED];
+    for (rt_i64 id = mpk_thread(); id < r.n && r.g_mask; id += MPK_THREADS)
+        if (!(r.g_mask[id / 32] >> (id % 32) & 1))
+            r.g_x[id] = -MPK_INFINITY;
+    mpk_sync();
     if (mpk_thread() == 0) {
         for (int i = 0; i < g_words[RULES_ENDS] && r.n_history - g_words[RULES_PROMPT] < g_words[RULES_LEAST]; i++)
             rules_ban(r, g_at[i]);
@@ -557,17 +563,39 @@ struct rules_views {
     const mpk_view &rules, &history, &choice;
 };
 
+/* The mask of a row, 0 if it asks for none.  False: it is not there yet; one thread looks, so that all agree. */
+MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *asks, rt_i64 n, rt_u32 draw,
+                        const rt_u32 **g_mask)
+{
+    rt_i64 row = asks[ASK_MASK] - 1;
+    *g_mask = 0;
+    if (row < 0 || row >= rules.dims[0] || rules.dims[1] < MASK_BITS + (n + 31) / 32)
+        return true;
+    const rt_u32 *g_at = (const rt_u32 *)mpk_data(t, rules) + row * rules.stride[0];
+    *g_mask = g_at + MASK_BITS;
+    mpk_sync();
+    if (mpk_thread() == 0)
+        sample_words(t)->more = rt_load_acquire_system((const rt_word *)(g_at + MASK_NUMBER)) == draw + 1;
+    mpk_sync();
+    bool there = sample_words(t)->more;
+    mpk_sync();
+    return there;
+}
+
 /* Copy the row into its row of `choice` and change it; false: it has no rules. */
-MPK_FN bool sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 *asks, double temperature,
-                          const sample_row &r, rules_row *out)
+MPK_FN bool sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 *asks, const rt_u32 *g_mask,
+                          double temperature, const sample_row &r, rules_row *out)
 {
     rt_i64 row = asks[ASK_RULES] - 1;
-    if (row < 0 || row >= v.rules.dims[0] || asks[ASK_HISTORY] < 0 || asks[ASK_FROM] < 0 ||
+    if (row < 0 || row >= v.choice.dims[0] || asks[ASK_HISTORY] < 0 || asks[ASK_FROM] < 0 ||
         asks[ASK_FROM] > v.history.dims[0] - asks[ASK_HISTORY])
         return false;
     rules_row made = {(const rt_i32 *)mpk_data(t, v.rules) + row * v.rules.stride[0],
-                      (const rt_i32 *)mpk_data(t, v.history) + asks[ASK_FROM], asks[ASK_HISTORY],
-                      (float *)mpk_data(t, v.choice) + row * v.choice.stride[0], r.x->dims[1]};
+                      (const rt_i32 *)mpk_data(t, v.history) + asks[ASK_FROM],
+                      asks[ASK_HISTORY],
+                      (float *)mpk_data(t, v.choice) + row * v.choice.stride[0],
+                      r.x->dims[1],
+                      g_mask};
     if (!rules_are_sound(made.g_words, v.rules.dims[1]))
         return false;
     for (rt_i64 i = mpk_thread(); i < made.n; i += MPK_THREADS)
@@ -595,18 +623,20 @@ MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view
             how[i] = mpk_get(sampling, g_sampling, row * sampling.stride[0] + i * sampling.stride[1]);
         for (int i = 0; i < ASKS; i++)
             asks[i] = (rt_i32)mpk_get_int(asked, g_asked, row * asked.stride[0] + i * asked.stride[1]);
-        float uniform = sample_uniform((rt_u64)mpk_get_int(seeds, g_seeds, row * seeds.stride[0]),
-                                       (rt_u64)mpk_get_int(draws, g_draws, row * draws.stride[0]));
+        rt_u64 draw = (rt_u64)mpk_get_int(draws, g_draws, row * draws.stride[0]);
+        float uniform = sample_uniform((rt_u64)mpk_get_int(seeds, g_seeds, row * seeds.stride[0]), draw);
         rt_i64 best = sample_best(t, logits, peaks, row), from = best;
         sample_row of = r;
         rules_row made;
-        if (sample_choose(t, views, asks, (double)how[SAMPLE_TEMPERATURE], r, &made)) {
+        const rt_u32 *g_mask;
+        bool there = sample_mask(t, rules, asks, logits.dims[1], (rt_u32)draw, &g_mask);
+        if (there && sample_choose(t, views, asks, g_mask, (double)how[SAMPLE_TEMPERATURE], r, &made)) {
             of.x = &chosen;
             of.g_x = mpk_data(t, chosen);
             of.from = (rt_i64)(asks[ASK_RULES] - 1) * chosen.stride[0];
             from = rules_best(t, made);
         }
-        rt_i32 id = sample_draw(t, &of, from, how, uniform);
+        rt_i32 id = there ? sample_draw(t, &of, from, how, uniform) : (rt_i32)RULES_LATE;
         if (mpk_thread() == 0)
             ((rt_i32 *)g_token)[row * token.stride[0]] = id;
         sample_tell(t, r, best, asks[ASK_LOGPROBS], asks[ASK_TOKEN] < 0 ? id : asks[ASK_TOKEN],

@@ -241,6 +241,15 @@ typedef struct mpk_token_bias {
     float bias; /* added to its logit; -INFINITY: never */
 } mpk_token_bias;
 
+/* What an answer has to look like (docs/structured-output.md). */
+typedef enum mpk_form {
+    MPK_FORM_ANY,
+    MPK_FORM_JSON_OBJECT, /* any JSON object; no source */
+    MPK_FORM_JSON_SCHEMA, /* JSON that is valid by the schema that the source is */
+    MPK_FORM_REGEX,       /* a text of which the source, a regular expression, matches the whole */
+    MPK_FORM_CHOICE,      /* one of the texts of the source, a JSON list */
+} mpk_form;
+
 typedef struct mpk_request_options {
     size_t size;             /* sizeof(mpk_request_options) */
     uint32_t max_tokens;     /* of the answer; 0: until the model ends it or the context is full */
@@ -279,6 +288,14 @@ typedef struct mpk_request_options {
     bool no_prefix_cache;   /* compute the whole prompt, and keep nothing of it for others */
     char reserved_2[1];     /* 0 */
     const char *cache_salt; /* only requests with the same salt take each other's part of the prefix cache; NULL: "" */
+
+    /* The form of the answer.  Tokens that would leave it do not come, and the answer ends (MPK_FINISH_STOP) where
+     * nothing can follow; with max_tokens it may be cut before.  A form that is compiled is kept for the next request.
+     * MPK_EFORMAT: the source is faulty; MPK_EUNSUPPORTED: it asks for what is not supported, by name and place, or
+     * the engine runs on a GPU or has no tokenizer; MPK_ELIMIT: it is too large. */
+    const char *form_source;
+    mpk_form form;
+    char reserved_3[4]; /* 0 */
 } mpk_request_options;
 
 typedef enum mpk_finish {

@@ -185,6 +185,9 @@ class RequestOptions(Structure):
         ("no_prefix_cache", c_bool),
         ("reserved_2", c_char * 1),
         ("cache_salt", c_char_p),
+        ("form_source", c_char_p),
+        ("form", c_int),
+        ("reserved_3", c_char * 4),
     ]
 
 

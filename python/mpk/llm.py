@@ -27,6 +27,7 @@ Message = Mapping[str, Any]
 LogProbs = list[tuple[int, float]]
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
 _ACTIVATIONS = ("auto", "f32", "i8")
+_FORM_OBJECT, _FORM_SCHEMA, _FORM_REGEX, _FORM_CHOICE = 1, 2, 3, 4  # mpk_form
 _READ_MS = 100  # how long a read waits before Python looks at its signals again
 
 
@@ -38,6 +39,9 @@ class SamplingParams:
     come; min_tokens: the model may not end the answer before; logprobs, prompt_logprobs: log probabilities of each
     token of the answer, of the prompt, and of so many of the most probable ones (0: of none); cache_salt: only requests
     with the same one share what they have in the prefix cache; prefix_cache: False computes the whole prompt.
+
+    One of these says what the answer looks like: json_schema (a JSON schema, as an object or as text), json_object (any
+    JSON object), regex (an expression that matches the whole answer), choice (texts, of which it is one).
     """
 
     max_tokens: int = 0
@@ -62,6 +66,10 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     cache_salt: str = ""
     prefix_cache: bool = True
+    json_schema: Mapping[str, Any] | bool | str | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: Sequence[str] = ()
 
     def _to_c(self) -> c.RequestOptions:
         for name, bits in (("max_tokens", 32), ("top_k", 32), ("min_tokens", 32), ("seed", 64)):
@@ -84,7 +92,22 @@ class SamplingParams:
         )
         options.stop = (ctypes.c_char_p * len(stop))(*(text.encode() for text in stop))
         self._add_rules(options)
+        self._add_form(options)
         return options
+
+    def _add_form(self, options: c.RequestOptions) -> None:
+        schema = self.json_schema if isinstance(self.json_schema, str) else json.dumps(self.json_schema)
+        forms = [
+            (_FORM_OBJECT, "" if self.json_object else None),
+            (_FORM_SCHEMA, None if self.json_schema is None else schema),
+            (_FORM_REGEX, self.regex),
+            (_FORM_CHOICE, json.dumps(list(self.choice)) if self.choice else None),
+        ]
+        given = [(form, source) for form, source in forms if source is not None]
+        if len(given) > 1:
+            raise c.ArgumentError("give one of json_schema, json_object, regex and choice")
+        for form, source in given:
+            options.form, options.form_source = form, source.encode()
 
     def _add_rules(self, options: c.RequestOptions) -> None:
         biases, words = dict(self.logit_bias or {}), [word.encode() for word in self.bad_words]

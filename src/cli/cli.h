@@ -139,6 +139,8 @@ typedef struct cli_sampling {
     cli_whole top_k, seed;
     cli_list bad_words;
     uint32_t min_tokens;
+    const char *json_schema, *regex; /* the form of the answer; a file, an expression */
+    cli_list choices;
 } cli_sampling;
 
 #define CLI_SAMPLING_ROWS(t, m)                                                                               \
@@ -164,6 +166,12 @@ typedef struct cli_sampling {
                    .help = "the model may not end the text before (0)", .most = 1 << 24),                     \
         CLI_OPTION(t, m.bad_words, "bad-word", CLI_LIST, .value = "TEXT",                                     \
                    .help = "a text that does not come; may be given several times"),                          \
+        CLI_OPTION(t, m.json_schema, "json-schema", CLI_TEXT, .value = "FILE",                                \
+                   .help = "answer in JSON that is valid by this schema"),                                    \
+        CLI_OPTION(t, m.regex, "regex", CLI_TEXT, .value = "TEXT",                                            \
+                   .help = "answer with a text that this regular expression matches"),                        \
+        CLI_OPTION(t, m.choices, "choice", CLI_LIST, .value = "TEXT",                                         \
+                   .help = "answer with one of these; may be given several times"),                           \
         CLI_OPTION(t, m.seed, "seed", CLI_WHOLE, .value = "N", .help = "of the random draws (0)")
 
 /* ---- options.c ---- */
@@ -194,6 +202,9 @@ int cli_finish(const cli_command *command, int code);
 int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees, mpk_engine_options *to);
 /* What was said of sampling takes the place of what *to holds; bad words are borrowed. */
 void cli_request_options(const cli_sampling *from, mpk_request_options *to);
+/* The form of the answer, its source in the arena; CLI_DONE, or another code after a line on standard error. */
+int cli_request_form(const cli_command *command, mpk_context *cx, arena *a, const cli_sampling *from,
+                     mpk_request_options *to);
 /* Submit a text; max_tokens asks for so many at most: what the context cannot hold is not an error here. */
 mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_request_options *wanted,
                       mpk_request **request);

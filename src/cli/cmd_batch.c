@@ -193,6 +193,38 @@ static bool read_bad_words(const json_value *value, line_request *r, char *error
     return true;
 }
 
+/* The form of the answer; *found: the key is one that asks for it. */
+static bool read_form(const json_value *value, line_request *r, bool *found, char *error)
+{
+    static const struct {
+        const char *key;
+        mpk_form form;
+        json_kind kind;
+    } forms[] = {{"json_schema", MPK_FORM_JSON_SCHEMA, JSON_KIND_OBJECT},
+                 {"json_object", MPK_FORM_JSON_OBJECT, JSON_KIND_BOOL},
+                 {"regex", MPK_FORM_REGEX, JSON_KIND_STRING},
+                 {"choice", MPK_FORM_CHOICE, JSON_KIND_LIST}};
+    size_t i = 0;
+    while (i < sizeof forms / sizeof *forms && !str_is(value->key, forms[i].key))
+        i++;
+    *found = i < sizeof forms / sizeof *forms;
+    if (!*found || (value->kind == JSON_KIND_BOOL && !value->boolean))
+        return true;
+    if (value->kind != forms[i].kind || r->options.form)
+        REFUSE(error, "%s is of another type, or the second form of the answer", forms[i].key);
+    text t = {0};
+    if (value->kind == JSON_KIND_STRING)
+        text_add(&t, value->text.at, value->text.n);
+    else
+        json_write(&t, value, 0);
+    r->options.form = forms[i].form;
+    r->options.form_source = t.failed ? NULL : arena_copy(r->arena, t.n ? t.at : "", t.n);
+    text_free(&t);
+    if (!r->options.form_source)
+        REFUSE(error, "out of memory for %s", forms[i].key);
+    return true;
+}
+
 /* Rules and log probabilities; *found: the key is one of them. */
 static bool read_rule(const json_value *value, line_request *r, bool *found, char *error)
 {
@@ -253,6 +285,8 @@ static bool read_field(batch *b, const json_value *value, line_request *r, char 
     str key = value->key;
     bool is_rule;
     bool good = read_rule(value, r, &is_rule, error);
+    if (!is_rule)
+        good = read_form(value, r, &is_rule, error);
     if (is_rule)
         return good;
     if (str_is(key, "prompt"))

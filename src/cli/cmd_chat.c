@@ -232,12 +232,14 @@ static int read_how(chat *c, arena *a, const chat_arguments *args)
 {
     c->how = (mpk_chat_options){.size = sizeof c->how};
     int code = cli_read_template(c->command, c->cx, a, args->chat_template, &c->how.chat_template);
+    if (code == CLI_DONE)
+        code = cli_request_form(c->command, c->cx, a, &args->sampling, &c->wanted);
     return code == CLI_DONE ? read_variables(c, a, &args->variables, &c->how.variables) : code;
 }
 
 static void fill_wanted(chat *c, const chat_arguments *args)
 {
-    c->wanted = (mpk_request_options){.size = sizeof c->wanted};
+    c->wanted.size = sizeof c->wanted;
     mpk_engine_suggest(c->engine, &c->wanted);
     cli_request_options(&args->sampling, &c->wanted);
     c->wanted.max_tokens = args->max_tokens;

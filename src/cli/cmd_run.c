@@ -66,9 +66,8 @@ static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uin
 }
 
 static int generate(const cli_command *command, mpk_context *cx, run_arguments *args, mpk_engine *engine, str prompt,
-                    uint64_t open_ns)
+                    mpk_request_options wanted, uint64_t open_ns)
 {
-    mpk_request_options wanted = {.size = sizeof wanted};
     mpk_request *request;
     mpk_answer answer;
     cli_request_options(&args->sampling, &wanted);
@@ -94,11 +93,14 @@ static int generate_text(const cli_command *command, mpk_context *cx, arena *a, 
     run_arguments *args = arguments;
     mpk_degree degrees[CLI_MAX_LIST];
     mpk_engine_options wanted;
+    mpk_request_options request = {.size = sizeof request};
     mpk_engine *engine;
     str prompt;
     if (!args->model)
         return say_how_to_get_a_model(command, a);
     int code = cli_read_text(command, cx, a, args->prompt, args->file, args->dash, &prompt);
+    if (code == CLI_DONE)
+        code = cli_request_form(command, cx, a, &args->sampling, &request);
     if (code == CLI_DONE)
         code = cli_engine_options(command, &args->engine, degrees, &wanted);
     if (code != CLI_DONE)
@@ -109,7 +111,7 @@ static int generate_text(const cli_command *command, mpk_context *cx, arena *a, 
     if (mpk_engine_open(cx, args->model, &wanted, &engine) != MPK_OK)
         return cli_report(command, cx);
     cli_progress("%s", "");
-    code = generate(command, cx, args, engine, prompt, clock_ns() - start);
+    code = generate(command, cx, args, engine, prompt, request, clock_ns() - start);
     mpk_engine_close(engine);
     return code;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "cli/cli.h"
 
 static volatile sig_atomic_t interrupted, hung_up;
@@ -273,6 +274,45 @@ void cli_request_options(const cli_sampling *from, mpk_request_options *to)
         to->top_k = (uint32_t)from->top_k.value;
     if (from->seed.given)
         to->seed = from->seed.value;
+}
+
+/* ---- the form of an answer ---- */
+
+enum { MAX_SCHEMA_BYTES = 1 << 20 };
+
+static mpk_status write_choices(mpk_context *cx, arena *a, const cli_list *choices, const char **out)
+{
+    text t = {0};
+    for (uint32_t i = 0; i < choices->n; i++) {
+        text_print(&t, i ? "," : "[");
+        json_write_str(&t, str_from(choices->at[i]));
+    }
+    text_print(&t, "]");
+    *out = t.failed ? NULL : arena_copy(a, t.at, t.n);
+    text_free(&t);
+    CHECK(cx, *out, MPK_ENOMEM, "out of memory for the choices");
+    return MPK_OK;
+}
+
+int cli_request_form(const cli_command *command, mpk_context *cx, arena *a, const cli_sampling *from,
+                     mpk_request_options *to)
+{
+    str schema;
+    if ((from->json_schema != NULL) + (from->regex != NULL) + (from->choices.n > 0) > 1)
+        return cli_misuse(command, "give one of --json-schema, --regex and --choice");
+    to->form_source = from->regex;
+    to->form = from->regex ? MPK_FORM_REGEX : MPK_FORM_ANY;
+    if (from->choices.n) {
+        to->form = MPK_FORM_CHOICE;
+        return write_choices(cx, a, &from->choices, &to->form_source) == MPK_OK ? CLI_DONE : cli_report(command, cx);
+    }
+    if (!from->json_schema)
+        return CLI_DONE;
+    if (file_read(cx, a, from->json_schema, MAX_SCHEMA_BYTES, &schema) != MPK_OK)
+        return cli_report(command, cx);
+    to->form = MPK_FORM_JSON_SCHEMA;
+    to->form_source = arena_copy(a, schema.at, schema.n);
+    return to->form_source ? CLI_DONE : cli_fail(command, "out of memory for the schema");
 }
 
 /* ---- input ---- */

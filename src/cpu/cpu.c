@@ -9,6 +9,7 @@
 
 #include "base/large_pages.h"
 #include "cpu/cpu_machine.h"
+#include "op/rules.h"
 #include "rt/rt_worker.h"
 
 enum { PAGE_BYTES = 4096, SPIN_POLLS = 2000, YIELD_POLLS = 20, STEAL_POLLS = 16 };
@@ -319,6 +320,16 @@ static void wait_bell(machine *base, rt_u32 seen, uint64_t timeout_ns)
     rt_sleep(&cpu_of(base)->control.host_bell, seen, timeout_ns);
 }
 
+static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words, uint32_t number)
+{
+    cpu_machine *m = cpu_of(base);
+    const rt_serving *s = &m->serving;
+    rt_u32 *at = (rt_u32 *)((char *)m->areas[RT_STEP] + s->rules) + (rt_u64)(s->n_slots + row) * s->rule_words;
+    if (bits)
+        memcpy(at + MASK_BITS, bits, n_words * sizeof *bits);
+    rt_store_release_system((rt_word *)at, number); /* partners: op/sample.c, rt_slots_find_masks */
+}
+
 /* ---- host-driven steps ---- */
 
 void *cpu_tensor(machine *m, uint32_t graph, ir_tensor_id tensor)
@@ -414,6 +425,7 @@ static const machine_def definition = {
     .wait = wait_bell,
     .describe = describe,
     .body_of = body_of,
+    .put_mask = put_mask,
     .make_slots = cpu_make_slots,
     .move_slots = cpu_move_slots,
 };

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
-#include "engine/engine.h"
+#include "engine/engine_form.h"
 
 /* The image may be anybody's: what the engine relies on must be so. */
 static mpk_status check_machine(mpk_context *cx, mpk_engine *e)
@@ -31,6 +31,7 @@ static mpk_status start(mpk_context *cx, mpk_engine *e)
                                      e->build.model.files.n};
     TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, &code, &weights, &e->machine));
     TRY(check_machine(cx, e));
+    TRY(engine_forms_open(cx, e));
     return engine_start_collector(cx, e);
 }
 
@@ -65,6 +66,7 @@ void mpk_engine_close(mpk_engine *e)
     if (!e)
         return;
     engine_stop_collector(e);
+    engine_forms_close(e->forms);
     machine_stop(e->machine);
     if (e->has_mutex)
         pthread_mutex_destroy(&e->mutex);

@@ -9,6 +9,7 @@
  *   engine.c           open, close, describe
  *   engine_request.c   requests and the collector's thread
  *   engine_stop.c      stop texts in a stream of text
+ *   engine_form.c      answers of a given form: masks of tokens, and the thread that makes them
  *   engine_sequence.c  timelines that the caller drives
  *   engine_tokens.c    tokenizers; engine_letters.c: a stand-in for one
  *   engine_chat.c      conversations -> prompts, by chat templates
@@ -79,6 +80,8 @@ struct mpk_engine {
     machine_weight *weights; /* heap, [image.n_weights]: where the files have them; empty: made up */
     machine *machine;
     mpk_tokenizer tokens; /* tokenizer NULL: the model brings none */
+
+    struct engine_forms *forms; /* see engine_form.h */
 
     pthread_mutex_t mutex;                        /* guards everything below, and every request's fields that say so */
     struct mpk_request *requests[ENGINE_BUCKETS]; /* in the machine, by id */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
+#include "engine/engine_form.h"
 #include "engine/engine_request.h"
 
 enum { BURST_TOKENS = 256 };
@@ -97,6 +98,8 @@ static void add_token(mpk_request *r, const rt_token *t, uint64_t now)
     r->token_ns[r->n_tokens++] = now - r->submitted_ns;
     if (t->reason != RT_EOS)
         add_text(r, t->token);
+    if (r->form && t->reason == RT_GOING && r->finish == MPK_RUNNING)
+        engine_form_take(r->engine->forms, r->id, t->token);
     pthread_cond_broadcast(&r->changed);
 }
 
@@ -126,6 +129,28 @@ static void take_token(mpk_engine *e, const rt_token *t, uint64_t now)
     }
     if (t->reason != RT_GOING)
         end_request(r, t->reason);
+}
+
+void engine_end_request(mpk_engine *e, uint64_t id, mpk_status status, const char *words)
+{
+    pthread_mutex_lock(&e->mutex);
+    mpk_request *r = *find_link(e, id);
+    if (r && r->finish == MPK_RUNNING && status != MPK_OK)
+        status_fail(&r->words, status, "%s", words);
+    if (r && r->finish == MPK_RUNNING)
+        end_early(r, status == MPK_OK ? MPK_FINISH_STOP : MPK_FINISH_ERROR);
+    pthread_mutex_unlock(&e->mutex);
+}
+
+struct engine_form *engine_hold_form(mpk_engine *e, uint64_t id)
+{
+    pthread_mutex_lock(&e->mutex);
+    mpk_request *r = *find_link(e, id);
+    struct engine_form *form = r && r->finish == MPK_RUNNING ? r->form : NULL;
+    if (form)
+        engine_form_hold(form);
+    pthread_mutex_unlock(&e->mutex);
+    return form;
 }
 
 /* The machine has stopped: nothing that was submitted will ever end by itself. */
@@ -239,6 +264,7 @@ static mpk_status prepare(mpk_context *cx, mpk_request *r, const int32_t *tokens
     NEW(cx, &r->arena, r->token_ns, r->limit);
     TRY(copy_stops(cx, r));
     TRY(engine_make_logprobs(cx, r));
+    TRY(engine_form_open(cx, r->engine, &r->options, &r->form));
     if (e->tokens.tokenizer)
         return tokenizer_stream_open(cx, e->tokens.tokenizer, TOKENIZER_SKIP_SPECIAL, &r->decoder);
     CHECK(cx, !r->options.n_stop, MPK_EUNSUPPORTED, "stop texts need a tokenizer, which this model has not");
@@ -299,9 +325,13 @@ static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
         .salt = o->cache_salt,
         .n_salt = o->cache_salt ? strlen(o->cache_salt) : 0,
         .alone = o->no_prefix_cache,
+        .is_masked = r->form != NULL,
     };
     TRY(engine_make_rules(cx, r, &wire.rules, &wire.n_rules));
-    return engine_submit(cx, r, &wire);
+    TRY(engine_submit(cx, r, &wire));
+    if (r->form)
+        engine_form_take(r->engine->forms, r->id, ENGINE_FORM_FIRST);
+    return MPK_OK;
 }
 
 mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t *tokens, size_t n,
@@ -441,6 +471,7 @@ void mpk_request_free(mpk_request *r)
     text_free(&r->stream.text);
     text_free(&r->piece);
     host_shares_drop(r->shares);
+    engine_form_drop(e->forms, r->form);
     pthread_cond_destroy(&r->changed);
     arena_free(&r->arena);
     free(r);

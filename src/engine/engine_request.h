@@ -13,6 +13,7 @@ struct mpk_request {
     uint32_t n_logprobs; /* entries of `shares` for each token; 0: none */
     host_shares *shares; /* first of the prompt, if prompt_logprobs */
     bool is_sequence;
+    struct engine_form *form; /* NULL: any text */
 
     /* guarded by the engine's mutex */
     uint64_t id;
@@ -47,6 +48,8 @@ mpk_status engine_make_rules(mpk_context *cx, mpk_request *r, const int32_t **wo
 uint32_t engine_logprobs(const mpk_request_options *options);
 /* The place for log probabilities, if any are asked for; limit and n_prompt are set. */
 mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r);
+/* End a request that still runs: MPK_OK: as if the model had ended it; else with that status and these words. */
+void engine_end_request(mpk_engine *e, uint64_t id, mpk_status status, const char *words);
 /* Into the machine.  The engine's failure if it has one. */
 mpk_status engine_submit(mpk_context *cx, mpk_request *r, const machine_request *wire);
 

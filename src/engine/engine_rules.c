@@ -98,7 +98,7 @@ static bool are_rules(const mpk_request_options *o)
     bool repetition = o->repetition_penalty > 0 && o->repetition_penalty != 1;
     bool typical = o->typical_p > 0 && o->typical_p < 1;
     return o->presence_penalty != 0 || o->frequency_penalty != 0 || repetition || o->min_tokens || o->top_n_sigma > 0 ||
-           typical || o->n_biases || o->n_allowed || o->n_bad_words;
+           typical || o->n_biases || o->n_allowed || o->n_bad_words || o->form;
 }
 
 static mpk_status add_lists(mpk_context *cx, mpk_request *r, record *to)

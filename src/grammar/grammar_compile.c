@@ -57,7 +57,8 @@ static mpk_status fill_nullable(compiler *c)
             r->is_nullable |= now;
             changed |= now;
         }
-        CHECK(c->cx, c->visits < MOST_VISITS, MPK_ELIMIT, "the grammar's rules depend on each other in too long chains");
+        CHECK(c->cx, c->visits < MOST_VISITS, MPK_ELIMIT,
+              "the grammar's rules depend on each other in too long chains");
     }
     return MPK_OK;
 }
@@ -80,8 +81,7 @@ static mpk_status list_first(compiler *c, const node *n, rule_list *out)
 }
 
 /* Depth first, without recursion: a rule that is met while it is open calls itself. */
-static mpk_status check_from(compiler *c, uint32_t first, uint8_t *mark, rule_list *calls, uint32_t *at,
-                             uint32_t *open)
+static mpk_status check_from(compiler *c, uint32_t first, uint8_t *mark, rule_list *calls, uint32_t *at, uint32_t *open)
 {
     enum { NEW_RULE, OPEN, DONE };
     uint32_t n = 0;
@@ -126,7 +126,7 @@ static mpk_status check_recursion(compiler *c)
 
 /* ---- states ---- */
 
-static mpk_status add_state(compiler *c, state s, uint32_t *out)
+static mpk_status add_state(compiler *c, grammar_state s, uint32_t *out)
 {
     CHECK(c->cx, c->to->states.n < MOST_STATES, MPK_ELIMIT, "the grammar is too large: more than %d states",
           MOST_STATES);
@@ -146,7 +146,7 @@ static mpk_status add_byte(compiler *c, const byte_set *set, uint32_t next, uint
         TRY(map_put(c->cx, c->a, &c->sets, key, number));
         PUSH(c->cx, c->a, &c->to->sets, *set);
     }
-    return add_state(c, (state){.kind = STATE_BYTE, .a = (uint32_t)number, .b = next}, out);
+    return add_state(c, (grammar_state){.kind = STATE_BYTE, .a = (uint32_t)number, .b = next}, out);
 }
 
 static void set_bytes(byte_set *set, uint8_t low, uint8_t high)
@@ -183,7 +183,7 @@ static mpk_status emit_chain(compiler *c, uint32_t low, uint32_t high, uint32_t 
         *entry = next;
         return MPK_OK;
     }
-    TRY(add_state(c, (state){.kind = STATE_SPLIT, .a = next, .b = *entry}, &first));
+    TRY(add_state(c, (grammar_state){.kind = STATE_SPLIT, .a = next, .b = *entry}, &first));
     *entry = first;
     return MPK_OK;
 }
@@ -231,7 +231,7 @@ static mpk_status emit_chars(compiler *c, const char_set *set, uint32_t next, ui
     TRY(add_byte(c, &ascii, next, &first));
     *entry = first;
     return others == c->never ? MPK_OK
-                              : add_state(c, (state){.kind = STATE_SPLIT, .a = first, .b = others}, entry);
+                              : add_state(c, (grammar_state){.kind = STATE_SPLIT, .a = first, .b = others}, entry);
 }
 
 static mpk_status emit(compiler *c, const node *n, uint32_t next, uint32_t *entry);
@@ -251,7 +251,7 @@ static mpk_status emit_bytes(compiler *c, str bytes, uint32_t next, uint32_t *en
 static mpk_status emit_loop(compiler *c, const node *n, uint32_t next, uint32_t *entry)
 {
     uint32_t split, body;
-    TRY(add_state(c, (state){.kind = STATE_SPLIT, .b = next}, &split));
+    TRY(add_state(c, (grammar_state){.kind = STATE_SPLIT, .b = next}, &split));
     TRY(emit(c, n->children.at[0], split, &body));
     c->to->states.at[split].a = body;
     *entry = n->min ? body : split;
@@ -270,11 +270,16 @@ static mpk_status emit_repeat(compiler *c, const node *n, uint32_t next, uint32_
             *entry = body;
             return MPK_OK;
         }
-        return add_state(c, (state){.kind = STATE_SPLIT, .a = body, .b = next}, entry);
+        return add_state(c, (grammar_state){.kind = STATE_SPLIT, .a = body, .b = next}, entry);
     }
     TRY(emit(c, n->children.at[0], c->end, &body));
-    return add_state(c, (state){.kind = STATE_COUNT, .a = body, .b = next, .min = nullable ? 0 : n->min,
-                                .max = n->max, .is_nullable = nullable},
+    return add_state(c,
+                     (grammar_state){.kind = STATE_COUNT,
+                                     .a = body,
+                                     .b = next,
+                                     .min = nullable ? 0 : n->min,
+                                     .max = n->max,
+                                     .is_nullable = nullable},
                      entry);
 }
 
@@ -286,7 +291,7 @@ static mpk_status emit_alt(compiler *c, const node *n, uint32_t next, uint32_t *
         if (first == c->never)
             first = one;
         else if (one != c->never)
-            TRY(add_state(c, (state){.kind = STATE_SPLIT, .a = one, .b = first}, &first));
+            TRY(add_state(c, (grammar_state){.kind = STATE_SPLIT, .a = one, .b = first}, &first));
     }
     *entry = first;
     return MPK_OK;
@@ -313,7 +318,7 @@ static mpk_status emit(compiler *c, const node *n, uint32_t next, uint32_t *entr
     case NODE_REPEAT:
         return emit_repeat(c, n, next, entry);
     case NODE_RULE:
-        return add_state(c, (state){.kind = STATE_CALL, .a = n->rule, .b = next}, entry);
+        return add_state(c, (grammar_state){.kind = STATE_CALL, .a = n->rule, .b = next}, entry);
     default:
         *entry = c->never;
         return MPK_OK;
@@ -326,14 +331,64 @@ static mpk_status emit_rules(compiler *c)
     automaton *to = c->to;
     uint32_t *starts;
     NEW(c->cx, c->a, starts, c->k->rules.n);
-    TRY(add_state(c, (state){.kind = STATE_END}, &c->end));
-    TRY(add_state(c, (state){.kind = STATE_NEVER}, &c->never));
+    TRY(add_state(c, (grammar_state){.kind = STATE_END}, &c->end));
+    TRY(add_state(c, (grammar_state){.kind = STATE_NEVER}, &c->never));
     for (size_t i = 0; i < c->k->rules.n; i++)
         TRY(emit(c, c->k->rules.at[i].body, c->end, &starts[i]));
     for (size_t i = 0; i < to->states.n; i++)
         if (to->states.at[i].kind == STATE_CALL)
             to->states.at[i].a = starts[to->states.at[i].a];
     to->start = starts[0];
+    return MPK_OK;
+}
+
+/* ---- dead ends ---- */
+
+/* Can a text come to the end of the rule from here, as far as is known? */
+static bool leads_on(const grammar_state *s, const bool *good)
+{
+    switch (s->kind) {
+    case STATE_END:
+        return true;
+    case STATE_BYTE:
+        return good[s->b];
+    case STATE_SPLIT:
+        return good[s->a] || good[s->b];
+    case STATE_CALL:
+        return good[s->a] && good[s->b];
+    case STATE_COUNT:
+        return good[s->b] && (!s->min || good[s->a]);
+    default:
+        return false;
+    }
+}
+
+/* States that lead nowhere become none, so that a text which has begun can always be ended. */
+static mpk_status drop_dead_ends(compiler *c)
+{
+    size_t n = c->to->states.n;
+    bool *good;
+    NEW(c->cx, c->a, good, n);
+    for (bool changed = true, up = true; changed; up = !up) {
+        changed = false;
+        for (size_t i = 0; i < n; i++) {
+            size_t at = up ? i : n - 1 - i;
+            bool now = !good[at] && leads_on(&c->to->states.at[at], good);
+            good[at] |= now;
+            changed |= now;
+        }
+        c->visits += n;
+        CHECK(c->cx, c->visits < MOST_VISITS, MPK_ELIMIT,
+              "the grammar's rules depend on each other in too long chains");
+    }
+    for (size_t i = 0; i < n; i++) {
+        grammar_state *s = &c->to->states.at[i];
+        if (!good[i])
+            s->kind = STATE_NEVER;
+        else if (s->kind == STATE_COUNT && !good[s->a])
+            s->max = 0;
+    }
+    CHECK(c->cx, good[c->to->start], MPK_EFORMAT, "no text has the form that is asked for: it contradicts itself");
     return MPK_OK;
 }
 
@@ -369,6 +424,7 @@ mpk_status automaton_make(mpk_context *cx, arena *a, maker *k, automaton *out)
     TRY(fill_nullable(&c));
     TRY(check_recursion(&c));
     TRY(emit_rules(&c));
+    TRY(drop_dead_ends(&c));
     classify(out);
     return MPK_OK;
 }

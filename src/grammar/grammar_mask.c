@@ -84,7 +84,7 @@ static mpk_status make_room(mpk_context *cx, grammar *g)
 mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *words, uint32_t *n)
 {
     const grammar_vocab *v = m->vocab;
-    const uint32_t *part;
+    const uint32_t *part = NULL;
     TRY(make_room(cx, m->grammar));
     memset(words, 0, grammar_mask_words(v) * sizeof *words);
     for (uint32_t i = 0; i < GRAMMAR_LENGTHS; i++) {
@@ -123,8 +123,8 @@ mpk_status grammar_matcher_take(mpk_context *cx, grammar_matcher *m, int32_t tok
     TRY(make_room(cx, m->grammar));
     if (token >= 0 && (uint32_t)token < v->n_tokens && v->tokens[token].n)
         TRY(grammar_matcher_read(cx, m, v->tokens[token], &fits, &may_end));
-    CHECK(cx, fits, MPK_EARG, "token %d does not follow the grammar: the request's other rules leave no token that does",
-          token);
+    CHECK(cx, fits, MPK_EARG,
+          "token %d does not follow the grammar: the request's other rules leave no token that does", token);
     const situation *now = &m->grammar->store.situations.at[m->situation];
     *over = now->may_end && !now->n;
     return MPK_OK;

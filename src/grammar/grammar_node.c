@@ -173,8 +173,8 @@ static mpk_status plain_chars(maker *k, const char_set *set, const node **out)
 /* JSON's spelling of a character that cannot stand for itself: \n, \", \u0001. */
 static mpk_status escaped_char(maker *k, uint32_t c, const node **out)
 {
-    static const char letters[] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r',
-                                   ['"'] = '"',  ['\\'] = '\\'};
+    static const char letters[] = {
+        ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r', ['"'] = '"', ['\\'] = '\\'};
     char *bytes;
     NEW(k->cx, k->a, bytes, 6);
     bytes[0] = '\\';
@@ -200,7 +200,7 @@ mpk_status node_chars(maker *k, const char_set *set, const node **out)
     char_range bare[] = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0xd7ff}, {0xe000, GRAMMAR_LAST_CHAR}};
     const char_set plain = {.at = bare, .n = 4};
     char_set kept;
-    const node *child;
+    const node *child = NULL;
     node *alt;
     if (!k->in_string)
         return plain_chars(k, set, out);

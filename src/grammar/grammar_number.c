@@ -186,7 +186,7 @@ static mpk_status whole_free(digits_reader *r, uint32_t min, uint32_t max, const
 static mpk_status magnitude(digits_reader *r, const node **out)
 {
     size_t n = strlen(r->low.whole), m = r->high.whole ? strlen(r->high.whole) : 0;
-    const node *child;
+    const node *child = NULL;
     node *alt;
     TRY(node_new(r->k, NODE_ALT, &alt));
     TRY(whole_from(r, 0, n, r->low.whole, n == m ? r->high.whole : NULL, &child));

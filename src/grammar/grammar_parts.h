@@ -113,18 +113,18 @@ typedef enum state_kind {
     STATE_NEVER,
 } state_kind;
 
-typedef struct state {
+typedef struct grammar_state {
     state_kind kind;
     uint32_t a, b;
     uint32_t min, max; /* COUNT; a nullable body has min 0 */
     bool is_nullable;  /* COUNT: the body is */
-} state;
+} grammar_state;
 
 typedef struct byte_set {
     uint64_t bits[4];
 } byte_set;
 
-typedef VEC(state) state_list;
+typedef VEC(grammar_state) state_list;
 typedef VEC(byte_set) set_list;
 
 typedef struct automaton {
@@ -194,7 +194,7 @@ typedef struct store {
     pair_table clamped[GRAMMAR_LENGTHS]; /* a set -> that with counts as far as they matter */
     pair_table masks[GRAMMAR_LENGTHS];   /* a situation -> a mask */
     VEC(uint32_t *) mask_words;
-    uint64_t work;                       /* steps so far, for the limit of a mask */
+    uint64_t work; /* steps so far, for the limit of a mask */
 
     /* the closure at hand */
     VEC(closure_item) todo;
@@ -241,7 +241,7 @@ struct grammar_matcher {
     grammar *grammar;
     const grammar_vocab *vocab; /* NULL: of bytes */
     uint32_t situation;
-    uint32_t moved; /* store_forget's: what it becomes */
+    uint32_t moved;        /* store_forget's: what it becomes */
     grammar_matcher *next; /* of the grammar's */
 };
 

@@ -315,7 +315,7 @@ static bool ends_alternative(const regex_reader *r)
 static mpk_status read_sequence(regex_reader *r, bool outermost, const node **out)
 {
     node *seq;
-    const node *child;
+    const node *child = NULL;
     TRY(node_new(r->k, NODE_SEQ, &seq));
     if (outermost)
         TRY(add_open_side(r, take(r, "^"), seq));
@@ -332,7 +332,7 @@ static mpk_status read_sequence(regex_reader *r, bool outermost, const node **ou
 static mpk_status read_alternatives(regex_reader *r, bool outermost, const node **out)
 {
     node *alt;
-    const node *child;
+    const node *child = NULL;
     TRY(node_new(r->k, NODE_ALT, &alt));
     do {
         TRY(read_sequence(r, outermost, &child));

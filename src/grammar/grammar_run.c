@@ -82,7 +82,7 @@ static bool is_covered(store *s, size_t before, const closure_item *at)
 static mpk_status count_on(mpk_context *cx, grammar *g, size_t index)
 {
     closure_item at = g->store.todo.at[index];
-    const state *s = &g->automaton.states.at[at.state];
+    const grammar_state *s = &g->automaton.states.at[at.state];
     uint32_t now = at.count + 1;
     if (s->is_nullable && is_covered(&g->store, index, &at))
         return MPK_OK;
@@ -114,7 +114,7 @@ static mpk_status follow(mpk_context *cx, grammar *g, size_t index)
 {
     store *s = &g->store;
     closure_item at = s->todo.at[index];
-    const state *from = &g->automaton.states.at[at.state];
+    const grammar_state *from = &g->automaton.states.at[at.state];
     switch (from->kind) {
     case STATE_BYTE:
         PUSH(cx, &s->arena, &s->found, (situation_item){at.state, at.stack});
@@ -169,7 +169,7 @@ static mpk_status make_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t 
     begin_closure(s);
     for (uint32_t i = 0; i < at.n; i++) {
         situation_item item = s->items.at[at.first + i];
-        const state *reads = &g->automaton.states.at[item.state];
+        const grammar_state *reads = &g->automaton.states.at[item.state];
         if (g->automaton.sets.at[reads->a].bits[byte / 64] >> byte % 64 & 1)
             TRY(reach(cx, s, reads->b, 0, item.stack));
     }

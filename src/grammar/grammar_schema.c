@@ -34,8 +34,9 @@ mpk_status schema_count(schema_reader *r, const place *at, const json_value *sch
     const json_value *v = json_get(schema, key);
     if (!v)
         return MPK_OK;
-    CHECK(r->k->cx, v->kind == JSON_KIND_NUMBER && v->number >= 0 && v->number == (double)(uint64_t)v->number &&
-                        v->number <= GRAMMAR_MOST_REPEATS,
+    CHECK(r->k->cx,
+          v->kind == JSON_KIND_NUMBER && v->number >= 0 && v->number == (double)(uint64_t)v->number &&
+              v->number <= GRAMMAR_MOST_REPEATS,
           MPK_EFORMAT, "%s at %s is no whole number from 0 to %d", key, schema_where(r, at), GRAMMAR_MOST_REPEATS);
     *out = (uint32_t)v->number;
     return MPK_OK;
@@ -45,12 +46,56 @@ mpk_status schema_count(schema_reader *r, const place *at, const json_value *sch
 
 /* Taken, or without a say in what is valid. */
 static const char *const known[] = {
-    "$ref", "$defs", "definitions", "allOf", "anyOf", "oneOf", "enum", "const", "type", "properties", "required",
-    "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties", "items",
-    "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "minLength", "maxLength", "pattern",
-    "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "$schema", "$id", "id",
-    "$comment", "$anchor", "$vocabulary", "title", "description", "default", "examples", "example", "deprecated",
-    "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema", "discriminator", "strict",
+    "$ref",
+    "$defs",
+    "definitions",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "enum",
+    "const",
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "patternProperties",
+    "propertyNames",
+    "minProperties",
+    "maxProperties",
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "format",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "$schema",
+    "$id",
+    "id",
+    "$comment",
+    "$anchor",
+    "$vocabulary",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "example",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "discriminator",
+    "strict",
 };
 
 static bool is_known(str key)
@@ -63,7 +108,7 @@ static bool is_known(str key)
     return false;
 }
 
-static mpk_status check_keywords(schema_reader *r, const place *at, const json_value *schema)
+mpk_status schema_check_keywords(schema_reader *r, const place *at, const json_value *schema)
 {
     for (size_t i = 0; i < schema->n; i++)
         CHECK(r->k->cx, is_known(schema->items[i].key), MPK_EUNSUPPORTED,
@@ -89,9 +134,9 @@ static uint32_t type_named(str name)
 
 static uint32_t type_of(const json_value *v)
 {
-    static const uint32_t bits[] = {[JSON_KIND_NULL] = TYPE_NULL,     [JSON_KIND_BOOL] = TYPE_BOOLEAN,
-                                    [JSON_KIND_STRING] = TYPE_STRING, [JSON_KIND_LIST] = TYPE_ARRAY,
-                                    [JSON_KIND_OBJECT] = TYPE_OBJECT, [JSON_KIND_NUMBER] = TYPE_FRACTION};
+    static const uint32_t bits[] = {
+        [JSON_KIND_NULL] = TYPE_NULL,  [JSON_KIND_BOOL] = TYPE_BOOLEAN,  [JSON_KIND_STRING] = TYPE_STRING,
+        [JSON_KIND_LIST] = TYPE_ARRAY, [JSON_KIND_OBJECT] = TYPE_OBJECT, [JSON_KIND_NUMBER] = TYPE_FRACTION};
     bool whole = v->kind == JSON_KIND_NUMBER && (v->is_integer || v->number == (double)(int64_t)v->number);
     return whole ? TYPE_INTEGER : bits[v->kind];
 }
@@ -165,6 +210,10 @@ static mpk_status fits(schema_reader *r, const place *at, const json_value *sche
         status = situation_start(cx, &g, &m.situation);
     if (status == MPK_OK)
         status = grammar_matcher_read(cx, &m, (str){spelled.at, spelled.n}, &read, yes);
+    if (status == MPK_EFORMAT && !g.automaton.n_classes) { /* nothing fits that schema */
+        status_clear(cx);
+        status = MPK_OK;
+    }
     *yes = status == MPK_OK && read && *yes;
     text_free(&spelled);
     store_close(&g.store);
@@ -175,9 +224,9 @@ static mpk_status fits(schema_reader *r, const place *at, const json_value *sche
 
 static bool says_more(const json_value *schema)
 {
-    static const char *const silent[] = {"enum",        "const",   "type",     "title",   "description", "default",
-                                         "examples",    "example", "$schema",  "$id",     "$comment",    "deprecated",
-                                         "$defs",       "readOnly", "writeOnly", "definitions"};
+    static const char *const silent[] = {"enum",     "const",    "type",      "title",      "description", "default",
+                                         "examples", "example",  "$schema",   "$id",        "$comment",    "deprecated",
+                                         "$defs",    "readOnly", "writeOnly", "definitions"};
     for (size_t i = 0; i < schema->n; i++) {
         bool found = false;
         for (size_t k = 0; k < sizeof silent / sizeof *silent && !found; k++)
@@ -192,7 +241,7 @@ static mpk_status add_value(schema_reader *r, const place *at, const json_value 
                             uint32_t types, node *alt)
 {
     bool yes = (type_of(value) & types) != 0;
-    const node *child;
+    const node *child = NULL;
     if (yes && rest)
         TRY(fits(r, at, rest, value, &yes));
     if (!yes)
@@ -256,8 +305,7 @@ static mpk_status number_node(schema_reader *r, const place *at, const json_valu
     return integer ? schema_integer(r, out) : schema_any_number(r, out);
 }
 
-static mpk_status one_type(schema_reader *r, const place *at, const json_value *schema, uint32_t type,
-                           const node **out)
+static mpk_status one_type(schema_reader *r, const place *at, const json_value *schema, uint32_t type, const node **out)
 {
     switch (type) {
     case TYPE_NULL:
@@ -280,7 +328,7 @@ static mpk_status one_type(schema_reader *r, const place *at, const json_value *
 static mpk_status by_type(schema_reader *r, const place *at, const json_value *schema, const node **out)
 {
     uint32_t types;
-    const node *child;
+    const node *child = NULL;
     node *alt;
     TRY(named_types(r, at, json_get(schema, "type"), &types));
     TRY(node_new(r->k, NODE_ALT, &alt));
@@ -333,7 +381,7 @@ static mpk_status options_node(schema_reader *r, const place *at, const json_val
 {
     const place here = {at, str_from(key)};
     const json_value *options = json_get(schema, key), *rest, *both;
-    const node *child;
+    const node *child = NULL;
     node *alt;
     CHECK(r->k->cx, options->kind == JSON_KIND_LIST && options->n, MPK_EFORMAT, "%s at %s is no list of schemas", key,
           schema_where(r, at));
@@ -363,7 +411,7 @@ static bool is_alone(const json_value *schema)
 
 static mpk_status object_node(schema_reader *r, const place *at, const json_value *schema, const node **out)
 {
-    TRY(check_keywords(r, at, schema));
+    TRY(schema_check_keywords(r, at, schema));
     if (is_alone(schema)) {
         const json_value *target;
         TRY(schema_find(r, at, json_get(schema, "$ref"), &target));

@@ -20,7 +20,11 @@ typedef struct schema_reader {
     uint32_t nesting;
     /* rules that all schemas share; 0: not made yet */
     uint32_t any_value, any_object, any_array, any_string, any_char, any_number, integer, blank;
-    VEC(struct schema_target { const json_value *schema; uint32_t rule; }) targets; /* of $ref */
+    VEC(struct schema_target {
+        const json_value *schema;
+        uint32_t rule;
+    })
+    targets; /* of $ref */
     char where[256];
 } schema_reader;
 
@@ -48,6 +52,8 @@ mpk_status schema_refuse(schema_reader *r, const place *at, const char *what);
 
 /* What a schema allows. */
 mpk_status schema_node(schema_reader *r, const place *at, const json_value *schema, const node **out);
+/* MPK_EUNSUPPORTED: a keyword is not known. */
+mpk_status schema_check_keywords(schema_reader *r, const place *at, const json_value *schema);
 /* A schema that is used more than once, as a rule. */
 mpk_status schema_as_rule(schema_reader *r, const place *at, const json_value *schema, const node **out);
 
@@ -85,8 +91,7 @@ mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, 
 /* What a $ref names. */
 mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref, const json_value **out);
 /* The object without some of its members. */
-mpk_status schema_without(schema_reader *r, const json_value *schema, const char *const *names,
-                          const json_value **out);
+mpk_status schema_without(schema_reader *r, const json_value *schema, const char *const *names, const json_value **out);
 /* Bits TYPE_* that a flat schema allows. */
 mpk_status schema_types(schema_reader *r, const place *at, const json_value *schema, uint32_t *out);
 /* No value fits both. */

@@ -62,7 +62,7 @@ static mpk_status prefixed(schema_reader *r, const place *at, const list_rules *
     return MPK_OK;
 }
 
-/* Where the items are: prefixItems and items, or as drafts before 2020 name them, items (a list) and additionalItems. */
+/* prefixItems and items, or as drafts before 2020 name them, items (a list) and additionalItems. */
 static mpk_status read_items(schema_reader *r, const place *at, const json_value *schema, list_rules *l)
 {
     const json_value *items = json_get(schema, "items");

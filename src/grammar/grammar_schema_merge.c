@@ -89,7 +89,7 @@ mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
           "$ref \"%.*s\" at %s is not supported: it must lead into the same schema, as #/$defs/NAME does",
           STR_ARG(path), schema_where(r, at));
     for (size_t i = 2, end; i <= path.n && path.n > 1; i = end + 1) {
-        str name;
+        str name = {0};
         for (end = i; end < path.n && path.at[end] != '/'; end++)
             ;
         TRY(unescape(r, (str){path.at + i, end - i}, &name));
@@ -161,7 +161,7 @@ static mpk_status both_required(schema_reader *r, const json_value *a, const jso
 }
 
 /* Values that stand in both lists. */
-static mpk_status common(schema_reader *r, const json_value *a, const json_value *b, json_value *out)
+static mpk_status both_enums(schema_reader *r, const json_value *a, const json_value *b, json_value *out)
 {
     members made = {0};
     for (size_t i = 0; i < a->n; i++)
@@ -234,13 +234,15 @@ static bool is_one_of(str key, const char *const *names)
 static mpk_status both_values(schema_reader *r, const place *at, const json_value *a, const json_value *b,
                               json_value *out)
 {
-    static const char *const greater[] = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties",
-                                          NULL},
-                      *const lesser[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL},
-                      *const schemas[] = {"additionalProperties", "items", "propertyNames", NULL},
-                      *const silent[] = {"title",  "description", "default", "examples",    "$defs",   "definitions",
-                                         "$schema", "$id",         "id",      "$comment",    "example", "deprecated",
-                                         "readOnly", "writeOnly",  "$anchor", "discriminator", NULL};
+    static const char *const greater[] = {"minimum",  "exclusiveMinimum", "minLength",
+                                          "minItems", "minProperties",    NULL},
+                             *const lesser[] = {"maximum",  "exclusiveMaximum", "maxLength",
+                                                "maxItems", "maxProperties",    NULL},
+                             *const schemas[] = {"additionalProperties", "items", "propertyNames", NULL},
+                             *const silent[] = {"title",         "description", "default",  "examples",  "$defs",
+                                                "definitions",   "$schema",     "$id",      "id",        "$comment",
+                                                "example",       "deprecated",  "readOnly", "writeOnly", "$anchor",
+                                                "discriminator", NULL};
     const json_value *both;
     str key = a->key;
     *out = *a;
@@ -255,7 +257,7 @@ static mpk_status both_values(schema_reader *r, const place *at, const json_valu
     if (str_is(key, "type"))
         return both_types(r, at, a, b, out);
     if (str_is(key, "enum") && a->kind == JSON_KIND_LIST && b->kind == JSON_KIND_LIST)
-        return common(r, a, b, out);
+        return both_enums(r, a, b, out);
     if (str_is(key, "const")) {
         *out = (json_value){.kind = JSON_KIND_LIST, .key = STR("enum")};
         return MPK_OK;
@@ -337,6 +339,8 @@ mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, 
     }
     CHECK(r->k->cx, a->kind == JSON_KIND_OBJECT && b->kind == JSON_KIND_OBJECT, MPK_EFORMAT,
           "a part of %s of the JSON schema is neither an object nor true or false", schema_where(r, at));
+    TRY(schema_check_keywords(r, at, a));
+    TRY(schema_check_keywords(r, at, b));
     r->nesting++;
     mpk_status status = merge_objects(r, at, a, b, out);
     r->nesting--;

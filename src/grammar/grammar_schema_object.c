@@ -16,8 +16,8 @@ typedef struct member {
 
 typedef struct object_rules {
     VEC(member) members;
-    const node *other; /* a member of another name; NULL: there is none */
-    const node *comma; /* and a blank */
+    const node *other;          /* a member of another name; NULL: there is none */
+    const node *comma;          /* and a blank */
     uint32_t min, max, counted; /* counted: numbers of members above this are one */
     uint32_t *rules;            /* [members + 1][counted + 1]*/
 } object_rules;
@@ -110,14 +110,15 @@ static mpk_status other_name(schema_reader *r, const place *at, const json_value
 
 static mpk_status read_others(schema_reader *r, const place *at, const json_value *schema, object_rules *o)
 {
-    const json_value *value = json_get(schema, "additionalProperties"), *by_pattern = json_get(schema,
-                                                                                               "patternProperties");
+    const json_value *value = json_get(schema, "additionalProperties"),
+                     *by_pattern = json_get(schema, "patternProperties");
     const place here = {at, STR("additionalProperties")};
     const node *name, *what;
     if (by_pattern && by_pattern->n) {
         if (by_pattern->n > 1 || o->members.n || !is_false(value) || json_get(schema, "propertyNames"))
-            return schema_refuse(r, at, "patternProperties unless it is one pattern, with \"additionalProperties\": "
-                                        "false and without properties,");
+            return schema_refuse(r, at,
+                                 "patternProperties unless it is one pattern, with \"additionalProperties\": "
+                                 "false and without properties,");
         const json_value both[] = {{.kind = JSON_KIND_STRING, .key = STR("pattern"), .text = by_pattern->items[0].key}};
         TRY(schema_string(r, at, &(json_value){.kind = JSON_KIND_OBJECT, .items = both, .n = 1}, &name));
         value = &by_pattern->items[0];
@@ -215,9 +216,8 @@ static mpk_status read_properties(schema_reader *r, const place *at, const json_
 
 static bool is_free(const json_value *schema)
 {
-    static const char *const keys[] = {"properties",        "required",      "additionalProperties",
-                                       "patternProperties", "propertyNames", "minProperties",
-                                       "maxProperties"};
+    static const char *const keys[] = {"properties",    "required",      "additionalProperties", "patternProperties",
+                                       "propertyNames", "minProperties", "maxProperties"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (json_get(schema, keys[i]))
             return false;

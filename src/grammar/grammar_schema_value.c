@@ -4,9 +4,11 @@
 #include "grammar/grammar_schema.h"
 
 /* A character of a string; a surrogate comes only with its other half. */
-#define CHAR "[^\"\\\\\\x00-\\x1f]|\\\\(?:[\"\\\\/bfnrt]|u(?:[0-9A-Ca-cEFef][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2}|" \
-             "[Dd][89ABab][0-9A-Fa-f]{2}\\\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}))"
+#define CHAR                                                                                                \
+    "[^\"\\\\\\x00-\\x1f]|\\\\(?:[\"\\\\/bfnrt]|u(?:[0-9A-Ca-cEFef][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2}|" \
+    "[Dd][89ABab][0-9A-Fa-f]{2}\\\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}))"
 enum { MOST_NAME_CHARS = 200 };
+#define MOST_EXACT 9007199254740992.0 /* 2^53 */
 
 mpk_status schema_text(schema_reader *r, const char *bytes, const node **out)
 {
@@ -24,7 +26,8 @@ mpk_status schema_join(schema_reader *r, const node *const *parts, const node **
 }
 
 /* The rule of a regular expression, made once. */
-static mpk_status pattern_rule(schema_reader *r, uint32_t *number, const char *name, const char *source, const node **out)
+static mpk_status pattern_rule(schema_reader *r, uint32_t *number, const char *name, const char *source,
+                               const node **out)
 {
     if (!*number) {
         const node *body;
@@ -52,8 +55,8 @@ mpk_status schema_any_char(schema_reader *r, const node **out)
 }
 mpk_status schema_any_number(schema_reader *r, const node **out)
 {
-    return pattern_rule(r, &r->any_number, "a number",
-                        "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?", out);
+    return pattern_rule(r, &r->any_number, "a number", "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?",
+                        out);
 }
 mpk_status schema_integer(schema_reader *r, const node **out)
 {
@@ -110,7 +113,7 @@ mpk_status schema_any(schema_reader *r, const node **out)
                                                                           schema_any_string, schema_any_number};
     if (!r->any_value) {
         node *alt;
-        const node *child;
+        const node *child = NULL;
         TRY(rule_new(r->k, STR("any value"), &r->any_value));
         TRY(node_new(r->k, NODE_ALT, &alt));
         r->k->rules.at[r->any_value].body = alt;
@@ -137,7 +140,12 @@ mpk_status json_object_node(maker *k, const node **out)
 static mpk_status scalar(schema_reader *r, const json_value *value, const node **out)
 {
     text spelled = {0};
-    json_write(&spelled, value, 0);
+    bool whole = value->kind == JSON_KIND_NUMBER && !value->is_integer && value->number >= -MOST_EXACT &&
+                 value->number <= MOST_EXACT && value->number == (double)(int64_t)value->number;
+    if (whole) /* 2.0 is the integer 2 */
+        text_print(&spelled, "%lld", (long long)value->number);
+    else
+        json_write(&spelled, value, 0);
     char *copy = spelled.failed ? NULL : arena_copy(r->k->a, spelled.at, spelled.n);
     size_t n = spelled.n;
     text_free(&spelled);
@@ -200,7 +208,7 @@ static mpk_status other_from(others *o, const str *names, size_t n, size_t at, u
 {
     maker *k = o->r->k;
     char_set used = {0}, free_chars;
-    const node *child, *c;
+    const node *child = NULL, *c = NULL;
     node *alt;
     CHECK(k->cx, depth < MOST_NAME_CHARS, MPK_EUNSUPPORTED,
           "a property name of more than %d characters beside additional properties is not supported", MOST_NAME_CHARS);

@@ -91,7 +91,7 @@ static uint32_t drop_covered(const automaton *a, stack_entry *e, uint32_t n)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const state *s = &a->states.at[e[i].state];
+        const grammar_state *s = &a->states.at[e[i].state];
         const stack_entry *last = kept ? &e[kept - 1] : NULL;
         if (last && s->kind == STATE_COUNT && last->count >= s->min && last->state == e[i].state &&
             last->below == e[i].below)
@@ -179,7 +179,7 @@ mpk_status stack_unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint
 /* ---- counts that do not matter ---- */
 
 /* A count that behaves the same for so many more repetitions. */
-static uint32_t clamp_count(const state *s, uint32_t count, uint32_t bytes)
+static uint32_t clamp_count(const grammar_state *s, uint32_t count, uint32_t bytes)
 {
     if (s->kind != STATE_COUNT)
         return count;

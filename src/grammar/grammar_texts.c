@@ -35,7 +35,7 @@ static mpk_status join(maker *k, const str *texts, size_t n, size_t at, uint32_t
 /* The texts after what they share: those that end, and groups with the same next byte. */
 static mpk_status part(maker *k, const str *texts, size_t n, size_t at, uint32_t level, node *alt)
 {
-    const node *child;
+    const node *child = NULL;
     for (size_t i = 0, end; i < n; i = end) {
         end = i + 1;
         if (texts[i].n == at) {

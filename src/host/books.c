@@ -18,6 +18,8 @@ mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_ring
     b->serving = *s;
     if (rings)
         b->rings = *rings;
+    b->mask_taken = calloc(s->n_masks + 1, sizeof *b->mask_taken);
+    CHECK(cx, b->mask_taken, MPK_ENOMEM, "out of memory for %u masks", s->n_masks);
     return MPK_OK;
 }
 
@@ -40,6 +42,7 @@ void host_shares_drop(host_shares *s)
 static void entry_free(host_entry *e)
 {
     host_shares_drop(e->shares);
+    free(e->first_mask);
     free(e->tokens);
     free(e);
 }
@@ -50,6 +53,7 @@ void host_books_close(host_books *b)
         entry_free(b->entries.at[i]);
     free(b->entries.at);
     free(b->early);
+    free(b->mask_taken);
     if (b->has_lock)
         pthread_mutex_destroy(&b->lock);
     *b = (host_books){0};
@@ -160,6 +164,8 @@ static void remove_entry(machine *m, size_t index)
 {
     host_books *b = &m->books;
     give_back(m, b->entries.at[index]);
+    if (b->entries.at[index]->request.mask)
+        b->mask_taken[b->entries.at[index]->request.mask - 1] = false;
     entry_free(b->entries.at[index]);
     memmove(&b->entries.at[index], &b->entries.at[index + 1], (b->entries.n - index - 1) * sizeof *b->entries.at);
     b->entries.n--;
@@ -200,6 +206,28 @@ static void send_request(host_books *b, host_entry *e)
     b->entries_unsent++;
 }
 
+static uint32_t mask_words(const host_books *b)
+{
+    return (b->serving.n_vocab + 31) / 32;
+}
+
+/* A row of masks for a request that wants one; false: all are taken. */
+static bool take_mask(machine *m, host_entry *e)
+{
+    host_books *b = &m->books;
+    uint32_t row = 0;
+    if (!e->is_masked || e->request.mask)
+        return true;
+    while (row < b->serving.n_masks && b->mask_taken[row])
+        row++;
+    if (row == b->serving.n_masks)
+        return false;
+    b->mask_taken[row] = true;
+    e->request.mask = row + 1;
+    m->def->put_mask(m, row, e->has_first_mask ? e->first_mask : NULL, mask_words(b), e->has_first_mask);
+    return true;
+}
+
 /* Move what waits into the machine's ring, as far as ring and arena allow. */
 static void send_waiting(machine *m)
 {
@@ -207,7 +235,7 @@ static void send_waiting(machine *m)
     bool sent = false;
     while (b->entries_unsent < b->entries.n && rt_ring_space(b->rings.request_ring, b->rings.request_mask + 1)) {
         host_entry *e = b->entries.at[b->entries_unsent];
-        if (!take_region(b, words_of(&e->request), &e->region))
+        if (!take_mask(m, e) || !take_region(b, words_of(&e->request), &e->region))
             break;
         send_request(b, e);
         sent = true;
@@ -221,9 +249,9 @@ static void send_waiting(machine *m)
 /* ---- requests ---- */
 
 /* Why a request cannot be taken, before it enters any queue. */
-static mpk_status check_request(mpk_context *cx, const host_books *b, const machine_request *r, const rt_request *to)
+static mpk_status check_request(mpk_context *cx, const machine *m, const machine_request *r, const rt_request *to)
 {
-    const rt_serving *s = &b->serving;
+    const rt_serving *s = &m->books.serving;
     unsigned long long context = host_context(s);
     CHECK(cx, s->ready, MPK_EUNSUPPORTED,
           "this program takes no requests: it lacks the step inputs of a language model");
@@ -240,6 +268,8 @@ static mpk_status check_request(mpk_context *cx, const host_books *b, const mach
           r->n_logprobs, RT_LOGPROBS);
     CHECK(cx, !r->host_samples || (r->logits && s->logits != RT_NOWHERE), MPK_EARG,
           "the program gives no logits, or there is no room for them");
+    CHECK(cx, !r->is_masked || (r->n_rules && s->n_masks && m->def->put_mask), MPK_EUNSUPPORTED,
+          "this machine takes no masks of tokens, or the request has no rules");
     CHECK(cx, r->n_tokens <= context, MPK_ELIMIT, "the prompt has %u tokens, the context holds %llu", r->n_tokens,
           context);
     CHECK(cx, rt_request_limit(s, to), MPK_ELIMIT,
@@ -282,23 +312,31 @@ static void write_names(const rt_serving *s, const machine_request *r, uint32_t 
     }
 }
 
-static mpk_status new_entry(mpk_context *cx, const rt_serving *s, const machine_request *r, const rt_request *request,
+static mpk_status new_entry(mpk_context *cx, const host_books *b, const machine_request *r, const rt_request *request,
                             host_entry **out)
 {
     host_entry *e = calloc(1, sizeof *e);
     size_t n = words_of(request);
     int32_t *tokens = malloc(n * sizeof *tokens);
-    if (!e || !tokens) {
+    uint32_t *mask = malloc(mask_words(b) * sizeof *mask + 1);
+    if (!e || !tokens || !mask) {
         free(e);
         free(tokens);
+        free(mask);
         FAIL(cx, MPK_ENOMEM, "out of memory for a request of %u tokens", r->n_tokens);
     }
     memcpy(tokens, r->tokens, r->n_tokens * sizeof *tokens);
     if (request->n_rules)
         memcpy(tokens + r->n_tokens, r->rules, request->n_rules * sizeof *tokens);
-    write_names(s, r, request->n_names, tokens + r->n_tokens + request->n_rules);
+    write_names(&b->serving, r, request->n_names, tokens + r->n_tokens + request->n_rules);
     e->tokens = tokens;
     e->request = *request;
+    e->is_masked = r->is_masked;
+    e->first_mask = mask;
+    if (!r->is_masked) {
+        free(mask);
+        e->first_mask = NULL;
+    }
     if (request->n_logprobs) {
         e->shares = r->logprobs;
         atomic_fetch_add_explicit(&e->shares->holders, 1, memory_order_relaxed);
@@ -328,9 +366,9 @@ mpk_status machine_submit(mpk_context *cx, machine *m, const machine_request *r,
     rt_request request;
     host_entry *e = NULL;
     fill_request(&m->books.serving, &request, r);
-    TRY(check_request(cx, &m->books, r, &request));
+    TRY(check_request(cx, m, r, &request));
     TRY(machine_check(cx, m));
-    TRY(new_entry(cx, &m->books.serving, r, &request, &e));
+    TRY(new_entry(cx, &m->books, r, &request, &e));
     pthread_mutex_lock(&m->books.lock);
     mpk_status status = submit_locked(cx, m, r, e);
     if (status == MPK_OK)
@@ -371,6 +409,30 @@ mpk_status machine_append(mpk_context *cx, machine *m, uint64_t id, const int32_
     mpk_status status = append_locked(cx, m, id, tokens, n, logits);
     pthread_mutex_unlock(&m->books.lock);
     return status;
+}
+
+/* ---- masks ---- */
+
+bool machine_takes_masks(const machine *m)
+{
+    return m->books.serving.n_masks && m->def->put_mask;
+}
+
+void machine_put_mask(machine *m, uint64_t id, uint32_t index, const uint32_t *bits)
+{
+    host_books *b = &m->books;
+    size_t at;
+    pthread_mutex_lock(&b->lock);
+    host_entry *e = find_entry(b, id, &at);
+    uint32_t n = mask_words(b);
+    if (e && e->request.mask) {
+        m->def->put_mask(m, e->request.mask - 1, bits, n, index + 1);
+        m->def->ring(m); /* its request may be all that runs, and late */
+    } else if (e && e->first_mask) {
+        memcpy(e->first_mask, bits, n * sizeof *bits);
+        e->has_first_mask = true;
+    }
+    pthread_mutex_unlock(&b->lock);
 }
 
 /* A request that the machine has not seen ends here. */

@@ -77,10 +77,13 @@ typedef struct host_entry {
     float *logits; /* the caller's, while `lent` stands for it; NULL: nothing is lent */
     uint64_t n_logits;
     rt_u64 lent;
-    host_shares *shares; /* NULL: none */
-    bool sent;           /* in the machine's ring, or past it */
-    bool cancelled;      /* machine_cancel was called */
-    bool ready;          /* host_samples: its logits were drained, it may be continued */
+    host_shares *shares;  /* NULL: none */
+    bool is_masked;       /* request.mask is set when it is sent */
+    uint32_t *first_mask; /* heap: of its first token, if that comes before it is sent; NULL: it has no masks */
+    bool has_first_mask;
+    bool sent;      /* in the machine's ring, or past it */
+    bool cancelled; /* machine_cancel was called */
+    bool ready;     /* host_samples: its logits were drained, it may be continued */
     rt_request request;
 } host_entry;
 
@@ -93,6 +96,7 @@ typedef struct host_books {
     uint64_t next_id;
     VEC(host_entry *) entries; /* in order of submission; on the heap */
     size_t entries_unsent;     /* index of the first entry that is not in the ring */
+    bool *mask_taken;          /* heap, [serving.n_masks] */
     rt_token *early;           /* ends of requests that never reached the machine */
     size_t n_early, early_capacity;
     bool nudged; /* a machine_drain that finds nothing returns once */

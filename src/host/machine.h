@@ -113,6 +113,9 @@ typedef struct machine_def {
     /* Copy numbers first .. first + n - 1 of a place that is lent to the same numbers of `to`.  NULL as the two above.
      */
     void (*peek_logits)(machine *m, rt_u64 at, float *to, uint64_t first, uint64_t n);
+    /* Write a row of masks: its bits (NULL: none), then its number, as op/rules.h has it.  Nobody reads the bits
+     * meanwhile.  Called with the lock held.  NULL: requests have no masks. */
+    void (*put_mask)(machine *m, uint32_t row, const uint32_t *bits, uint32_t n_words, uint32_t number);
     /* Slots without copies (see machine_make_slots); *out in the arena.  NULL: tensors are written and read.  A target
      * that has them moves them before run_graph, or launches (the last four; see machine_launch_slots). */
     mpk_status (*make_slots)(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n,
@@ -200,6 +203,7 @@ typedef struct machine_request {
     uint32_t n_rules;
     uint32_t n_logprobs;   /* entries for each token: its own, then the most probable ones; 0: none */
     bool all_logprobs;     /* also for the tokens of the prompt, from the second on */
+    bool is_masked;        /* each token waits for machine_put_mask; with rules */
     host_shares *logprobs; /* f32[(n_tokens if all_logprobs) + max_tokens, n_logprobs, 2]: id and logarithm of the
                             * share; those of a token are there once its rt_token is drained.  The book holds it too */
     const char *salt;      /* copied: only requests with the same bytes share pages; n_salt 0: none */
@@ -214,6 +218,12 @@ mpk_status machine_submit(mpk_context *cx, machine *m, const machine_request *r,
 mpk_status machine_append(mpk_context *cx, machine *m, uint64_t id, const int32_t *tokens, uint32_t n, float *logits);
 /* Ask a request to end; it will, with RT_CANCELLED unless it was faster.  No such request: nothing. */
 void machine_cancel(machine *m, uint64_t id);
+/* Which tokens may come as number `index` of a masked request's answer, from 0 on: a bit for each of the vocabulary.
+ * To be given once for each token, in order: the first at any time after submission, another after the token before it
+ * has been drained.  No such request: nothing. */
+void machine_put_mask(machine *m, uint64_t id, uint32_t index, const uint32_t *bits);
+/* May requests be masked? */
+bool machine_takes_masks(const machine *m);
 /* Take up to `most` entries; wait at most timeout_ns for the first (UINT64_MAX: for ever, which ends when the machine
  * fails).  *n = 0 after a timeout, or after machine_nudge. */
 mpk_status machine_drain(mpk_context *cx, machine *m, rt_token *out, uint32_t most, uint64_t timeout_ns, uint32_t *n);

@@ -78,8 +78,11 @@ static void find_sizes(const program_image *image, rt_serving *s)
         s->history_tokens = (rt_u32)(dim_of(ir, "history", 0) / s->n_slots);
     if (s->asks != RT_NOWHERE) {
         s->rule_words = (rt_u32)dim_of(ir, "rules", 1);
-        if (dim_of(ir, "rules", 0) < s->n_slots)
+        int64_t rows = dim_of(ir, "rules", 0), fits = dim_of(ir, "rules", 1) * 32 >= 32 + (int64_t)s->n_vocab;
+        if (rows < s->n_slots)
             s->asks = RT_NOWHERE;
+        else if (fits)
+            s->n_masks = (rt_u32)(rows - s->n_slots);
     }
 }
 

@@ -94,6 +94,9 @@ int32_t tokenizer_vocab_size(const tokenizer *t);
 str tokenizer_token(const tokenizer *t, int32_t id);
 /* The id of a token spelled as in the vocabulary, or -1. */
 int32_t tokenizer_find(const tokenizer *t, str token);
+/* The bytes that each token adds to a text that has begun, in arena *a: bytes[n]; none for special tokens and for ids
+ * that no token has.  A character may be cut between tokens.  MPK_EUNSUPPORTED: what a token adds depends on others. */
+mpk_status tokenizer_bytes(mpk_context *cx, const tokenizer *t, arena *a, uint32_t n, str *bytes);
 /* True for tokens that TOKENIZER_SKIP_SPECIAL leaves out. */
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
 /* -1 if the files do not say. */

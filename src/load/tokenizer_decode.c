@@ -80,8 +80,7 @@ static mpk_status feed_metaspace(mpk_context *cx, tokenizer_stream *s, size_t k,
     return feed(cx, s, k + 1, (str){to->at, to->n});
 }
 
-/* The byte of a token <0xXX>, or -1. */
-static int byte_of_token(str token)
+int byte_of_token(str token)
 {
     if (token.n != 6 || memcmp(token.at, "<0x", 3) != 0 || token.at[5] != '>')
         return -1;

@@ -53,6 +53,8 @@ bool char_is_inert(uint32_t c);
 /* GPT-2's spelling of bytes as printable characters: the character of a byte; the byte of a character or -1. */
 uint32_t byte_to_char(unsigned char byte);
 int byte_from_char(uint32_t c);
+/* The byte of a token <0xXX>, or -1. */
+int byte_of_token(str token);
 
 typedef enum normal_form { NORMAL_NFC, NORMAL_NFD, NORMAL_NFKC, NORMAL_NFKD } normal_form;
 mpk_status normalize_unicode(mpk_context *cx, normal_form form, str in, text *out);

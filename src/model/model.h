@@ -13,8 +13,9 @@
  *   sampling   f32[R, 4] live=rows    temperature (0: greedy), top_k (0: off), top_p (1: off), min_p (0: off)
  *   seeds      i64[R] live=rows       random stream of each row
  *   draws      i32[R] live=rows       how many tokens the sequence has drawn before: an index into its stream
- *   asks       i32[R, 5] live=rows    whether the row has rules, and which log probabilities it wants (op/rules.h)
- *   rules      i32[B, W]              what each slot's request asks of its tokens (op/rules.h)
+ *   asks       i32[R, 6] live=rows    whether the row has rules, and which log probabilities it wants (op/rules.h)
+ *   rules      i32[3 B, W]            what each slot's request asks of its tokens (op/rules.h); behind these rows, two
+ *                                     masks for each slot (MODEL_MASKS)
  *   history    i32[B * N * P]         the tokens of each slot whose request has rules, from position 0
  * Outputs:
  *   logits     f32[R, V] live=rows
@@ -29,6 +30,8 @@
 #include "ir/ir.h"
 
 enum { MODEL_MAX_LAYERS = 1024, MODEL_MAX_EXPERTS = 4096 };
+/* Masks for each slot: of the request that runs and of one that waits behind it. */
+enum { MODEL_MASKS = 2 };
 
 typedef enum model_rope_scaling {
     MODEL_ROPE_DEFAULT,

@@ -264,7 +264,9 @@ static ir_tensor_id add_begin(decoder *d)
     d->draws = add_tensor(d, IR_INPUT, IR_ROWS, "draws", IR_I32, 1, rows);
     if (!s->greedy_only) {
         d->asks = add_tensor(d, IR_INPUT, IR_ROWS, "asks", IR_I32, 2, (int64_t[]){s->n_rows, ASKS});
-        d->rules = add_tensor(d, IR_INPUT, IR_ALL, "rules", IR_I32, 2, (int64_t[]){s->n_slots, RULES_WORDS});
+        int64_t mask = rules_mask_words(d->c->vocab_size), words = mask > RULES_WORDS ? mask : RULES_WORDS;
+        d->rules = add_tensor(d, IR_INPUT, IR_ALL, "rules", IR_I32, 2,
+                              (int64_t[]){(int64_t)(1 + MODEL_MASKS) * s->n_slots, words});
         d->history = add_tensor(d, IR_INPUT, IR_ALL, "history", IR_I32, 1,
                                 (int64_t[]){(int64_t)s->n_slots * s->max_pages_per_slot * s->page_tokens});
     }

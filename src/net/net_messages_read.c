@@ -176,17 +176,17 @@ static bool is_begun(const json_value *body)
 
 static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *to)
 {
-    static const char *const same[] = {"max_tokens", "temperature", "top_p",      "top_k",      "min_p",
-                                       "seed",       "stream",      "ignore_eos", "min_tokens", "chat_template"};
-    if (json_get(json_get(body, "output_config"), "format"))
-        return net_refuse(x->cx, &x->refusal, 400, "output_config", NULL,
-                          "'output_config' with a format is not supported: answers cannot be held to a schema");
+    static const char *const same[] = {
+        "max_tokens",    "temperature",       "top_p", "top_k", "min_p", "seed", "stream", "ignore_eos", "min_tokens",
+        "chat_template", "structured_outputs"};
+    const json_value *format = json_get(json_get(body, "output_config"), "format");
     TRY(write_messages(x, body, to));
     TRY(write_tools(x, body, to));
     net_rewrite_lists(to);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         net_rewrite_value(to, same[i], json_get(body, same[i]));
     net_rewrite_value(to, "stop", json_get(body, "stop_sequences"));
+    net_rewrite_value(to, "response_format", format ? format : json_get(body, "output_format"));
     write_choice(body, to);
     write_thinking(body, to);
     if (is_begun(body))

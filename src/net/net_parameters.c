@@ -36,7 +36,7 @@ typedef struct parameter {
     }
 
 static const char sampler[] = "the kernel draws tokens in other ways (docs/server.md)",
-                  masks[] = "answers cannot be held to a grammar, a schema or a list of choices",
+                  masks[] = "give a JSON schema, a regular expression or choices (docs/structured-output.md)",
                   probabilities[] = "give 'logprobs', which are those of the answer",
                   one_model[] = "the server has one model and no adapters", text_only[] = "the model reads only text",
                   no_order[] = "requests are taken in their order of arrival",
@@ -119,13 +119,13 @@ static const parameter parameters[] = {
     REFUSES("custom_logit_processor", BOTH, 0, no_plugins),
     REFUSES("custom_params", BOTH, 0, no_plugins),
     REFUSES("prompt_logprobs", BOTH, 0, probabilities),
-    REFUSES("structured_outputs", BOTH, 0, masks),
-    REFUSES("guided_json", BOTH, 0, masks),
-    REFUSES("guided_regex", BOTH, 0, masks),
-    REFUSES("guided_choice", BOTH, 0, masks),
+    READS("structured_outputs", BOTH),
+    READS("guided_json", BOTH),
+    READS("guided_regex", BOTH),
+    READS("guided_choice", BOTH),
     REFUSES("guided_grammar", BOTH, 0, masks),
     REFUSES("structural_tag", BOTH, 0, masks),
-    REFUSES("regex", BOTH, 0, masks),
+    READS("regex", BOTH),
     REFUSES("ebnf", BOTH, 0, masks),
     REFUSES("priority", BOTH, 0, no_order),
     REFUSES("lora_path", BOTH, 0, one_model),
@@ -165,7 +165,7 @@ static const parameter parameters[] = {
     REFUSES("samplers", BOTH, 0, sampler),
     REFUSES("min_keep", BOTH, 0, sampler),
     REFUSES("grammar", BOTH, 0, masks),
-    REFUSES("json_schema", BOTH, 0, masks),
+    READS("json_schema", BOTH),
     REFUSES("n_probs", BOTH, 0, probabilities),
     REFUSES("post_sampling_probs", BOTH, 0, probabilities),
     REFUSES("n_indent", BOTH, 0, "lines end where the model ends them"),
@@ -220,7 +220,7 @@ static const parameter parameters[] = {
     REFUSES("frequency_penalty", ITEMS | BLOCKS, 0, sampler),
     REFUSES("repetition_penalty", ITEMS | BLOCKS, 1, sampler),
     REFUSES("logit_bias", ITEMS | BLOCKS, 0, sampler),
-    REFUSES("structured_outputs", ITEMS | BLOCKS, 0, masks),
+    READS("structured_outputs", ITEMS | BLOCKS),
     /* Anthropic's messages */
     READS("messages", BLOCKS),
     READS("system", BLOCKS),
@@ -232,7 +232,7 @@ static const parameter parameters[] = {
     PASSES("inference_geo", BLOCKS),
     REFUSES("container", BLOCKS, 0, "the server runs no tools"),
     REFUSES("mcp_servers", BLOCKS, 0, "the server runs no tools"),
-    REFUSES("output_format", BLOCKS, 0, masks),
+    READS("output_format", BLOCKS),
 };
 enum { N_PARAMETERS = sizeof parameters / sizeof *parameters };
 

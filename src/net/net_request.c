@@ -5,6 +5,7 @@
 #include "net/net_parameters.h"
 #include "net/net_request.h"
 
+#include "net/net_form.h"
 #include "net/net_rules.h"
 
 typedef struct reader {
@@ -228,14 +229,6 @@ static mpk_status read_logprobs(reader *r, unsigned endpoint)
     return MPK_OK;
 }
 
-static mpk_status check_format(reader *r)
-{
-    const json_value *v = json_get(r->body, "response_format"), *type = json_get(v, "type");
-    if (v && !(json_is(type, JSON_KIND_STRING) && str_is(type->text, "text")))
-        REFUSE(r, "response_format", "'response_format' other than {\"type\": \"text\"} is not supported");
-    return MPK_OK;
-}
-
 /* vLLM's: the last so many tokens of a prompt are kept; -1: as many as leave room for an answer. */
 static mpk_status read_truncation(reader *r)
 {
@@ -262,7 +255,7 @@ static mpk_status read_shared(reader *r, unsigned endpoint, const mpk_request_op
     TRY(read_logprobs(r, endpoint));
     TRY(read_flag(r, "add_special_tokens", &r->out->special));
     TRY(read_truncation(r));
-    return check_format(r);
+    return net_form_read(r->cx, r->a, r->body, &r->out->sampling, r->why);
 }
 
 /* llama-server's name of max_tokens; -1: until the context is full. */

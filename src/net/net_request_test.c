@@ -185,8 +185,14 @@ static void test_refusals(void **state)
         {true, "{\"messages\": [{\"role\": \"user\"}], \"logprobs\": 1}", "logprobs"},
         {false, "{\"prompt\": \"a\", \"echo\": true, \"logprobs\": 0}", "echo"},
         {true, "{\"messages\": [{\"role\": \"user\"}], \"top_logprobs\": 3}", "top_logprobs"},
-        {true, "{\"messages\": [{\"role\": \"user\"}], \"response_format\": {\"type\": \"json_object\"}}",
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"response_format\": {\"type\": \"xml\"}}", "response_format"},
+        {true, "{\"messages\": [{\"role\": \"user\"}], \"response_format\": {\"type\": \"json_schema\"}}",
          "response_format"},
+        {false, "{\"prompt\": \"a\", \"guided_choice\": \"a\"}", "guided_choice"},
+        {false, "{\"prompt\": \"a\", \"regex\": 1}", "regex"},
+        {false, "{\"prompt\": \"a\", \"regex\": \"a\", \"guided_json\": {}}", "regex"},
+        {false, "{\"prompt\": \"a\", \"structured_outputs\": {\"structural_tag\": \"a\"}}", "structured_outputs"},
+        {false, "{\"prompt\": \"a\", \"regex\": \"a\", \"ignore_eos\": true}", "ignore_eos"},
         {true, "{\"messages\": [{\"role\": \"user\"}], \"response_format\": 1}", "response_format"},
         {true, "{\"messages\": [{\"role\": \"user\"}], \"chat_template_kwargs\": []}", "chat_template_kwargs"},
         {true, "{\"messages\": [{\"role\": \"user\"}], \"chat_template\": 1}", "chat_template"},
@@ -220,6 +226,41 @@ static void test_count(void **state)
     assert_int_equal(why.http, 413);
     check_ok(&cx, net_request_count_values(&cx, STR("\"\\"), &n, &why));
     text_free(&t);
+}
+
+/* Every server's name for a form comes to one form and one source. */
+static void test_forms(void **state)
+{
+    static const struct {
+        const char *body, *source;
+        mpk_form form;
+    } cases[] = {
+        {"\"response_format\": {\"type\": \"json_object\"}", "", MPK_FORM_JSON_OBJECT},
+        {"\"response_format\": {\"type\": \"text\"}, \"regex\": \"\", \"guided_choice\": []", NULL, MPK_FORM_ANY},
+        {"\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"a\", \"schema\": {\"type\": "
+         "\"null\"}}}",
+         "{\"type\":\"null\"}", MPK_FORM_JSON_SCHEMA},
+        {"\"response_format\": {\"type\": \"json_object\", \"schema\": {}}", "{}", MPK_FORM_JSON_SCHEMA},
+        {"\"guided_json\": \"true\"", "true", MPK_FORM_JSON_SCHEMA},
+        {"\"json_schema\": {\"minimum\": 1}", "{\"minimum\":1}", MPK_FORM_JSON_SCHEMA},
+        {"\"regex\": \"a+\"", "a+", MPK_FORM_REGEX},
+        {"\"guided_regex\": \"b\"", "b", MPK_FORM_REGEX},
+        {"\"guided_choice\": [\"x\", \"y\"]", "[\"x\",\"y\"]", MPK_FORM_CHOICE},
+        {"\"structured_outputs\": {\"choice\": [\"x\"]}", "[\"x\"]", MPK_FORM_CHOICE},
+        {"\"structured_outputs\": {\"json_object\": true}", "", MPK_FORM_JSON_OBJECT},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bed b = {0};
+        text body = {0};
+        text_print(&body, "{\"prompt\": \"a\", %s}", cases[i].body);
+        check_ok(&b.cx, read_body(&b, false, body.at));
+        assert_int_equal(b.q.sampling.form, cases[i].form);
+        if (cases[i].source)
+            assert_string_equal(b.q.sampling.form_source, cases[i].source);
+        text_free(&body);
+        arena_free(&b.a);
+    }
 }
 
 /* What changes no logits as it should is refused by its name. */
@@ -271,8 +312,13 @@ static void test_rules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_completion),    cmocka_unit_test(test_chat),  cmocka_unit_test(test_ends_and_variables),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_count), cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_ends_and_variables),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_count),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_rules),
         cmocka_unit_test(test_rules_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

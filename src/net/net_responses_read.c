@@ -158,11 +158,8 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
     return MPK_OK;
 }
 
-static mpk_status check_format(net_exchange *x, const json_value *body)
+static mpk_status check_truncation(net_exchange *x, const json_value *body)
 {
-    const json_value *format = json_get(json_get(body, "text"), "format");
-    if (format && !str_is(word(format, "type"), "text"))
-        REFUSE(x, "text", "'text' with a format other than {\"type\": \"text\"} is not supported");
     if (json_get(body, "truncation") && !str_is(word(body, "truncation"), "disabled"))
         REFUSE(x, "truncation", "'truncation' other than \"disabled\" is not supported");
     return MPK_OK;
@@ -181,9 +178,10 @@ static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *
                                        "stop",
                                        "chat_template",
                                        "parallel_tool_calls",
-                                       "chat_template_kwargs"};
+                                       "chat_template_kwargs",
+                                       "structured_outputs"};
     const json_value *choice = json_get(body, "tool_choice");
-    TRY(check_format(x, body));
+    TRY(check_truncation(x, body));
     TRY(write_input(x, body, to));
     TRY(write_tools(x, body, to));
     net_rewrite_lists(to);
@@ -191,6 +189,7 @@ static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *
         net_rewrite_value(to, same[i], json_get(body, same[i]));
     const json_value *most = json_get(body, "max_output_tokens");
     net_rewrite_value(to, "max_tokens", most);
+    net_rewrite_value(to, "response_format", json_get(json_get(body, "text"), "format"));
     net_rewrite_value(to, "reasoning_effort", json_get(json_get(body, "reasoning"), "effort"));
     if (json_is(choice, JSON_KIND_OBJECT))
         net_rewrite_choice(to, word(choice, "name"));

@@ -10,6 +10,7 @@
  *   presence     of each token among those generated, once: x -= penalty
  *   frequency    of each occurrence among those generated: x -= penalty
  *   allowed      if any is listed: all other tokens are banned (x = -inf)
+ *   mask         tokens without a bit are banned
  *   ends         banned while fewer than `least` tokens have been generated
  *   banned       the last token of a sequence is banned where the history ends with what is before it
  *   sigma        banned if x is more than so many standard deviations below the largest logit
@@ -49,8 +50,19 @@ enum {
     ASK_HISTORY,  /* how many there are */
     ASK_LOGPROBS, /* entries of logprobs; 0: none */
     ASK_TOKEN,    /* the token of the first entry; -1: the one that is drawn */
+    ASK_MASK,     /* 1 + the row of rules that holds its mask; 0: none.  A row with a mask has rules too */
     ASKS
 };
+
+/* Words of a mask: the number, from 1 on, of the draw that it is for, then a bit for each token that may come, the
+ * lowest first.  Whoever makes it writes the number last (release), and does not touch it again before that draw has
+ * been read; who sees the number (acquire) sees the bits.  Until then the token of the row is RULES_LATE. */
+enum { MASK_NUMBER, MASK_BITS, RULES_LATE = -1 };
+
+static inline int64_t rules_mask_words(int64_t vocab_size)
+{
+    return MASK_BITS + (vocab_size + 31) / 32;
+}
 
 /* Entries of logprobs: a token of choice, then the most probable ones. */
 enum { LOGPROBS_TOP = 20, LOGPROBS = 1 + LOGPROBS_TOP };
@@ -60,7 +72,8 @@ typedef struct rules {
     int64_t n_history;
     float *x; /* [n] the row, changed */
     int64_t n;
-    int32_t *marks; /* [n] of ids; scratch */
+    int32_t *marks;      /* [n] of ids; scratch */
+    const int32_t *mask; /* bits of the tokens that may come; NULL: all may */
 } rules;
 
 /* Do the lists lie within a record of so many words?  A row with a record that is unsound has no rules. */
@@ -147,6 +160,9 @@ static inline void rules_list(const rules *r)
         rules_mark(r, *at++, RULES_PERMITTED);
     for (int64_t id = 0; id < r->n && w[RULES_ALLOWED]; id++)
         if (!(r->marks[id] & RULES_PERMITTED))
+            r->x[id] = -INFINITY;
+    for (int64_t id = 0; id < r->n && r->mask; id++)
+        if (!((uint32_t)r->mask[id / 32] >> id % 32 & 1))
             r->x[id] = -INFINITY;
     for (int32_t i = 0; i < w[RULES_ENDS]; i++, at++)
         if (r->n_history - w[RULES_PROMPT] < w[RULES_LEAST])

@@ -7,17 +7,21 @@
  * largest weight.  The draw number draws[r] of stream seeds[r] is a uniform number; the token is where the sum of kept
  * weights passes it.
  *
- * asks i32[R, 5] says what else a row wants (rules.h).  Rules: the row draws from a copy of its logits in choice f32[B,
+ * asks i32[R, 6] says what else a row wants (rules.h).  Rules: the row draws from a copy of its logits in choice f32[B,
  * V], changed as rules i32[B, W] and history i32[N] say; rows of one step have different rows there.  Log
  * probabilities: f32[R, 21, 2], pairs of id and logarithm of the share that softmax gives it in the row as the model
  * made it: first of the token that is drawn or asked for, then of the most probable ones in falling order; what is not
  * asked for is 0.  A row that asks for neither reads no more than its row of asks.
+ *
+ * Rows of `rules` behind those of choice may be masks, which the host writes while the step runs; a row whose mask is
+ * not there yet has the token RULES_LATE.
  *
  * Idea: a heap of ids; only as many are taken out as are looked at, so cost is O(V + looked_at log V), not a sort.
  * NaN and -inf are never drawn.  With peaks [R, ceil(V / 64), 2] of `logits` the largest is found there: a greedy row
  * reads nothing else.
  */
 #include <math.h>
+#include <stdatomic.h>
 
 #include "op/fill.h"
 #include "op/peaks.h"
@@ -34,7 +38,10 @@ static mpk_status check_rules(mpk_context *cx, const ir_graph *g, const ir_op *o
     TRY(shape_expect(cx, g, op, ASKED, SHAPE_I32, 2, (int64_t[]){x->dims[0], ASKS}));
     TRY(shape_expect(cx, g, op, RULES, SHAPE_I32, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, HISTORY, SHAPE_I32, 1, (int64_t[]){SHAPE_FREE}));
-    TRY(shape_expect(cx, g, op, CHOICE, 1 << IR_F32, 2, (int64_t[]){words->dims[0], x->dims[1]}));
+    TRY(shape_expect(cx, g, op, CHOICE, 1 << IR_F32, 2, (int64_t[]){SHAPE_FREE, x->dims[1]}));
+    CHECK(cx, shape_input(g, op, CHOICE)->dims[0] <= words->dims[0], MPK_ESHAPE,
+          "sample: choice has %lld rows, rules %lld", (long long)shape_input(g, op, CHOICE)->dims[0],
+          (long long)words->dims[0]);
     CHECK(cx, words->dims[1] >= RULES_LISTS, MPK_ESHAPE, "sample: rules have %lld words, expected %d or more",
           (long long)words->dims[1], RULES_LISTS);
     return MPK_OK;
@@ -216,14 +223,29 @@ static int32_t draw(candidates *c, int64_t best, const float *sampling, uint64_t
     return take(c, i);
 }
 
+/* The mask of a row, NULL if it asks for none.  False: it is not there yet. */
+static bool find_mask(const op_call *call, const int32_t asks[ASKS], uint32_t draw_number, const int32_t **mask)
+{
+    const op_view *words = &call->in[RULES];
+    int64_t row = asks[ASK_MASK] - 1;
+    *mask = NULL;
+    if (row < 0 || row >= words->dims[0] || words->dims[1] < rules_mask_words(call->in[X].dims[1]))
+        return true;
+    const int32_t *at = (const int32_t *)words->data + row * words->stride[0];
+    *mask = at + MASK_BITS;
+    return atomic_load_explicit((const atomic_uint *)(const void *)(at + MASK_NUMBER), memory_order_acquire) ==
+           draw_number + 1;
+}
+
 /* The logits that row r draws from: a changed copy if it has rules.  True: they are changed. */
-static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS], double temperature, candidates *c)
+static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS], const int32_t *mask,
+                       double temperature, candidates *c)
 {
     const op_view *x = &call->in[X], *words = &call->in[RULES], *choice = &call->out[CHOSEN];
     int64_t row = asks[ASK_RULES] - 1;
     const int32_t *record = (const int32_t *)words->data + row * words->stride[0];
     int64_t n = asks[ASK_HISTORY], from = asks[ASK_FROM], most = call->in[HISTORY].dims[0];
-    if (row < 0 || row >= words->dims[0] || n < 0 || from < 0 || from > most - n ||
+    if (row < 0 || row >= choice->dims[0] || n < 0 || from < 0 || from > most - n ||
         !rules_are_sound(record, words->dims[1]))
         return false;
     rules made = {.words = record,
@@ -231,7 +253,8 @@ static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS],
                   .n_history = n,
                   .x = (float *)choice->data + row * choice->stride[0],
                   .n = x->dims[1],
-                  .marks = c->ids};
+                  .marks = c->ids,
+                  .mask = mask};
     for (int64_t i = 0; i < made.n; i++)
         made.x[i] = op_load(x, r * x->stride[0] + i * x->stride[1]);
     rules_apply(&made, temperature);
@@ -272,8 +295,12 @@ static void choose(const op_call *call, int64_t r, int32_t *ids)
     uint64_t seed = (uint64_t)walk_load_int(&in[SEEDS], r * in[SEEDS].stride[0]);
     uint64_t number = (uint64_t)walk_load_int(&in[DRAWS], r * in[DRAWS].stride[0]);
     int64_t best = in[PEAKS].data ? peaks_largest(&in[PEAKS], r) : largest_in_row(&in[X], c.offset, 0, in[X].dims[1]);
-    bool changed = choose_row(call, r, asks, (double)sampling[TEMPERATURE], &c);
-    int32_t token = draw(&c, changed ? largest_in_row(c.x, c.offset, 0, in[X].dims[1]) : best, sampling, seed, number);
+    const int32_t *mask;
+    int32_t token = RULES_LATE;
+    if (find_mask(call, asks, (uint32_t)number, &mask)) {
+        bool changed = choose_row(call, r, asks, mask, (double)sampling[TEMPERATURE], &c);
+        token = draw(&c, changed ? largest_in_row(c.x, c.offset, 0, in[X].dims[1]) : best, sampling, seed, number);
+    }
     ((int32_t *)out->data)[r * out->stride[0]] = token;
     tell_shares(call, r, best, asks[ASK_LOGPROBS], asks[ASK_TOKEN] < 0 ? token : asks[ASK_TOKEN], ids);
 }
@@ -310,17 +337,32 @@ static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *w
         *at = 0;
 }
 
-/* What rows ask: neither, log probabilities, rules, or both; the history is of few tokens that repeat. */
+/* A mask for a draw, with a random half of the bits. */
+static void fill_mask(int64_t width, uint32_t number, uint64_t seed, int32_t *words)
+{
+    words[MASK_NUMBER] = (int32_t)number;
+    for (int64_t i = MASK_BITS; i < width; i++)
+        words[i] = (int32_t)rng_u64(seed, (uint64_t)i);
+}
+
+/* What rows ask: neither, log probabilities, rules, or both; the history is of few tokens that repeat.  Rows of rules
+ * behind those of choice are masks for draws 0, 1, 2 ... */
 static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, int32_t *data)
 {
     const ir_tensor *t = shape_input(g, op, input);
     int64_t columns = shape_input(g, op, X)->dims[1], width = input == HISTORY ? 1 : t->dims[1];
+    int64_t choices = shape_input(g, op, CHOICE)->dims[0], masks = shape_input(g, op, RULES)->dims[0] - choices;
     for (int64_t i = 0; i < t->dims[0]; i++) {
         uint64_t bits = rng_u64(seed, (uint64_t)i);
-        int32_t asks[ASKS] = {bits & 1 && i < shape_input(g, op, RULES)->dims[0] ? (int32_t)i + 1 : 0,
-                              (int32_t)(bits >> 20 & 15), 5 + (int32_t)(bits >> 1 & 15),
-                              bits & 32 ? (int32_t)(bits >> 6) & 15 : 0, bits & 1024 ? 3 : -1};
-        if (input == RULES)
+        int32_t asks[ASKS] = {bits & 1 && i < choices ? (int32_t)i + 1 : 0,
+                              (int32_t)(bits >> 20 & 15),
+                              5 + (int32_t)(bits >> 1 & 15),
+                              bits & 32 ? (int32_t)(bits >> 6) & 15 : 0,
+                              bits & 1024 ? 3 : -1,
+                              i < masks ? (int32_t)(choices + i) + 1 : 0};
+        if (input == RULES && i >= choices)
+            fill_mask(width, (uint32_t)(i - choices) + 1 + (bits % 4 == 0), seed + (uint64_t)i, data + i * width);
+        else if (input == RULES)
             fill_rules(width, columns, seed + (uint64_t)i, data + i * width);
         for (int64_t k = 0; k < width && input != RULES; k++)
             data[i * width + k] =
@@ -346,7 +388,7 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
                                (float)(bits % 2) * 0.05f};
             ((float *)data)[i] = values[i % 4];
         } else {
-            fill_store(t, i, (int64_t)bits, data);
+            fill_store(t, i, input == DRAWS ? i : (int64_t)bits, data);
         }
     }
 }
@@ -359,7 +401,7 @@ static const op_operand out[] = {{"token", 0}, {"choice", 0}, {"logprobs", 0}};
 
 #define ROWS(rows, logits)                                                                            \
     "input %x : " logits " live=rows\ninput %s : f32[" rows ", 4] live=rows\ninput %seed : i64[" rows \
-    "] live=rows\ninput %draw : i32[" rows "] live=rows\ninput %a : i32[" rows ", 5] live=rows\n"
+    "] live=rows\ninput %draw : i32[" rows "] live=rows\ninput %a : i32[" rows ", 6] live=rows\n"
 #define CASE(rows, columns, dtype, words)                                                            \
     {                                                                                                \
         ROWS(rows, dtype "[" rows ", " columns "]")                                                  \
@@ -372,7 +414,9 @@ static const op_case cases[] = {
     CASE("16", "49", "bf16", "30"),
     {ROWS("5", "f32[5, 300]") "input %r : i32[3, 64]\ninput %h : i32[40]\nstate %c : f32[3, 300]\n"
                               "input %p : f32[5, 5, 2] live=rows\n"
-                              "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c, %p)\n"}};
+                              "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c, %p)\n"},
+    {ROWS("6", "f32[6, 1003]") "input %r : i32[12, 64]\ninput %h : i32[40]\nstate %c : f32[6, 1003]\n"
+                               "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n"}};
 
 const op_def op_sample = {
     .name = "sample",

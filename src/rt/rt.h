@@ -180,7 +180,18 @@ enum {
 };
 
 /* What a row of logits asks of `sample` beside the filters (op/rules.h, the same order). */
-enum { RT_ASK_RULES, RT_ASK_FROM, RT_ASK_HISTORY, RT_ASK_LOGPROBS, RT_ASK_TOKEN, RT_ASKS, RT_LOGPROBS = 21 };
+enum {
+    RT_ASK_RULES,
+    RT_ASK_FROM,
+    RT_ASK_HISTORY,
+    RT_ASK_LOGPROBS,
+    RT_ASK_TOKEN,
+    RT_ASK_MASK,
+    RT_ASKS,
+    RT_LOGPROBS = 21
+};
+/* The token of a row whose mask is not there yet (op/rules.h). */
+enum { RT_LATE_TOKEN = -1 };
 
 /* Host -> machine: a request.  Law: each one accepted gets exactly one rt_token whose reason is not RT_GOING. */
 typedef struct rt_request {
@@ -200,6 +211,8 @@ typedef struct rt_request {
     rt_u32 n_logprobs; /* entries for each token, at most RT_LOGPROBS; 0: none */
     rt_u32 n_names;    /* rt_name of the first 0, 1, 2 ... full pages of the prompt, behind the rules in the token
                           arena; 0: this request neither takes pages of others nor leaves any */
+    rt_u32 mask;       /* 1 + its row among the masks; 0: none.  With a mask it has rules */
+    rt_u32 reserved;
 } rt_request;
 
 enum { RT_CANCEL = 1, RT_APPEND = 2 };
@@ -318,13 +331,14 @@ typedef struct rt_worker {
     char end[RT_LINE];
 } rt_worker;
 
-enum { RT_SLOT_FREE, RT_SLOT_FEEDING, RT_SLOT_WAITING, RT_SLOT_PARKED };
+enum { RT_SLOT_FREE, RT_SLOT_FEEDING, RT_SLOT_WAITING, RT_SLOT_PARKED, RT_SLOT_LATE };
 
 #define RT_AGAIN (RT_NOWHERE - 1) /* rt_slot.source: the slot's row of `history`, from its beginning */
 
 /* One running request, the part that the step task looks at in each step; the rest is rt_machine.running. */
 typedef struct rt_slot {
-    rt_u32 state;    /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND; PARKED: was put back */
+    rt_u32 state;    /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND; PARKED: was put back;
+                      * LATE: waits for the mask of a token that a step could not draw */
     rt_u32 admitted; /* number of the admission: the order of prompts */
     rt_u32 position; /* tokens that are in the KV cache */
     rt_u32 limit;    /* position never exceeds it */
@@ -375,7 +389,8 @@ typedef struct rt_serving {
     rt_u64 tokens, positions, slots, pages, rows, sampling, seeds, draws, logits, next;
     rt_u64 asks, rules, history, shares;             /* all or none */
     rt_u32 rule_words, history_tokens;               /* of a slot */
-    rt_u32 n_free, n_promised, n_active, n_admitted; /* n_active: slots FEEDING or WAITING */
+    rt_u32 n_masks;                                  /* rows of `rules` behind those of the slots; 0: none has masks */
+    rt_u32 n_free, n_promised, n_active, n_admitted; /* n_active: slots FEEDING, WAITING or LATE */
     rt_u32 grows;      /* 1: a request is promised pages for its prompt alone, and put back if no more are there; 0: for
                           all that it may ever hold */
     rt_u32 n_parked;   /* slots PARKED */
@@ -465,7 +480,7 @@ typedef char rt_size_of_graph[sizeof(rt_graph) == 64 ? 1 : -1];
 typedef char rt_size_of_place[sizeof(rt_place) == 16 ? 1 : -1];
 typedef char rt_size_of_weight[sizeof(rt_weight) == 72 ? 1 : -1];
 typedef char rt_size_of_header[sizeof(rt_header) == 216 ? 1 : -1];
-typedef char rt_size_of_request[sizeof(rt_request) == 152 ? 1 : -1];
+typedef char rt_size_of_request[sizeof(rt_request) == 160 ? 1 : -1];
 typedef char rt_size_of_command[sizeof(rt_command) == 32 ? 1 : -1];
 typedef char rt_size_of_slot[sizeof(rt_slot) == 72 ? 1 : -1];
 typedef char rt_size_of_token[sizeof(rt_token) == 24 ? 1 : -1];

@@ -122,14 +122,16 @@ RT_FN int rt_slot_begins(const rt_slot *slot)
     return slot->source != RT_NOWHERE && slot->n_fed == slot->position;
 }
 
-/* The next n tokens of a text, which are about to be fed: name the pages that they complete. */
+/* The next n tokens of a text, which are about to be fed: name the pages that they complete.  The last token of a text
+ * whose draw may be late (RT_SLOT_LATE) is written again then, so its page stays the request's own. */
 RT_FN void rt_slot_name(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_serving *s = m->serving;
     const rt_slot *slot = &m->slots[index];
     if (!rt_slot_shares(m, index) || !rt_slot_begins(slot) || (s->few_tokens && n != s->max_tokens))
         return;
-    for (rt_u32 i = slot->position / s->page_tokens; i < (slot->position + n) / s->page_tokens; i++)
+    rt_u32 again = m->running[index].mask && slot->n_fed + n == slot->n_source;
+    for (rt_u32 i = slot->position / s->page_tokens; i < (slot->position + n - again) / s->page_tokens; i++)
         rt_page_name(m, (rt_u32)*rt_page_entry(m, index, i), rt_chain_to(m, index, i + 1), (rt_u32)s->n_steps + 1);
 }
 
@@ -406,10 +408,10 @@ RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
     rt_u64 n = (rt_u64)r->n_prompt + r->n_rules + (rt_u64)r->n_names * RT_NAME_WORDS;
     if (n > m->n_arena || r->prompt > m->n_arena - n)
         return 0;
-    if (!r->n_rules && !r->n_logprobs)
+    if (!r->n_rules && !r->n_logprobs && !r->mask)
         return 1;
-    return s->asks != RT_NOWHERE && r->n_rules <= s->rule_words && r->n_logprobs <= RT_LOGPROBS &&
-           (!r->n_logprobs || r->logprobs);
+    return s->asks != RT_NOWHERE && r->n_rules <= s->rule_words && r->mask <= s->n_masks && (!r->mask || r->n_rules) &&
+           r->n_logprobs <= RT_LOGPROBS && (!r->n_logprobs || r->logprobs);
 }
 
 /* Is there no room for a request whose positions end at `limit`? */

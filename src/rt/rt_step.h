@@ -108,6 +108,33 @@ RT_FN rt_u32 rt_slot_reason(const rt_slot *slot, const rt_request *r, rt_i32 tok
     return slot->position >= slot->limit ? RT_CONTEXT : RT_GOING;
 }
 
+/* Its mask was not there when the token was to be drawn: the last token is fed again, once the mask has come.  What it
+ * left in the KV cache is written again with the same values. */
+RT_FN void rt_slot_repeat(rt_slot *slot)
+{
+    slot->position--;
+    slot->n_fed--;
+    slot->state = RT_SLOT_LATE;
+}
+
+/* The first word of a request's mask: 1 + the number of the draw that it is for. */
+RT_FN const rt_word *rt_mask_number(const rt_machine *m, const rt_request *r)
+{
+    const rt_serving *s = m->serving;
+    return (const rt_word *)(m->step_area + s->rules) + (rt_u64)(s->n_slots + r->mask - 1) * s->rule_words;
+}
+
+/* Slots that wait for a mask which has come feed again. */
+RT_FN void rt_slots_find_masks(rt_machine *m)
+{
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        rt_slot *slot = &m->slots[i];
+        if (slot->state == RT_SLOT_LATE &&
+            rt_load_acquire_system(rt_mask_number(m, &m->running[i])) == slot->generated + 1) /* host_put_mask */
+            slot->state = RT_SLOT_FEEDING;
+    }
+}
+
 /* Everything that was to be fed is in, and the last row is there: the request's next token. */
 RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
 {
@@ -120,6 +147,10 @@ RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
         return;
     }
     rt_i32 token = ((const rt_i32 *)(m->step_area + s->next))[slot->step_row + slot->step_rows - 1];
+    if (r->mask && token == RT_LATE_TOKEN) {
+        rt_slot_repeat(slot);
+        return;
+    }
     rt_u32 reason = rt_slot_reason(slot, r, token);
     if (reason != RT_GOING) {
         rt_slot_finish(m, index, token, reason);
@@ -254,6 +285,7 @@ RT_FN void rt_put_asks(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 aft
     asks[RT_ASK_HISTORY] = (rt_i32)known;
     asks[RT_ASK_LOGPROBS] = (rt_i32)r->n_logprobs;
     asks[RT_ASK_TOKEN] = draws ? -1 : m->token_arena[slot->source + fed];
+    asks[RT_ASK_MASK] = r->mask && draws ? (rt_i32)(m->serving->n_slots + r->mask) : 0;
 }
 
 /* One row of logits for token `token` of the step. */
@@ -360,6 +392,8 @@ RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
 {
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
+        if (slot->state == RT_SLOT_LATE)
+            return 0;
         if (slot->state == RT_SLOT_FEEDING &&
             (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1 || m->running[i].n_rules ||
              m->running[i].n_logprobs))
@@ -457,6 +491,7 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
     rt_u32 few = s->few_tokens, oldest = s->n_admitted - 0x80000000u;
     rt_u32 fits = s->n_active <= (few ? few : s->max_tokens) && s->n_active <= (few ? s->few_rows : s->max_rows);
     s->built_tokens = s->built_rows = 0;
+    rt_slots_find_masks(m);
     for (rt_u32 i = 0; i < s->n_slots; i++)
         m->slots[i].step_tokens = 0;
     if (s->grows)

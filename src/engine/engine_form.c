@@ -1,0 +1,345 @@
+/* engine_form.c - forms of answers: compiled once, followed token by token on a thread of their own.
+ *
+ * Locks: `guard` is held by whoever touches a grammar; `queue_guard` guards the queue, and is the only one of the two
+ * that is taken with the engine's mutex held.
+ */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/thread.h"
+#include "engine/engine_form.h"
+#include "engine/engine_request.h"
+#include "grammar/grammar.h"
+
+enum { KEPT_GRAMMARS = 32 };
+
+/* A form that has been compiled. */
+typedef struct kept_grammar {
+    struct kept_grammar *next; /* used less lately */
+    grammar_kind kind;
+    char *source; /* heap */
+    grammar *grammar;
+    uint32_t uses; /* matchers */
+} kept_grammar;
+
+struct engine_form {
+    atomic_uint holders;
+    kept_grammar *kept;
+    grammar_matcher *matcher;
+    uint32_t index; /* of the token that the next mask is for */
+};
+
+typedef struct form_event {
+    uint64_t id;
+    int32_t token;
+} form_event;
+
+struct engine_forms {
+    mpk_engine *engine;
+    pthread_mutex_t guard;
+    grammar_vocab *vocab;
+    uint32_t *mask; /* heap; the thread's */
+    kept_grammar *kept;
+    pthread_t thread;
+    bool has_thread;
+
+    pthread_mutex_t queue_guard;
+    pthread_cond_t arrived;
+    form_event *queue; /* heap */
+    size_t n, capacity;
+    bool closing;
+};
+
+/* ---- the thread ---- */
+
+static mpk_status follow(mpk_context *cx, engine_forms *f, engine_form *form, int32_t token, bool *over)
+{
+    uint32_t n;
+    *over = false;
+    if (token != ENGINE_FORM_FIRST) {
+        TRY(grammar_matcher_take(cx, form->matcher, token, over));
+        form->index++;
+    }
+    if (*over)
+        return MPK_OK;
+    TRY(grammar_matcher_mask(cx, form->matcher, f->mask, &n));
+    CHECK(cx, n, MPK_EUNSUPPORTED, "no token of the model's vocabulary goes on in the form that was asked for");
+    return MPK_OK;
+}
+
+static void handle(engine_forms *f, const form_event *event)
+{
+    mpk_context cx = {0};
+    bool over;
+    engine_form *form = engine_hold_form(f->engine, event->id);
+    if (!form)
+        return;
+    pthread_mutex_lock(&f->guard);
+    mpk_status status = follow(&cx, f, form, event->token, &over);
+    pthread_mutex_unlock(&f->guard);
+    if (status != MPK_OK || over)
+        engine_end_request(f->engine, event->id, status, cx.text);
+    else
+        machine_put_mask(f->engine->machine, event->id, form->index, f->mask);
+    engine_form_drop(f, form);
+}
+
+/* Take all events; false: it is time to end. */
+static bool wait_events(engine_forms *f, form_event **events, size_t *n)
+{
+    pthread_mutex_lock(&f->queue_guard);
+    while (!f->n && !f->closing)
+        pthread_cond_wait(&f->arrived, &f->queue_guard);
+    *events = f->queue;
+    *n = f->n;
+    f->queue = NULL;
+    f->n = f->capacity = 0;
+    bool go_on = !f->closing;
+    pthread_mutex_unlock(&f->queue_guard);
+    return go_on;
+}
+
+static void *make_masks(void *argument)
+{
+    engine_forms *f = argument;
+    form_event *events;
+    size_t n;
+    for (bool go_on = true; go_on; free(events)) {
+        go_on = wait_events(f, &events, &n);
+        for (size_t i = 0; i < n && go_on; i++)
+            handle(f, &events[i]);
+    }
+    return NULL;
+}
+
+/* No memory for the event: the request has to end, which the caller's thread may not do with the mutex held. */
+static bool grow_queue(engine_forms *f)
+{
+    size_t capacity = f->capacity ? 2 * f->capacity : 64;
+    form_event *queue = realloc(f->queue, capacity * sizeof *queue);
+    if (!queue)
+        return false;
+    f->queue = queue;
+    f->capacity = capacity;
+    return true;
+}
+
+void engine_form_take(engine_forms *f, uint64_t id, int32_t token)
+{
+    pthread_mutex_lock(&f->queue_guard);
+    if (f->n < f->capacity || grow_queue(f))
+        f->queue[f->n++] = (form_event){id, token};
+    else
+        machine_cancel(f->engine->machine, id);
+    pthread_cond_signal(&f->arrived);
+    pthread_mutex_unlock(&f->queue_guard);
+}
+
+/* ---- start and end ---- */
+
+mpk_status engine_forms_open(mpk_context *cx, mpk_engine *e)
+{
+    engine_forms *f = calloc(1, sizeof *f);
+    CHECK(cx, f, MPK_ENOMEM, "out of memory for the forms of answers");
+    f->engine = e;
+    int error = pthread_mutex_init(&f->guard, NULL);
+    if (!error && (error = pthread_mutex_init(&f->queue_guard, NULL)))
+        pthread_mutex_destroy(&f->guard);
+    else if (!error && (error = pthread_cond_init(&f->arrived, NULL))) {
+        pthread_mutex_destroy(&f->guard);
+        pthread_mutex_destroy(&f->queue_guard);
+    }
+    if (error) {
+        free(f);
+        FAIL(cx, MPK_ENOMEM, "no mutex: %s", strerror(error));
+    }
+    e->forms = f;
+    return MPK_OK;
+}
+
+static void free_kept(kept_grammar *k)
+{
+    grammar_free(k->grammar);
+    free(k->source);
+    free(k);
+}
+
+void engine_forms_close(engine_forms *f)
+{
+    if (!f)
+        return;
+    pthread_mutex_lock(&f->queue_guard);
+    f->closing = true;
+    pthread_cond_signal(&f->arrived);
+    pthread_mutex_unlock(&f->queue_guard);
+    if (f->has_thread)
+        pthread_join(f->thread, NULL);
+    while (f->kept) {
+        kept_grammar *next = f->kept->next;
+        free_kept(f->kept);
+        f->kept = next;
+    }
+    grammar_vocab_free(f->vocab);
+    free(f->mask);
+    free(f->queue);
+    pthread_cond_destroy(&f->arrived);
+    pthread_mutex_destroy(&f->queue_guard);
+    pthread_mutex_destroy(&f->guard);
+    free(f);
+}
+
+static mpk_status make_vocab(mpk_context *cx, engine_forms *f)
+{
+    const model_config *c = &f->engine->build.model.config;
+    arena scratch = {0};
+    str *bytes = arena_alloc(&scratch, c->vocab_size, sizeof *bytes);
+    mpk_status status = bytes ? tokenizer_bytes(cx, f->engine->tokens.tokenizer, &scratch, c->vocab_size, bytes)
+                              : status_fail(cx, MPK_ENOMEM, "out of memory for the bytes of tokens");
+    if (status == MPK_OK)
+        status = grammar_vocab_make(cx, bytes, c->vocab_size, c->eos_tokens, c->n_eos_tokens, &f->vocab);
+    arena_free(&scratch);
+    return status;
+}
+
+/* With the guard: the vocabulary and the thread, for the first form. */
+static mpk_status begin(mpk_context *cx, engine_forms *f)
+{
+    if (f->has_thread)
+        return MPK_OK;
+    if (!f->vocab)
+        TRY(make_vocab(cx, f));
+    if (!f->mask)
+        f->mask = malloc(grammar_mask_words(f->vocab) * sizeof *f->mask);
+    CHECK(cx, f->mask, MPK_ENOMEM, "out of memory for a mask of tokens");
+    TRY(thread_start(cx, &f->thread, make_masks, f));
+    f->has_thread = true;
+    return MPK_OK;
+}
+
+/* ---- compiled forms, the one used last first ---- */
+
+static kept_grammar *find_kept(engine_forms *f, grammar_kind kind, const char *source)
+{
+    for (kept_grammar **link = &f->kept; *link; link = &(*link)->next) {
+        kept_grammar *k = *link;
+        if (k->kind != kind || strcmp(k->source, source) != 0)
+            continue;
+        *link = k->next;
+        k->next = f->kept;
+        return f->kept = k;
+    }
+    return NULL;
+}
+
+/* Forget the ones used least lately that nobody uses. */
+static void drop_old(engine_forms *f)
+{
+    uint32_t n = 0;
+    for (kept_grammar **link = &f->kept; *link;) {
+        kept_grammar *k = *link;
+        if (++n <= KEPT_GRAMMARS || k->uses) {
+            link = &k->next;
+            continue;
+        }
+        *link = k->next;
+        free_kept(k);
+    }
+}
+
+/* With the guard.  g: compiled meanwhile, and given over; NULL: look only. */
+static mpk_status keep(mpk_context *cx, engine_forms *f, grammar_kind kind, const char *source, grammar *g,
+                       kept_grammar **out)
+{
+    *out = find_kept(f, kind, source);
+    if (*out || !g) {
+        grammar_free(g);
+        return MPK_OK;
+    }
+    kept_grammar *k = calloc(1, sizeof *k);
+    char *copy = strdup(source);
+    if (!k || !copy) {
+        grammar_free(g);
+        free(k);
+        free(copy);
+        FAIL(cx, MPK_ENOMEM, "out of memory for a form");
+    }
+    *k = (kept_grammar){.next = f->kept, .kind = kind, .source = copy, .grammar = g};
+    *out = f->kept = k;
+    drop_old(f);
+    return MPK_OK;
+}
+
+/* ---- forms of requests ---- */
+
+static mpk_status open_matcher(mpk_context *cx, engine_forms *f, kept_grammar *k, engine_form **out)
+{
+    engine_form *form = calloc(1, sizeof *form);
+    CHECK(cx, form, MPK_ENOMEM, "out of memory for a form");
+    atomic_init(&form->holders, 1);
+    form->kept = k;
+    mpk_status status = grammar_matcher_open(cx, k->grammar, f->vocab, &form->matcher);
+    if (status != MPK_OK) {
+        free(form);
+        return status;
+    }
+    k->uses++;
+    *out = form;
+    return MPK_OK;
+}
+
+/* The compiled form, found or made; *g is made without the guard, since that may take long. */
+static mpk_status open_with(mpk_context *cx, engine_forms *f, grammar_kind kind, const char *source, grammar *g,
+                            engine_form **out)
+{
+    kept_grammar *k = NULL;
+    pthread_mutex_lock(&f->guard);
+    mpk_status status = begin(cx, f);
+    if (status == MPK_OK)
+        status = keep(cx, f, kind, source, g, &k);
+    else
+        grammar_free(g);
+    if (status == MPK_OK && k)
+        status = open_matcher(cx, f, k, out);
+    pthread_mutex_unlock(&f->guard);
+    return status;
+}
+
+mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_options *o, engine_form **out)
+{
+    static const grammar_kind kinds[] = {[MPK_FORM_JSON_OBJECT] = GRAMMAR_JSON_OBJECT,
+                                         [MPK_FORM_JSON_SCHEMA] = GRAMMAR_JSON_SCHEMA,
+                                         [MPK_FORM_REGEX] = GRAMMAR_REGEX,
+                                         [MPK_FORM_CHOICE] = GRAMMAR_CHOICE};
+    const char *source = o->form_source && o->form != MPK_FORM_JSON_OBJECT ? o->form_source : "";
+    grammar *g = NULL;
+    *out = NULL;
+    if (!o->form)
+        return MPK_OK;
+    CHECK(cx, e->tokens.tokenizer, MPK_EUNSUPPORTED,
+          "answers of a given form need a tokenizer, which this model has not");
+    CHECK(cx, machine_takes_masks(e->machine), MPK_EUNSUPPORTED,
+          "answers of a given form (JSON schema, regular expression ...) are not possible on %s: run on the CPU",
+          e->build.device.name);
+    TRY(open_with(cx, e->forms, kinds[o->form], source, NULL, out));
+    if (*out)
+        return MPK_OK;
+    TRY(grammar_make(cx, kinds[o->form], (str){source, strlen(source)}, &g));
+    return open_with(cx, e->forms, kinds[o->form], source, g, out);
+}
+
+void engine_form_hold(engine_form *form)
+{
+    atomic_fetch_add_explicit(&form->holders, 1, memory_order_relaxed);
+}
+
+void engine_form_drop(engine_forms *f, engine_form *form)
+{
+    if (!form || atomic_fetch_sub_explicit(&form->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    pthread_mutex_lock(&f->guard);
+    grammar_matcher_close(form->matcher);
+    form->kept->uses--;
+    pthread_mutex_unlock(&f->guard);
+    free(form);
+}

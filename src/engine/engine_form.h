@@ -1,0 +1,35 @@
+/* engine_form.h - answers of a given form; for engine_form.c and engine_request.c.
+ *
+ * A thread of its own makes the masks of tokens (src/grammar), so that neither the collector nor other requests wait
+ * for one: the collector tells it of each token of a request that has a form, it follows the form and puts the mask of
+ * the next token into the machine, while the machine computes that token's logits.
+ */
+#ifndef ENGINE_FORM_H
+#define ENGINE_FORM_H
+
+#include "engine/engine.h"
+
+typedef struct engine_forms engine_forms;
+typedef struct engine_form engine_form;
+
+/* As a token: the request has been submitted, its first mask is wanted. */
+enum { ENGINE_FORM_FIRST = -1 };
+
+/* Nothing is started before the first form is asked for. */
+mpk_status engine_forms_open(mpk_context *cx, mpk_engine *e);
+/* The collector has stopped, no request is left.  NULL is allowed. */
+void engine_forms_close(engine_forms *f);
+
+/* The form that the options ask for; *out = NULL: none.  Statuses of mpk_request_options.form. */
+mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_options *o, engine_form **out);
+/* Held by its request, and by the thread while that works on it. */
+void engine_form_hold(engine_form *form);
+/* NULL is allowed. */
+void engine_form_drop(engine_forms *f, engine_form *form);
+/* A token of request `id` has come, or ENGINE_FORM_FIRST. */
+void engine_form_take(engine_forms *f, uint64_t id, int32_t token);
+
+/* engine_request.c: the form of a request that still runs, held; NULL: there is none. */
+engine_form *engine_hold_form(mpk_engine *e, uint64_t id);
+
+#endif

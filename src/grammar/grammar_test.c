@@ -1,0 +1,186 @@
+/* grammar_test.c - masks against what reading each token's bytes says; limits; what has been learnt is forgotten. */
+#include "base/rng.h"
+#include "check.h"
+#include "grammar/grammar_parts.h"
+
+enum { TOKENS = 700, END = TOKENS - 1 };
+
+static arena memory;
+static str tokens[TOKENS];
+static grammar_vocab *vocab;
+
+/* All bytes, random texts of a few letters of all lengths, and an end. */
+static void make_vocab(uint64_t seed)
+{
+    mpk_context cx = {0};
+    static const char letters[] = "ab\"{}[]:, 01-.xé";
+    for (uint32_t i = 0; i < END; i++) {
+        text t = {0};
+        for (uint64_t k = 0; k < (i < 256 ? 1 : 2 + rng_u64(seed, i) % (i % 20 == 0 ? 40 : 6)); k++)
+            text_add(&t, i < 256 ? &(char){(char)i} : &letters[rng_u64(seed + i, k) % (sizeof letters - 1)], 1);
+        tokens[i] = (str){arena_copy(&memory, t.at, t.n), t.n};
+        text_free(&t);
+    }
+    check_ok(&cx, grammar_vocab_make(&cx, tokens, TOKENS, &(int32_t){END}, 1, &vocab));
+}
+
+static grammar *make(grammar_kind kind, const char *source)
+{
+    mpk_context cx = {0};
+    grammar *g = NULL;
+    check_ok(&cx, grammar_make(&cx, kind, str_from(source), &g));
+    return g;
+}
+
+/* Each bit of the mask, asked of a second matcher that has read the same text. */
+static void check_mask(grammar *g, grammar_matcher *m, str so_far, const uint32_t *words)
+{
+    mpk_context cx = {0};
+    (void)m;
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        grammar_matcher *other;
+        bool fits, may_end;
+        check_ok(&cx, grammar_matcher_open(&cx, g, NULL, &other));
+        check_ok(&cx, grammar_matcher_read(&cx, other, so_far, &fits, &may_end));
+        assert_true(fits);
+        if (i != END)
+            check_ok(&cx, grammar_matcher_read(&cx, other, tokens[i], &fits, &may_end));
+        if ((words[i / 32] >> i % 32 & 1) != (i == END ? may_end : fits))
+            fail_msg("token %u '%.*s' after '%.*s'", i, STR_ARG(tokens[i]), STR_ARG(so_far));
+        grammar_matcher_close(other);
+    }
+}
+
+/* A random walk; every mask is checked. */
+static void walk(grammar *g, uint64_t seed, uint32_t most)
+{
+    mpk_context cx = {0};
+    grammar_matcher *m;
+    text so_far = {0};
+    bool over = false;
+    check_ok(&cx, grammar_matcher_open(&cx, g, vocab, &m));
+    for (uint32_t step = 0; step < most && !over; step++) {
+        uint32_t words[(TOKENS + 31) / 32], n, chosen = TOKENS;
+        check_ok(&cx, grammar_matcher_mask(&cx, m, words, &n));
+        assert_true(n);
+        check_mask(g, m, (str){so_far.at ? so_far.at : "", so_far.n}, words);
+        for (uint32_t i = 0, best = 0; i < END; i++) {
+            uint32_t rank = (uint32_t)rng_u64(seed + step, i) | 1;
+            if ((words[i / 32] >> i % 32 & 1) && rank > best) {
+                best = rank;
+                chosen = i;
+            }
+        }
+        if (chosen == TOKENS)
+            break;
+        check_ok(&cx, grammar_matcher_take(&cx, m, (int32_t)chosen, &over));
+        text_add(&so_far, tokens[chosen].at, tokens[chosen].n);
+        if (step % 3 == 2)
+            check_ok(&cx, store_forget(&cx, g));
+    }
+    grammar_matcher_close(m);
+    text_free(&so_far);
+}
+
+static void test_masks(void **state)
+{
+    static const struct {
+        grammar_kind kind;
+        const char *source;
+    } cases[] = {
+        {GRAMMAR_JSON_OBJECT, ""},
+        {GRAMMAR_REGEX, "(a|ab|[^x]{2,5})*b"},
+        {GRAMMAR_REGEX, "a{3,30}|[ab]{100,2000}\\."},
+        {GRAMMAR_CHOICE, "[\"ab\", \"a\", \"abba01\", \"-\"]"},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\", \"maxLength\": 25}, "
+         "\"b\": {\"type\": \"number\", \"minimum\": -10.5, \"maximum\": 0.25}}, \"maxProperties\": 3}"},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"array\", \"items\": {\"$ref\": \"#\"}, \"maxItems\": 4}"},
+    };
+    uint64_t seed = check_seed();
+    (void)state;
+    make_vocab(seed);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        grammar *g = make(cases[i].kind, cases[i].source);
+        for (uint32_t round = 0; round < 3; round++)
+            walk(g, seed + 1000 * round + i, 12);
+        grammar_free(g);
+    }
+    grammar_vocab_free(vocab);
+    arena_free(&memory);
+}
+
+/* Counts that are large, or nested, cost no more than what is read of them. */
+static void test_counts(void **state)
+{
+    static const struct {
+        const char *source, *text;
+        bool fits, may_end;
+    } cases[] = {
+        {"a{100000}", "aaa", true, false},
+        {"(a{1000}){1000}", "aaaa", true, false},
+        {"(a?){100000}b", "aab", true, true},
+        {"(a|aa){1,100000}", "aaaaaaaaaaaaaaaa", true, true},
+        {"(a*)*(a*)*b", "aaaaaaaaaaab", true, true},
+        {"((a?){2,5}){2,5}", "aaaaaaaaaaaaaaaaaaaaaaaaa", true, true},
+        {"((a?){2,5}){2,5}", "aaaaaaaaaaaaaaaaaaaaaaaaaa", false, false},
+        {"x{0}y", "y", true, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mpk_context cx = {0};
+        grammar_matcher *m;
+        bool fits, may_end;
+        grammar *g = make(GRAMMAR_REGEX, cases[i].source);
+        check_ok(&cx, grammar_matcher_open(&cx, g, NULL, &m));
+        check_ok(&cx, grammar_matcher_read(&cx, m, str_from(cases[i].text), &fits, &may_end));
+        if (fits != cases[i].fits || may_end != cases[i].may_end)
+            fail_msg("%s: %s", cases[i].source, cases[i].text);
+        grammar_matcher_close(m);
+        grammar_free(g);
+    }
+}
+
+static void test_refused(void **state)
+{
+    static const struct {
+        grammar_kind kind;
+        mpk_status status;
+        const char *source, *words;
+    } cases[] = {
+        {GRAMMAR_REGEX, MPK_EUNSUPPORTED, "a(?=b)", "byte 3"},
+        {GRAMMAR_REGEX, MPK_EUNSUPPORTED, "(a)\\1", "reference"},
+        {GRAMMAR_REGEX, MPK_EUNSUPPORTED, "a\\b", "assertion"},
+        {GRAMMAR_REGEX, MPK_EUNSUPPORTED, "a++", "possessive"},
+        {GRAMMAR_REGEX, MPK_EFORMAT, "a)", "byte 1"},
+        {GRAMMAR_REGEX, MPK_EFORMAT, "(a", "no end"},
+        {GRAMMAR_REGEX, MPK_EFORMAT, "a{3,2}", "out of order"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"properties\": {\"x\": {\"not\": {}}}}",
+         "\"not\" at #/properties/x"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"$ref\": \"#\"}", "left recursion"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"$ref\": \"http://x/y\"}", "must lead into the same schema"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EFORMAT, "{\"type\": \"text\"}", "type at #"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EFORMAT, "{\"minLength\": -1}", "minLength at #"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EFORMAT, "{", "while reading the JSON schema"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"oneOf\": [{\"type\": \"number\"}, {\"type\": \"integer\"}]}",
+         "options 0 and 1"},
+        {GRAMMAR_CHOICE, MPK_EFORMAT, "[]", "at least one"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mpk_context cx = {0};
+        grammar *g = NULL;
+        check_fails(&cx, cases[i].status, cases[i].words,
+                    grammar_make(&cx, cases[i].kind, str_from(cases[i].source), &g));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

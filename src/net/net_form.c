@@ -1,0 +1,129 @@
+/* net_form.c - response_format, regex, guided_json and the like, as the form of an answer.
+ *
+ * Every server has its own names; all come to one form and one source.  Two of them in a body are refused.
+ */
+#include "net/net_form.h"
+
+typedef struct reader {
+    mpk_context *cx;
+    arena *a;
+    mpk_request_options *to;
+    net_refusal *why;
+} reader;
+
+static mpk_status refuse(const reader *r, const char *name, const char *what)
+{
+    return net_refuse(r->cx, r->why, 400, name, NULL, "'%s' %s", name, what);
+}
+
+static mpk_status set(const reader *r, const char *name, mpk_form form, str source)
+{
+    if (r->to->form)
+        return refuse(r, name, "is one form too many: give one of response_format, a schema, a regex or choices");
+    if (memchr(source.n ? source.at : "-", 0, source.n ? source.n : 1))
+        return refuse(r, name, "holds a NUL");
+    r->to->form_source = arena_copy(r->a, source.n ? source.at : "", source.n);
+    CHECK(r->cx, r->to->form_source, MPK_ENOMEM, "out of memory for the form of an answer");
+    r->to->form = form;
+    return MPK_OK;
+}
+
+/* A value as the JSON that it is. */
+static mpk_status set_json(const reader *r, const char *name, mpk_form form, const json_value *v)
+{
+    text t = {0};
+    json_write(&t, v, 0);
+    mpk_status status = t.failed ? status_fail(r->cx, MPK_ENOMEM, "out of memory for the form of an answer")
+                                 : set(r, name, form, (str){t.at, t.n});
+    text_free(&t);
+    return status;
+}
+
+static mpk_status read_schema(const reader *r, const char *name, const json_value *v)
+{
+    if (v->kind == JSON_KIND_STRING)
+        return set(r, name, MPK_FORM_JSON_SCHEMA, v->text);
+    if (v->kind != JSON_KIND_OBJECT && v->kind != JSON_KIND_BOOL)
+        return refuse(r, name, "is no JSON schema");
+    return set_json(r, name, MPK_FORM_JSON_SCHEMA, v);
+}
+
+static mpk_status read_regex(const reader *r, const char *name, const json_value *v)
+{
+    return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_REGEX, v->text) : refuse(r, name, "is no text");
+}
+
+static mpk_status read_choices(const reader *r, const char *name, const json_value *v)
+{
+    return v->kind == JSON_KIND_LIST ? set_json(r, name, MPK_FORM_CHOICE, v) : refuse(r, name, "is no list of texts");
+}
+
+static mpk_status read_object(const reader *r, const char *name, const json_value *v)
+{
+    if (v->kind != JSON_KIND_BOOL)
+        return refuse(r, name, "is neither true nor false");
+    return v->boolean ? set(r, name, MPK_FORM_JSON_OBJECT, STR("")) : MPK_OK;
+}
+
+/* A member that asks for a form; null, false and what is empty do not. */
+typedef struct form_name {
+    const char *name;
+    mpk_status (*read)(const reader *r, const char *name, const json_value *v);
+} form_name;
+
+static mpk_status read_names(const reader *r, const json_value *body, const form_name *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const json_value *v = json_get(body, names[i].name);
+        bool empty = v && (v->kind == JSON_KIND_STRING || v->kind == JSON_KIND_LIST) && !v->n && !v->text.n;
+        if (v && !empty)
+            TRY(names[i].read(r, names[i].name, v));
+    }
+    return MPK_OK;
+}
+
+/* vLLM's object: one of its members. */
+static mpk_status read_outputs(const reader *r, const char *name, const json_value *v)
+{
+    static const form_name members[] = {
+        {"json", read_schema}, {"regex", read_regex}, {"choice", read_choices}, {"json_object", read_object}};
+    static const char *const refused[] = {"grammar", "structural_tag"};
+    if (v->kind != JSON_KIND_OBJECT)
+        return refuse(r, name, "is no object");
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (json_get(v, refused[i]))
+            return net_refuse(r->cx, r->why, 400, name, NULL, "'%s' with '%s' is not supported", name, refused[i]);
+    return read_names(r, v, members, sizeof members / sizeof *members);
+}
+
+/* OpenAI's object; llama-server puts a schema beside the type. */
+static mpk_status read_format(const reader *r, const char *name, const json_value *v)
+{
+    const json_value *type = json_get(v, "type"), *schema = json_get(v, "schema"), *inner = json_get(v, "json_schema");
+    str is = json_is(type, JSON_KIND_STRING) ? type->text : (str){0};
+    if (str_is(is, "text"))
+        return MPK_OK;
+    if (inner)
+        schema = json_get(inner, "schema");
+    if (schema && (str_is(is, "json_schema") || str_is(is, "json_object")))
+        return read_schema(r, name, schema);
+    if (str_is(is, "json_object"))
+        return set(r, name, MPK_FORM_JSON_OBJECT, STR(""));
+    return str_is(is, "json_schema")
+               ? refuse(r, name, "has the type \"json_schema\" but no schema in 'json_schema': {\"schema\": ...}")
+               : refuse(r, name, "has a type that is none of \"text\", \"json_object\" and \"json_schema\"");
+}
+
+mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to, net_refusal *why)
+{
+    static const form_name names[] = {
+        {"response_format", read_format}, {"structured_outputs", read_outputs}, {"guided_json", read_schema},
+        {"json_schema", read_schema},     {"guided_regex", read_regex},         {"regex", read_regex},
+        {"guided_choice", read_choices},
+    };
+    const reader r = {cx, a, to, why};
+    TRY(read_names(&r, body, names, sizeof names / sizeof *names));
+    if (to->form && to->ignore_eos)
+        return refuse(&r, "ignore_eos", "is not possible with a form of the answer, which ends where the form does");
+    return MPK_OK;
+}

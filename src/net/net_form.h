@@ -1,0 +1,13 @@
+/* net_form.h - the form that a body asks the answer to have, in the names of other servers. */
+#ifndef NET_FORM_H
+#define NET_FORM_H
+
+#include "base/json.h"
+#include "mpk/mpk.h"
+#include "net/net_refusal.h"
+
+/* Read it into form and form_source of *to, the source in the arena; nothing is written if none is asked for.  MPK_EARG
+ * with *why filled, MPK_ENOMEM. */
+mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to, net_refusal *why);
+
+#endif

@@ -1,0 +1,216 @@
+"""Forms of answers (src/grammar): JSON schemas by the official suite and by jsonschema, expressions by Python's re.
+
+MPK_SCHEMAS is how many random schemas are tried (default 150); the bar is 10,000.
+"""
+
+import collections
+import itertools
+import json
+import os
+import re
+import subprocess
+import tarfile
+
+import jsonschema
+import pytest
+import support
+
+SUITE = support.ROOT / ".cache" / "jsonschema-4.23.0.tar.gz"
+N_SCHEMAS = int(os.environ.get("MPK_SCHEMAS", "150"))
+# Files of the suite that are about something else: formats as mere annotations, metaschemas from elsewhere.
+APART = {"format", "vocabulary"}
+
+
+class Probe:
+    def __init__(self):
+        self.process = subprocess.Popen([str(support.BUILD / "tests" / "grammar_probe")], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, encoding="utf-8")
+
+    def ask(self, kind, source, **more):
+        source = source if isinstance(source, str) else json.dumps(source, ensure_ascii=False)
+        self.process.stdin.write(json.dumps({"kind": kind, "source": source, **more}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def probe():
+    p = Probe()
+    yield p
+    p.process.stdin.close()
+    assert p.process.wait() == 0
+
+
+# ---- the official test suite ----
+
+def spellings(value):
+    """The texts that a value may have: members in any order, whole numbers without a point."""
+    if isinstance(value, dict):
+        items = list(value.items())
+        for order in itertools.permutations(items) if len(items) <= 4 else [items, items[::-1]]:
+            for inner in itertools.product(*[list(itertools.islice(spellings(v), 6)) for _, v in order]):
+                yield {k: v for (k, _), v in zip(order, inner)}
+    elif isinstance(value, list) and len(value) < 6:
+        for inner in itertools.product(*[list(itertools.islice(spellings(v), 6)) for v in value]):
+            yield list(inner)
+    elif isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+        yield int(value)
+    else:
+        yield value
+
+
+def texts_of(value):
+    return [json.dumps(v, ensure_ascii=False) for v in itertools.islice(spellings(value), 200)]
+
+
+def groups():
+    with tarfile.open(SUITE) as archive:
+        for member in archive.getmembers():
+            found = re.search(r"/json/tests/draft2020-12/(\w[\w-]*)\.json$", member.name)
+            if found and found[1] not in APART:
+                for group in json.load(archive.extractfile(member)):
+                    yield found[1], group
+
+
+@pytest.mark.skipif(not SUITE.exists(), reason="./dev setup fetches the test suite")
+def test_official_suite(probe):
+    """What is taken is taken right: every valid instance can be written, no invalid one."""
+    wrong, taken = [], collections.Counter()
+    for name, group in groups():
+        texts = [texts_of(t["data"]) for t in group["tests"]]
+        answer = probe.ask("json_schema", group["schema"], texts=sum(texts, []))
+        if "error" in answer:
+            impossible = "contradicts itself" in answer["error"]
+            assert impossible or (" at " in answer["error"] and answer["status"] == 5), answer
+            wrong += [(name, t["description"]) for t in group["tests"] if impossible and t["valid"]]
+            continue
+        taken[name] += 1
+        fits = iter(answer["fits"])
+        for test, spelled in zip(group["tests"], texts):
+            if any([next(fits) for _ in spelled]) != test["valid"]:
+                wrong.append((name, group["description"], test["description"]))
+    assert not wrong
+    assert sum(taken.values()) >= 140, taken
+
+
+# ---- random schemas, driven from random logits ----
+
+def random_schema(r, depth=0):
+    kinds = ["string", "integer", "number", "boolean", "null", "enum", "array", "object", "anyOf", "const", "types"]
+    kind = r.choice(kinds[:6] if depth > 2 else kinds)
+    if kind == "string":
+        return {"type": "string", **r.choice([
+            {}, {"minLength": 2, "maxLength": 6}, {"maxLength": 40}, {"pattern": "^[a-c]{1,3}\\d*$"},
+            {"pattern": "x|\"y"}, {"format": "date"}, {"format": "uuid"}, {"format": "ipv4"}])}
+    if kind in ("integer", "number"):
+        low = round(r.uniform(-2000, 2000), r.choice([0, 1, 3]))
+        high = round(low + r.choice([1, 7, 300, 12345.678]), 3)
+        return {"type": kind, **r.choice([
+            {}, {"minimum": low}, {"maximum": high}, {"minimum": low, "maximum": high},
+            {"exclusiveMinimum": low, "maximum": high}, {"exclusiveMaximum": high}, {"multipleOf": 7}])}
+    if kind == "enum":
+        return {"enum": r.sample([1, "a", None, True, 2.5, "ab\"", [1, 2], {"k": "v"}], 3)}
+    if kind == "const":
+        return {"const": r.choice(["x", 3, {"a": [None]}])}
+    if kind == "array":
+        least = r.randrange(3)
+        return {"type": "array", "items": random_schema(r, depth + 1), "minItems": least,
+                "maxItems": least + r.randrange(4), **r.choice([{}, {"prefixItems": [random_schema(r, depth + 1)]}])}
+    if kind == "anyOf":
+        return {"anyOf": [random_schema(r, depth + 1) for _ in range(2)]}
+    if kind == "types":
+        return {"type": ["string", "null", "integer"], "minLength": 1, "maximum": 50}
+    if kind != "object":
+        return {"type": kind}
+    names = r.sample(["a", "ab", "b\"c", "é", "long name"], r.randrange(1, 5))
+    return {"type": "object", "properties": {n: random_schema(r, depth + 1) for n in names},
+            "required": r.sample(names, r.randrange(len(names) + 1)),
+            "additionalProperties": r.choice([False, False, {"type": "integer"}]),
+            **r.choice([{}, {}, {"maxProperties": len(names)}, {"minProperties": 1}])}
+
+
+def test_random_schemas(probe):
+    r, ended = support.seed(), 0
+    for i in range(N_SCHEMAS):
+        schema = random_schema(r)
+        answer = probe.ask("json_schema", schema, seed=r.randrange(1 << 30), n=3, most=40)
+        assert "texts" in answer or "contradicts itself" in answer["error"], (schema, answer)
+        for text in filter(None, answer.get("texts", [])):
+            jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.FormatChecker())
+            ended += 1
+    assert ended > N_SCHEMAS
+
+
+def test_instances_of_random_schemas_are_taken(probe):
+    """What one walk has written in its own spelling is taken again in Python's."""
+    r = support.seed()
+    for i in range(50):
+        schema = random_schema(r)
+        texts = [t for t in probe.ask("json_schema", schema, seed=i, n=3, most=30).get("texts", []) if t]
+        again = [json.dumps(json.loads(t), ensure_ascii=False) for t in texts]
+        plain = [t for t in again if "e" not in t and "E" not in t]
+        assert all(probe.ask("json_schema", schema, texts=plain)["fits"]), (schema, plain)
+
+
+# ---- expressions ----
+
+def random_regex(r, depth=0):
+    kind = r.randrange(9 if depth < 3 else 4)
+    if kind < 4:
+        return r.choice(["a", "b", "é", "[a-c]", "[^a]", "\\d", "\\w", ".", "\\.", "[\\s\\-x]", "\\x41", "\\W"])
+    if kind == 4:
+        return "(" + random_regex(r, depth + 1) + "|" + random_regex(r, depth + 1) + ")"
+    if kind == 5:
+        return "(?:" + random_regex(r, depth + 1) + ")" + r.choice(["*", "+", "?", "{2}", "{1,3}", "{0,2}?", "{2,}"])
+    return random_regex(r, depth + 1) + random_regex(r, depth + 1)
+
+
+def test_expressions(probe):
+    r = support.seed()
+    for i in range(300):
+        source = random_regex(r)
+        compiled = re.compile(source, re.ASCII)
+        answer = probe.ask("regex", source, seed=i, n=3, most=8)
+        texts = [t for t in answer.get("texts", []) if t is not None]
+        assert "texts" in answer, (source, answer)
+        for text in texts:
+            assert compiled.fullmatch(text), (source, text)
+        tries = ["".join(r.choice("abcé.x1 -A\n") for _ in range(r.randrange(7))) for _ in range(30)] + texts
+        fits = probe.ask("regex", source, texts=tries)["fits"]
+        assert fits == [bool(compiled.fullmatch(t)) for t in tries], source
+
+
+def test_pattern_is_searched_in_the_text_itself(probe):
+    r = support.seed()
+    for _ in range(150):
+        source = r.choice(["", "^"]) + random_regex(r) + r.choice(["", "$"])
+        compiled = re.compile(source.replace("$", r"\Z"), re.ASCII)
+        tries = ["".join(r.choice("abcé\"\\x1\n") for _ in range(r.randrange(6))) for _ in range(30)]
+        answer = probe.ask("json_schema", {"type": "string", "pattern": source},
+                           texts=[json.dumps(t, ensure_ascii=False) for t in tries])
+        if r"\W|" not in source and "|" not in source:  # an anchor belongs to an alternative
+            assert answer["fits"] == [bool(compiled.search(t)) for t in tries], source
+
+
+# ---- hostile forms ----
+
+DEEP = {"$defs": {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(60)}}
+DEEP["$defs"]["d60"] = {"type": "null"}
+
+
+@pytest.mark.parametrize("kind, source", [
+    ("regex", "(" * 1000 + "a" + ")" * 1000), ("regex", "(((a{1000}){1000}){1000}){1000}"),
+    ("regex", "(a|a|a|a)*" * 50 + "b"), ("regex", "(a?){0,1000000}" * 20), ("regex", "([ab]*a[ab]{2000})*c"),
+    ("regex", "|".join(f"a{i}" for i in range(20000))), ("regex", "(.*){5,100000}x(.*){7,100000}"),
+    ("json_schema", {**DEEP, "$ref": "#/$defs/d0"}),
+    ("json_schema", {"allOf": [{"$ref": "#"}]}), ("json_schema", {"anyOf": [{"$ref": "#"}, {"type": "null"}]}),
+    ("json_schema", '{"items":' * 200 + "{}" + "}" * 200),
+    ("json_schema", {"type": "array", "maxItems": 10**9, "items": {"type": "string", "maxLength": 10**9}}),
+    ("json_schema", {"enum": [f"value {i}" for i in range(20000)]}),
+    ("json_schema", {"type": "object", "properties": {f"p{i}": {} for i in range(3000)}}),
+    ("choice", json.dumps(["a" * i for i in range(2000)])),
+])
+def test_hostile_forms_end(probe, kind, source):
+    """An answer, or an error with words; never more than memory and steps allow."""
+    answer = probe.ask(kind, source, seed=1, n=1, most=20)
+    assert "texts" in answer or answer["error"]

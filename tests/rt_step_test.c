@@ -39,7 +39,7 @@ typedef struct area {
     rt_i32 history[SLOTS * PER_SLOT * P];
     rt_i64 seeds[T];
     float sampling[4 * T], logits[T * V];
-    rt_i32 asks[RT_ASKS * T], rules[(SLOTS + MASKS) * WORDS], history[SLOTS * P * PER_SLOT];
+    rt_i32 asks[RT_ASKS * T], rules[(SLOTS + MASKS) * WORDS];
 } area;
 
 typedef struct bed {
@@ -563,13 +563,11 @@ static void test_scheduler_deals_in_turn(void **state)
 /* A bed whose requests may have masks. */
 static bed *make_masked(void)
 {
-    bed *b = make(2, 8, 8, 16, RING, false);
+    bed *b = make(2, 8, 8, 16, RING, 0);
     b->serving.asks = offsetof(area, asks);
     b->serving.rules = offsetof(area, rules);
-    b->serving.history = offsetof(area, history);
     b->serving.shares = RT_NOWHERE;
     b->serving.rule_words = WORDS;
-    b->serving.history_tokens = P * PER_SLOT;
     b->serving.n_masks = MASKS;
     return b;
 }

@@ -154,7 +154,7 @@ def test_instances_of_random_schemas_are_taken(probe):
         schema = random_schema(r)
         texts = [t for t in probe.ask("json_schema", schema, seed=i, n=3, most=30).get("texts", []) if t]
         again = [json.dumps(json.loads(t), ensure_ascii=False) for t in texts]
-        plain = [t for t in again if not re.search(r"\d[.eE]", t)]  # floats are rounded
+        plain = [t for t in again if not re.search(r"\d[.eE]|Infinity", t)]  # floats are rounded
         assert all(probe.ask("json_schema", schema, texts=plain)["fits"]), (schema, plain)
 
 

@@ -188,10 +188,7 @@ static void test_refusals(void **state)
         {true, "{\"messages\": [{\"role\": \"user\"}], \"response_format\": {\"type\": \"xml\"}}", "response_format"},
         {true, "{\"messages\": [{\"role\": \"user\"}], \"response_format\": {\"type\": \"json_schema\"}}",
          "response_format"},
-        {false, "{\"prompt\": \"a\", \"guided_choice\": \"a\"}", "guided_choice"},
-        {false, "{\"prompt\": \"a\", \"regex\": 1}", "regex"},
         {false, "{\"prompt\": \"a\", \"regex\": \"a\", \"guided_json\": {}}", "regex"},
-        {false, "{\"prompt\": \"a\", \"structured_outputs\": {\"structural_tag\": \"a\"}}", "structured_outputs"},
         {false, "{\"prompt\": \"a\", \"regex\": \"a\", \"ignore_eos\": true}", "ignore_eos"},
         {true, "{\"messages\": [{\"role\": \"user\"}], \"response_format\": 1}", "response_format"},
         {true, "{\"messages\": [{\"role\": \"user\"}], \"chat_template_kwargs\": []}", "chat_template_kwargs"},
@@ -268,11 +265,22 @@ static void test_rules_refused(void **state)
 {
     (void)state;
     static const char *const wrong[][2] = {
-        {"logit_bias", "{\"1\": 101}"}, {"logit_bias", "{\"x\": 1}"}, {"logit_bias", "{\"99999999999\": 1}"},
-        {"logit_bias", "[1]"},          {"presence_penalty", "2.1"},  {"frequency_penalty", "\"1\""},
-        {"repetition_penalty", "-1"},   {"repeat_last_n", "64"},      {"typical_p", "1.5"},
-        {"min_tokens", "1.5"},          {"min_tokens", "-1"},         {"allowed_token_ids", "[-1]"},
+        {"logit_bias", "{\"1\": 101}"},
+        {"logit_bias", "{\"x\": 1}"},
+        {"logit_bias", "{\"99999999999\": 1}"},
+        {"logit_bias", "[1]"},
+        {"presence_penalty", "2.1"},
+        {"frequency_penalty", "\"1\""},
+        {"repetition_penalty", "-1"},
+        {"repeat_last_n", "64"},
+        {"typical_p", "1.5"},
+        {"min_tokens", "1.5"},
+        {"min_tokens", "-1"},
+        {"allowed_token_ids", "[-1]"},
         {"bad_words", "[\"\"]"},
+        {"guided_choice", "\"a\""},
+        {"regex", "1"},
+        {"structured_outputs", "{\"structural_tag\": \"a\"}"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         bed b = {0};

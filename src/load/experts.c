@@ -1,12 +1,12 @@
-/* experts.c - the weights of a layer's experts, gathered under one name.
+/* experts.c - gather the weights of a layer's experts under one name.
  *
- * Input: the tensors of a checkpoint, which holds each expert's weights by themselves
+ * Input: the tensors of a checkpoint, which holds the weights of each expert separately
  *     model.layers.L.mlp.experts.E.{gate_proj,up_proj,down_proj}.weight            (Qwen3)
  *     model.layers.L.block_sparse_moe.experts.E.{w1,w3,w2}.weight                  (Mixtral)
- * or all together, gate and up with or without each other
+ * or of all experts together, gate and up joined or apart
  *     model.layers.L.mlp.experts.{gate_up_proj [E, 2F, D], down_proj [E, D, F]}
- * Output: model.layers.L.mlp.experts.{gate_proj,up_proj,down_proj}.weight [E, rows, columns], whose entries are
- * addresses: nothing is copied here.  The router is always model.layers.L.mlp.gate.weight.
+ * Output: model.layers.L.mlp.experts.{gate_proj,up_proj,down_proj}.weight [E, rows, columns], stored as one address for
+ * each expert: no weights are copied.  The router is always named model.layers.L.mlp.gate.weight.
  */
 #include <stdio.h>
 
@@ -14,11 +14,11 @@
 
 enum { GATE, UP, DOWN, PARTS };
 
-/* What the name of a tensor of an expert says. */
+/* The parts of the name of an expert's tensor. */
 typedef struct expert_name {
     uint32_t layer;
     int64_t expert;   /* -1: all of them */
-    int part;         /* PARTS: gate and up, one behind the other */
+    int part;         /* PARTS: gate and up, joined in this order */
     size_t at, after; /* the expert's number in the name */
 } expert_name;
 
@@ -26,7 +26,7 @@ typedef struct stacks {
     const load_model *from;
     VEC(load_tensor) tensors; /* those of the model, stacks in place of experts */
     map names;
-    VEC(str) first; /* of each of these tensors that is a stack: the name of the first expert that was found */
+    VEC(str) first; /* for each of these tensors that is a stack: the name of the first expert found */
 } stacks;
 
 static bool skip_text(str s, size_t *at, const char *expected)
@@ -38,7 +38,7 @@ static bool skip_text(str s, size_t *at, const char *expected)
     return true;
 }
 
-/* At most six digits: no layer and no expert has more. */
+/* At most six digits, more than any layer or expert number has. */
 static bool skip_number(str s, size_t *at, uint32_t *out)
 {
     size_t from = *at;
@@ -98,7 +98,7 @@ static mpk_status name_stack(mpk_context *cx, arena *a, uint32_t layer, int part
     return MPK_OK;
 }
 
-/* The stack that an expert's tensor belongs to; made when its first one is found, of that one's shape. */
+/* The stack that an expert's tensor belongs to.  The first tensor found creates it and gives it its shape. */
 static mpk_status find_stack(mpk_context *cx, arena *a, stacks *s, const load_tensor *t, const expert_name *name,
                              load_tensor **out)
 {
@@ -132,7 +132,7 @@ static mpk_status add_expert(mpk_context *cx, arena *a, stacks *s, const load_te
     return MPK_OK;
 }
 
-/* Rows of gate and up take turns, expert by expert. */
+/* Split a joined stack: for each expert, the rows of gate and then the rows of up. */
 static mpk_status split_stack(mpk_context *cx, arena *a, stacks *s, const load_tensor *t, uint32_t layer)
 {
     int64_t n = s->from->config.n_experts;
@@ -151,7 +151,7 @@ static mpk_status split_stack(mpk_context *cx, arena *a, stacks *s, const load_t
     return MPK_OK;
 }
 
-/* A router's other name; *name stays as it is if it is no router. */
+/* Replace the other spelling of a router's name; *name is unchanged if it is not a router. */
 static mpk_status rename_router(mpk_context *cx, arena *a, str *name)
 {
     char renamed[64];
@@ -170,7 +170,7 @@ static mpk_status sort_tensor(mpk_context *cx, arena *a, stacks *s, const load_t
 {
     expert_name name;
     load_tensor kept = *t;
-    /* of a layer that the model has not, nothing is gathered: what is left over is refused by its name */
+    /* tensors of layers beyond the model's are left alone, and later refused by name */
     bool is_expert = parse_name(t->name, &name) && name.layer < s->from->config.n_layers;
     if (is_expert && name.expert >= 0)
         return add_expert(cx, a, s, t, &name);
@@ -182,7 +182,7 @@ static mpk_status sort_tensor(mpk_context *cx, arena *a, stacks *s, const load_t
     return add(cx, a, s, &kept, (str){0});
 }
 
-/* The missing one is named as the file names the others. */
+/* An error about a missing expert uses the file's own spelling. */
 static mpk_status check_complete(mpk_context *cx, const load_tensor *t, str first)
 {
     expert_name name;

@@ -2,8 +2,8 @@
  *
  * The file: "GGUF", u32 version, u64 tensors, u64 pairs; the pairs (string key, u32 type, value); the tensors (string
  * name, u32 rank, u64 dims innermost first, u32 type, u64 offset); padding; data.  A string is u64 length, bytes; an
- * array is u32 type, u64 count, items.  One pass checks that everything lies inside the file and indexes it; nothing is
- * copied but the names of tensors, which become those of Hugging Face.
+ * array is u32 type, u64 count, items.  One pass checks that everything lies inside the file and builds an index; only
+ * the names of tensors are copied, because they are translated to those of Hugging Face.
  */
 #include "load/gguf.h"
 
@@ -17,7 +17,7 @@ typedef struct reader {
     uint64_t n, at; /* at <= n */
 } reader;
 
-/* n more bytes are there. */
+/* Check that n more bytes are left. */
 static mpk_status check_left(reader *r, uint64_t n, const char *what)
 {
     CHECK(r->cx, n <= r->n - r->at, MPK_EFORMAT, "the file ends at byte %llu inside %s: damaged or incomplete",
@@ -25,7 +25,7 @@ static mpk_status check_left(reader *r, uint64_t n, const char *what)
     return MPK_OK;
 }
 
-/* n bytes, little-endian, at any alignment. */
+/* Read n bytes as a little-endian integer, at any alignment. */
 static uint64_t get_unsigned(const unsigned char *at, unsigned n)
 {
     uint64_t value = 0;
@@ -60,7 +60,7 @@ static const uint8_t type_bytes[GGUF_TYPES] = {
 #undef GGUF_TYPE_BYTES
 };
 
-/* Move behind the items of a value; strings have to be walked, for each says its length. */
+/* Skip the items of a value.  Strings are walked one by one, because each carries its own length. */
 static mpk_status skip_items(reader *r, const gguf_value *v)
 {
     str skipped;
@@ -86,7 +86,7 @@ static mpk_status read_type(reader *r, const gguf_value *v, gguf_type *out)
     return MPK_OK;
 }
 
-/* Key, type, value; the value stays where it is. */
+/* Read a key and a type, and index the value where it lies in the mapping. */
 static mpk_status read_value(reader *r, arena *a, gguf *f)
 {
     gguf_value v = {.n = 1};
@@ -177,7 +177,7 @@ mpk_status gguf_get_bool(mpk_context *cx, const gguf *f, const char *key, bool *
     return MPK_OK;
 }
 
-/* The string at *at; the pass over the file has checked that it lies inside.  *at moves behind it. */
+/* Take the string at *at and advance *at past it.  The pass over the file has checked its bounds. */
 static str take_str(const unsigned char **at)
 {
     str s = {(const char *)*at + 8, (size_t)get_unsigned(*at, 8)};
@@ -210,7 +210,7 @@ mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, con
 
 /* ---- tensors ---- */
 
-/* Numbers of tensor types; those without a dtype of ours are known by name to be refused by it. */
+/* Tensor types by number.  Types without a dtype of ours are listed so that errors can name them. */
 static const struct tensor_type {
     const char *name;
     int dtype; /* -1: not supported */
@@ -250,7 +250,7 @@ static const struct tensor_type {
     [40] = {"NVFP4", -1},
 };
 
-/* The dtype of a type number, or a refusal that says what the type is. */
+/* The dtype of a type number; MPK_EUNSUPPORTED names the type. */
 static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype *out)
 {
     const struct tensor_type *t =
@@ -265,7 +265,7 @@ static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype 
     return MPK_OK;
 }
 
-/* Parts of names in GGUF and in Hugging Face checkpoints. */
+/* Parts of tensor names: GGUF's and Hugging Face's. */
 static const char *const names[][2] = {
     {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
 static const char *const layer_names[][2] = {{"attn_norm", "input_layernorm"},
@@ -293,14 +293,14 @@ static const char *find_name(const char *const (*table)[2], size_t n, str name)
     return NULL;
 }
 
-/* blk.7.attn_q.weight -> model.layers.7.self_attn.q_proj.weight; a name that is not known stays as it is. */
+/* blk.7.attn_q.weight -> model.layers.7.self_attn.q_proj.weight; an unknown name is unchanged. */
 static mpk_status rename_tensor(mpk_context *cx, arena *a, str *name)
 {
     char renamed[160];
     int n = 0;
     size_t stem = name->n, digits = 4;
     while (stem && name->at[stem - 1] != '.')
-        stem--; /* behind the last dot: weight, bias */
+        stem--; /* after the last dot: weight, bias */
     if (!stem || name->n > 96)
         return MPK_OK;
     str last = {name->at + stem, name->n - stem}, whole = {name->at, stem - 1};
@@ -325,7 +325,7 @@ static mpk_status rename_tensor(mpk_context *cx, arena *a, str *name)
     return MPK_OK;
 }
 
-/* One entry of the table of tensors; data is its offset until the start of the data is known. */
+/* Read one entry of the tensor table.  Its data is kept as an offset until the start of the data section is known. */
 static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
 {
     load_tensor t = {0};
@@ -349,7 +349,7 @@ static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
     return load_add_tensor(r->cx, m, &t);
 }
 
-/* Give the tensors from `first` on their addresses. */
+/* Turn the offsets of the tensors from `first` on into addresses. */
 static mpk_status place_tensors(reader *r, load_model *m, size_t first, const uint64_t *offsets, uint64_t alignment)
 {
     uint64_t start = (r->at + alignment - 1) / alignment * alignment;
@@ -368,7 +368,7 @@ static mpk_status place_tensors(reader *r, load_model *m, size_t first, const ui
     return load_check_overlap(r->cx, m, first);
 }
 
-/* The table of n tensors, then where their bytes begin: at the next multiple of the alignment. */
+/* Read the table of n tensors.  Their data begins at the next multiple of the alignment. */
 static mpk_status read_tensors(reader *r, const gguf *f, uint64_t n_tensors, load_model *m)
 {
     size_t first = m->tensors.n;
@@ -386,7 +386,7 @@ static mpk_status read_tensors(reader *r, const gguf *f, uint64_t n_tensors, loa
 
 /* ---- the file ---- */
 
-/* Magic, version, counts; a version whose low half is empty was written by a big-endian machine. */
+/* Read magic, version and counts.  A version whose low half is 0 was written by a big-endian machine. */
 static mpk_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_values)
 {
     uint64_t version = 0;
@@ -399,7 +399,7 @@ static mpk_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_values
           (unsigned long long)version);
     TRY(read_unsigned(r, 8, "the header", n_tensors));
     TRY(read_unsigned(r, 8, "the header", n_values));
-    /* the smallest tensor entry has 33 bytes, the smallest pair 14: no count may ask for more memory than the file has
+    /* the smallest tensor entry has 33 bytes, the smallest pair 14: this bounds both counts by the size of the file
      */
     CHECK(r->cx, *n_tensors <= r->n / 33 && *n_values <= r->n / 14, MPK_EFORMAT,
           "%llu tensors and %llu values do not fit into %llu bytes", (unsigned long long)*n_tensors,
@@ -411,7 +411,7 @@ static mpk_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_values
 static mpk_status fill_model(mpk_context *cx, const gguf *f, load_model *m)
 {
     mpk_status status = gguf_fill_config(cx, f, m);
-    /* a file of a vocabulary alone may be of any architecture */
+    /* a file that holds only a vocabulary may be of any architecture */
     if (status != MPK_OK && (m->tensors.n || status == MPK_ENOMEM))
         return status;
     m->has_config = status == MPK_OK;

@@ -1,9 +1,9 @@
 /* gguf_config.c - hyper-parameters and vocabulary of a GGUF file.
  *
- * The families' records (model.h) say which architectures there are and what their files mean.  GGUF writes no
- * biases, no tied head and no layers without experts as hyper-parameters: the tensors tell.  It writes Llama 3's rope
- * scaling as divisors of the frequencies (rope_freqs.weight); they are recomputed from the formula's parameters and
- * compared.
+ * The families' records (model.h) list the architectures and the meaning of their files.  GGUF has no hyper-parameters
+ * for biases, a tied head, or layers without experts; the presence of tensors decides.  It stores Llama 3's rope
+ * scaling as divisors of the frequencies (rope_freqs.weight).  The parameters of the formula are recovered from them,
+ * and the divisors recomputed and compared.
  */
 #include "load/gguf.h"
 
@@ -35,7 +35,7 @@ static mpk_status get_double(scope *s, const char *key, double *out)
     return gguf_get_double(s->cx, s->f, scoped(s, key), out);
 }
 
-/* The embedding's rows are the vocabulary that the model has; the key and the list of tokens may be shorter. */
+/* The rows of the embedding give the size of the vocabulary; the key and the list of tokens may be shorter. */
 static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
 {
     const struct {
@@ -67,7 +67,7 @@ static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
     return MPK_OK;
 }
 
-/* Values that, if set, mean a computation that these architectures do not have here. */
+/* Refuse keys that ask for a computation that is not supported for these architectures. */
 static mpk_status refuse_unsupported(scope *s)
 {
     static const char *const refused[] = {"attn_logit_softcapping", "final_logit_softcapping",
@@ -86,7 +86,7 @@ static mpk_status refuse_unsupported(scope *s)
     return MPK_OK;
 }
 
-/* Qwen3 and Mixtral both let what a token's experts count add up to 1, unless the file says otherwise. */
+/* In Qwen3 and in Mixtral the weights of a token's experts add up to 1, unless the file says otherwise. */
 static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
 {
     char name[64];
@@ -107,7 +107,7 @@ static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
     return MPK_OK;
 }
 
-/* Which family a file's architecture is. */
+/* Find the family of the file's architecture. */
 static mpk_status find_family(scope *s, model_config *c)
 {
     uint32_t n_experts = 0;
@@ -117,7 +117,7 @@ static mpk_status find_family(scope *s, model_config *c)
     return MPK_OK;
 }
 
-/* Which layers have the window is not said: it is refused unless the family means all of them. */
+/* GGUF does not say which layers have the window: it is refused unless the family gives it to all layers. */
 static mpk_status fill_window(scope *s, model_config *c)
 {
     uint32_t window = 0;
@@ -135,7 +135,7 @@ static mpk_status fill_rope_scaling(scope *s, model_config *c)
     TRY(get_double(s, "rope.scale_linear", &c->rope_factor)); /* of old files */
     TRY(get_double(s, "rope.scaling.factor", &c->rope_factor));
     if (c->rope_factor != 0 && c->rope_factor != 1)
-        type = STR("linear"); /* unless the type is said */
+        type = STR("linear"); /* unless a type is given */
     TRY(gguf_get_str(s->cx, s->f, scoped(s, "rope.scaling.type"), &type));
     c->rope_original_positions = c->max_positions;
     TRY(get_u32(s, "rope.scaling.original_context_length", &c->rope_original_positions));
@@ -164,8 +164,7 @@ static double llama3_divisor(const model_config *c, uint32_t i)
     return 1 / ((1 - smooth) / c->rope_factor + smooth);
 }
 
-/* The tensor holds what the formula gives, but for the rounding of fp32 (which the writer's intermediate values had).
- */
+/* Does the tensor hold the divisors of the formula, up to fp32 rounding in the writer's intermediate values? */
 static bool matches_llama3(const load_tensor *t, const model_config *c)
 {
     for (uint32_t i = 0; i < c->rope_size / 2; i++) {
@@ -178,7 +177,7 @@ static bool matches_llama3(const load_tensor *t, const model_config *c)
     return true;
 }
 
-/* All models with divisors so far took one of these. */
+/* The parameters to try: every known model with divisors uses one of these sets. */
 static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_config *c)
 {
     static const struct {
@@ -226,7 +225,7 @@ static mpk_status fill_token(scope *s, const char *key, int32_t *out)
     return MPK_OK;
 }
 
-/* The tensors have been read: they say what is tied and what has a bias. */
+/* Called after the tensors have been read: they decide whether the head is tied and which products have a bias. */
 static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
 {
     TRY(find_family(s, c));
@@ -321,7 +320,7 @@ static mpk_status fill_vocab_ids(mpk_context *cx, const gguf *f, tokenizer_vocab
     return fill_flag(cx, f, "tokenizer.ggml.add_space_prefix", &v->add_space_prefix);
 }
 
-/* What chat templates know the special tokens by. */
+/* The names by which chat templates refer to special tokens. */
 static mpk_status fill_specials(mpk_context *cx, const tokenizer_vocab *v, load_model *m)
 {
     const struct {
@@ -334,7 +333,7 @@ static mpk_status fill_specials(mpk_context *cx, const tokenizer_vocab *v, load_
     return MPK_OK;
 }
 
-/* Strings are slices of the mapping, listed in scratch; the tokenizer copies what it keeps. */
+/* The strings are slices of the mapping, listed in scratch memory; the tokenizer copies those that it keeps. */
 static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f, str model, load_model *m)
 {
     tokenizer_vocab v = TOKENIZER_VOCAB_EMPTY;

@@ -1,10 +1,10 @@
 /* gguf_rope.c - the rows of q and k of a GGUF file of the Llama architecture, in the order of Hugging Face checkpoints.
  *
- * Rope turns pairs of a head's entries.  Checkpoints, and every body here, pair entry i with entry i + R/2 of the R
- * entries that turn.  Files of the Llama architecture hold the rows of q_proj and k_proj, and their biases, in another
- * order, in which entry 2i and entry 2i + 1 are a pair.  The scores are sums over a head, so that the order of its
- * entries does not matter as long as q and k agree: the rows are put back when the file is opened, and nothing after
- * that knows of the other order.
+ * Rope rotates pairs of a head's entries.  Checkpoints, and every body here, pair entry i with entry i + R/2 of the R
+ * rotated entries.  Files of the Llama architecture store the rows of q_proj and k_proj, and their biases, in an order
+ * in which entries 2i and 2i + 1 are a pair.  Scores are sums over a head, so the order of its entries does not matter
+ * as long as q and k agree.  The rows are therefore put back when the file is opened, and no later code has to know
+ * about the other order.
  *
  * Input: tensors inside the mapping.  Output: for a weight, the address of each row (load_tensor.parts): a row is whole
  * blocks of any format, and nothing is copied here.  For a bias, a copy in the model's arena.
@@ -12,7 +12,7 @@
  */
 #include "load/gguf.h"
 
-/* Where row `row` of the result lies in the file: `size` rows a head, of which `turned` are in pairs. */
+/* The row of the file that becomes row `row`.  A head has `size` rows, of which the first `turned` are rotated. */
 static int64_t find_row(int64_t row, int64_t size, int64_t turned)
 {
     int64_t head = row / size * size, i = row % size, half = turned / 2;
@@ -53,7 +53,7 @@ static bool ends_with(str name, const char *end)
     return name.n >= n && memcmp(name.at + name.n - n, end, n) == 0;
 }
 
-/* Tensors of another shape stay as they are: the program refuses them by their name. */
+/* Tensors of an unexpected shape are unchanged: building the program refuses them by name. */
 mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m)
 {
     const model_config *c = &m->config;

@@ -1,9 +1,8 @@
-/* hf_chat.c - what a Hugging Face folder says of chats: tokenizer_config.json -> chat templates, texts of special
- * tokens.
+/* hf_chat.c - chat templates and texts of special tokens from a Hugging Face folder's tokenizer_config.json.
  *
  * A template is one text, or a list of {"name", "template"}, of which "default" and "tool_use" are taken.  A special
- * token is a text or an object with "content".  Folders without "added_tokens_decoder" are of the time when
- * special_tokens_map.json had the last word.
+ * token is a text or an object with "content".  In older folders, those without "added_tokens_decoder",
+ * special_tokens_map.json takes precedence.
  */
 #include "base/json.h"
 #include "load/load.h"

@@ -1,13 +1,13 @@
 /* hf_config.c - config.json and generation_config.json of Hugging Face folders -> hyper-parameters.
  *
  * Both spellings are read: rope_theta, rope_scaling, torch_dtype of older files; rope_parameters, dtype of those that
- * Transformers 5 writes.  What is absent takes the default that Transformers gives; what would change the
- * model's function and is not supported is refused by name.
+ * Transformers 5 writes.  Absent members take Transformers' defaults.  Members that would change what the model
+ * computes and are not supported are refused by name.
  */
 #include "base/json.h"
 #include "load/load.h"
 
-/* Sizes that a config must state: nobody should run a model whose size was guessed. */
+/* Sizes must be stated; they are never guessed. */
 static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config *c)
 {
     const struct {
@@ -32,7 +32,7 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config 
     return MPK_OK;
 }
 
-/* Members that, if set, mean a computation that the supported families do not have. */
+/* Refuse members that ask for a computation that the supported families do not have. */
 static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
 {
     static const char *const refused[] = {
@@ -44,7 +44,7 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
     return MPK_OK;
 }
 
-/* Qwen3's "num_experts" is "num_local_experts" where Transformers 5 writes it. */
+/* Transformers 5 writes Qwen3's "num_experts" as "num_local_experts". */
 static mpk_status count_experts(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
 {
     static const char *const names[] = {"num_experts", "num_local_experts", "n_routed_experts"};
@@ -59,7 +59,7 @@ static mpk_status count_experts(mpk_context *cx, const json_value *j, const mode
     return MPK_OK;
 }
 
-/* Layers that have no experts by name: "mlp_only_layers". */
+/* "mlp_only_layers": the layers without experts. */
 static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_config *c)
 {
     const json_value *layers = json_get(j, "mlp_only_layers");
@@ -73,7 +73,7 @@ static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_
     return MPK_OK;
 }
 
-/* Sizes have to be stated; what else is absent takes Transformers' default. */
+/* Sizes must be stated; other absent members take Transformers' defaults. */
 static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
 {
     TRY(count_experts(cx, j, def, c));
@@ -117,7 +117,7 @@ static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j
     return MPK_OK; /* model_check refuses it by name */
 }
 
-/* What the weights were saved as; it matters for random weights only, for each tensor of a file says its own. */
+/* The dtype of saved weights.  It is used for random weights only: each tensor of a file has its own dtype. */
 static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config *c)
 {
     str name = STR("float32");
@@ -134,7 +134,7 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config 
     return MPK_OK;
 }
 
-/* What the config says of biases counts only in families that ask for it, as in Transformers' modules. */
+/* Biases in the config are honoured only for families that use them, as in Transformers' modules. */
 static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
 {
     bool attention = false;
@@ -149,7 +149,7 @@ static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_
     return MPK_OK;
 }
 
-/* layer_types, if given, must be what first_window_layer can say: full attention first, then sliding. */
+/* layer_types, if given, must be expressible by a first layer with a window: full attention first, then sliding. */
 static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_config *c)
 {
     const json_value *types = json_get(j, "layer_types");
@@ -172,7 +172,7 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_c
     return MPK_OK;
 }
 
-/* The window and the layers that have it, see model_windows. */
+/* The window and the layers that have it (see model_windows). */
 static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
 {
     uint32_t window = 0, first = 28; /* Transformers' default of max_window_layers */
@@ -189,7 +189,7 @@ static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_
     return fill_layer_types(cx, j, c);
 }
 
-/* The rope object; one for each type of layer is the same as one if they are equal. */
+/* Find the rope object.  One object for each type of layer is accepted if all are equal. */
 static mpk_status find_rope(mpk_context *cx, const json_value *j, const json_value **rope)
 {
     const json_value *r = json_get(j, "rope_scaling");
@@ -225,8 +225,8 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_
          (int)(type.n < 64 ? type.n : 64), type.at);
 }
 
-/* The rope object's own values win over those beside it, except original_max_position_embeddings: there Transformers
- * takes the one outside. */
+/* Values inside the rope object take precedence over those beside it, except original_max_position_embeddings, which
+ * Transformers takes from outside. */
 static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
 {
     const json_value *rope = NULL;
@@ -275,7 +275,7 @@ static mpk_status add_eos_tokens(mpk_context *cx, const json_value *value, model
     return MPK_OK;
 }
 
-/* Families before sizes: of an unknown model the first thing to say is that it is unknown. */
+/* The family is checked before sizes, so that an unknown model is reported as unknown. */
 static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, model_config *c)
 {
     const model_def *def;
@@ -302,7 +302,7 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
     return model_check(cx, c);
 }
 
-/* The document lives in scratch; what the configuration keeps of it is copied to *a. */
+/* The document lives in scratch memory; strings that the configuration keeps are copied to *a. */
 static mpk_status parse_config(mpk_context *cx, arena *a, arena *scratch, str json, model_config *c)
 {
     const json_value *j = NULL;
@@ -321,7 +321,7 @@ mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out
     return MPK_OK;
 }
 
-/* The filters count only if do_sample does, the penalty always. */
+/* The filters apply only with do_sample; the repetition penalty always applies. */
 static mpk_status fill_generation(mpk_context *cx, const json_value *j, load_model *m)
 {
     double temperature = -1, top_p = -1, min_p = -1, typical_p = -1, repetition = -1;
@@ -336,7 +336,7 @@ static mpk_status fill_generation(mpk_context *cx, const json_value *j, load_mod
     TRY(json_read_u32(cx, j, "top_k", &top_k));
     m->suggested.repetition_penalty = (float)repetition;
     TRY(add_eos_tokens(cx, json_get(j, "eos_token_id"), &m->config));
-    if (!sample) /* the file describes greedy decoding: the other values are left-overs */
+    if (!sample) /* the file describes greedy decoding, so its sampling values are unused */
         return MPK_OK;
     m->suggested.temperature = (float)temperature;
     m->suggested.top_p = (float)top_p;

@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                          .kv_dtype = IR_F32,
                          .activation_dtype = IR_F32};
     model_weights weights = load_weights(&m);
-    /* what passes model_check can be built */
+    /* a configuration that passes model_check can be built */
     if (load_hf_config(&cx, &m.arena, json, &m.config) == MPK_OK && m.config.n_layers <= 4 &&
         model_build(&cx, &m.arena, &m.config, &shape, &weights, &g) != MPK_OK)
         __builtin_trap();

@@ -1,8 +1,8 @@
-/* load.c - open a model: a Hugging Face folder or a GGUF file; what the formats share.
+/* load.c - open a model, a Hugging Face folder or a GGUF file; code that the formats share.
  *
- * Nothing of the weights is read here: a tensor is an address in a mapping.  When everything is found, the model's
- * program is built once for one token, which asks for each weight in its shape: so what is missing or does not fit is
- * said now, and so are weights of a layer that the program would not use (a different architecture under a known name).
+ * No weights are read here: a tensor is an address in a mapping.  Once everything is found, the model's program is
+ * built once for one token.  That asks for each weight by name and shape, so missing or misshapen weights are reported
+ * now, and so are weights of a layer that the program would not use (a different architecture under a known name).
  */
 #include "load/load.h"
 
@@ -57,7 +57,7 @@ static int compare_addresses(const void *left, const void *right)
     return (a->data > b->data) - (a->data < b->data);
 }
 
-/* Sort by address; only neighbours can overlap first. */
+/* Sort by address: if any two tensors overlap, then some two neighbours do. */
 mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
 {
     size_t n = m->tensors.n - first;
@@ -78,7 +78,7 @@ mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
 mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out)
 {
     file_map file = {0};
-    PUSH(cx, &m->arena, &m->files, file); /* the place first: a mapping must not be lost */
+    PUSH(cx, &m->arena, &m->files, file); /* reserve the entry first, so that no mapping can be lost */
     TRY(file_map_open(cx, path, &file));
     m->files.at[m->files.n - 1] = file;
     *out = file;
@@ -101,7 +101,7 @@ static const char *print_dims(char to[128], uint32_t rank, const int64_t *dims)
     return to;
 }
 
-/* model_weights.dtype over a loaded model: the one place where a weight's shape is compared with what is needed. */
+/* model_weights.dtype for a loaded model: the only place where a weight's shape is compared with the expected one. */
 static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
                                ir_dtype *dtype)
 {
@@ -125,7 +125,7 @@ model_weights load_weights(const load_model *m)
     return (model_weights){.dtype = weight_dtype, .self = m};
 }
 
-/* What checkpoints carry beside the weights, known to be derived from the configuration. */
+/* Is it a tensor that checkpoints store beside the weights, but which follows from the configuration? */
 static bool is_derived(str name)
 {
     static const char *const ends[] = {".rotary_emb.inv_freq", ".attn_rot_embd.weight", ".self_attn.masked_bias"};
@@ -144,8 +144,8 @@ static bool is_of_layers(str name)
            (name.n > 4 && memcmp(name.at, "blk.", 4) == 0);
 }
 
-/* Build the program for one token; then look for weights of layers that it did not ask for: say, a q_norm in a model
- * that calls itself llama.  To leave them out would give wrong answers without a word. */
+/* Build the program for one token, then look for weights of layers that it did not ask for, such as a q_norm in a model
+ * that calls itself llama.  Ignoring them would silently give wrong answers. */
 static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load_model *m)
 {
     model_shape shape = {.n_tokens = 1,
@@ -176,7 +176,7 @@ static mpk_status check_weights(mpk_context *cx, const load_model *m)
     return status;
 }
 
-/* The file `name` of the folder, whole; *out is empty if there is none. */
+/* Map the file `name` of the folder; *out is empty if there is none. */
 static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder, const char *name, str *out)
 {
     const char *path;
@@ -185,7 +185,7 @@ static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder
     return file_exists(path) ? file_read(cx, &m->arena, path, JSON_BYTES_LIMIT, out) : MPK_OK;
 }
 
-/* One file, or shards; none is fine. */
+/* Open one file of weights, or shards; a folder without weights is accepted. */
 static mpk_status open_weights(mpk_context *cx, load_model *m, const char *folder)
 {
     const char *path;
@@ -204,7 +204,7 @@ static mpk_status open_weights(mpk_context *cx, load_model *m, const char *folde
     return MPK_OK;
 }
 
-/* Templates stand in files of their own or in tokenizer_config.json. */
+/* Chat templates are in files of their own or in tokenizer_config.json. */
 static mpk_status open_chat_template(mpk_context *cx, load_model *m, const char *folder)
 {
     str source;
@@ -243,7 +243,7 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
     return open_weights(cx, m, folder);
 }
 
-/* Fill a zeroed model; on failure the caller closes what there is of it. */
+/* Fill a zeroed model; after a failure the caller closes the partly filled model. */
 static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
 {
     size_t n = strlen(path);

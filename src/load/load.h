@@ -1,7 +1,7 @@
 /* load.h - files on disk become named tensors, hyper-parameters and a vocabulary.
  *
- * Files are mapped, not read: a tensor's bytes are an address inside the mapping.  Everything that a file says of
- * itself (offsets, sizes, counts, names) is checked before it is used.
+ * Files are mapped, not read: a tensor's data is an address inside the mapping.  All offsets, sizes, counts and names
+ * of a file are checked before they are used.
  */
 #ifndef LOAD_H
 #define LOAD_H
@@ -12,16 +12,16 @@
 #include "model/model.h"
 
 typedef struct load_tensor {
-    str name; /* the Hugging Face spelling, whatever the file */
+    str name; /* in Hugging Face's spelling for every kind of file */
     ir_dtype dtype;
     uint32_t rank;
     int64_t dims[IR_MAX_RANK]; /* outermost first */
     const void *data;          /* inside the mapping; not aligned to more than 1 byte.  NULL: in parts */
-    const void **parts;        /* [dims[0]]: where each entry of axis 0 lies, if they are no neighbours; else NULL */
+    const void **parts;        /* [dims[0]]: the address of each entry of axis 0 if not contiguous; else NULL */
     uint64_t n_bytes;          /* of all */
 } load_tensor;
 
-/* The text of a special token, under the name that chat templates know it by. */
+/* The text of a special token and its name in chat templates. */
 typedef struct load_special {
     const char *name; /* "bos_token"; static */
     str token;
@@ -37,42 +37,42 @@ typedef struct load_model {
     VEC(file_map) files;
     tokenizer *tokenizer; /* NULL if the model brings none */
     bool has_config;      /* false: a vocabulary alone */
-    str chat_template;    /* at NULL if there is none */
-    str tool_template;    /* instead of it where there are tools; at NULL if there is none */
+    str chat_template;    /* its `at` is NULL if there is none */
+    str tool_template;    /* used instead where there are tools; `at` is NULL if there is none */
     load_special specials[8];
     size_t n_specials;
-    bool lists_added_tokens; /* of a folder: special_tokens_map.json says nothing more */
-    struct {                 /* generation_config.json: what the model's makers suggest; negative or 0: not said */
+    bool lists_added_tokens; /* of a folder: special_tokens_map.json adds nothing */
+    struct {                 /* suggestions of generation_config.json; negative or 0: absent */
         float temperature, top_p, min_p, typical_p, repetition_penalty;
         int32_t top_k;
     } suggested;
 } load_model;
 
-/* Open a Hugging Face folder (config.json, weights and tokenizer optional) or a GGUF file.  Of a model that has
- * weights, all that its configuration needs are there, in the shapes that it needs.  MPK_EIO, MPK_EFORMAT,
+/* Open a Hugging Face folder (config.json, weights and tokenizer are optional) or a GGUF file.  If the model has
+ * weights, it has every weight that its configuration needs, in the right shapes.  MPK_EIO, MPK_EFORMAT,
  * MPK_EUNSUPPORTED, MPK_ESHAPE, MPK_ELIMIT, MPK_ENOMEM. */
 mpk_status load_open(mpk_context *cx, const char *path, load_model *out);
 void load_close(load_model *m);
 const load_tensor *load_find(const load_model *m, const char *name);
-/* What model_build asks for: the dtypes of the weights in m, whose shapes it checks; config.weight_dtype for all
- * if m has none. */
+/* The weights' dtypes for model_build, which also checks their shapes; config.weight_dtype for all if m has no
+ * weights. */
 model_weights load_weights(const load_model *m);
 
 /* ---- random.c ---- */
 
-/* How the random weight `name` is made, unless its dtype has blocks. */
+/* The distribution of the random weight `name`, unless its dtype has blocks. */
 typedef struct load_law {
     uint64_t stream; /* element i is mean + deviation * rng_normal(stream, i), rounded */
     float mean, deviation;
 } load_law;
 load_law load_random_law(uint64_t seed, str name);
 
-/* Elements first ... first + n - 1 of the random weight `name`, such that a model of them has finite and varied logits;
- * each depends on the seed, the name, its index and nothing else.  Of a block dtype first and n are multiples of the
- * block. */
+/* Elements first ... first + n - 1 of the random weight `name`, chosen such that a model of random weights has
+ * finite and varied logits.  Each element depends only on the seed, the name and its index.  For a block dtype,
+ * first and n are multiples of the block. */
 void load_random_fill(uint64_t seed, str name, ir_dtype dtype, int64_t first, int64_t n, void *to);
 
-/* ---- one format each: they add what their file has to a zeroed or partly filled model ---- */
+/* ---- one file format each: they add the contents of a file to a zeroed or partly filled model ---- */
 
 mpk_status load_safetensors(mpk_context *cx, const char *path, load_model *m);
 /* The bytes are borrowed until load_close. */
@@ -86,14 +86,14 @@ mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out
 mpk_status load_hf_generation_config(mpk_context *cx, str json, load_model *m);
 /* The chat templates (unless there is one already) and special tokens of a tokenizer_config.json. */
 mpk_status load_hf_chat_template(mpk_context *cx, str json, load_model *m);
-/* Those of a special_tokens_map.json, in place of what was there. */
+/* The special tokens of a special_tokens_map.json; they replace earlier ones. */
 mpk_status load_hf_special_tokens(mpk_context *cx, str json, load_model *m);
 /* Name (static) and text (copied) of a special token. */
 mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, str token);
 
 /* ---- experts.c ---- */
 
-/* Of a model with experts: gather the weights of each layer's experts under one name, see experts.c. */
+/* For a model with experts: gather the weights of each layer's experts under one name (see experts.c). */
 mpk_status load_stack_experts(mpk_context *cx, load_model *m);
 
 /* ---- load.c: what the formats share ---- */
@@ -108,7 +108,7 @@ mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t)
 mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first);
 /* Map a file for as long as the model lives. */
 mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out);
-/* A borrowed name for a message: not too long. */
+/* A borrowed name for a message, cut if it is long. */
 #define LOAD_NAME(s) (int)((s).n < 96 ? (s).n : 96), (s).at
 
 #endif

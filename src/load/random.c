@@ -1,9 +1,9 @@
 /* random.c - random weights: a model's shape without its file.
  *
- * A value depends on the seed, the weight's name and the element's index and on nothing else, so threads may fill the
- * parts of a weight in any order.  Norm weights lie near 1; everything else has a standard deviation of 0.02, as models
- * have before training: the sums of all layers stay finite and the logits vary.  Blocks of quantised formats have
- * random bits and moderate scales.
+ * A value depends only on the seed, the weight's name and the element's index, so threads may fill parts of a weight in
+ * any order.  Norm weights are near 1; all others have a standard deviation of 0.02, as models before training do, so
+ * that the sums of all layers stay finite and the logits vary.  Blocks of quantised formats have random bits and
+ * moderate scales.
  */
 #include "base/num.h"
 #include "base/rng.h"
@@ -35,7 +35,7 @@ void load_random_fill(uint64_t seed, str name, ir_dtype dtype, int64_t first, in
     load_law law = load_random_law(seed, name);
     uint64_t stream = law.stream, index = (uint64_t)first;
     float mean = law.mean, deviation = law.deviation;
-    /* a loop for each format, so that the choice is not made for each element */
+    /* one loop for each format, so that the branch is not taken for each element */
     if (dtype == IR_F32)
         for (int64_t i = 0; i < n; i++)
             ((float *)to)[i] = mean + deviation * rng_normal(stream, index + (uint64_t)i);

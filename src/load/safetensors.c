@@ -37,7 +37,7 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tens
     return MPK_OK;
 }
 
-/* The bytes must lie in the file and be as many as shape and dtype need: no more trust in either than in the other. */
+/* Check that the bytes lie inside the file and that their number fits shape and dtype. */
 static mpk_status fill_data(mpk_context *cx, const json_value *offsets, const unsigned char *data, uint64_t n_data,
                             load_tensor *t)
 {
@@ -103,7 +103,7 @@ mpk_status load_safetensors(mpk_context *cx, const char *path, load_model *m)
     return MPK_OK;
 }
 
-/* Load each file that the map names, once; then every tensor that it promises must be there. */
+/* Load each file that the index names once; then check that every tensor it lists exists. */
 static mpk_status add_shards(mpk_context *cx, const char *folder, const json_value *weight_map, load_model *m)
 {
     map shards = {0};

@@ -86,7 +86,7 @@ static mpk_status index_bytes(mpk_context *cx, tokenizer *t)
     return MPK_OK;
 }
 
-/* Add the text of added token number index to a tree; of equal texts the first stays. */
+/* Add the text of added token number `index` to a tree; the first of equal texts wins. */
 static mpk_status grow_tree(mpk_context *cx, tokenizer *t, added_tree *tree, size_t index)
 {
     str s = t->added.at[index].text;
@@ -319,7 +319,7 @@ static mpk_status touches_word(encoder *e, str s, size_t start, size_t end, bool
     return MPK_OK;
 }
 
-/* Where the white space begins that ends at byte end of s, not before byte from. */
+/* The start, not before byte `from`, of the white space of s that ends at byte `end`. */
 static size_t strip_end(str s, size_t from, size_t end)
 {
     while (end > from) {
@@ -333,10 +333,11 @@ static size_t strip_end(str s, size_t from, size_t end)
 
 typedef mpk_status (*section_action)(encoder *e, str section, bool at_start);
 
-/* Find the added tokens of a tree in s; what lies between goes to act, in order.  at_start: s begins the input. */
+/* Find the added tokens of a tree in s, and pass the text between them to `act`, in order.  at_start: s begins the
+ * input. */
 static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_start, section_action act)
 {
-    size_t before = 0; /* everything up to here is done */
+    size_t before = 0; /* the text before this byte has been handled */
     for (size_t i = 0; tree->n_nodes > 1 && i < s.n;) {
         const added_token *a = tree->first[(unsigned char)s.at[i]] ? longest_added(e->t, tree, s, i) : NULL;
         if (!a) {
@@ -354,7 +355,7 @@ static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_s
             start = start < before ? before : strip_end(s, before, start);
         while (a->rstrip && end < s.n && char_is_space(utf8_get(s.at + end)))
             end += utf8_length(s.at + end);
-        if (start >= end) /* nothing but white space that another token took */
+        if (start >= end) /* only white space that another token has taken */
             continue;
         if (before < start)
             TRY(act(e, (str){s.at + before, start - before}, at_start && before == 0));

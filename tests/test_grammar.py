@@ -17,6 +17,7 @@ import pytest
 import support
 
 SUITE = support.ROOT / ".cache" / "jsonschema-4.23.0.tar.gz"
+decimal.getcontext().prec = 2000  # of remainders that the validator takes of long numbers
 N_SCHEMAS = int(os.environ.get("MPK_SCHEMAS", "150"))
 # Files of the suite that are about something else: formats as mere annotations, metaschemas from elsewhere.
 APART = {"format", "vocabulary"}

@@ -199,6 +199,38 @@ def test_pattern_is_searched_in_the_text_itself(probe):
             assert answer["fits"] == [bool(compiled.search(t)) for t in tries], source
 
 
+# ---- grammars ----
+
+ARITHMETIC = r"""
+# a line for each equation
+root ::= (sum "=" sum "\n")+
+sum  ::= part ([-+] part)*
+part ::= [0-9]+ | "(" sum ")" |
+         "π"
+"""
+
+
+def test_grammars(probe):
+    """What is written is an equation; what is none is not taken."""
+    answer = probe.ask("ebnf", ARITHMETIC, seed=support.seed().randrange(1 << 30), n=20, most=15)
+    texts = [t for t in answer["texts"] if t]
+    assert texts
+    for line in "".join(texts).splitlines():
+        left, right = re.sub(r"(?<!\d)0+(?=\d)", "", line.replace("π", "3")).split("=")
+        assert isinstance(eval(left), int) and isinstance(eval(right), int), line
+    tries = {"1=1\n": True, "(1-(22+π))=0\n1=2\n": True, "1=1": False, "1+=1\n": False, "(1=1\n": False, "": False}
+    assert probe.ask("ebnf", ARITHMETIC, texts=list(tries))["fits"] == list(tries.values())
+
+
+@pytest.mark.parametrize("source, words", [
+    ('root ::= root "a" | "b"', "left recursion"), ('x ::= "a"', "no rule named root"),
+    ("root ::= y", "no rule named y"), ('root ::= "a', "line 1"), ('root ::= "a"\nroot ::= "b"', "twice"),
+    ('root ::= ("a"', "no end"), ('root ::= "a" )', "without"), ("root ::= [z-a]", "not in order"),
+    ('root ::= "a"{3,2}', "in order"), ('root = "a"', "::="), ('root ::= "\\q"', "escape"), ("root ::= +", "missing")])
+def test_grammars_that_are_none(probe, source, words):
+    assert words in probe.ask("ebnf", source, texts=[])["error"]
+
+
 # ---- hostile forms ----
 
 DEEP = {"$defs": {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(60)}}
@@ -215,6 +247,8 @@ DEEP["$defs"]["d60"] = {"type": "null"}
     ("json_schema", {"type": "array", "maxItems": 10**9, "items": {"type": "string", "maxLength": 10**9}}),
     ("json_schema", {"enum": [f"value {i}" for i in range(20000)]}),
     ("json_schema", {"type": "object", "properties": {f"p{i}": {} for i in range(3000)}}),
+    ("ebnf", 'root ::= ("a" root | "a" "a" root | "b" root root)*'), ("ebnf", "root ::= " + "(" * 5000),
+    ("ebnf", 'root ::= r0\n' + "".join(f'r{i} ::= r{i + 1} r{i + 1}\n' for i in range(3000)) + 'r3000 ::= "a"'),
     ("choice", json.dumps(["a" * i for i in range(2000)])),
 ])
 def test_hostile_forms_end(probe, kind, source):

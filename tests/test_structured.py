@@ -13,6 +13,8 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength
 FORMS = [
     ({"json_schema": SCHEMA}, lambda t: jsonschema.validate(json.loads(t), SCHEMA)),
     ({"regex": "\\d{3}-[é-ü]{2,4}x?"}, lambda t: re.fullmatch("\\d{3}-[é-ü]{2,4}x?", t)[0]),
+    ({"grammar": 'root ::= item{2,3}\nitem ::= [a-c]{1,4} "(" "a"? ")" | "é!"'},
+     lambda t: re.fullmatch("(?:[a-c]+\\(.*\\)|é!){2,3}", t)[0]),
     ({"choice": ["yes", "no", "yes, but"]}, lambda t: ["yes", "no", "yes, but"].index(t)),
 ]
 
@@ -29,8 +31,8 @@ def lines(tmp_path, requests, *options):
 def test_batch_with_and_without_company(tmp_path):
     """Greedy and hot answers all have their form, and are the same alone and among requests without one."""
     r, requests, checks = support.seed(), [], []
-    for i in range(9):
-        form, check = FORMS[i % 3]
+    for i in range(12):
+        form, check = FORMS[i % 4]
         requests.append({"prompt": "Answer: " * (1 + i), "temperature": [0, 1.5][i % 2], "max_tokens": 120,
                          "seed": r.randrange(1000), **form})
         checks.append(check)
@@ -39,7 +41,7 @@ def test_batch_with_and_without_company(tmp_path):
     for answer, check in zip(together, checks):
         assert answer["finish_reason"] == "stop", answer
         check(answer["text"])
-    assert together[9] == together[10]
+    assert together[12] == together[13]
     assert lines(tmp_path, requests, "--max-batch=1") == together
 
 

@@ -248,6 +248,7 @@ typedef enum mpk_form {
     MPK_FORM_JSON_SCHEMA, /* JSON that is valid by the schema that the source is */
     MPK_FORM_REGEX,       /* a text of which the source, a regular expression, matches the whole */
     MPK_FORM_CHOICE,      /* one of the texts of the source, a JSON list */
+    MPK_FORM_GRAMMAR,     /* a text of the grammar that the source is, as llama.cpp writes them (GBNF) */
 } mpk_form;
 
 typedef struct mpk_request_options {

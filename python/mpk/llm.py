@@ -27,7 +27,7 @@ Message = Mapping[str, Any]
 LogProbs = list[tuple[int, float]]
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
 _ACTIVATIONS = ("auto", "f32", "i8")
-_FORM_OBJECT, _FORM_SCHEMA, _FORM_REGEX, _FORM_CHOICE = 1, 2, 3, 4  # mpk_form
+_FORM_OBJECT, _FORM_SCHEMA, _FORM_REGEX, _FORM_CHOICE, _FORM_GRAMMAR = 1, 2, 3, 4, 5  # mpk_form
 _READ_MS = 100  # how long a read waits before Python looks at its signals again
 
 
@@ -41,7 +41,8 @@ class SamplingParams:
     with the same one share what they have in the prefix cache; prefix_cache: False computes the whole prompt.
 
     One of these says what the answer looks like: json_schema (a JSON schema, as an object or as text), json_object (any
-    JSON object), regex (an expression that matches the whole answer), choice (texts, of which it is one).
+    JSON object), regex (an expression that matches the whole answer), choice (texts, of which it is one), grammar
+    (GBNF).
     """
 
     max_tokens: int = 0
@@ -70,6 +71,7 @@ class SamplingParams:
     json_object: bool = False
     regex: str | None = None
     choice: Sequence[str] = ()
+    grammar: str | None = None
 
     def _to_c(self) -> c.RequestOptions:
         for name, bits in (("max_tokens", 32), ("top_k", 32), ("min_tokens", 32), ("seed", 64)):
@@ -101,11 +103,12 @@ class SamplingParams:
             (_FORM_OBJECT, "" if self.json_object else None),
             (_FORM_SCHEMA, None if self.json_schema is None else schema),
             (_FORM_REGEX, self.regex),
+            (_FORM_GRAMMAR, self.grammar),
             (_FORM_CHOICE, json.dumps(list(self.choice)) if self.choice else None),
         ]
         given = [(form, source) for form, source in forms if source is not None]
         if len(given) > 1:
-            raise c.ArgumentError("give one of json_schema, json_object, regex and choice")
+            raise c.ArgumentError("give one of json_schema, json_object, regex, choice and grammar")
         for form, source in given:
             options.form, options.form_source = form, source.encode()
 

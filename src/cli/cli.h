@@ -139,7 +139,7 @@ typedef struct cli_sampling {
     cli_whole top_k, seed;
     cli_list bad_words;
     uint32_t min_tokens;
-    const char *json_schema, *regex; /* the form of the answer; a file, an expression */
+    const char *json_schema, *regex, *grammar; /* the form of the answer: a file, an expression, a file */
     cli_list choices;
 } cli_sampling;
 
@@ -170,6 +170,8 @@ typedef struct cli_sampling {
                    .help = "answer in JSON that is valid by this schema"),                                    \
         CLI_OPTION(t, m.regex, "regex", CLI_TEXT, .value = "TEXT",                                            \
                    .help = "answer with a text that this regular expression matches"),                        \
+        CLI_OPTION(t, m.grammar, "grammar", CLI_TEXT, .value = "FILE",                                        \
+                   .help = "answer with a text of this grammar (GBNF)"),                                      \
         CLI_OPTION(t, m.choices, "choice", CLI_LIST, .value = "TEXT",                                         \
                    .help = "answer with one of these; may be given several times"),                           \
         CLI_OPTION(t, m.seed, "seed", CLI_WHOLE, .value = "N", .help = "of the random draws (0)")

@@ -203,7 +203,8 @@ static bool read_form(const json_value *value, line_request *r, bool *found, cha
     } forms[] = {{"json_schema", MPK_FORM_JSON_SCHEMA, JSON_KIND_OBJECT},
                  {"json_object", MPK_FORM_JSON_OBJECT, JSON_KIND_BOOL},
                  {"regex", MPK_FORM_REGEX, JSON_KIND_STRING},
-                 {"choice", MPK_FORM_CHOICE, JSON_KIND_LIST}};
+                 {"choice", MPK_FORM_CHOICE, JSON_KIND_LIST},
+                 {"grammar", MPK_FORM_GRAMMAR, JSON_KIND_STRING}};
     size_t i = 0;
     while (i < sizeof forms / sizeof *forms && !str_is(value->key, forms[i].key))
         i++;

@@ -278,7 +278,7 @@ void cli_request_options(const cli_sampling *from, mpk_request_options *to)
 
 /* ---- the form of an answer ---- */
 
-enum { MAX_SCHEMA_BYTES = 1 << 20 };
+enum { MAX_FORM_BYTES = 1 << 20 };
 
 static mpk_status write_choices(mpk_context *cx, arena *a, const cli_list *choices, const char **out)
 {
@@ -294,25 +294,33 @@ static mpk_status write_choices(mpk_context *cx, arena *a, const cli_list *choic
     return MPK_OK;
 }
 
+/* A form whose source is in a file. */
+static int read_form(const cli_command *command, mpk_context *cx, arena *a, const char *file, mpk_form form,
+                     mpk_request_options *to)
+{
+    str source;
+    if (file_read(cx, a, file, MAX_FORM_BYTES, &source) != MPK_OK)
+        return cli_report(command, cx);
+    to->form = form;
+    to->form_source = arena_copy(a, source.at, source.n);
+    return to->form_source ? CLI_DONE : cli_fail(command, "out of memory for %s", file);
+}
+
 int cli_request_form(const cli_command *command, mpk_context *cx, arena *a, const cli_sampling *from,
                      mpk_request_options *to)
 {
-    str schema;
-    if ((from->json_schema != NULL) + (from->regex != NULL) + (from->choices.n > 0) > 1)
-        return cli_misuse(command, "give one of --json-schema, --regex and --choice");
+    if ((from->json_schema != NULL) + (from->regex != NULL) + (from->grammar != NULL) + (from->choices.n > 0) > 1)
+        return cli_misuse(command, "give one of --json-schema, --regex, --grammar and --choice");
     to->form_source = from->regex;
     to->form = from->regex ? MPK_FORM_REGEX : MPK_FORM_ANY;
-    if (from->choices.n) {
-        to->form = MPK_FORM_CHOICE;
-        return write_choices(cx, a, &from->choices, &to->form_source) == MPK_OK ? CLI_DONE : cli_report(command, cx);
-    }
-    if (!from->json_schema)
+    if (from->json_schema)
+        return read_form(command, cx, a, from->json_schema, MPK_FORM_JSON_SCHEMA, to);
+    if (from->grammar)
+        return read_form(command, cx, a, from->grammar, MPK_FORM_GRAMMAR, to);
+    if (!from->choices.n)
         return CLI_DONE;
-    if (file_read(cx, a, from->json_schema, MAX_SCHEMA_BYTES, &schema) != MPK_OK)
-        return cli_report(command, cx);
-    to->form = MPK_FORM_JSON_SCHEMA;
-    to->form_source = arena_copy(a, schema.at, schema.n);
-    return to->form_source ? CLI_DONE : cli_fail(command, "out of memory for the schema");
+    to->form = MPK_FORM_CHOICE;
+    return write_choices(cx, a, &from->choices, &to->form_source) == MPK_OK ? CLI_DONE : cli_report(command, cx);
 }
 
 /* ---- input ---- */

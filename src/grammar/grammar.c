@@ -5,7 +5,7 @@
 
 const char *grammar_kind_name(grammar_kind kind)
 {
-    static const char *const names[] = {"json_schema", "json_object", "regex", "choice"};
+    static const char *const names[] = {"json_schema", "json_object", "regex", "choice", "ebnf"};
     return (unsigned)kind < GRAMMAR_KINDS ? names[kind] : "unknown";
 }
 
@@ -39,6 +39,8 @@ static mpk_status parse(maker *k, grammar_kind kind, str source, const node **ou
         return json_object_node(k, out);
     case GRAMMAR_REGEX:
         return regex_parse_node(k, source, true, out);
+    case GRAMMAR_EBNF:
+        return ebnf_parse_node(k, source, out);
     default:
         return parse_choices(k, source, out);
     }

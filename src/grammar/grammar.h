@@ -26,6 +26,7 @@ typedef enum grammar_kind {
     GRAMMAR_JSON_OBJECT, /* any JSON object; no source */
     GRAMMAR_REGEX,       /* the whole answer matches */
     GRAMMAR_CHOICE,      /* a JSON list of texts: the answer is one of them */
+    GRAMMAR_EBNF,        /* rules as llama.cpp writes them; the rule root is the whole */
     GRAMMAR_KINDS
 } grammar_kind;
 

@@ -99,6 +99,7 @@ mpk_status rule_new(maker *k, str name, uint32_t *out);
 
 /* whole: all of the text matches; else some part of it does, as `pattern` of a schema means it. */
 mpk_status regex_parse_node(maker *k, str source, bool whole, const node **out);
+mpk_status ebnf_parse_node(maker *k, str source, const node **out);
 mpk_status schema_parse_node(maker *k, const json_value *schema, const node **out);
 mpk_status json_object_node(maker *k, const node **out);
 

@@ -53,6 +53,11 @@ static mpk_status read_regex(const reader *r, const char *name, const json_value
     return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_REGEX, v->text) : refuse(r, name, "is no text");
 }
 
+static mpk_status read_grammar(const reader *r, const char *name, const json_value *v)
+{
+    return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_GRAMMAR, v->text) : refuse(r, name, "is no text");
+}
+
 static mpk_status read_choices(const reader *r, const char *name, const json_value *v)
 {
     return v->kind == JSON_KIND_LIST ? set_json(r, name, MPK_FORM_CHOICE, v) : refuse(r, name, "is no list of texts");
@@ -85,14 +90,15 @@ static mpk_status read_names(const reader *r, const json_value *body, const form
 /* vLLM's object: one of its members. */
 static mpk_status read_outputs(const reader *r, const char *name, const json_value *v)
 {
-    static const form_name members[] = {
-        {"json", read_schema}, {"regex", read_regex}, {"choice", read_choices}, {"json_object", read_object}};
-    static const char *const refused[] = {"grammar", "structural_tag"};
+    static const form_name members[] = {{"json", read_schema},
+                                        {"regex", read_regex},
+                                        {"choice", read_choices},
+                                        {"json_object", read_object},
+                                        {"grammar", read_grammar}};
     if (v->kind != JSON_KIND_OBJECT)
         return refuse(r, name, "is no object");
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (json_get(v, refused[i]))
-            return net_refuse(r->cx, r->why, 400, name, NULL, "'%s' with '%s' is not supported", name, refused[i]);
+    if (json_get(v, "structural_tag"))
+        return refuse(r, name, "with 'structural_tag' is not supported");
     return read_names(r, v, members, sizeof members / sizeof *members);
 }
 
@@ -119,7 +125,8 @@ mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_
     static const form_name names[] = {
         {"response_format", read_format}, {"structured_outputs", read_outputs}, {"guided_json", read_schema},
         {"json_schema", read_schema},     {"guided_regex", read_regex},         {"regex", read_regex},
-        {"guided_choice", read_choices},
+        {"guided_choice", read_choices},  {"guided_grammar", read_grammar},     {"ebnf", read_grammar},
+        {"grammar", read_grammar},
     };
     const reader r = {cx, a, to, why};
     TRY(read_names(&r, body, names, sizeof names / sizeof *names));

@@ -243,6 +243,9 @@ static void test_forms(void **state)
         {"\"regex\": \"a+\"", "a+", MPK_FORM_REGEX},
         {"\"guided_regex\": \"b\"", "b", MPK_FORM_REGEX},
         {"\"guided_choice\": [\"x\", \"y\"]", "[\"x\",\"y\"]", MPK_FORM_CHOICE},
+        {"\"grammar\": \"root ::= x\"", "root ::= x", MPK_FORM_GRAMMAR},
+        {"\"ebnf\": \"a\"", "a", MPK_FORM_GRAMMAR},
+        {"\"structured_outputs\": {\"grammar\": \"b\"}", "b", MPK_FORM_GRAMMAR},
         {"\"structured_outputs\": {\"choice\": [\"x\"]}", "[\"x\"]", MPK_FORM_CHOICE},
         {"\"structured_outputs\": {\"json_object\": true}", "", MPK_FORM_JSON_OBJECT},
     };

@@ -169,7 +169,8 @@ def test_errors_of_responses(server):
                         ({"input": [{"type": "item_reference", "id": "x"}]}, "input"), ({"background": True}, None),
                         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
                         ({"tools": [{"type": "web_search"}]}, "tools"), ({"truncation": "auto"}, "truncation"),
-                        ({"text": {"format": {"type": "json_object"}}}, "text"), ({"instructions": 1}, "instructions")):
+                        ({"text": {"format": {"type": "yaml"}}}, "text"), ({"instructions": 1}, "instructions"),
+                        ({"max_output_tokens": -1}, "max_output_tokens")):
         error = server.post("/v1/responses", {"input": "x", **TEMPLATE, **more}, 400)["error"]
         assert error["param"] == param or param is None
 

@@ -185,8 +185,9 @@ static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *
     net_rewrite_lists(to);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         net_rewrite_value(to, same[i], json_get(body, same[i]));
-    net_rewrite_value(to, "stop", json_get(body, "stop_sequences"));
-    net_rewrite_value(to, "response_format", format ? format : json_get(body, "output_format"));
+    net_rewrite_renamed(to, "stop", "stop_sequences", json_get(body, "stop_sequences"));
+    net_rewrite_renamed(to, "response_format", format ? "output_config" : "output_format",
+                        format ? format : json_get(body, "output_format"));
     write_choice(body, to);
     write_thinking(body, to);
     if (is_begun(body))

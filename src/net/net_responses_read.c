@@ -188,9 +188,9 @@ static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         net_rewrite_value(to, same[i], json_get(body, same[i]));
     const json_value *most = json_get(body, "max_output_tokens");
-    net_rewrite_value(to, "max_tokens", most);
-    net_rewrite_value(to, "response_format", json_get(json_get(body, "text"), "format"));
-    net_rewrite_value(to, "reasoning_effort", json_get(json_get(body, "reasoning"), "effort"));
+    net_rewrite_renamed(to, "max_tokens", "max_output_tokens", most);
+    net_rewrite_renamed(to, "response_format", "text", json_get(json_get(body, "text"), "format"));
+    net_rewrite_renamed(to, "reasoning_effort", "reasoning", json_get(json_get(body, "reasoning"), "effort"));
     if (json_is(choice, JSON_KIND_OBJECT))
         net_rewrite_choice(to, word(choice, "name"));
     else

@@ -1,6 +1,8 @@
 /* net_rewrite.c - the body of a chat, written from a request of another API. */
 #include "net/net_rewrite.h"
 
+#include <stdio.h>
+
 str net_rewrite_str(const text *t)
 {
     return (str){t->at ? t->at : "", t->n};
@@ -122,6 +124,15 @@ void net_rewrite_value(net_rewrite *w, const char *name, const json_value *value
     json_write(&w->body, value, 0);
 }
 
+void net_rewrite_renamed(net_rewrite *w, const char *name, const char *own, const json_value *value)
+{
+    if (w->n_renamed < NET_REWRITE_RENAMED) {
+        w->renamed[w->n_renamed].chat = name;
+        w->renamed[w->n_renamed++].own = own;
+    }
+    net_rewrite_value(w, name, value);
+}
+
 void net_rewrite_word(net_rewrite *w, const char *name, str value)
 {
     text_print(&w->body, ",\"%s\":", name);
@@ -142,6 +153,16 @@ void net_rewrite_choice(net_rewrite *w, str name)
 
 /* ---- reading it ---- */
 
+/* A refusal names the parameter that the client sent. */
+static void name_own(const net_rewrite *w, net_refusal *why)
+{
+    for (unsigned i = 0; i < w->n_renamed; i++)
+        if (strcmp(why->field, w->renamed[i].chat) == 0) {
+            snprintf(why->field, sizeof why->field, "%s", w->renamed[i].own);
+            return;
+        }
+}
+
 mpk_status net_rewrite_read(net_exchange *x, net_rewrite *w, net_request *out)
 {
     const mpk_request_options suggested = net_completion_suggested(x);
@@ -152,7 +173,11 @@ mpk_status net_rewrite_read(net_exchange *x, net_rewrite *w, net_request *out)
     char *copy = arena_copy(&x->arena, w->body.at, w->body.n);
     CHECK(x->cx, copy, MPK_ENOMEM, "out of memory for a request");
     TRY(json_parse(x->cx, &x->arena, (str){copy, w->body.n}, &body));
-    TRY(net_request_read_chat(x->cx, &x->arena, body, &suggested, out, &x->refusal));
+    mpk_status status = net_request_read_chat(x->cx, &x->arena, body, &suggested, out, &x->refusal);
+    if (status != MPK_OK) {
+        name_own(w, &x->refusal);
+        return status;
+    }
     memcpy(out->ignored, x->ignored, sizeof out->ignored);
     return MPK_OK;
 }

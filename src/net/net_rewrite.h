@@ -7,10 +7,16 @@
 
 #include "net/net_exchange.h"
 
+enum { NET_REWRITE_RENAMED = 4 };
+
 /* Zero-initialise; free with net_rewrite_free. */
 typedef struct net_rewrite {
     text messages, tools, body;
     text content, reasoning, calls; /* of the message that is being written */
+    struct {
+        const char *chat, *own;
+    } renamed[NET_REWRITE_RENAMED]; /* members that have another name in a chat */
+    unsigned n_renamed;
 } net_rewrite;
 
 /* An empty body is "", not NULL. */
@@ -30,6 +36,9 @@ void net_rewrite_tool(net_rewrite *w, str name, const json_value *description, c
 void net_rewrite_lists(net_rewrite *w);
 /* Members of the body; a value that is NULL is left out. */
 void net_rewrite_value(net_rewrite *w, const char *name, const json_value *value);
+/* The same for a member that the other API calls `own`, so that a refusal names it so.  Both names are static; at most
+ * NET_REWRITE_RENAMED of them. */
+void net_rewrite_renamed(net_rewrite *w, const char *name, const char *own, const json_value *value);
 void net_rewrite_word(net_rewrite *w, const char *name, str value);
 void net_rewrite_raw(net_rewrite *w, const char *name, const char *json);
 /* The tool of this name must be called. */

@@ -145,3 +145,11 @@ MESSAGES = [{"role": "user", "content": "in the"}]
 def chat(server, **more):
     return server.post("/v1/chat/completions", {"messages": MESSAGES, "chat_template": CHAT, "max_tokens": 12,
                                                 "temperature": 0, "ignore_eos": True, **more})
+
+
+def begin(server, stream, receive_bytes=None, **more):
+    """A connection whose request is in the engine."""
+    body = json.dumps({**LONG, "stream": stream, **more}).encode()
+    c = server.connect(receive_bytes)
+    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    return c

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 import support
-from serving import CHAT, MESSAGES, THINKING, Server, busy, chat, endless, model, server  # noqa: F401, fixtures
+from serving import CHAT, MESSAGES, THINKING, Server, begin, busy, chat, endless, model, server  # noqa: F401, fixtures
 
 # ---- what the server says of itself ----
 

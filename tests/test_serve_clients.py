@@ -18,7 +18,7 @@ import pytest
 
 import support
 import tiny
-from serving import CHAT, LONG, WAIT, Server, busy, chat, endless, model, server  # noqa: F401, fixtures among them
+from serving import CHAT, LONG, WAIT, Server, begin, busy, chat, endless, model, server  # noqa: F401, with fixtures
 
 
 # ---- requests that are wrong ----
@@ -245,14 +245,6 @@ def test_keep_alive_and_pipelines(server):
         reply = connection.getresponse()
         assert reply.status == 200 and reply.read()
     connection.close()
-
-
-def begin(server, stream, receive_bytes=None, **more):
-    """A connection whose request is in the engine."""
-    body = json.dumps({**LONG, "stream": stream, **more}).encode()
-    c = server.connect(receive_bytes)
-    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    return c
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -464,6 +464,7 @@ static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
     fast.own_units = invariant;
     fast.launch = it->launch;
     fast.norm_elements = 1 << 24;
+    fast.norm_tokens = 64;
     fast.relaxed = fast.whole_tiles = fast.logits = true;
     return compile_unit(cx, it, u, it->fast ? fast : plain);
 }

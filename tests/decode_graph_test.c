@@ -42,6 +42,7 @@ static ir_graph *compile_step(arena *a, ir_graph *g)
     pass_options options = {.n_workers = 132,
                             .split_tokens = 16,
                             .norm_elements = 1 << 24,
+                            .norm_tokens = 64,
                             .relaxed = true,
                             .whole_tiles = true,
                             .logits = true};

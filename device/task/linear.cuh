@@ -25,6 +25,7 @@ enum {
 struct linear_source {
     mpk_view x, norm, rows;
     double eps;
+    bool normed; /* x is normalised: factors are 1 */
 };
 
 /* The row of x that row r of the result is made of, or -1. */
@@ -47,13 +48,13 @@ MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0,
         bool mine = team < MPK_TEAMS && first + team < n;
         rt_i64 row = mine ? linear_row(t, s, r0 + first + team) : -1;
         double sum = 0;
-        for (rt_i64 k = lane; row >= 0 && k < width; k += MPK_TEAM) {
+        for (rt_i64 k = lane; !s.normed && row >= 0 && k < width; k += MPK_TEAM) {
             double value = (double)mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
             sum += value * value;
         }
         sum = mpk_sum(t, MPK_TEAM, sum);
         if (mine && lane == 0)
-            s_factor[first + team] = (float)(1.0 / sqrt(sum / (double)width + s.eps));
+            s_factor[first + team] = s.normed ? 1 : (float)(1.0 / sqrt(sum / (double)width + s.eps));
     }
     mpk_sync();
 }

@@ -4,31 +4,34 @@
  *
  * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the page
  * ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the warpgroups
- * bring it themselves, in stages of 64 columns of 64 tokens in the same swizzle, while products of the steps before are
- * under way.
- * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w; the warpgroups
- * never wait for each other.  In one of at most 64 tokens each warpgroup multiplies half of the columns, every other
- * stage, with all rows, and x of three steps is on its way; the sums of both are added at the end.  Squares for an
- * rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is applied to the sums.
- *
+ * bring it themselves, in stages of 64 columns of 64 tokens, while products of the steps before are under way.
  * Nothing of a shape is a template parameter: all operators of all graphs share this code.
  *
- * A pass is up to 24 groups of 8 rows of w; for each pass all tokens of the task, for these all
- * columns, 128 in a step.  A page holds the step's 4 blocks of each of 8 groups, one group after the other: a copy of
- * 2 KB for each, since copies of 1 KB reach half the bandwidth.  The pages of a step lie together, so that one product
- * reads them all: where too few are left before the end of the ring, these are left out.
+ * A task of more than 64 tokens whose operands have tensor maps is boxed: one copy brings 64 columns of 64 tokens of x,
+ * or of 128 rows of w, which is a page.  It takes 128 tokens at a time, 64 for each warpgroup, and a pass has up to 256
+ * rows of w, 64 columns in a step.  Each warpgroup has four stages of x; one of its threads asks for them, three ahead,
+ * and the products of a step are given while those of the step before are under way.  One lane of the loader asks for
+ * the pages.
+ * Any other task takes 64 tokens at a time: it has few of them, or rows are gathered, or the squares of x are wanted, or
+ * its address is the caller's.  Each warpgroup multiplies half of the columns, every other stage, with all rows, and x
+ * of three steps is on its way, by cp.async; the sums of both are added at the end.  Squares for an rms_norm (whose
+ * weight is folded into w) are summed from the stages of x; the scale is applied to the sums.  A pass is up to 24
+ * groups of 8 rows of w, 128 columns in a step.  A page holds the step's 4 blocks of each of 8 groups, one group after
+ * the other: a copy of 2 KB for each, since copies of 1 KB reach half the bandwidth.
  * A task of at most 64 tokens and 64 rows is thin: its pages hold as many columns as fit, 128 to 1,024, and a step is
  * 256 of them, since steps cost instructions.
+ *
+ * The pages of a step lie together, so that one product reads them all: where too few are left before the end of the
+ * ring, these are left out.
  * Columns are added in the same order whatever the number of tokens alive.
- * Cost of 64 columns, 128 tokens, 192 rows: 8 wgmma of 64 x 192 x 16; 16 KB of x and 24 KB of w from L2.
+ * Cost of 64 columns, 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w from L2.
  */
 #ifndef TASK_LINEAR_TILE_CUH
 #define TASK_LINEAR_TILE_CUH
 
 #include "ptx/matrix.cuh"
-#include "task/activate.cuh"
-#include "task/peaks.cuh"
-#include "tile/inverse.cuh"
+#include "shape/linear_tile_shape.h"
+#include "task/tile_end.cuh"
 #include "tile/ring.cuh"
 
 enum {
@@ -39,24 +42,10 @@ enum {
     TILE_X = TILE_STAGES * TILE_STAGE,
     TILE_SCALES = 2 * TILE_X, /* float[2][64]: sum of squares of each token */
     TILE_SCRATCH = TILE_SCALES + 2 * 64 * 4,
-    TILE_ROW = 72,   /* floats from a row of sums in scratch to the next: apart in banks */
     TILE_MOST = 24,  /* groups of a pass */
     TILE_BLOCKS = 4, /* of a step, of each group */
     TILE_PIECE = TILE_BLOCKS * 512,
     TILE_GROUPS = 8, /* of a page */
-};
-
-/* Where the operands stand in rt_entry.at, and what surrounds the product. */
-struct tile_shape {
-    int columns, blocks; /* of x; blocks of 32 columns in a packed group */
-    int rows;            /* of w, or with an activation half of them: columns of y */
-    int norm;            /* 1: rms_norm of x */
-    float eps;
-    int activation;                          /* ACTIVATE_*: not NONE: groups hold pairs of rows */
-    int x, y, residual;                      /* operands; -1: absent */
-    int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
-    int gathered, tokens;                    /* operand rows i32[R]: row r is token rows[r] below T, if alive; -1: r */
-    int peaks;                               /* operand of the peaks: y is f32; -1: y is bf16 */
 };
 
 /* ---- how a task is cut: the same for loader and body ---- */
@@ -64,7 +53,8 @@ struct tile_shape {
 struct tile_plan {
     int first, groups; /* of 8 packed rows */
     int per_pass;      /* a multiple of 8 */
-    int wide, turns;   /* 1: 128 tokens at a time; how often */
+    int boxed;         /* 1: x and w come by boxes, 128 tokens at a time; 0: 64 tokens */
+    int turns;         /* how often */
     int piece;         /* thin: blocks of a page for each group; 0: not thin */
 };
 
@@ -74,17 +64,22 @@ MPK_FN int tile_piece_of(int groups)
     return groups > 4 ? 4 : groups > 2 ? 8 : groups > 1 ? 16 : 32;
 }
 
+MPK_FN int tile_tokens_of(const tile_plan &p)
+{
+    return p.boxed ? 2 * TILE_TOKENS : TILE_TOKENS;
+}
+
 MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
 {
     const int shift = s.activation != ACTIVATE_NONE ? 2 : 3, tokens = (int)(e->hi[0] - e->lo[0]);
     tile_plan p;
     p.first = (int)(e->lo[1] >> shift);
     p.groups = (int)((e->hi[1] + (1u << shift) - 1) >> shift) - p.first;
-    p.wide = tokens > TILE_TOKENS;
-    p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
-    const int passes = (p.groups + TILE_MOST - 1) / TILE_MOST;
+    p.boxed = tokens > TILE_TOKENS && e->maps && !s.norm && s.gathered < 0;
+    p.turns = tokens ? (tokens + tile_tokens_of(p) - 1) / tile_tokens_of(p) : 1;
+    const int most = p.boxed ? 2 * TILE_BOX_GROUPS : TILE_MOST, passes = (p.groups + most - 1) / most;
     p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
-    p.piece = !p.wide && p.groups > 0 && p.groups <= TILE_GROUPS ? tile_piece_of(p.groups) : 0;
+    p.piece = p.turns == 1 && !p.boxed && p.groups > 0 && p.groups <= TILE_GROUPS ? tile_piece_of(p.groups) : 0;
     return p;
 }
 
@@ -92,15 +87,16 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
 struct tile_pass {
     int groups; /* of it */
     int pages;  /* of a step */
-    int steps;  /* of 128 columns */
+    int steps;  /* of 128 columns, or boxes of 64 */
 };
 
 MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
 {
     tile_pass q;
     q.groups = p.groups - at < p.per_pass ? p.groups - at : p.per_pass;
-    q.pages = (q.groups + TILE_GROUPS - 1) / TILE_GROUPS;
-    q.steps = ((s.columns + 31) / 32 + TILE_BLOCKS - 1) / TILE_BLOCKS;
+    const int per_page = p.boxed ? TILE_BOX_GROUPS : TILE_GROUPS, columns = p.boxed ? TILE_BOX_COLUMNS : TILE_BLOCKS * 32;
+    q.pages = (q.groups + per_page - 1) / per_page;
+    q.steps = (s.columns + columns - 1) / columns;
     return q;
 }
 
@@ -137,6 +133,63 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
     __syncwarp();
 }
 
+/* Boxes are asked for by one lane, which goes through the ring by itself: all 32 together take longer for a page than the
+ * copy does.  Where it stands: */
+struct tile_asker {
+    mpk_ring ring;
+    rt_u32 asked; /* pages */
+    bool over;    /* there is nothing to load for any more */
+};
+
+/* A page with boxes of w from (column, group) on; nothing if column is negative. */
+MPK_FN void tile_ask_page(const mpk_load &l, tile_asker *a, int column, int group)
+{
+    const rt_u32 page = a->ring.first + a->ring.at;
+    while (!a->over && !ptx_barrier_try(&mpk_w.empty[page], a->ring.parity ^ 1))
+        a->over = load_is_over(&l);
+    if (a->over)
+        return;
+    load_expect(page, column >= 0 ? MPK_PAGE_BYTES : 0);
+    if (column >= 0)
+        ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1, column, group, &mpk_w.full[page]);
+    ring_next(&a->ring);
+    a->asked++;
+}
+
+MPK_FN void tile_ask_pass(const mpk_load &l, const tile_pass &q, int group, tile_asker *a)
+{
+    for (int step = 0; step < q.steps && !a->over; step++) {
+        for (int gap = tile_gap(a->ring, q.pages); gap > 0; gap--)
+            tile_ask_page(l, a, -1, 0);
+        for (int i = 0; i < q.pages; i++)
+            tile_ask_page(l, a, step * (TILE_BOX_COLUMNS * TILE_BOX_WORDS), group + i * TILE_BOX_GROUPS);
+    }
+}
+
+/* All pages of a task by boxes.  A page that was asked for anew had arrived before, so at most a ring of them is under
+ * way. */
+MPK_FN void tile_load_boxed(mpk_load &l, const tile_plan &p, const tile_shape &s)
+{
+    tile_asker a = {l.ring, 0, l.cancelled != 0};
+    const bool asks = ptx_elect();
+    if (asks)
+        for (int at = 0; at < p.groups && !a.over; at += p.per_pass) {
+            const tile_pass q = tile_pass_at(p, s, at);
+            for (int turn = 0; turn < p.turns && !a.over; turn++)
+                tile_ask_pass(l, q, p.first + at, &a);
+        }
+    __syncwarp();
+    const int lane = __ffs((int)__ballot_sync(0xffffffffu, asks)) - 1;
+    const rt_u32 asked = __shfl_sync(0xffffffffu, a.asked, lane);
+    l.cancelled = __shfl_sync(0xffffffffu, (rt_u32)a.over, lane);
+    l.ring.at = __shfl_sync(0xffffffffu, a.ring.at, lane);
+    l.ring.parity = __shfl_sync(0xffffffffu, a.ring.parity, lane);
+    l.pages += asked;
+    l.flying += asked;
+    for (; l.flying > l.ring.n; l.flying--)
+        ring_next(&l.tail);
+}
+
 /* No more than n pages under way. */
 MPK_FN void tile_settle(mpk_load &l, rt_u32 n)
 {
@@ -169,14 +222,16 @@ MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
     const tile_plan p = tile_plan_of(l.e, s);
     const rt_u32 group_bytes = (rt_u32)s.blocks * 512, in_flight = l.in_flight;
     l.in_flight = l.ring.n;
-    if (p.piece)
+    if (p.boxed)
+        tile_load_boxed(l, p, s);
+    else if (p.piece)
         tile_load_thin(l, p, s, (const char *)l.e->at[RT_PACKED] + (rt_u64)p.first * group_bytes, group_bytes);
-    for (int at = 0; at < p.groups && !p.piece; at += p.per_pass) {
+    for (int at = 0; at < p.groups && !p.boxed && !p.piece; at += p.per_pass) {
         const tile_pass q = tile_pass_at(p, s, at);
         const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)(p.first + at) * group_bytes;
         for (int turn = 0; turn < p.turns; turn++)
             for (int step = 0; step < q.steps && !l.cancelled; step++)
-                tile_load_step(l, q, base + step * TILE_PIECE, group_bytes, !p.wide);
+                tile_load_step(l, q, base + step * TILE_PIECE, group_bytes, p.turns == 1);
     }
     tile_settle(l, in_flight);
 }
@@ -283,6 +338,22 @@ template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int
     }
 }
 
+/* A stage of boxes: x in rows of 64 columns, 1 KB from a group of w to the next. */
+template <int N> MPK_FN void tile_multiply_boxes(const char *s_x, const char *s_w, float *sum)
+{
+    const rt_u64 x = ptx_matrix_of_rows(s_x), w = ptx_matrix(s_w, TILE_BOX_BYTES);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const rt_u64 a = tile_further(x, (rt_u32)(2 * k)), b = tile_further(w, tile_in_w(k));
+        if (N == 256)
+            ptx_group_multiply_256(sum, a, b);
+        else if (N == 192)
+            ptx_group_multiply_192(sum, a, b);
+        else
+            ptx_group_multiply_128(sum, a, b);
+    }
+}
+
 MPK_FN void tile_begin_products(void)
 {
     ptx_group_begin();
@@ -295,6 +366,11 @@ MPK_FN void tile_end_products(void)
 MPK_FN void tile_wait_products(void)
 {
     ptx_group_wait<0>();
+}
+/* Of all but the last step. */
+MPK_FN void tile_wait_products_before(void)
+{
+    ptx_group_wait<1>();
 }
 #else
 /* Without warpgroups' products: the same sums in the same registers by those of warps, 16 tokens each.  a: of the
@@ -325,9 +401,22 @@ template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int
     }
 }
 
+template <int N> MPK_FN void tile_multiply_boxes(const char *s_x, const char *s_w, float *sum)
+{
+    const int thread = mpk_thread(), warp = thread / 32 % 4, lane = thread % 32, row = lane % 8, matrix = lane / 8;
+    s_x += (16 * warp + matrix % 2 * 8 + row) * 128;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        rt_u32 a[4];
+        ptx_load_matrices(a, s_x + ((2 * i + matrix / 2) ^ row) * 16);
+        tile_multiply_by_warps<N>(a, s_w + i / 2 * 512, TILE_BOX_BYTES, i % 2, sum);
+    }
+}
+
 MPK_FN void tile_begin_products(void) {}
 MPK_FN void tile_end_products(void) {}
 MPK_FN void tile_wait_products(void) {}
+MPK_FN void tile_wait_products_before(void) {}
 #endif
 
 /* Take the pages of the next step, which lie together; the number of the first. */
@@ -353,44 +442,49 @@ MPK_FN void tile_release(const tile_pass &q, rt_u32 first)
             ptx_barrier_arrive(&mpk_w.empty[first + i]);
 }
 
-/* Columns of a pass for this warpgroup's tokens, N rows of w: both stages of each step, or that of number `turn`.
- * sum[N / 2] per lane, as ptx_group_multiply leaves it. */
+/* Columns of a pass, N rows of w, into sum[N / 2] per lane, as ptx_group_multiply leaves it. */
 
-/* Both stages.  While the products of a step are under way, x of the next step is asked for and squares are added; the
- * other warpgroup keeps the tensor cores busy while this one waits. */
-template <int N>
-MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x,
-                              mpk_ring *ring, float *sum, float *square)
+/* Boxes of x for this warpgroup's tokens from `row` on, by one of its threads.  Stage `stage` is filled for the turn'th
+ * time of all: box_full counts phases over all tasks. */
+MPK_FN void tile_ask_box(const mpk_task &t, char *s_x, int half, int row, int step, rt_u32 turn)
 {
-    constexpr int STAGES = 2;
-    const int columns = s.columns, norm = s.norm;
-#pragma unroll
-    for (int i = 0; i < STAGES; i++)
-        tile_copy_stage(c, columns, i, i);
-    for (int step = 0; step < q.steps; step++) {
-        const int buffer = step % 2 * 2;
-        const rt_u32 page = tile_take(q, ring);
-        const char *s_w = mpk_s + page * MPK_PAGE_BYTES;
-        ptx_copy_async_wait<0>();
-        ptx_fence_shared(); /* products read through the other proxy */
-        tile_meet();        /* the step is there, and nobody reads the one before any more */
-        tile_begin_products();
-#pragma unroll
-        for (int i = 0; i < STAGES; i++)
-            tile_multiply<N>(s_x + (buffer + i) * TILE_STAGE, s_w + i * 1024, TILE_PIECE, sum);
-        tile_end_products();
-        if (step + 1 < q.steps)
-#pragma unroll
-            for (int i = 0; i < STAGES; i++)
-                tile_copy_stage(c, columns, 2 * step + 2 + i, (buffer ^ 2) + i);
-        for (int i = 0; i < STAGES && norm; i++)
-            tile_add_squares(c, buffer + i, square);
-        tile_wait_products();
-        tile_release(q, page);
-    }
+    rt_u64 *full = &mpk_w.box_full[half][turn % MPK_BOXES];
+    ptx_barrier_expect(full, TILE_STAGE);
+    ptx_copy_box(ptx_shared(s_x + turn % MPK_BOXES * TILE_STAGE), (const rt_map *)t.e->maps, step * TILE_BOX_COLUMNS, row,
+                 full);
 }
 
-/* One stage: with few tokens a step is short, so x of AHEAD steps is on its way. */
+/* All columns by boxes; turn: of the first step.  While the products of a step are under way those of the next are
+ * given; a stage is asked for anew when all warps have met behind the products that read it. */
+template <int N>
+MPK_FN void tile_columns_boxed(const mpk_task &t, const tile_pass &q, int row, char *s_x, int half, rt_u32 turn,
+                               mpk_ring *ring, float *sum)
+{
+    const bool asks = mpk_thread() % 128 == 0;
+    rt_u32 before = 0;
+    for (int i = 0; i < MPK_BOXES - 1 && i < q.steps && asks; i++)
+        tile_ask_box(t, s_x, half, row, i, turn + (rt_u32)i);
+    for (int step = 0; step < q.steps; step++, turn++) {
+        const rt_u32 page = tile_take(q, ring);
+        mpk_barrier_wait(&mpk_w.box_full[half][turn % MPK_BOXES], turn / MPK_BOXES & 1);
+        __syncwarp();
+        tile_begin_products();
+        tile_multiply_boxes<N>(s_x + turn % MPK_BOXES * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES, sum);
+        tile_end_products();
+        if (step) {
+            tile_wait_products_before();
+            tile_release(q, before);
+        }
+        before = page;
+        tile_meet();
+        if (asks && step + MPK_BOXES - 1 < q.steps)
+            tile_ask_box(t, s_x, half, row, step + MPK_BOXES - 1, turn + MPK_BOXES - 1);
+    }
+    tile_wait_products();
+    tile_release(q, before);
+}
+
+/* The stage of number `turn` of each step: with few tokens a step is short, so x of AHEAD steps is on its way. */
 template <int N>
 MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int turn,
                                 mpk_ring *ring, float *sum, float *square)
@@ -490,186 +584,6 @@ MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
         tile_release(q, tile_take(q, ring));
 }
 
-/* ---- the end of a tile ---- */
-
-MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
-{
-    if (s.bias[i] < 0)
-        return 0;
-    if (s.bias_type[i])
-        return mpk_at<const float>(t, s.bias[i])[row];
-    return __uint_as_float((rt_u32)mpk_at<const rt_u16>(t, s.bias[i])[row] << 16);
-}
-
-/* Of a column of y, where the weights stand one after the other. */
-MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
-{
-    if (column >= s.rows)
-        return 0;
-    if (column < s.bias_rows[0])
-        return tile_bias(t, s, 0, column);
-    column -= s.bias_rows[0];
-    return column < s.bias_rows[1] ? tile_bias(t, s, 1, column) : tile_bias(t, s, 2, column - s.bias_rows[1]);
-}
-
-/* As activate(), without its division, which is a call: beside one, ptxas waits after every product (C7509). */
-MPK_FN float tile_activate(int activation, float x)
-{
-    if (activation == ACTIVATE_GELU)
-        return activate_gelu(x);
-    const float u = activation == ACTIVATE_SILU ? x : 1.59576912160573072f * (x + 0.044715f * x * x * x);
-    return __fdividef(x, 1 + __expf(-u));
-}
-
-/* Where a tile goes; read before the first store, or it would be read again behind each. */
-struct tile_end {
-    rt_u16 *y;
-    const rt_u16 *residual; /* NULL: none */
-    int rows, lo, hi;       /* columns of y, and those of the task */
-    int tokens;             /* end of the task's that are alive */
-    int norm, columns;      /* of x */
-    float eps;
-};
-
-MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
-{
-    tile_end e;
-    e.y = mpk_at<rt_u16>(t, s.y);
-    e.residual = s.residual >= 0 ? mpk_at<const rt_u16>(t, s.residual) : 0;
-    e.rows = s.rows;
-    e.lo = (int)t.e->lo[1];
-    e.hi = (int)t.e->hi[1];
-    e.tokens = (int)t.hi0;
-    e.norm = s.norm;
-    e.columns = s.columns;
-    e.eps = s.eps;
-    return e;
-}
-
-/* Two neighbours of a row, of which the first stands at an even column: as one word where that is aligned. */
-MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
-{
-    rt_u16 *y = e.y + (rt_u64)row * e.rows + column;
-    const rt_u32 v = ptx_pack_bf16(a, b);
-    if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0) {
-        ptx_store_word(y, v);
-        return;
-    }
-    if (column >= e.lo && column < e.hi)
-        y[0] = (rt_u16)v;
-    if (column + 1 >= e.lo && column + 1 < e.hi)
-        y[1] = (rt_u16)(v >> 16);
-}
-
-MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
-{
-    const rt_u16 *r = e.residual + (rt_u64)row * e.rows + column;
-    rt_u32 v = 0;
-    if (row >= e.tokens)
-        return 0;
-    if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0)
-        return ptx_load_word(r);
-    if (column >= e.lo && column < e.hi)
-        v = r[0];
-    if (column + 1 >= e.lo && column + 1 < e.hi)
-        v |= (rt_u32)r[1] << 16;
-    return v;
-}
-
-/* 1 / root mean square; 1 without a norm. */
-MPK_FN float tile_scale(const tile_end &e, float square)
-{
-    return e.norm ? rsqrtf(square * mpk_inverse((float)e.columns) + e.eps) : 1;
-}
-
-/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum f32[16][TILE_ROW], s_square of the
- * tokens.  Lane l has columns 2 l and 2 l + 1. */
-MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                        const float *s_square)
-{
-    const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
-    const tile_end e = tile_end_of(t, s);
-    const float bias[2] = {tile_bias_of(t, s, column), tile_bias_of(t, s, column + 1)};
-    for (int r0 = 0; r0 < 16; r0 += 8) {
-        rt_u32 residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (e.residual)
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                residual[i] = tile_residual(e, row + r0 + i, column);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const float2 v = *(const float2 *)(s_sum + (r0 + i) * TILE_ROW + 2 * lane);
-            const float scale = tile_scale(e, s_square[r0 + i]);
-            if (row + r0 + i < e.tokens)
-                tile_store(e, row + r0 + i, column, v.x * scale + bias[0] + ptx_low_bf16(residual[i]),
-                           v.y * scale + bias[1] + ptx_high_bf16(residual[i]));
-        }
-    }
-}
-
-/* The same with an activation: columns 2 l and 2 l + 1 make one column of y. */
-MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                              const float *s_square)
-{
-    const int lane = mpk_thread() % 32, column = group * 4 + lane, activation = s.activation;
-    const tile_end e = tile_end_of(t, s);
-    const float gate = column < e.rows ? tile_bias(t, s, 0, column) : 0;
-    const float up = column < e.rows ? tile_bias(t, s, 1, column) : 0;
-#pragma unroll 4
-    for (int i = 0; i < 16; i++) {
-        const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = tile_scale(e, s_square[i]);
-        const float a = tile_activate(activation, v.x * scale + gate) * (v.y * scale + up);
-        const float b = __shfl_down_sync(0xffffffffu, a, 1);
-        if (row + i < e.tokens && lane % 2 == 0)
-            tile_store(e, row + i, column, a, b);
-    }
-}
-
-/* The same for logits: f32, and the largest of the 64 columns. */
-MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                               const float *s_square)
-{
-    const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
-    const tile_end e = tile_end_of(t, s);
-    const bool has_a = column < e.rows, has_b = column + 1 < e.rows;
-    for (int i = 0; i < 16 && row + i < e.tokens; i++) {
-        const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = tile_scale(e, s_square[i]), a = v.x * scale, b = v.y * scale;
-        float *y = (float *)e.y + (rt_u64)(row + i) * e.rows + column;
-        if (has_a)
-            y[0] = a;
-        if (has_b)
-            y[1] = b;
-        const peak p = peak_of_lanes<32>(peak_of_pair(a, b, column, has_a, has_b));
-        if (lane == 0) {
-            float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(row + i) * ((e.rows + 63) / 64) + group / 8) * 2;
-            to[0] = p.best;
-            to[1] = (float)p.at;
-        }
-    }
-}
-
-/* Sums of this warp's 16 x 64 from registers to shared memory, where a row lies together. */
-MPK_FN void tile_put(const float *sum, float *s_sum)
-{
-    const int thread = mpk_thread(), g = thread % 32 / 4, c = thread % 4;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        *(float2 *)(s_sum + g * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n], sum[4 * n + 1]);
-        *(float2 *)(s_sum + (g + 8) * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n + 2], sum[4 * n + 3]);
-    }
-}
-
-/* Those of 64 columns of N; which, is known at run time, so that what comes after them is there once. */
-template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_sum)
-{
-#pragma unroll
-    for (int u = 0; u < N / 64; u++)
-        if (u == unit)
-            tile_put(sum + 32 * u, s_sum);
-}
-
 /* Sum of squares of each token of the warpgroup. */
 MPK_FN void tile_put_squares(float *square, float *s_square)
 {
@@ -716,72 +630,92 @@ template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
     mpk_sync();
 }
 
-MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
+MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group, float *s_sum,
                              const float *s_square)
 {
     if (s.peaks >= 0)
         tile_finish_logits(t, s, row, group, s_sum, s_square);
     else if (s.activation != ACTIVATE_NONE)
-        tile_finish_pairs(t, s, row, group, s_sum, s_square);
+        tile_finish_gated(t, s, row, group, s_sum, s_square);
     else
         tile_finish(t, s, row, group, s_sum, s_square);
 }
 
-/* One pass for this warpgroup's tokens from `row` on, N rows of w; WIDE 0: both warpgroups have the same tokens and
- * join.  Sums are this function's own for each shape: were they one array for all, ptxas would wait after every
- * product. */
-template <int N, int WIDE>
+/* One pass for the tokens from `row` on, N rows of w, half of the columns for each warpgroup.  Sums are this function's
+ * own for each shape: were they one array for all, ptxas would wait after every product. */
+template <int N>
 MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int piece,
                         mpk_ring *ring)
 {
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
-    float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS,
-          *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
+    float *s_square = (float *)(t.s_scratch + TILE_SCALES), *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
     float sum[N / 2], square[2] = {0, 0};
     tile_copy c;
     tile_copy_begin(t, s, row, s_x, &c);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
-    if (WIDE)
-        tile_columns_wide<N>(s, q, c, s_x, ring, sum, square);
-    else if (N == 64)
+    if (N == 64)
         tile_columns_thin(s, piece, q.groups, c, s_x, half, ring, sum, square);
     else
         tile_columns_narrow<N>(s, q, c, s_x, half, ring, sum, square);
-    tile_put_squares(square, s_square);
-    if (WIDE)
-        tile_meet(); /* stages of x give way to sums */
-    else
-        tile_join<N>(t, sum);
+    tile_put_squares(square, s_square + half * TILE_TOKENS);
+    tile_join<N>(t, sum);
 #pragma unroll 1
-    for (int u = WIDE ? 0 : half; u < N / 64 && TILE_GROUPS * u < q.groups; u += WIDE ? 1 : 2) {
+    for (int u = half; u < N / 64 && TILE_GROUPS * u < q.groups; u += 2) {
         tile_put_unit<N>(sum, u, s_sum);
         __syncwarp();
-        tile_finish_unit(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum,
-                         (WIDE ? s_square : (float *)(t.s_scratch + TILE_SCALES)) + 16 * warp);
+        tile_finish_unit(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum, s_square + 16 * warp);
         __syncwarp();
     }
-    if (WIDE)
-        tile_meet(); /* and sums to stages */
-    else
-        mpk_sync(); /* of both warpgroups: they share the squares */
+    mpk_sync(); /* of both warpgroups: they share the squares */
+}
+
+/* One pass by boxes. */
+template <int N>
+MPK_FN void tile_run_boxed(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row,
+                           mpk_ring *ring)
+{
+    const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
+    char *s_x = t.s_scratch + half * TILE_X;
+    float *s_sum = (float *)s_x + warp * 16 * TILE_ROW, sum[N / 2];
+    const rt_u32 turn = mpk_w.box_turn[half];
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        sum[i] = 0;
+    ptx_fence_shared(); /* stages were sums, or another task's */
+    ptx_fence_bulk();   /* and x was written by ordinary stores */
+    tile_meet();
+    tile_columns_boxed<N>(t, q, row, s_x, half, turn, ring, sum);
+    tile_meet(); /* stages of x give way to sums */
+    if (thread % 128 == 0)
+        mpk_w.box_turn[half] = turn + (rt_u32)q.steps;
+#pragma unroll 1
+    for (int u = 0; u < N / 64 && TILE_GROUPS * u < q.groups; u++) {
+        tile_put_unit<N>(sum, u, s_sum);
+        __syncwarp();
+        tile_finish_unit(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum, s_sum);
+        __syncwarp();
+    }
+    tile_meet(); /* and sums to stages */
 }
 
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q, int first, int row,
                      mpk_ring *ring)
 {
-    if (p.wide && q.pages <= 2)
-        tile_run_as<128, 1>(t, s, q, first, row, 0, ring);
-    else if (p.wide)
-        tile_run_as<192, 1>(t, s, q, first, row, 0, ring);
+    if (p.boxed && q.pages == 1)
+        tile_run_boxed<128>(t, s, q, first, row, ring);
+    else if (p.boxed && q.groups <= TILE_MOST)
+        tile_run_boxed<192>(t, s, q, first, row, ring);
+    else if (p.boxed)
+        tile_run_boxed<256>(t, s, q, first, row, ring);
     else if (p.piece)
-        tile_run_as<64, 0>(t, s, q, first, row, p.piece, ring);
+        tile_run_as<64>(t, s, q, first, row, p.piece, ring);
     else if (q.pages <= 2)
-        tile_run_as<128, 0>(t, s, q, first, row, 0, ring);
+        tile_run_as<128>(t, s, q, first, row, 0, ring);
     else
-        tile_run_as<192, 0>(t, s, q, first, row, 0, ring);
+        tile_run_as<192>(t, s, q, first, row, 0, ring);
 }
 
 /* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every product. */
@@ -792,7 +726,7 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
     for (int i = 0;; i++) {
         /* Worked out again each time: the products want the registers. */
         const tile_plan p = tile_plan_of(t.e, s);
-        const int at = i / p.turns * p.per_pass, row = (int)t.e->lo[0] + 2 * TILE_TOKENS * (i % p.turns);
+        const int at = i / p.turns * p.per_pass, row = (int)t.e->lo[0] + tile_tokens_of(p) * (i % p.turns);
         if (at >= p.groups)
             break;
         const tile_pass q = tile_pass_at(p, s, at);
@@ -801,7 +735,7 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         else if (row >= (int)t.hi0)
             tile_drop(q, &ring);
         else
-            tile_run(t, s, p, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, &ring);
+            tile_run(t, s, p, q, p.first + at, p.boxed ? row + half * TILE_TOKENS : row, &ring);
     }
     *t.ring = ring;
 }

@@ -12,6 +12,7 @@
 #include "rt/rt_event.h"
 
 enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a worker holds, ahead and in use */
+enum { MPK_BOXES = 4 };
 enum {
     MPK_OWN_BYTES = 8192, /* of shared memory that the host leaves for mpk_worker (src/cuda/cuda.c) */
     MPK_STEP_TASK_BYTES = 2560
@@ -37,6 +38,9 @@ struct __align__(1024) mpk_worker
     /* page ring (ring.cuh) */
     rt_u64 full[MPK_PAGES], empty[MPK_PAGES]; /* barriers: the page is filled; all body warps have released it */
     rt_u32 note[MPK_PAGES];                   /* a word that the load phase sends along with a page */
+    /* stages of x that products of many tokens copy by boxes (task/linear_tile.cuh), of each warpgroup */
+    rt_u64 box_full[2][MPK_BOXES]; /* barriers: the stage is filled */
+    rt_u32 box_turn[2];            /* stages filled so far, modulo 2^32; changed between tasks */
     /* descriptor ring (role/loader.cuh) */
     rt_u64 entry_full[MPK_ENTRIES], entry_empty[MPK_ENTRIES];
     __align__(128) rt_entry entries[MPK_ENTRIES + 1]; /* the last one: the JIT task that runs */

@@ -15,7 +15,7 @@
 #include "op/narrow.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
-enum { EPS, GLU, ACTIVATIONS };                     /* attributes */
+enum { EPS, GLU, ACTIVATIONS, NORMED };                    /* attributes */
 enum { X_BYTES = 512 * 1024 };                      /* of x in a block of tokens */
 
 /* What one task works on. */
@@ -37,9 +37,12 @@ static bool takes_dtype(const op_view *v)
     return !v || (is_float(v->dtype) && v->stride[v->rank - 1] == 1);
 }
 
-/* Any dtype that ref takes, as long as rows are dense: blocks without a kernel are unpacked by blocks.h. */
+/* Any dtype that ref takes, as long as rows are dense: blocks without a kernel are unpacked by blocks.h.  Norms apart
+ * from their weights are of GPUs. */
 bool linear_accepts(const op_call *call)
 {
+    if (call->attributes[NORMED].i)
+        return false;
     for (uint32_t i = 0; i < call->n_in; i++) {
         const op_view *v = linear_present(call, i);
         bool weight = i == W0 || i == W1 || i == W2;

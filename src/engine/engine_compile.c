@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
-enum { GPU_SPLIT_TOKENS = 16, GPU_NORM_ELEMENTS = 1 << 24 };
+enum { GPU_SPLIT_TOKENS = 16, GPU_NORM_ELEMENTS = 1 << 24, GPU_NORM_TOKENS = 64 };
 /* Units of 128 positions in a part of a context that is cut by itself: fewer parts are fewer pieces for each worker
  * when many tokens share a step, more parts share a short context among more workers when one is alone. */
 enum { GPU_OWN_UNITS = 2 };
@@ -27,6 +27,7 @@ static void set_gpu_options(const engine_device *device, uint32_t kv_heads, bool
     to->split_tokens = GPU_SPLIT_TOKENS;
     to->own_units = batch_invariant ? GPU_OWN_UNITS : 0;
     to->norm_elements = GPU_NORM_ELEMENTS;
+    to->norm_tokens = GPU_NORM_TOKENS;
     to->relaxed = true;
     to->whole_tiles = true;
     to->logits = true;

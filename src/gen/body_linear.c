@@ -3,7 +3,7 @@
 #include "gen/body_print.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
-enum { EPS, GLU };
+enum { EPS, GLU, NORMED = 3 };
 
 /* Tokens that a pass over the weights serves: no more than the graph has. */
 static int tokens_at_once(const gen_call *c)
@@ -27,7 +27,7 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
     gen_print_head(c, n, out);
     text_print(out, "    static constexpr linear_source source = {in_x, in_norm, {-1}, ");
     gen_print_double(c->op->attributes[EPS].f, out);
-    text_print(out, "};\n");
+    text_print(out, ", %s};\n", c->op->attributes[NORMED].i ? "true" : "false");
     for (uint32_t i = 0; i < 3 && gen_input(c, W0 + i) && (i == 0 || !glu.n); i++) {
         text_print(out, "    static constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, ACTIVATE_%s};\n", i,
                    i, glu.n ? "in_b1" : "{-1}", gen_glu_name(glu));
@@ -46,7 +46,7 @@ static mpk_status print_logits(mpk_context *cx, const gen_call *c, uint32_t n, t
     text_print(out, "    static constexpr linear_source source = {in_x, in_norm, in_rows, ");
     gen_print_double(c->op->attributes[EPS].f, out);
     text_print(out,
-               "};\n    static constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE};\n"
+               ", false};\n    static constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE};\n"
                "    linear_weight<%d>(t, source, in_w, in_w, end, 0);\n    mpk_sync();\n"
                "    logits_peaks(t, out_logits, out_peaks);\n}\n",
                tokens_at_once(c));

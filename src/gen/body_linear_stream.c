@@ -56,7 +56,7 @@ static void fill_shape(const gen_call *c, stream_shape *s)
     *s = (stream_shape){
         .at_once = rows_of_step(c) <= STREAM_NARROW_TOKENS ? STREAM_NARROW_PAGES : STREAM_WIDE_PAGES,
         .rows = (int)gen_output(c, 0)->dims[1],
-        .norm = gen_input(c, logits ? L_NORM : NORM) != NULL,
+        .norm = gen_input(c, logits ? L_NORM : NORM) != NULL && !is_normed(c),
         .eps = (float)c->op->attributes[logits ? LOGITS_EPS : LINEAR_EPS].f,
         .glu = is_gated(c) ? gen_shape_glu(c->op->attributes[LINEAR_GLU].s) : GLU_NONE,
         .x = X,

@@ -6,7 +6,7 @@
 #include "gen/body_print.h"
 
 /* Operands and attributes of linear; of logits. */
-enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LINEAR_EPS = 0, LINEAR_GLU };
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LINEAR_EPS = 0, LINEAR_GLU, LINEAR_NORMED = 3 };
 enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0 };
 
 static inline bool is_logits(const gen_call *c)
@@ -17,6 +17,12 @@ static inline bool is_logits(const gen_call *c)
 static inline bool is_gated(const gen_call *c)
 {
     return !is_logits(c) && c->op->attributes[LINEAR_GLU].s.n;
+}
+
+/* Is its x normalised already, so that the norm's weight, which is packed, is all there is to do? */
+static inline bool is_normed(const gen_call *c)
+{
+    return !is_logits(c) && c->op->attributes[LINEAR_NORMED].i;
 }
 
 /* Do all operands but x have dtypes and strides that the streamed products take? */
@@ -37,7 +43,7 @@ static inline bool takes_operands(const gen_call *c)
 static inline void print_ends(const gen_call *c, const char *prefix, text *out)
 {
     bool logits = is_logits(c);
-    text_print(out, "%d, ", gen_input(c, logits ? L_NORM : NORM) != NULL);
+    text_print(out, "%d, ", gen_input(c, logits ? L_NORM : NORM) != NULL && !is_normed(c));
     gen_print_float((float)c->op->attributes[logits ? LOGITS_EPS : LINEAR_EPS].f, out);
     text_print(out, ", %s_%s, %d, %u, %d, {", prefix,
                gen_glu_name(is_gated(c) ? c->op->attributes[LINEAR_GLU].s : (str){0}), X,

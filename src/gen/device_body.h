@@ -77,6 +77,17 @@ typedef struct gen_routine {
     const char *shape, *body, *load;
 } gen_routine;
 
+/* A matrix in memory and the boxes that are copied of it (driver.h makes the map). */
+typedef struct gen_map {
+    uint64_t rows, columns, stride_bytes; /* columns: elements of element_bytes */
+    uint32_t element_bytes;               /* 2: bf16; 8: words of any kind */
+    uint32_t box_rows, box_columns;
+    bool swizzled; /* rows of a box, 128 bytes each, are swizzled; else they lie one behind the other */
+} gen_map;
+/* Of x, bf16 [T, D], dense; of its packed weights. */
+gen_map gen_map_x(const ir_tensor *x);
+gen_map gen_map_packed(const gen_pack *p);
+
 typedef struct gen_body {
     const char *op;   /* name of the operator */
     const char *name; /* device/task/NAME.cuh; for messages and `mpk inspect` */
@@ -85,6 +96,8 @@ typedef struct gen_body {
     bool loads, waits;
     bool many;        /* for many tokens, in machine code of its own (device/units.cuh): it does not wait, and calls no
                          function */
+    bool maps;        /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps), which
+                         the host makes where it knows the addresses: gen_map_x, gen_map_packed */
     uint32_t carries; /* bit i: input i may be carried (rt_lane.h): the body polls its words.  Not 0: its results may be
                          carried too, it stores them by whole words with ptx_store_word(s), none of them RT_EMPTY:
                          no integer -1 */

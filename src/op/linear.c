@@ -2,7 +2,7 @@
  *
  * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the columns of y are those
  * of the weights one after the other; with it w0 is the gate and w1 what it lets through.  norm: x is first normalised
- * as rms_norm does.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
+ * as rms_norm does; normed: it is already, and norm only weighs its columns.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
  * Reference code takes eight tokens at a time: a weight row is unpacked once for them.
  */
 #include "op/activate.h"
@@ -13,7 +13,7 @@
 #include "op/walk.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
-enum { EPS, GLU, ACTIVATIONS };
+enum { EPS, GLU, ACTIVATIONS, NORMED };
 enum { TOKENS_AT_ONCE = 8 };
 
 static bool has_glu(const ir_op *op)
@@ -56,6 +56,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
         TRY(check_glu(cx, g, op));
     TRY(narrow_check(cx, g, op, op->attributes[ACTIVATIONS].s, W0, W2));
     TRY(shape_expect(cx, g, op, NORM, SHAPE_FLOAT, 1, &width));
+    CHECK(cx, shape_input(g, op, NORM) || !op->attributes[NORMED].i, MPK_ESHAPE,
+          "linear: with normed the input norm is needed");
     TRY(shape_expect(cx, g, op, RESIDUAL, SHAPE_FLOAT, 2, out->dims));
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
@@ -153,6 +155,13 @@ static void compute_column(const op_call *call, int64_t column, int64_t t0, cons
     }
 }
 
+/* Each column times its weight. */
+static void weigh_row(float *row, int64_t width, const op_view *weight)
+{
+    for (int64_t i = 0; i < width; i++)
+        row[i] *= op_load(weight, i * weight->stride[0]);
+}
+
 /* Rows of x from t0 on as f32, normalised, and as d q of the kinds that some weight needs. */
 static void load_x(const op_call *call, int64_t t0, const x_rows *rows)
 {
@@ -161,7 +170,9 @@ static void load_x(const op_call *call, int64_t t0, const x_rows *rows)
     for (int64_t t = 0; t < rows->n; t++) {
         float *row = rows->at + t * width;
         walk_load_row(x, (t0 + t) * x->stride[0], 0, width, row);
-        if (call->in[NORM].data)
+        if (call->in[NORM].data && call->attributes[NORMED].i)
+            weigh_row(row, width, &call->in[NORM]);
+        else if (call->in[NORM].data)
             norm_row(row, width, &call->in[NORM], call->attributes[EPS].f, row);
     }
     for (uint32_t i = W0; i <= W2; i++) {
@@ -195,7 +206,7 @@ static const op_operand in[] = {{"x", 0},
                                 {"residual", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("glu", ""),
-                                          SHAPE_WORD("activations", "f32")};
+                                          SHAPE_WORD("activations", "f32"), SHAPE_INT("normed", 0)};
 
 #define NARROW(tokens, dtype, rows, width)                                                         \
     {                                                                                              \
@@ -236,6 +247,10 @@ static const op_case cases[] = {
     /* Many tokens: few rows and many, a residual, biases, a gate, columns that are a multiple of 8 alone. */
     {"input %x : bf16[33, 1000] live=tokens\ninput %r : bf16[33, 101] live=tokens\nconst %w : bf16[101, 1000]\n"
      "%y = linear(%x, %w, _, _, _, _, _, _, %r)\n"},
+    {"input %x : bf16[150, 264] live=tokens\nconst %w : bf16[301, 264]\nconst %n : bf16[264]\n%y = linear(%x, %w, _, _, "
+     "_, _, _, %n) {normed = 1}\n"},
+    {"input %x : bf16[5, 64] live=tokens\nconst %g : f32[48, 64]\nconst %u : bf16[48, 64]\nconst %n : f32[64]\n"
+     "%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\", normed = 1}\n"},
     {"input %x : bf16[100, 320] live=tokens\nconst %q : bf16[320, 320]\nconst %k : bf16[64, 320]\nconst %v : bf16[64, "
      "320]\nconst %bq : bf16[320]\nconst %bv : f32[64]\nconst %n : bf16[320]\n"
      "%y = linear(%x, %q, %k, %v, %bq, _, %bv, %n) {eps = 1e-05}\n"},

@@ -5,6 +5,8 @@
  *   residual   linear(x, w) + r                              -> linear(x, w, residual = r)
  *   norm       linear(rms_norm(x, n), w)                     -> linear(x, w, norm = n)
  *              likewise for expert_linear; the norm is folded into all of its readers or into none
+ *   apart      the same for more than options->norm_tokens tokens -> z = rms_norm(x), linear(z, w, norm = n) {normed}:
+ *              rows are normalised once; the weight stays with the product, as it does for few tokens
  *
  * A computed weight may not exist yet at the place of the fused linear, so rules that move a linear accept constant
  * weights only.  A rule does not apply if an operand is written in place between an operator and the one that absorbs
@@ -17,6 +19,7 @@ void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out)
     for (uint32_t i = 0; i < LINEAR_INPUTS; i++)
         out->in[i] = rewrite_input(w, op, i);
     out->eps = rewrite_attribute(op, "eps")->f;
+    out->normed = rewrite_attribute(op, "normed")->i;
     out->glu = rewrite_attribute(op, "glu")->s;
     out->activations = rewrite_attribute(op, "activations")->s;
     out->n_weights = 0;
@@ -33,6 +36,7 @@ mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, 
                        (ir_set[]){{.name = "eps", .f = parts->eps},
                                   {.name = "glu", .s = glu},
                                   {.name = "activations", .s = str_is(parts->activations, "i8") ? "i8" : "f32"},
+                                  {.name = "normed", .i = parts->normed},
                                   {0}},
                        out);
 }
@@ -49,6 +53,7 @@ static bool is_plain(const rewrite *w, const linear_parts *p)
 static bool same_x(const linear_parts *a, const linear_parts *b)
 {
     return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] && (a->in[NORM] == IR_NONE || a->eps == b->eps) &&
+           a->normed == b->normed &&
            str_equal(a->activations, b->activations);
 }
 
@@ -231,19 +236,43 @@ static const ir_op *find_norm(const rewrite *w, ir_op_id id)
     return norm;
 }
 
-static mpk_status fold_norm(rewrite *w, ir_op_id id, const ir_op *norm)
+/* Are the rows of so many tokens normalised once, and not by each product? */
+static bool is_apart(const rewrite *w, const ir_op *op, const ir_op *norm)
 {
-    const ir_op *op = &w->g->ops.at[id];
+    const ir_tensor *x = tensor_of(w, norm->out[0]);
+    return w->s->options->norm_tokens && x->dims[0] > w->s->options->norm_tokens &&
+           strcmp(op->def->name, "linear") == 0;
+}
+
+/* x of a norm, normalised and not weighed; *z: made for another of its readers, or IR_NONE. */
+static mpk_status normalise_apart(rewrite *w, const ir_op *norm, ir_tensor_id *z)
+{
+    if (*z != IR_NONE)
+        return MPK_OK;
+    return rewrite_add(w, w->keys.at[norm - w->g->ops.at], "rms_norm", 2,
+                       (ir_tensor_id[]){rewrite_input(w, norm, 0), IR_NONE},
+                       (ir_set[]){{.name = "eps", .f = rewrite_attribute(norm, "eps")->f}, {0}}, z);
+}
+
+/* z: as normalise_apart has it. */
+static mpk_status fold_norm(rewrite *w, ir_op_id id, ir_op_id norm_id, ir_tensor_id *z)
+{
+    const bool apart = is_apart(w, &w->g->ops.at[id], &w->g->ops.at[norm_id]);
+    if (apart)
+        TRY(normalise_apart(w, &w->g->ops.at[norm_id], z));
+    const ir_op *op = &w->g->ops.at[id], *norm = &w->g->ops.at[norm_id];
     ir_tensor_id in[IR_MAX_INPUTS], out, old = op->out[0];
     ir_set sets[IR_MAX_ATTRIBUTES + 1];
     for (uint32_t i = 0; i < op->def->n_in; i++)
         in[i] = rewrite_input(w, op, i);
-    in[X] = rewrite_input(w, norm, 0);
+    in[X] = apart ? *z : rewrite_input(w, norm, 0);
     in[free_norm(w, op)] = rewrite_input(w, norm, 1);
     TRY(rewrite_copy_attributes(w, op, sets));
     for (uint32_t i = 0; sets[i].name; i++)
         if (strcmp(sets[i].name, "eps") == 0)
             sets[i].f = rewrite_attribute(norm, "eps")->f;
+        else if (strcmp(sets[i].name, "normed") == 0)
+            sets[i].i = apart;
     TRY(rewrite_add(w, w->keys.at[id], op->def->name, op->def->n_in, in, sets, &out));
     rewrite_replace(w, old, out);
     return MPK_OK;
@@ -253,8 +282,11 @@ static mpk_status fold_norm(rewrite *w, ir_op_id id, const ir_op *norm)
 static mpk_status fold_norms(rewrite *w)
 {
     uint32_t n = (uint32_t)w->g->ops.n, *n_fit; /* [tensors] readers into which this norm can be folded */
+    ir_tensor_id *z; /* [tensors] what normalise_apart has made of a norm */
     const ir_op *norm;
     NEW(w->s->cx, w->s->scratch, n_fit, w->g->tensors.n);
+    NEW(w->s->cx, w->s->scratch, z, w->g->tensors.n);
+    memset(z, 0xff, w->g->tensors.n * sizeof *z);
     for (ir_op_id o = 0; o < n; o++)
         if ((norm = find_norm(w, o)))
             n_fit[norm->out[0]]++;
@@ -263,7 +295,7 @@ static mpk_status fold_norms(rewrite *w)
         if (!norm || !is_private(w, norm, n_fit[norm->out[0]]))
             continue;
         n_fit[norm->out[0]]--;
-        TRY(fold_norm(w, o, norm));
+        TRY(fold_norm(w, o, (ir_op_id)(norm - w->g->ops.at), &z[norm->out[0]]));
     }
     return MPK_OK;
 }

@@ -346,6 +346,8 @@ static void settings_on_text(void **state)
                 {"fuse_ops:relaxed=1", true, true},
                 {"fuse_ops:relaxed=1:norm_elements=63", true, false},
                 {"fuse_ops:relaxed=1:norm_elements=64,simplify", true, true},
+                {"fuse_ops:relaxed=1:norm_tokens=1", true, false},
+                {"fuse_ops:relaxed=1:norm_tokens=2", true, true},
                 {"fuse_ops:relaxed=1,fuse_ops:relaxed=0", true, true},
                 {"fuse_ops:relaxed", false, false},
                 {"fuse_ops:", false, false},

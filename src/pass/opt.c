@@ -117,13 +117,16 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         o->own_units = (uint32_t)value;
     else if (str_is(name, "norm_elements"))
         o->norm_elements = (uint32_t)value;
+    else if (str_is(name, "norm_tokens"))
+        o->norm_tokens = (uint32_t)value;
     else if (str_is(name, "relaxed"))
         o->relaxed = value;
     else if (str_is(name, "logits"))
         o->logits = value;
     else
         FAIL(cx, MPK_EARG,
-             "there is no setting %.*s; splits, split_tokens, own_units, norm_elements, relaxed, logits are",
+             "there is no setting %.*s; splits, split_tokens, own_units, norm_elements, norm_tokens, relaxed, logits "
+             "are",
              STR_ARG(name));
     return MPK_OK;
 }

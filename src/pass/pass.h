@@ -47,6 +47,7 @@ typedef struct pass_options {
     uint32_t own_units;     /* 0: cut the contexts of a step together; n: cut each token's context alone, in parts of
                                n units if `splits` suffices, so that its bits do not depend on the other tokens */
     uint32_t norm_elements; /* every task that reads a norm of at most so many elements computes it itself; 0: 16384 */
+    uint32_t norm_tokens;   /* rows of more tokens are normalised once, by an operator of their own; 0: never */
     bool relaxed;           /* rules may skip the rounding of bf16 and f16 results between what they fuse */
     bool whole_tiles;       /* cut operators between whole tiles (op_axis.tile), into one task per worker */
     bool narrow;            /* weights in block formats are multiplied by activations in 8-bit blocks */
@@ -83,7 +84,7 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
     X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")             \
     X(recognise, "small operators that together are one that mpk does whole (tensor program)")      \
     X(fuse_ops, "rewrite to fewer, larger operators (tensor program); for a GPU with the settings " \
-                ":splits=S:split_tokens=T:own_units=U:norm_elements=N:relaxed=1:logits=1")          \
+                ":splits=S:split_tokens=T:own_units=U:norm_elements=N:norm_tokens=N:relaxed=1:logits=1")    \
     X(fuse_map, "chains of element-wise operators become one map (tensor program)")                 \
     X(narrow, "8-bit activations for weights in block formats (tensor program)")
 

@@ -34,6 +34,10 @@
 #include "task/tile_end.cuh"
 #include "tile/ring.cuh"
 
+#if !defined MPK_EMULATED && MPK_JIT_PAGES == 0
+#define MPK_ONE_RING 1
+#endif
+
 enum {
     TILE_TOKENS = 64,    /* of a warpgroup */
     TILE_STAGES = 4,     /* of a warpgroup: being read and on their way */
@@ -94,16 +98,36 @@ MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
 {
     tile_pass q;
     q.groups = p.groups - at < p.per_pass ? p.groups - at : p.per_pass;
-    const int per_page = p.boxed ? TILE_BOX_GROUPS : TILE_GROUPS, columns = p.boxed ? TILE_BOX_COLUMNS : TILE_BLOCKS * 32;
+    const int per_page = p.boxed ? TILE_BOX_GROUPS : TILE_GROUPS,
+              columns = p.boxed ? TILE_BOX_COLUMNS : TILE_BLOCKS * 32;
     q.pages = (q.groups + per_page - 1) / per_page;
     q.steps = (s.columns + columns - 1) / columns;
     return q;
 }
 
+/* The pages of a ring.  Where no JIT task loads there is one, of all pages: constants need no registers, of which sums
+ * leave few, and what is spilled is far: the clerk's acquires empty the L1 cache again and again. */
+MPK_FN rt_u32 tile_first_page(const mpk_ring &r)
+{
+#if MPK_ONE_RING
+    return 0;
+#else
+    return r.first;
+#endif
+}
+MPK_FN rt_u32 tile_ring_pages(const mpk_ring &r)
+{
+#if MPK_ONE_RING
+    return MPK_PAGES;
+#else
+    return r.n;
+#endif
+}
+
 /* Pages to leave out, so that the next n lie together. */
 MPK_FN int tile_gap(const mpk_ring &r, int n)
 {
-    return r.at + n > r.n ? (int)(r.n - r.at) : 0;
+    return r.at + n > tile_ring_pages(r) ? (int)(tile_ring_pages(r) - r.at) : 0;
 }
 
 /* ---- the loader's part ---- */
@@ -151,7 +175,8 @@ MPK_FN void tile_ask_page(const mpk_load &l, tile_asker *a, int column, int grou
         return;
     load_expect(page, column >= 0 ? MPK_PAGE_BYTES : 0);
     if (column >= 0)
-        ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1, column, group, &mpk_w.full[page]);
+        ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1, column, group,
+                     &mpk_w.full[page]);
     ring_next(&a->ring);
     a->asked++;
 }
@@ -419,17 +444,26 @@ MPK_FN void tile_wait_products(void) {}
 MPK_FN void tile_wait_products_before(void) {}
 #endif
 
+/* As ring_take; the page's number. */
+MPK_FN rt_u32 tile_take_page(mpk_ring *ring)
+{
+    const rt_u32 page = tile_first_page(*ring) + ring->at;
+    mpk_barrier_wait(&mpk_w.full[page], ring->parity);
+    if (++ring->at == tile_ring_pages(*ring)) {
+        ring->at = 0;
+        ring->parity ^= 1;
+    }
+    return page;
+}
+
 /* Take the pages of the next step, which lie together; the number of the first. */
 MPK_FN rt_u32 tile_take(const tile_pass &q, mpk_ring *ring)
 {
-    rt_u32 page;
-    for (int gap = tile_gap(*ring, q.pages); gap > 0; gap--) {
-        ring_take(ring, &page);
-        ring_release(page);
-    }
-    const rt_u32 first = ring->first + ring->at;
+    for (int gap = tile_gap(*ring, q.pages); gap > 0; gap--)
+        ring_release(tile_take_page(ring));
+    const rt_u32 first = tile_first_page(*ring) + ring->at;
     for (int i = 0; i < q.pages; i++)
-        ring_take(ring, &page);
+        tile_take_page(ring);
     __syncwarp(); /* barriers and products take whole warps */
     return first;
 }
@@ -444,32 +478,40 @@ MPK_FN void tile_release(const tile_pass &q, rt_u32 first)
 
 /* Columns of a pass, N rows of w, into sum[N / 2] per lane, as ptx_group_multiply leaves it. */
 
+/* The stages of a warpgroup: its half of the scratch, whose place is a constant. */
+MPK_FN char *tile_stages_of(int half)
+{
+    return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + half * TILE_X;
+}
+
 /* Boxes of x for this warpgroup's tokens from `row` on, by one of its threads.  Stage `stage` is filled for the turn'th
  * time of all: box_full counts phases over all tasks. */
-MPK_FN void tile_ask_box(const mpk_task &t, char *s_x, int half, int row, int step, rt_u32 turn)
+MPK_FN void tile_ask_box(const mpk_task &t, int half, int row, int step, rt_u32 turn)
 {
+    char *s_x = tile_stages_of(half);
     rt_u64 *full = &mpk_w.box_full[half][turn % MPK_BOXES];
     ptx_barrier_expect(full, TILE_STAGE);
-    ptx_copy_box(ptx_shared(s_x + turn % MPK_BOXES * TILE_STAGE), (const rt_map *)t.e->maps, step * TILE_BOX_COLUMNS, row,
-                 full);
+    ptx_copy_box(ptx_shared(s_x + turn % MPK_BOXES * TILE_STAGE), (const rt_map *)t.e->maps, step * TILE_BOX_COLUMNS,
+                 row, full);
 }
 
 /* All columns by boxes; turn: of the first step.  While the products of a step are under way those of the next are
  * given; a stage is asked for anew when all warps have met behind the products that read it. */
 template <int N>
-MPK_FN void tile_columns_boxed(const mpk_task &t, const tile_pass &q, int row, char *s_x, int half, rt_u32 turn,
-                               mpk_ring *ring, float *sum)
+MPK_FN void tile_columns_boxed(const mpk_task &t, const tile_pass &q, int row, int half, rt_u32 turn, mpk_ring *ring,
+                               float *sum)
 {
     const bool asks = mpk_thread() % 128 == 0;
     rt_u32 before = 0;
     for (int i = 0; i < MPK_BOXES - 1 && i < q.steps && asks; i++)
-        tile_ask_box(t, s_x, half, row, i, turn + (rt_u32)i);
+        tile_ask_box(t, half, row, i, turn + (rt_u32)i);
     for (int step = 0; step < q.steps; step++, turn++) {
         const rt_u32 page = tile_take(q, ring);
         mpk_barrier_wait(&mpk_w.box_full[half][turn % MPK_BOXES], turn / MPK_BOXES & 1);
         __syncwarp();
         tile_begin_products();
-        tile_multiply_boxes<N>(s_x + turn % MPK_BOXES * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES, sum);
+        tile_multiply_boxes<N>(tile_stages_of(half) + turn % MPK_BOXES * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES,
+                               sum);
         tile_end_products();
         if (step) {
             tile_wait_products_before();
@@ -478,7 +520,7 @@ MPK_FN void tile_columns_boxed(const mpk_task &t, const tile_pass &q, int row, c
         before = page;
         tile_meet();
         if (asks && step + MPK_BOXES - 1 < q.steps)
-            tile_ask_box(t, s_x, half, row, step + MPK_BOXES - 1, turn + MPK_BOXES - 1);
+            tile_ask_box(t, half, row, step + MPK_BOXES - 1, turn + MPK_BOXES - 1);
     }
     tile_wait_products();
     tile_release(q, before);
@@ -678,8 +720,7 @@ MPK_FN void tile_run_boxed(const mpk_task &t, const tile_shape &s, const tile_pa
                            mpk_ring *ring)
 {
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
-    char *s_x = t.s_scratch + half * TILE_X;
-    float *s_sum = (float *)s_x + warp * 16 * TILE_ROW, sum[N / 2];
+    float *s_sum = (float *)tile_stages_of(half) + warp * 16 * TILE_ROW, sum[N / 2];
     const rt_u32 turn = mpk_w.box_turn[half];
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
@@ -687,7 +728,7 @@ MPK_FN void tile_run_boxed(const mpk_task &t, const tile_shape &s, const tile_pa
     ptx_fence_shared(); /* stages were sums, or another task's */
     ptx_fence_bulk();   /* and x was written by ordinary stores */
     tile_meet();
-    tile_columns_boxed<N>(t, q, row, s_x, half, turn, ring, sum);
+    tile_columns_boxed<N>(t, q, row, half, turn, ring, sum);
     tile_meet(); /* stages of x give way to sums */
     if (thread % 128 == 0)
         mpk_w.box_turn[half] = turn + (rt_u32)q.steps;

@@ -93,9 +93,9 @@ MPK_FN float tile_scale(const tile_end &e, float square)
 /* A lane finishes 8 columns of y of every fourth token (a gate: of every eighth), from its warp's sums in scratch: N
  * of them, 8 or with a gate 16, at s_sum.  Where it may, it stores them as 16 bytes. */
 struct tile_lane {
-    int row, column;  /* of y: the first token, the first column */
-    bool whole;       /* all 8 columns are the task's, and they are aligned */
-    float *sum;       /* of the first token */
+    int row, column; /* of y: the first token, the first column */
+    bool whole;      /* all 8 columns are the task's, and they are aligned */
+    float *sum;      /* of the first token */
 };
 
 template <int N> MPK_FN tile_lane tile_lane_of(const tile_end &e, int row, int group, float *s_sum)
@@ -105,8 +105,8 @@ template <int N> MPK_FN tile_lane tile_lane_of(const tile_end &e, int row, int g
     l.row = row + lane / per_row;
     l.column = group * (N == 8 ? 8 : 4) + lane % per_row * 8;
     l.sum = s_sum + lane / per_row * TILE_ROW + lane % per_row * N;
-    l.whole = l.column >= e.lo && l.column + 8 <= e.hi && e.rows % 8 == 0 &&
-              (((rt_u64)e.y | (rt_u64)e.residual) & 15) == 0;
+    l.whole =
+        l.column >= e.lo && l.column + 8 <= e.hi && e.rows % 8 == 0 && (((rt_u64)e.y | (rt_u64)e.residual) & 15) == 0;
     return l;
 }
 

@@ -15,7 +15,7 @@
 #include "op/narrow.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
-enum { EPS, GLU, ACTIVATIONS, NORMED };                    /* attributes */
+enum { EPS, GLU, ACTIVATIONS, NORMED };             /* attributes */
 enum { X_BYTES = 512 * 1024 };                      /* of x in a block of tokens */
 
 /* What one task works on. */

@@ -247,7 +247,8 @@ static const op_case cases[] = {
     /* Many tokens: few rows and many, a residual, biases, a gate, columns that are a multiple of 8 alone. */
     {"input %x : bf16[33, 1000] live=tokens\ninput %r : bf16[33, 101] live=tokens\nconst %w : bf16[101, 1000]\n"
      "%y = linear(%x, %w, _, _, _, _, _, _, %r)\n"},
-    {"input %x : bf16[150, 264] live=tokens\nconst %w : bf16[301, 264]\nconst %n : bf16[264]\n%y = linear(%x, %w, _, _, "
+    {"input %x : bf16[150, 264] live=tokens\nconst %w : bf16[301, 264]\nconst %n : bf16[264]\n%y = linear(%x, %w, _, "
+     "_, "
      "_, _, _, %n) {normed = 1}\n"},
     {"input %x : bf16[5, 64] live=tokens\nconst %g : f32[48, 64]\nconst %u : bf16[48, 64]\nconst %n : f32[64]\n"
      "%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\", normed = 1}\n"},

@@ -53,8 +53,7 @@ static bool is_plain(const rewrite *w, const linear_parts *p)
 static bool same_x(const linear_parts *a, const linear_parts *b)
 {
     return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] && (a->in[NORM] == IR_NONE || a->eps == b->eps) &&
-           a->normed == b->normed &&
-           str_equal(a->activations, b->activations);
+           a->normed == b->normed && str_equal(a->activations, b->activations);
 }
 
 /* Do the operands of an operator have the same values at `key` as at its own place? */
@@ -282,7 +281,7 @@ static mpk_status fold_norm(rewrite *w, ir_op_id id, ir_op_id norm_id, ir_tensor
 static mpk_status fold_norms(rewrite *w)
 {
     uint32_t n = (uint32_t)w->g->ops.n, *n_fit; /* [tensors] readers into which this norm can be folded */
-    ir_tensor_id *z; /* [tensors] what normalise_apart has made of a norm */
+    ir_tensor_id *z;                            /* [tensors] what normalise_apart has made of a norm */
     const ir_op *norm;
     NEW(w->s->cx, w->s->scratch, n_fit, w->g->tensors.n);
     NEW(w->s->cx, w->s->scratch, z, w->g->tensors.n);

@@ -304,8 +304,8 @@ static inline void compare(const bed *b, ir_tensor_id id, const void *expected, 
         bool close = !integer && written &&
                      ((isnan(x) && isnan(y)) || fabs(x - y) <= (slack(t->dtype) + b->slack) * (fabs(x) + scale / 4));
         if (!close)
-            fail_msg("%s case %u: %%%.*s element %lld is %g, expected %g%s", b->s->def->name, b->s->number,
-                     STR_ARG(t->name), (long long)i, y, x, written ? "" : " (not to be written)");
+            fail_msg("%s case %u: %%%.*s element %lld is %g, expected %g, the largest is %g%s", b->s->def->name,
+                     b->s->number, STR_ARG(t->name), (long long)i, y, x, scale, written ? "" : " (not to be written)");
     }
 }
 

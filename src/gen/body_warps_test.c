@@ -628,13 +628,16 @@ static void expect_peaks(const bed *b, void **expected)
 
 /* ---- the test ---- */
 
-/* What is rounded to bf16 after sums in another order may come out next to ref's: queries and keys, whose scores then
- * differ; weights of experts, which stay f32. */
+/* Room for roundings to bf16 that ref does not do, or does to slightly different sums: the shares of a tiled attention,
+ * which tensor cores multiply by values; queries and keys, whose scores then differ; weights of experts, which stay
+ * f32. */
 static double slack_of(const bed *b)
 {
     const char *name = b->op->def->name;
     if (strcmp(name, "route") == 0)
         return tensor(b, b->op->in[0])->dtype == IR_BF16 && b->op->attributes[2].i ? slack(IR_BF16) : 0; /* round */
+    if (strcmp(name, "attention") == 0)
+        return 0x1p-8;
     return strcmp(name, "attention_split") == 0 || strcmp(name, "attention_cache") == 0 ? 0x1p-9 : 0;
 }
 

@@ -437,6 +437,17 @@ mpk_status json_read_str(mpk_context *cx, const json_value *object, const char *
 
 /* ---- writing ---- */
 
+/* The line ends of Unicode, U+0085, U+2028 and U+2029, or 0.  JSON allows them in a string, but readers that take a
+ * stream line by line (Python's str.splitlines, httpx's iter_lines) break there. */
+static unsigned line_end(const char *at, size_t size)
+{
+    if (size == 2 && !memcmp(at, "\xc2\x85", 2))
+        return 0x85;
+    if (size == 3 && !memcmp(at, "\xe2\x80", 2) && (at[2] == '\xa8' || at[2] == '\xa9'))
+        return at[2] == '\xa8' ? 0x2028 : 0x2029;
+    return 0;
+}
+
 void json_write_str(text *t, str s)
 {
     static const char letters[] = "\"\\bfnrt", meanings[] = "\"\\\b\f\n\r\t";
@@ -449,6 +460,8 @@ void json_write_str(text *t, str s)
             text_print(t, "\\%c", letters[meaning - meanings]);
         else if (c < 0x20 || c == 0x7f)
             text_print(t, "\\u%04x", c);
+        else if (line_end(s.at + i, size))
+            text_print(t, "\\u%04x", line_end(s.at + i, size));
         else if (size)
             text_add(t, s.at + i, size);
         else

@@ -45,7 +45,8 @@ bool json_is(const json_value *value, json_kind kind);
 /* Same kind and content, members of objects in any order. */
 bool json_equals(const json_value *a, const json_value *b);
 
-/* Add a string in quotes, escaped, to a document that is written as text; bytes that are no UTF-8 become U+FFFD. */
+/* Add a string in quotes, escaped, to a document that is written as text.  Bytes that are no UTF-8 become
+ * U+FFFD; the line ends of Unicode are escaped too. */
 void json_write_str(text *t, str s);
 /* Add a value as it was read: numbers keep their spelling.  indent: spaces for each level; 0: in one line, no spaces.
  */

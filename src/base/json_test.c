@@ -174,6 +174,10 @@ static void test_writing(void **state)
     assert_string_equal(
         t.at, "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u0001\\u007f\\u0000\xc3\xa4\xf0\x9f\x98\x80\xef\xbf\xbd\xef\xbf\xbd\"");
     text_free(&t);
+    /* Line ends of Unicode are escaped, their neighbours are not. */
+    json_write_str(&t, STR("\xc2\x84\xc2\x85\xe2\x80\xa7\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaa"));
+    assert_string_equal(t.at, "\"\xc2\x84\\u0085\xe2\x80\xa7\\u2028\\u2029\xe2\x80\xaa\"");
+    text_free(&t);
     arena_free(&a);
 }
 

@@ -1,10 +1,16 @@
 /* rt.h - the wire format of the in-kernel runtime (paper §5): what the compiler writes, what workers and schedulers
  * share, what passes between host and machine.
  *
- * Input: the tables of an image (constant) and the rings that the host fills.  Output: the token ring.
- * Idea: every struct has a fixed size and holds indices and offsets, never a pointer, so that the same bytes serve any
- * target; only rt_machine, which a target fills at start, holds addresses.  Structs say their conservation law; the
- * protocol and its memory ordering are in docs/runtime.md.
+ * "Machine" is one running mega-kernel: its workers, its schedulers and their shared memory.  "Host" is everything
+ * else. Input: the tables of an image (constant) and the rings that the host fills.  Output: the token ring.
+ *
+ * Every struct has a fixed size and holds indices and offsets, never a pointer, so that the same bytes serve any
+ * target; only rt_machine, which a target fills at start, holds addresses.  A struct that several threads change
+ * states its law: the relation between its fields that holds at every moment.  docs/runtime.md has the protocols and
+ * their memory order.
+ *
+ * Four groups follow: the image, written once by the compiler; the entries of the three rings between host and machine;
+ * the state that workers share; the state that belongs to one worker or to the step task.
  *
  *   rt_port.h    what the target supplies         rt_queue.h   queues of events and tasks, rings to the host
  *   rt_wait.h    waiting, waking, faults          rt_event.h   trigger, activate, schedulers
@@ -35,15 +41,16 @@ enum {
     RT_END = 1,    /* the event whose activation runs the step task */
 };
 
-/* What axis 0 of an operator's output counts; only the first live[kind] entries exist in a step.  Same order as
- * ir_live. */
+/* What axis 0 of an operator's output counts.  A graph is compiled for up to n_tokens and n_rows; a step has fewer, and
+ * only the first live[kind] entries of the axis exist in it.  Same order as ir_live. */
 enum { RT_ALL, RT_TOKENS, RT_ROWS, RT_LIVES };
 
-/* The step word says all that a worker must know of a step, so that one atomic load brings it:
+/* The step word holds everything that a worker must know of a step, so that one atomic load fetches it.  From the top:
  *
- *     graph 5 bits | live tokens 14 | live rows 13 | epoch 32, from the top
+ *     graph 5 bits | live tokens 14 | live rows 13 | epoch 32
  *
- * Host-driven steps may ask for everything there is, whatever its number: RT_NONE, which the fields hold as the numbers
+ * The word changes with every step, since the epoch of its graph does; a worker that sees a new value has a new step.
+ * A step that the host drives may run on everything there is, without a limit: RT_NONE, stored as the two values
  * below. */
 enum { RT_EVERY_TOKEN = 16382, RT_EVERY_ROW = 8191 };
 
@@ -82,7 +89,8 @@ enum { RT_WEIGHTS, RT_STATE, RT_STEP, RT_TEMPS, RT_AREAS };
 
 /* ---- the image: constant tables, little-endian, each 64-byte aligned, offsets from the start of the header ---- */
 
-/* A task: one box of output 0 of one operator, on one worker.  One cache line. */
+/* A task: one operator, and the box of its output 0 that the task computes.  One cache line.  Tasks of a graph are in
+ * topological order, and all that depend on one event are neighbours (level LINEAR of docs/compiler.md). */
 typedef struct rt_task {
     rt_u32 op;                /* index into the graph's operators; RT_NONE: an empty task, it only triggers */
     rt_u32 depends, triggers; /* events of the graph */
@@ -90,7 +98,8 @@ typedef struct rt_task {
     rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
 } rt_task;
 
-/* An event is activated in run number `epoch` of its graph once its counter reaches needed * epoch (modulo 2^32).
+/* An event.  It is activated in run number `epoch` of its graph once its counter reaches needed * epoch (modulo 2^32).
+ * Counters start at 0 and are never reset, so no worker has to wait for a reset before it triggers.
  * Law: over one step its counter grows by exactly `needed`, the number of tasks that name it in `triggers`. */
 typedef struct rt_event {
     rt_u32 needed;
@@ -98,6 +107,7 @@ typedef struct rt_event {
     rt_u32 jit;         /* how many of them are JIT: schedulers launch these, the lists of workers hold the others */
 } rt_event;
 
+/* An operator of a graph: what its tasks have in common. */
 typedef struct rt_op {
     rt_u32 body;  /* the target's number for its code */
     rt_u32 rank;  /* of output 0 */
@@ -123,11 +133,13 @@ typedef struct rt_range {
     rt_u32 first, last;
 } rt_range;
 
+/* Where one tensor of a graph lies in the machine's memory. */
 typedef struct rt_place {
     rt_u32 area, reserved;
     rt_u64 offset; /* bytes from the area's start; of RT_WEIGHTS: the index of the weight */
 } rt_place;
 
+/* A weight that the program expects: what the host must load before the machine starts. */
 typedef struct rt_weight {
     rt_u32 dtype, rank;      /* ir_dtype */
     rt_u64 name, name_bytes; /* in the text section */
@@ -147,10 +159,13 @@ enum {
     RT_SECTIONS
 };
 
+/* One table of the image. */
 typedef struct rt_section {
     rt_u64 offset, count; /* bytes from the header; entries */
 } rt_section;
 
+/* The first bytes of an image.  A reader checks magic, version, n_bytes and checksum before it looks further, then
+ * every index of every table (image_open), so that a damaged file cannot reach a worker. */
 typedef struct rt_header {
     rt_u32 magic, version;
     rt_u64 n_bytes;  /* of the whole image */
@@ -163,8 +178,9 @@ typedef struct rt_header {
 
 /* ---- between host and machine ---- */
 
-/* A ring with one writer and one reader: `written` and `read` count entries since the start, modulo 2^32; entry i lies
- * in slot i % capacity.  Law: read <= written <= read + capacity. */
+/* A ring with one writer and one reader.  `written` and `read` count entries since the start, modulo 2^32; entry i lies
+ * in cell i % capacity.  The writer alone stores `written` (release), the reader alone `read` (release); each loads the
+ * other's count with acquire.  Law: read <= written <= read + capacity. */
 typedef struct rt_ring {
     rt_word written;
     char apart[RT_LINE - sizeof(rt_word)];
@@ -179,7 +195,8 @@ enum {
     RT_ALL_SHARES = 4, /* with n_logprobs: also of the tokens of the prompt, from the second on */
 };
 
-/* What a row of logits asks of `sample` beside the filters (op/rules.h, the same order). */
+/* Columns of the step input `asks`: what a row of logits wants of `sample` beside the filters (op/rules.h, the same
+ * order). */
 enum {
     RT_ASK_RULES,
     RT_ASK_FROM,
@@ -190,10 +207,11 @@ enum {
     RT_ASKS,
     RT_LOGPROBS = 21
 };
-/* The token of a row whose mask is not there yet (op/rules.h). */
+/* What `sample` returns for a row whose mask has not arrived (op/rules.h). */
 enum { RT_LATE_TOKEN = -1 };
 
-/* Host -> machine: a request.  Law: each one accepted gets exactly one rt_token whose reason is not RT_GOING. */
+/* Host -> machine: a request.  The host has already checked it; the machine checks again what could make it read out of
+ * bounds.  Law: each request gets exactly one rt_token whose reason is not RT_GOING, and that is its last. */
 typedef struct rt_request {
     rt_u64 id;         /* the host's; unique among those not finished */
     rt_u64 prompt;     /* index of the first token in the token arena; the host keeps it until the request finishes */
@@ -215,9 +233,10 @@ typedef struct rt_request {
     rt_u32 reserved;
 } rt_request;
 
+/* RT_CANCEL ends a request; RT_APPEND gives a request of RT_HOST_SAMPLES its next tokens. */
 enum { RT_CANCEL = 1, RT_APPEND = 2 };
 
-/* Host -> machine, about a request that was sent before; ignored if it has finished. */
+/* Host -> machine: a command about a request that was sent before; ignored if that has finished. */
 typedef struct rt_command {
     rt_u32 kind;
     rt_u32 n; /* RT_APPEND: how many tokens, at least 1 */
@@ -226,9 +245,11 @@ typedef struct rt_command {
     rt_u64 logits; /* RT_APPEND: as rt_request.logits, for these tokens */
 } rt_command;
 
+/* Why a request ended: a token of its eos list, max_tokens, a full context, the host's cancel, or it could never
+ * run. */
 enum { RT_GOING, RT_EOS, RT_LENGTH, RT_CONTEXT, RT_CANCELLED, RT_REFUSED, RT_REASONS };
 
-/* Machine -> host. */
+/* Machine -> host: a token of a request, or news of it. */
 typedef struct rt_token {
     rt_u64 id;
     rt_i32 token;  /* -1: none; this entry tells of logits or of the end */
@@ -238,7 +259,8 @@ typedef struct rt_token {
     rt_u32 reason; /* RT_GOING, or why this is the last entry of the request */
 } rt_token;
 
-/* What went wrong, written once by whoever sees it first. */
+/* What went wrong: no progress for too long, a queue or the scratch pages full (a defect of the compiler), or a step
+ * input out of range.  Written once, by the first that sees a fault (rt_raise); the machine then stops. */
 enum { RT_STALL = 1, RT_OVERFLOW = 2, RT_BAD_INPUT = 3 };
 typedef struct rt_fault {
     rt_u32 kind;
@@ -250,7 +272,8 @@ typedef struct rt_fault {
 
 /* ---- the machine: mutable state and addresses ---- */
 
-/* What all workers share.  Words of different writers lie RT_LINE apart. */
+/* What all workers share.  Words of different writers lie RT_LINE apart, so that no write disturbs the readers of
+ * another word. */
 typedef struct rt_control {
     rt_wide step; /* rt_step_word of the step that runs; written by the step task alone */
     rt_word idle; /* 1: the step task waits for the host and no step runs */
@@ -275,9 +298,10 @@ typedef struct rt_control {
 
 enum { RT_RUNNING, RT_STOPPING, RT_FAULTING, RT_FAULTED };
 
-/* A bounded queue with many writers and many readers.  Slot i % capacity is free for ticket i when its turn is i and
- * holds the item of ticket i when its turn is i + 1; the capacity is at least 2.  Law: 0 <= written - read <= capacity,
- * by the count of rt_jit_capacity and rt_event_capacity; a writer that finds its slot taken raises RT_OVERFLOW. */
+/* A cell of a bounded queue with many writers and many readers (rt_queue.h).  Cell i % capacity is free for ticket i
+ * when its turn is i, and holds the item of ticket i when its turn is i + 1; the capacity is at least 2.
+ * Law: 0 <= written - read <= capacity, since the host makes queues as long as rt_jit_bound and rt_event_bound say.  A
+ * writer that finds its cell taken all the same raises RT_OVERFLOW. */
 typedef struct rt_slot_word {
     rt_word turn;
     rt_u32 item;
@@ -297,16 +321,18 @@ typedef struct rt_pages {
     rt_u32 at; /* the page that comes next; the acquiring side's */
 } rt_pages;
 
-/* A scheduler's own state (paper §6.1: decentralised, local state only). */
+/* A scheduler's own state (paper §6.1: schedulers share nothing with each other). */
 typedef struct rt_scheduler {
     rt_u32 index;
     rt_u32 next_worker; /* round robin */
     char apart[RT_LINE - 2 * sizeof(rt_u32)];
 } rt_scheduler;
 
+/* What a worker does, for the diagnosis of a stall. */
 enum { RT_AT_WAIT, RT_AT_BODY, RT_AT_STEP };
 
-/* A worker's own state; the first line is read by others. */
+/* A worker's own state.  Others read its first line, claim from its list (`cursor`) and ring its bell; the rest is
+ * private. */
 typedef struct rt_worker {
     rt_wide cursor; /* epoch << 32 | next entry of its AOT list; of an older step: nothing is claimed yet in this one */
     rt_word bell;   /* 1: sleeps or is about to; exchanged */
@@ -411,7 +437,8 @@ typedef struct rt_serving {
     rt_u64 n_steps;                  /* published since the start */
 } rt_serving;
 
-/* Limits, in ns; both count time in which someone looked, so that a stopped process does not age. */
+/* Limits of waiting.  The two in ns count only time during which some worker looked at the clock, so that a process
+ * that was stopped (a debugger, a suspended laptop) is not taken for a stall. */
 typedef struct rt_limits {
     rt_u64 stall_ns;      /* no task ends and none runs */
     rt_u64 body_ns;       /* no task ends, but some run */
@@ -465,7 +492,8 @@ typedef struct rt_machine {
     void *target; /* the target's own; the runtime does not look */
 } rt_machine;
 
-/* A place where the order of things between threads matters: a test may stretch it. */
+/* Marks a point of the protocol where the order between threads matters.  Tests lose time here at random, so that
+ * unusual orders become common. */
 RT_FN void rt_point(const rt_machine *m, rt_u32 who)
 {
     if (m->delay)

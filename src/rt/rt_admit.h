@@ -1,18 +1,23 @@
-/* rt_admit.h - requests in slots: told of, admitted, given pages, put back, retired (the step task's first half).
+/* rt_admit.h - requests in slots: admission, pages, putting back, retirement (the step task's first half).
  *
- * Input: the host's ring of requests; output: slots with something to feed (rt_step.h feeds them), the token ring.
+ * Input: the host's ring of requests.  Output: slots that have something to feed (rt_step.h feeds them), and entries of
+ * the token ring.  The step task alone calls this, so everything but the rings is plain memory.
  *
- * Pages.  Who runs was promised pages: of a machine whose requests grow (rt_serving.grows), those for its prompt, and
- * another one each time that it needs one and a page is left; of the others, those for all that it may ever hold.  If
- * a request needs a page and none is left, the youngest is put back: it gives its pages back, keeps its slot and its
- * text, and later feeds its text again, which gives the same bits where grows is set.  Those put back go on in order of
- * age, and before any request that has not begun.  So the oldest one always goes on, and every one becomes the oldest.
- * A request whose sampler is the host's is promised everything, and is not put back.
+ * Promises.  A request is admitted only when it can be promised KV pages, and a promise is always kept:
+ * n_promised <= n_free + n_kept (rt_serving).  Where requests grow (rt_serving.grows), the first promise covers the
+ * prompt, and rt_step_grow promises one page more each time one is needed and there is one.  Elsewhere the promise
+ * covers everything the request may ever hold.
  *
- * Shared pages.  A request takes pages that hold the beginning of its text instead of computing them (rt_slot_match),
- * as long as there are tokens behind them to feed.  One that would find a page that is written in this very step waits
- * for the next.  Bits must not depend on who computed a page: where steps are filled apart (rt_step.h), only whole
- * pieces are shared, which are the same steps for everyone.
+ * Putting back.  If a request needs a page and none is left, the youngest request is put back: it gives up its pages,
+ * keeps its slot and its text, and later feeds the text again.  `grows` is set only where that gives the same bits.
+ * Requests that were put back resume in order of age, before any request that has not begun.  So the oldest request
+ * always advances, and since each becomes the oldest in time, none starves.  A request whose tokens the host samples is
+ * promised everything and never put back.
+ *
+ * Sharing.  A request takes pages that already hold the beginning of its text instead of computing them
+ * (rt_slot_match), up to the last token, which must be fed to get logits.  If the page it needs is being written by the
+ * step under construction, the request waits for the next step.  Bits must not depend on who computed a page: where
+ * steps are filled apart (rt_step_fill_apart), only whole pieces are shared, and everybody computes those alike.
  */
 #ifndef RT_ADMIT_H
 #define RT_ADMIT_H
@@ -22,7 +27,7 @@
 
 /* ---- telling the host ---- */
 
-/* Entries that may be written, as far as the host has read. */
+/* Entries that may be written to the token ring, by what the host has read so far. */
 RT_FN rt_u32 rt_tokens_space(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -40,7 +45,7 @@ RT_FN void rt_tell_at(rt_machine *m, rt_u32 at, rt_u64 id, rt_i32 token, rt_u32 
     t->reason = reason;
 }
 
-/* The caller has seen space for it; rt_show makes it visible. */
+/* Append an entry for the host.  The caller has checked rt_tokens_space; rt_show publishes all entries at once. */
 RT_FN void rt_tell(rt_machine *m, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 count, rt_u32 reason)
 {
     rt_tell_at(m, m->serving->told++, id, token, index, count, reason);
@@ -51,7 +56,7 @@ RT_FN void rt_show(rt_machine *m)
     rt_store_release_system(&m->token_ring->written, m->serving->told); /* partner: rt_ring_ready in the host */
 }
 
-/* Add to a count for statistics. */
+/* Add to a statistics count, which the step task alone writes. */
 RT_FN void rt_count(rt_wide *count, rt_u64 n)
 {
     rt_store_wide_relaxed_device(count, rt_load_wide_acquire_device(count) + n);
@@ -93,8 +98,8 @@ RT_FN rt_i32 *rt_slot_text(const rt_machine *m, rt_u32 slot)
     return (rt_i32 *)(m->step_area + m->serving->history) + (rt_u64)slot * m->serving->history_tokens;
 }
 
-/* Name the text of a slot up to its n pages: beyond the prompt's full pages by its row of `history`, and there never
- * backwards. */
+/* The name of the text of a slot's first n pages.  Names of the prompt's full pages came with the request; beyond them
+ * the name is continued over the slot's row of `history`, one page at a time and never backwards. */
 RT_LARGE_FN const rt_name *rt_chain_to(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_serving *s = m->serving;
@@ -110,20 +115,20 @@ RT_LARGE_FN const rt_name *rt_chain_to(rt_machine *m, rt_u32 index, rt_u32 n)
     return &c->name;
 }
 
-/* May pages that this request writes be found by others? */
+/* Does this request take part in sharing: are its pages named, and does it look for those of others? */
 RT_FN int rt_slot_shares(const rt_machine *m, rt_u32 index)
 {
     return m->serving->unit && m->running[index].n_names;
 }
 
-/* Is a text fed from its beginning? */
+/* Is a text being fed whose token i has position i?  Then the pages that it fills can be named. */
 RT_FN int rt_slot_begins(const rt_slot *slot)
 {
     return slot->source != RT_NOWHERE && slot->n_fed == slot->position;
 }
 
-/* The next n tokens of a text, which are about to be fed: name the pages that they complete.  The last token of a text
- * whose draw may be late (RT_SLOT_LATE) is written again then, so its page stays the request's own. */
+/* The next n tokens of a text are about to be fed: name the pages that they complete.  A request with a mask may have
+ * to write its last token again (RT_SLOT_LATE), so the page of that token stays unnamed. */
 RT_FN void rt_slot_name(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_serving *s = m->serving;
@@ -135,7 +140,7 @@ RT_FN void rt_slot_name(rt_machine *m, rt_u32 index, rt_u32 n)
         rt_page_name(m, (rt_u32)*rt_page_entry(m, index, i), rt_chain_to(m, index, i + 1), (rt_u32)s->n_steps + 1);
 }
 
-/* Name the pages that hold tokens of the answer; all of them have been written. */
+/* Name the full pages of the answer, so that the next turn of a conversation finds them.  All of them are written. */
 RT_LARGE_FN void rt_slot_name_answer(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -147,7 +152,8 @@ RT_LARGE_FN void rt_slot_name_answer(rt_machine *m, rt_u32 index)
         rt_page_name(m, (rt_u32)*rt_page_entry(m, index, i), rt_chain_to(m, index, i + 1), (rt_u32)s->n_steps);
 }
 
-/* From the last to the first, so that what is kept is taken back in that order, too. */
+/* Let go of a slot's pages and of its promise.  The last page goes first: kept pages are evicted in that order, so the
+ * beginning of a text outlives its end, and what can be found is always a whole prefix. */
 RT_LARGE_FN void rt_slot_give_pages(rt_machine *m, rt_u32 index)
 {
     rt_serving *s = m->serving;
@@ -163,7 +169,7 @@ RT_LARGE_FN void rt_slot_give_pages(rt_machine *m, rt_u32 index)
     rt_pages_say(m);
 }
 
-/* Give everything back. */
+/* The request has ended: its slot and its pages are free. */
 RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
 {
     rt_slot *slot = &m->slots[index];
@@ -186,7 +192,7 @@ RT_LARGE_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u3
 
 enum { RT_MISSING, RT_LATER, RT_TAKEN };
 
-/* The pages of the next unit, put into the row of the page table. */
+/* Look for the n_pages pages of the next unit and put them into the slot's row of the page table, not held yet. */
 RT_FN rt_u32 rt_slot_look_up(rt_machine *m, rt_u32 index, rt_u32 n_pages)
 {
     const rt_serving *s = m->serving;
@@ -202,7 +208,8 @@ RT_FN rt_u32 rt_slot_look_up(rt_machine *m, rt_u32 index, rt_u32 n_pages)
     return RT_TAKEN;
 }
 
-/* Hold the pages that were found: n tokens need not be fed. */
+/* Hold the pages that were found.  Their n tokens count as fed; the rules and a later second feed still need the
+ * tokens themselves, so these are copied to `history`. */
 RT_FN void rt_slot_skip(rt_machine *m, rt_u32 index, rt_u32 n_pages, rt_u32 n)
 {
     rt_serving *s = m->serving;
@@ -223,8 +230,8 @@ RT_FN void rt_slot_skip(rt_machine *m, rt_u32 index, rt_u32 n_pages, rt_u32 n)
     slot->n_fed += n;
 }
 
-/* Take what others have computed of the text that a request feeds.  0: more will be there after this step, so it should
- * not feed in it. */
+/* Take what others have computed of the text that a request feeds, unit by unit.  0: the next unit is being computed by
+ * the step under construction, so the request should wait for it instead of feeding. */
 RT_LARGE_FN int rt_slot_match(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -243,13 +250,14 @@ RT_LARGE_FN int rt_slot_match(rt_machine *m, rt_u32 index)
 
 /* ---- growing and putting back ---- */
 
-/* Pages that are promised to a request that is about to feed n tokens. */
+/* Pages to promise to a request that is about to feed n tokens: where it grows, those of n + 1 positions. */
 RT_FN rt_u32 rt_pages_at_first(const rt_serving *s, const rt_request *r, rt_u32 n, rt_u32 limit)
 {
     return rt_pages_for(s, s->grows && !(r->flags & RT_HOST_SAMPLES) && n < limit ? n + 1 : limit);
 }
 
-/* Give up the pages of a request that samples here; it goes on later (rt_step_resume). */
+/* Put a request back: it gives up its pages and resumes later (rt_step_resume).  If it was decoding, its whole text,
+ * which lies in `history`, becomes what it feeds. */
 RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
 {
     rt_slot *slot = &m->slots[index];
@@ -269,13 +277,13 @@ RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
     rt_store_relaxed_device(&m->control->put_back, rt_load_relaxed_device(&m->control->put_back) + 1);
 }
 
-/* Numbers of admissions since the last one that may still count: older slots have more. */
+/* Admissions since this slot's own: older requests have larger ages. */
 RT_FN rt_u32 rt_slot_age(const rt_machine *m, rt_u32 index)
 {
     return m->serving->n_admitted - m->slots[index].admitted;
 }
 
-/* The youngest request that can be put back; RT_NONE: there is none. */
+/* The slot of the youngest request that may be put back, RT_NONE if there is none. */
 RT_FN rt_u32 rt_find_youngest(const rt_machine *m)
 {
     rt_u32 best = RT_NONE;
@@ -303,7 +311,8 @@ RT_FN int rt_slot_crosses(const rt_machine *m, rt_u32 index)
            slot->position + 1 > slot->held * m->serving->page_tokens;
 }
 
-/* Promise a page to each request that decodes and needs one that it was not promised. */
+/* Promise a page to each request that decodes into a page which it was not promised.  While none is left, put back the
+ * youngest request, which may be the one that asks. */
 RT_LARGE_FN void rt_step_grow(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -312,7 +321,7 @@ RT_LARGE_FN void rt_step_grow(rt_machine *m)
         if (!rt_slot_crosses(m, i) || slot->held < slot->reserved)
             continue;
         while (slot->state == RT_SLOT_FEEDING && !rt_pages_left(s))
-            rt_slot_put_back(m, rt_find_youngest(m)); /* there is one: this slot's */
+            rt_slot_put_back(m, rt_find_youngest(m)); /* never RT_NONE: this slot itself qualifies */
         if (slot->state == RT_SLOT_FEEDING) {
             slot->reserved++;
             s->n_promised++;
@@ -320,7 +329,8 @@ RT_LARGE_FN void rt_step_grow(rt_machine *m)
     }
 }
 
-/* The usual step takes pages from the stack alone (rt_lane_goes_on): put some there if it would fail for that. */
+/* The steady path takes pages from the stack only (rt_lane_goes_on).  Evict kept pages to the stack before it would
+ * leave that path for want of one. */
 RT_LARGE_FN void rt_step_stock(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -332,7 +342,8 @@ RT_LARGE_FN void rt_step_stock(rt_machine *m)
             rt_page_evict(m);
 }
 
-/* Pages that those who run will soon want beyond their promises: one for each. */
+/* Pages held in reserve for the running requests: one for each that may still grow.  Admission leaves these alone, so
+ * that a new request does not force another to be put back at once. */
 RT_FN rt_u32 rt_pages_wanted(const rt_machine *m)
 {
     rt_u32 n = 0;
@@ -341,7 +352,7 @@ RT_FN rt_u32 rt_pages_wanted(const rt_machine *m)
     return n;
 }
 
-/* Let those go on that were put back, in order of age, as far as there are pages. */
+/* Resume requests that were put back, oldest first, as far as pages can be promised. */
 RT_LARGE_FN void rt_step_resume(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -369,7 +380,7 @@ RT_FN rt_u32 rt_find_free(const rt_machine *m)
     return RT_NONE;
 }
 
-/* Copy a request's rules from behind its prompt to its slot. */
+/* Copy a request's rules, which follow its prompt in the token arena, to its slot's row of `rules`. */
 RT_FN void rt_slot_take_rules(const rt_machine *m, rt_u32 index)
 {
     const rt_request *r = &m->running[index];
@@ -401,7 +412,8 @@ RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r,
         rt_slot_take_rules(m, index);
 }
 
-/* Does all that the request says lie in the arena, and is there a place for its rules? */
+/* Do the request's prompt, rules and names lie inside the token arena, and does the program have what its rules, log
+ * probabilities and mask need?  Requests come from outside the machine, so nothing about them is assumed. */
 RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
 {
     const rt_serving *s = m->serving;
@@ -414,7 +426,7 @@ RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
            r->n_logprobs <= RT_LOGPROBS && (!r->n_logprobs || r->logprobs);
 }
 
-/* Is there no room for a request whose positions end at `limit`? */
+/* True if no slot is free, or too few pages are left for a request whose positions end at `limit`. */
 RT_FN rt_u32 rt_has_no_room(const rt_machine *m, const rt_request *r, rt_u32 limit)
 {
     const rt_serving *s = m->serving;
@@ -422,7 +434,8 @@ RT_FN rt_u32 rt_has_no_room(const rt_machine *m, const rt_request *r, rt_u32 lim
     return rt_find_free(m) == RT_NONE || rt_pages_left(s) < n + rt_pages_wanted(m);
 }
 
-/* Admit in order of arrival until a slot or a page is missing; nobody passes those that were put back. */
+/* Admit requests in order of arrival until a slot or a page is missing.  None is admitted while one that was put back
+ * still waits.  A request that can never run here is refused at once. */
 RT_LARGE_FN void rt_step_admit(rt_machine *m)
 {
     rt_serving *s = m->serving;

@@ -1,9 +1,17 @@
 /* rt_event.h - events and schedulers (paper §5.1, §5.2): tasks trigger, events are activated, schedulers launch.
  *
- * Counters never reset: in run `epoch` of its graph an event is activated when its counter has grown to needed * epoch,
- * compared modulo 2^32, so that a machine may run for ever.  The one worker whose trigger reaches the number activates:
- * it hands an event with JIT tasks to a scheduler, rings the workers whose AOT tasks it releases, and, for the end
- * event, becomes the owner of the step task.
+ * A task that ends adds 1 to the counter of the event that it triggers.  Counters never reset: in run `epoch` of its
+ * graph an event is activated when its counter has reached needed * epoch, compared modulo 2^32, so that a machine can
+ * run for ever.
+ *
+ * AOT tasks poll the counter of their event (rt_event_active).  JIT tasks are pushed: the one worker whose add
+ * completes the event hands it to a scheduler, which deals its tasks to the queues of workers.  The same worker
+ * wakes sleepers whose tasks are released, and if the event is the end of the step it becomes the owner of the step
+ * task.
+ *
+ * Invariant: exactly one worker completes an event in a step, since the add returns each value once; so an event is
+ * submitted once, and a step has one owner.  Memory order: every add is acquire-release, so the adds on one counter
+ * form a release sequence, and whoever sees the full count sees all that the triggering tasks wrote.
  */
 #ifndef RT_EVENT_H
 #define RT_EVENT_H
@@ -18,7 +26,8 @@ RT_FN int rt_event_active(const rt_machine *m, rt_u32 event, rt_u32 epoch)
     return (rt_i32)(rt_load_acquire_device(&m->counters[event]) - m->events[event].needed * epoch) >= 0;
 }
 
-/* Hand the JIT tasks of an event to the worker's scheduler. */
+/* Hand an activated event with JIT tasks to a scheduler.  Worker i always uses scheduler i modulo their number, so that
+ * no choice needs shared state. */
 RT_FN void rt_event_submit(rt_machine *m, rt_worker *w, rt_u32 event)
 {
     rt_u32 s = w->index % m->n_schedulers, mask = m->event_mask;
@@ -26,7 +35,7 @@ RT_FN void rt_event_submit(rt_machine *m, rt_worker *w, rt_u32 event)
         rt_raise(m, w->index, RT_OVERFLOW, RT_NONE, event - m->graphs[w->graph].first_event);
 }
 
-/* Ring the workers whose AOT tasks depend on the event, if they sleep. */
+/* Wake the workers whose AOT tasks depend on the event, if they sleep; rt_wake_budget limits how many. */
 RT_FN void rt_event_ring(rt_machine *m, const rt_graph *g, const rt_event *e)
 {
     rt_u32 budget = e->jit == e->last - e->first ? 0 : rt_wake_budget(m);
@@ -37,7 +46,7 @@ RT_FN void rt_event_ring(rt_machine *m, const rt_graph *g, const rt_event *e)
     }
 }
 
-/* A task of the worker's step has ended: count it. */
+/* A task of the worker's step has ended: count it, and if that completes the event, activate it. */
 RT_FN void rt_event_trigger(rt_machine *m, rt_worker *w, rt_u32 event)
 {
     const rt_graph *g = &m->graphs[w->graph];
@@ -56,7 +65,8 @@ RT_FN void rt_event_trigger(rt_machine *m, rt_worker *w, rt_u32 event)
     rt_event_ring(m, g, e);
 }
 
-/* Deal the JIT tasks of an event to the workers in turn, a task for each lane at a time. */
+/* Deal the JIT tasks of an event to the workers in turn (round robin, paper §5.2), one task for each lane at a time.
+ * Turns matter: rt_jit_bound relies on a worker getting at most ceil(n / W) of an event's n tasks. */
 RT_FN void rt_sched_deal(rt_machine *m, rt_scheduler *s, const rt_graph *g, const rt_event *e)
 {
     rt_u32 next = rt_first(s->next_worker), n;
@@ -79,8 +89,8 @@ RT_FN void rt_sched_deal(rt_machine *m, rt_scheduler *s, const rt_graph *g, cons
     rt_meet();
 }
 
-/* One round of a scheduler, all lanes: take an activated event and deal its JIT tasks.  1: it did something.  The step
- * cannot end before these tasks have run, so the step word names their graph. */
+/* One round of a scheduler, all lanes: take an activated event and deal its JIT tasks.  1: there was one.  The step
+ * cannot end before these tasks have run, so the step word still names their graph. */
 RT_FN int rt_sched_poll(rt_machine *m, rt_scheduler *s)
 {
     rt_u32 at = RT_NONE, mask = m->event_mask;
@@ -89,7 +99,7 @@ RT_FN int rt_sched_poll(rt_machine *m, rt_scheduler *s)
     at = rt_first(at);
     if (at == RT_NONE)
         return 0;
-    rt_meet(); /* what the first lane has acquired, all have */
+    rt_meet(); /* the first lane's acquire now holds for all lanes */
     rt_sched_deal(m, s, &m->graphs[rt_word_graph(rt_load_wide_acquire_device(&m->control->step))], &m->events[at]);
     return 1;
 }

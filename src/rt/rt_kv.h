@@ -1,11 +1,16 @@
-/* rt_kv.h - pages of the KV cache: taken, shared by name, kept when nobody holds them, taken back (docs/runtime.md).
+/* rt_kv.h - pages of the KV cache: taken, shared by name, kept when no slot holds them, evicted (docs/runtime.md).
  *
- * A page that holds P tokens of a text depends on those tokens and all before them, so it is named after them: the text
- * t_1 ... t_n has the name (((k + t_1 + 1) k + t_2 + 1) k ...) modulo 2^61 - 1, for two secret keys k.  Whatever texts
- * come, two different ones of at most n tokens have one name with a probability below (n / 2^61)^2.  A name enters
- * the table when the step is built that writes the page's last token; only later steps may read it, so nothing is read
- * before it is written.  Whoever lets pages go does so from the last to the first, and the page that was let go first
- * is taken back first: so a page outlives those behind it, and what is found from the beginning of a text on is whole.
+ * Names.  The keys and values of a page depend on the page's tokens and on all tokens before them, so the page is named
+ * after all of them: the text t_1 ... t_n has the name (((k + t_1 + 1) k + t_2 + 1) k ...) modulo 2^61 - 1, for two
+ * secret keys k.  Two different texts of at most n tokens have the same name with a probability below (n / 2^61)^2,
+ * whatever the texts are, as long as their author does not know the keys.
+ *
+ * Invariants.
+ *   - Nothing is read before it is written: a name enters the table when the step is built that writes the page's last
+ *     token, and only later steps may read the page (rt_kv_page.built).
+ *   - What is found is a whole prefix: pages are let go from the last to the first and evicted in the same order, so a
+ *     page outlives all pages after it in its text.
+ *   - A page is free, kept, or held (rt_kv_page), and n_free + n_kept + held pages = n_pages.
  *
  * The step task alone calls this (rt_admit.h, rt_step.h); everything is plain memory.
  */
@@ -24,7 +29,7 @@ RT_FN rt_u64 rt_name_product(rt_u64 a, rt_u64 b)
     return sum >= p ? sum - p : sum;
 }
 
-/* One more coefficient, below 2^60. */
+/* Continue a name by one coefficient, which is below 2^60. */
 RT_FN void rt_name_add(const rt_serving *s, rt_name *name, rt_u64 coefficient)
 {
     const rt_u64 p = ((rt_u64)1 << 61) - 1;
@@ -34,6 +39,7 @@ RT_FN void rt_name_add(const rt_serving *s, rt_name *name, rt_u64 coefficient)
     }
 }
 
+/* Continue a name by n tokens.  Tokens count from 1, so that no text is a prefix of zeros. */
 RT_FN void rt_name_tokens(const rt_serving *s, rt_name *name, const rt_i32 *tokens, rt_u32 n)
 {
     RT_UNROLL_4
@@ -41,12 +47,12 @@ RT_FN void rt_name_tokens(const rt_serving *s, rt_name *name, const rt_i32 *toke
         rt_name_add(s, name, (rt_u64)(rt_u32)tokens[i] + 1);
 }
 
-/* The name of no token at all, after `salt`: texts with different salts share no page. */
+/* The name of the empty text under a salt: texts with different salts share no page. */
 RT_FN rt_name rt_name_begin(const rt_serving *s, const char *salt, rt_u64 n_salt)
 {
     rt_name name = {{1, 1}};
     for (rt_u64 i = 0; i < n_salt; i++)
-        rt_name_add(s, &name, ((rt_u64)1 << 40) + (unsigned char)salt[i]); /* no token is so large */
+        rt_name_add(s, &name, ((rt_u64)1 << 40) + (unsigned char)salt[i]); /* larger than any token */
     return name;
 }
 
@@ -70,7 +76,7 @@ RT_FN rt_u32 *rt_bucket_of(const rt_machine *m, const rt_name *name)
     return &m->buckets[(name->at[0] ^ name->at[1]) & m->serving->bucket_mask];
 }
 
-/* The page of that name, RT_NONE: there is none. */
+/* The page of that name, RT_NONE if there is none. */
 RT_FN rt_u32 rt_page_find(const rt_machine *m, const rt_name *name)
 {
     rt_u32 page = *rt_bucket_of(m, name);
@@ -80,7 +86,7 @@ RT_FN rt_u32 rt_page_find(const rt_machine *m, const rt_name *name)
     return page;
 }
 
-/* Give a page that somebody holds its name, unless another has it.  built: as rt_kv_page. */
+/* Name a page that a slot holds, unless another page has the name already.  built: as in rt_kv_page. */
 RT_LARGE_FN void rt_page_name(rt_machine *m, rt_u32 page, const rt_name *name, rt_u32 built)
 {
     rt_kv_page *p = &m->kv_pages[page];
@@ -94,6 +100,7 @@ RT_LARGE_FN void rt_page_name(rt_machine *m, rt_u32 page, const rt_name *name, r
     *bucket = page;
 }
 
+/* Take a page out of the table of names. */
 RT_FN void rt_page_unname(rt_machine *m, rt_u32 page)
 {
     rt_kv_page *p = &m->kv_pages[page];
@@ -104,8 +111,9 @@ RT_FN void rt_page_unname(rt_machine *m, rt_u32 page)
     p->state &= ~(rt_u32)RT_PAGE_NAMED;
 }
 
-/* ---- kept pages: a list in the order in which they were let go ---- */
+/* ---- kept pages: a doubly linked list in the order in which they were let go ---- */
 
+/* Append a named page that no slot holds any more. */
 RT_FN void rt_page_keep(rt_machine *m, rt_u32 page)
 {
     rt_serving *s = m->serving;
@@ -121,6 +129,7 @@ RT_FN void rt_page_keep(rt_machine *m, rt_u32 page)
     s->n_kept++;
 }
 
+/* Take a page out of the list: it is held again, or evicted. */
 RT_FN void rt_page_unkeep(rt_machine *m, rt_u32 page)
 {
     rt_serving *s = m->serving;
@@ -137,7 +146,7 @@ RT_FN void rt_page_unkeep(rt_machine *m, rt_u32 page)
     s->n_kept--;
 }
 
-/* Forget the page that was let go first, if any. */
+/* Evict the page that was let go first, if any: it loses its name and is free. */
 RT_LARGE_FN void rt_page_evict(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -151,24 +160,25 @@ RT_LARGE_FN void rt_page_evict(rt_machine *m)
 
 /* ---- taking and letting go ---- */
 
-/* Pages that nobody holds. */
+/* Pages that no slot holds. */
 RT_FN rt_u32 rt_pages_there(const rt_serving *s)
 {
     return s->n_free + s->n_kept;
 }
 
-/* Pages that nobody holds or was promised. */
+/* Pages that no slot holds and none was promised. */
 RT_FN rt_u32 rt_pages_left(const rt_serving *s)
 {
     return rt_pages_there(s) - s->n_promised;
 }
 
+/* Publish the number of available pages, for statistics. */
 RT_FN void rt_pages_say(const rt_machine *m)
 {
     rt_store_relaxed_device(&m->control->free_pages, rt_pages_there(m->serving));
 }
 
-/* A page to write to; there is one. */
+/* A free page to write to.  The caller was promised one, so there is one; kept pages are evicted if need be. */
 RT_FN rt_u32 rt_page_take(rt_machine *m)
 {
     if (!m->serving->n_free)
@@ -176,7 +186,7 @@ RT_FN rt_u32 rt_page_take(rt_machine *m)
     return m->free_pages[--m->serving->n_free];
 }
 
-/* Hold a page that has a name. */
+/* A slot holds a page that has a name, beside the slots that hold it already, if any. */
 RT_FN void rt_page_share(rt_machine *m, rt_u32 page)
 {
     if (m->kv_pages[page].state & RT_PAGE_KEPT)
@@ -185,6 +195,7 @@ RT_FN void rt_page_share(rt_machine *m, rt_u32 page)
         m->kv_pages[page].sharers++;
 }
 
+/* A slot lets go of a page.  The last holder's page is kept if it has a name, else it is free. */
 RT_FN void rt_page_let_go(rt_machine *m, rt_u32 page)
 {
     rt_kv_page *p = &m->kv_pages[page];
@@ -196,7 +207,7 @@ RT_FN void rt_page_let_go(rt_machine *m, rt_u32 page)
         m->free_pages[m->serving->n_free++] = page;
 }
 
-/* The host is about to write to the state tensors itself: nothing that is kept is true any more. */
+/* The host is about to write to the state tensors itself, so the contents of kept pages are no longer known. */
 RT_FN void rt_pages_forget(rt_machine *m)
 {
     while (m->serving->n_kept)

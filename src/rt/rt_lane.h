@@ -1,8 +1,9 @@
 /* rt_lane.h - the wire format between the host and the GPU's workers: a task with everything its code needs, resolved.
  *
- * Where a CPU worker looks up task, operator, operands and event in the image's tables, a GPU worker streams its AOT
- * list as an array of entries (paper §5.3, descriptor prefetch): bulk copies of a few entries each, ahead of use.  The
- * host builds the entries once at start from the image (rt.h) and the addresses of tensors.
+ * A CPU worker looks up task, operator, operands and event in the image's tables.  A GPU worker streams its AOT list as
+ * an array of entries instead (paper §5.3, descriptor prefetch), by bulk copies of a few entries each, ahead of use:
+ * one entry holds everything that the worker needs, so that no load depends on another.  The host builds the entries
+ * once, when the machine starts, from the image (rt.h) and the addresses of tensors (src/cuda).
  *
  *   entries of graph g, worker w:  entries[first_entry[g * n_workers + w]] ... first_entry[g * n_workers + w + 1] - 1,
  *                                  in the order of the worker's list
@@ -13,18 +14,18 @@
 
 #include "rt/rt.h"
 
-/* Operands of an entry.  Operand RT_PACKED is the operator's packed weights (gen/device_body.h); so an operator that a
- * GPU body is to take has at most RT_PACKED inputs and outputs, which passes that join operators keep to. */
+/* Operands of an entry.  Operand RT_PACKED is the operator's packed weights (gen/device_body.h), so an operator with a
+ * GPU body has at most RT_PACKED inputs and outputs.  Passes that join operators respect this limit. */
 enum { RT_OPERANDS = 16, RT_PACKED = 15 };
 
 /* Bytes of a block's shared memory that the host leaves for the worker's own state (device/tile/worker.cuh); pages and
  * scratch of bodies share the rest. */
 enum { RT_OWN_BYTES = 8192 };
 
-/* What triggering the entry's event takes. */
+/* What triggering the entry's event involves. */
 enum {
     RT_TRIGGER_COUNT = 0,  /* an add: those who wait poll the counter */
-    RT_TRIGGER_LAUNCH = 1, /* the one who completes the event hands its JIT tasks to a scheduler */
+    RT_TRIGGER_LAUNCH = 1, /* the worker that completes the event also hands its JIT tasks to a scheduler */
 };
 
 /* One task, resolved.  256 bytes: two cache lines. */
@@ -47,12 +48,14 @@ typedef struct rt_entry {
                                index n_in of the record on the outputs; RT_PACKED as above */
 } rt_entry;
 
-/* What no result is, neither two bf16 nor an f32: products, sums and conversions make other NaNs.  As an i32 it is -1,
- * which bodies that carry never store. */
+/* The word that stands for "not written yet" in carried tensors (docs/gpu.md, "Carriers").  No result has these
+ * bits: as an f32 or as two bf16 it is a NaN that no product, sum or conversion produces.  As an i32 it is -1, which
+ * bodies that write carried integers never store. */
 #define RT_EMPTY 0xffffffffu
 
-/* Words of a carried tensor that a worker writes in one step: rows first_row ... of a tensor whose rows `live` counts,
- * of n_units units each.  Rows that are not alive are not written, and so need no clearing. */
+/* The words of a carried tensor that one worker writes in a step, which the same worker sets back to RT_EMPTY before
+ * the next: n_rows rows from first_row on, of n_units units each.  `live` says what the rows count; rows that are
+ * not alive are not written, and so are not cleared. */
 typedef struct rt_clear {
     rt_u64 at; /* of the first row's first unit */
     rt_u32 first_row, n_rows, n_units, stride_bytes;
@@ -67,36 +70,37 @@ enum {
     RT_ONE_STEP = 2, /* the step task once, by one thread: beside RT_ONE_OP */
 };
 
-/* Tuned numbers; none changes a result. */
+/* Tuning parameters.  None changes a result. */
 typedef struct rt_tuning {
     rt_u32 in_flight;        /* pages that a worker's loader asks for at a time */
     rt_u32 preload;          /* 0: a task's loads begin when the worker has turned to it, not before (ablation) */
     rt_u32 descriptor_ahead; /* entries fetched ahead; 1: none (ablation) */
 } rt_tuning;
 
-/* When a worker ran a task, in cycles of its SM (modulo 2^32): it turned to it, its event was activated, its results
- * were written, it had triggered. */
+/* When a worker ran a task, in cycles of its SM (modulo 2^32): it turned to the task, found the event activated, had
+ * written the results, had triggered. */
 typedef struct rt_times {
     rt_u32 begin, ready, done, end;
 } rt_times;
 
-/* How long tokens take to the host, as the GPU sees it: from when the step task saw the end of the step that sampled
- * them until the courier sees that the host has taken them, which is one way over the bus more.  Nanoseconds of the
- * last RT_DELAYS bursts; number i is at i % RT_DELAYS. */
+/* How long tokens take to reach the host, measured on the GPU: from the moment the step task sees the end of the step
+ * that sampled them until the courier sees that the host has taken them.  That is longer than the way there by one way
+ * back over the bus.  Nanoseconds of the last RT_DELAYS bursts; burst i is at i % RT_DELAYS. */
 enum { RT_DELAYS = 4096 };
 typedef struct rt_delays {
     rt_u32 n; /* bursts since the start */
     rt_u32 ns[RT_DELAYS];
 } rt_delays;
 
-/* An address in an entry that the caller of a call says: 64-bit word `word` of the entries, which are an array of them,
- * becomes addresses[1 + slot] + offset. */
+/* An address in an entry that the caller of a call supplies: 64-bit word number `word` of the array of entries becomes
+ * addresses[1 + slot] + offset. */
 typedef struct rt_use {
     rt_u32 word, slot;
     rt_u64 offset; /* bytes */
 } rt_use;
 
-/* A call: one step in the memory of the host's caller, whose addresses may differ from call to call. */
+/* A call: one step in memory of the host's caller (torch.compile), whose addresses may differ from call to call.  Each
+ * worker patches its own entries before the step when the number of the set of addresses has changed. */
 typedef struct rt_call {
     rt_u32 is_one;           /* 1: the kernel runs one step of graph 0, which begins at once, and ends; no courier */
     rt_word arrived;         /* workers that have seen their call's step, since the start */

@@ -1,18 +1,32 @@
 /* rt_step.h - the step task (paper §6.1, "Supporting runtime dynamism"): requests in, tokens out, next step prepared.
  *
- * Input: what the last step left in the step area (logits, next), the host's rings.  Output: the token ring, the step
- * inputs (model.h), the published step.  It runs inside the machine, on the worker that ended the last step (a GPU: on
- * a warp of its own); nobody else runs a task then, so everything here is plain memory except the rings.  In order:
- * collect the tokens of the last step and retire requests, obey commands, admit in order of arrival, build the next
- * step, publish.  The usual step, in which every request got one token and goes on and nothing new has come, comes out
- * of the last one by adding 1 here and there (rt_step_advance): the same slots, rows and graph; all lanes share it.
+ * Input: the results of the last step in the step area (logits, next) and the host's rings.  Output: the token ring,
+ * the step inputs (model.h) and the published step word.
  *
- * What a request is given never depends on the others: tokens of a request enter in order of position.  Where bodies
- * reduce each token on its own, neither chunks nor neighbours change a bit of it; where they do not (a GPU's), steps
- * can be filled so that they do not either (rt_step_fill_apart).  Pages of the KV cache are rt_admit.h's affair: who is
- * fed here has them.  Where there are none, the oldest request in the ring waits, and all behind it; the same holds for
- * a full token ring.  Cost: O(slots + tokens of the step); the usual step on a GPU: one round of independent loads, and
- * the stores.
+ * Who runs it: on a CPU the worker whose trigger completed the end event (rt_event_trigger); on a GPU a warp of its own
+ * on worker 0.  No other task runs between the end of a step and the publication of the next, so everything here is
+ * plain memory except the rings and the words of rt_control that others poll.
+ *
+ * The general path, rt_step_look, does in this order:
+ *
+ *   1. collect   account for the last step: deliver tokens and logits, retire requests that ended;
+ *   2. commands  cancel, append;
+ *   3. admit     take requests from the ring in order of arrival (rt_admit.h);
+ *   4. build     choose the tokens of the next step and write the step inputs;
+ *   5. publish   store the step word (release).
+ *
+ * The steady path, rt_step_advance, covers the usual step: each request got one token and goes on, and the host has
+ * sent nothing.  Slots, rows and graph stay the same; positions and counts grow by 1.  All lanes share that work.
+ *
+ * Independence: the tokens of a request are fed in order of position, and nothing that a request receives depends on
+ * the others.  Where bodies reduce each token on its own, neither the cuts of a prompt nor its neighbours change a bit
+ * of the result.  Where they do not (a GPU), steps can be filled so that the bits still do not change
+ * (rt_step_fill_apart).
+ *
+ * Back pressure: rt_admit.h promises KV pages before a request is fed.  If there are none, or if the token ring may be
+ * too full, the oldest request in the ring waits and so do those after it.
+ *
+ * Cost: O(slots + tokens of the step).  The steady path on a GPU costs one round of independent loads, and the stores.
  */
 #ifndef RT_STEP_H
 #define RT_STEP_H
@@ -21,7 +35,9 @@
 
 /* ---- publishing ---- */
 
-/* One lane: begin the next run of a graph.  The release publishes the step inputs and live counts to every worker. */
+/* One lane: begin the next run of a graph.  The release store of the step word publishes the step inputs and the live
+ * counts; its partner is the acquire load in rt_worker_enter.  Everything the step task wrote happens before any task
+ * of the step. */
 RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph, rt_u32 n_tokens, rt_u32 n_rows)
 {
     const rt_graph *g = &m->graphs[graph];
@@ -40,7 +56,8 @@ RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph, rt_u32 n_t
     rt_wake_all(m);
 }
 
-/* A step that the host drives itself: it has written the inputs and waits for the end.  1: published. */
+/* A step that the host drives itself (run_graph): it has written the inputs and waits for the end.  once_wanted is the
+ * host's count of such steps, once_done ours; a step is due while they differ.  1: published. */
 RT_FN int rt_once_poll(rt_machine *m, rt_worker *w)
 {
     rt_control *c = m->control;
@@ -60,7 +77,8 @@ RT_FN int rt_once_poll(rt_machine *m, rt_worker *w)
 
 /* ---- collect: what the last step has produced ---- */
 
-/* Copy the step's rows of logits of one request to the host. */
+/* Copy the rows of logits that the last step made for one request to the host's buffer.  The buffer holds the rows of
+ * one feed; slot->count says how many of them are there. */
 RT_FN void rt_slot_deliver(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -73,7 +91,8 @@ RT_FN void rt_slot_deliver(rt_machine *m, rt_u32 index)
     slot->count += slot->step_rows;
 }
 
-/* Copy the step's log probabilities of one request to the host: those of a row are of the token after it. */
+/* Copy the log probabilities that the last step made for one request to the host.  A row at position p describes the
+ * token at p + 1.  The host's buffer begins at token 1 of the prompt (RT_ALL_SHARES) or at the first generated one. */
 RT_FN void rt_slot_deliver_shares(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -91,7 +110,7 @@ RT_FN void rt_slot_deliver_shares(rt_machine *m, rt_u32 index)
 
 RT_FN int rt_is_eos(const rt_request *r, rt_u32 n_eos, rt_i32 token)
 {
-    int found = 0; /* no way out of the loop: the loads do not wait for each other */
+    int found = 0; /* no early exit: the loads are independent of each other */
     RT_UNROLL_4
     for (rt_u32 i = 0; i < n_eos; i++)
         found |= r->eos[i] == token;
@@ -108,8 +127,8 @@ RT_FN rt_u32 rt_slot_reason(const rt_slot *slot, const rt_request *r, rt_i32 tok
     return slot->position >= slot->limit ? RT_CONTEXT : RT_GOING;
 }
 
-/* Its mask was not there when the token was to be drawn: the last token is fed again, once the mask has come.  What it
- * left in the KV cache is written again with the same values. */
+/* The mask of the request had not arrived when its token was to be drawn.  The last token is fed again once the mask is
+ * there (rt_slots_find_masks).  Its keys and values are written again with the same bits. */
 RT_FN void rt_slot_repeat(rt_slot *slot)
 {
     slot->position--;
@@ -124,7 +143,7 @@ RT_FN const rt_word *rt_mask_number(const rt_machine *m, const rt_request *r)
     return (const rt_word *)(m->step_area + s->rules) + (rt_u64)(s->n_slots + r->mask - 1) * s->rule_words;
 }
 
-/* Slots that wait for a mask which has come feed again. */
+/* Let those slots feed again whose mask has arrived since. */
 RT_FN void rt_slots_find_masks(rt_machine *m)
 {
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
@@ -135,7 +154,8 @@ RT_FN void rt_slots_find_masks(rt_machine *m)
     }
 }
 
-/* Everything that was to be fed is in, and the last row is there: the request's next token. */
+/* Everything that was to be fed has been, so the last row holds the request's next token: deliver it, and either retire
+ * the request or feed the token in the next step.  If the host samples, tell it that the logits are there. */
 RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -164,7 +184,8 @@ RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
     slot->n_fed = 0;
 }
 
-/* Account for the last step.  0: the token ring may be too full; nothing was done. */
+/* Account for the last step.  0: the token ring may be too full; nothing was changed, and the caller tries again later.
+ * Space is checked once, up front, so that a step is accounted for whole or not at all. */
 RT_LARGE_FN int rt_step_collect(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -198,7 +219,7 @@ RT_FN rt_u32 rt_slot_of(const rt_machine *m, rt_u64 id)
     return RT_NONE;
 }
 
-/* A request that still waits in the ring ends here; its entry is skipped when its turn comes. */
+/* Cancel a request that still waits in the ring.  It ends now; rt_step_admit skips its entry when its turn comes. */
 RT_FN void rt_cancel_waiting(rt_machine *m, rt_u64 id)
 {
     rt_u32 first = rt_load_relaxed_device(&m->request_ring->read), n = rt_ring_ready(m->request_ring);
@@ -233,7 +254,8 @@ RT_FN void rt_slot_append(rt_machine *m, rt_u32 index, const rt_command *c)
     slot->state = RT_SLOT_FEEDING;
 }
 
-/* Obey the host, as long as there is room to answer. */
+/* Execute the host's commands, as long as the token ring has room for an answer.  A command for an unknown request is
+ * dropped: the request ended before the command arrived. */
 RT_LARGE_FN void rt_step_commands(rt_machine *m)
 {
     rt_u32 mask = m->command_mask;
@@ -252,7 +274,7 @@ RT_LARGE_FN void rt_step_commands(rt_machine *m)
 
 /* ---- building the step ---- */
 
-/* Make the page table reach as far as the next `n` tokens; the pages have been promised. */
+/* Extend the slot's row of the page table over the next n tokens.  The pages were promised, so there are some. */
 RT_FN void rt_slot_extend(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     rt_serving *s = m->serving;
@@ -271,8 +293,8 @@ RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
         ((rt_i32 *)(m->step_area + tensor))[i] = value;
 }
 
-/* What one row asks beside the filters: `after` tokens follow its own in what is fed.  Rules are for the row that
- * draws. */
+/* What one row asks of `sample` beside the filters.  after: how many of the fed tokens follow the row's own.  Only the
+ * row that draws (fed == n_source) obeys rules; the other rows report log probabilities of tokens that are known. */
 RT_FN void rt_put_asks(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 after)
 {
     const rt_slot *slot = &m->slots[index];
@@ -306,8 +328,8 @@ RT_FN void rt_put_row(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 toke
     }
 }
 
-/* How many tokens of a request go into the step, and how many rows they need.  What is fed once more (RT_AGAIN) gave
- * all its rows the first time. */
+/* How many tokens of a request go into the step, and how many rows they need.  A text that is fed a second time
+ * (RT_AGAIN, after being put back) delivered its rows the first time, so it needs only the last one. */
 RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left, rt_u32 rows_left, rt_u32 *rows)
 {
     rt_u32 left = slot->n_source - slot->n_fed;
@@ -317,7 +339,7 @@ RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left
         return *rows;
     }
     if (n == left && rows_left == 0)
-        n--; /* the last token must come with its row: leave it for another step */
+        n--; /* the last token needs a row in the same step: leave it for the next */
     *rows = n == left;
     return n;
 }
@@ -360,7 +382,7 @@ RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
     s->built_rows += rows;
 }
 
-/* Add what fits of a request. */
+/* Add as many of a request's next tokens as fit.  Pages that others have computed are taken first (rt_slot_match). */
 RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -372,10 +394,11 @@ RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
         rt_slot_put(m, index, n, rows);
 }
 
-/* The oldest prompt whose admission number is `after` or later. */
+/* The slot of the oldest prompt whose admission number is `after` or later, RT_NONE if there is none.  Numbers wrap
+ * around; ages are compared modulo 2^32. */
 RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
 {
-    rt_u32 best = RT_NONE, best_age = 0x80000000u; /* older than `after`: beyond */
+    rt_u32 best = RT_NONE, best_age = 0x80000000u; /* a number before `after` gives an age beyond this */
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
         rt_u32 age = slot->admitted - after;
@@ -387,7 +410,9 @@ RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
     return best;
 }
 
-/* One token and one row of each request that feeds, no prompt, no rules: rows are numbered like tokens. */
+/* Can the steady path continue this step?  Yes if each request that feeds has one token and one row, none feeds a
+ * prompt, and none has rules or log probabilities, whose inputs change from step to step in other ways than by 1. 
+ * Row i then belongs to token i. */
 RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
 {
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
@@ -407,7 +432,8 @@ RT_FN int rt_slot_decodes(const rt_slot *slot)
     return slot->state == RT_SLOT_FEEDING && slot->source == RT_NOWHERE;
 }
 
-/* Decode tokens first, beginning at slot `start`, then prompts, oldest first. */
+/* Fill a step: first the requests that decode, in the order of slots from `start` on, then prompts, oldest first, as
+ * far as there is room.  So a prompt never delays a token of another request by a step. */
 RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
 {
     const rt_serving *s = m->serving;
@@ -425,14 +451,16 @@ RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
     }
 }
 
-/* The next piece of a request, as long as the largest step, whoever else there is; its end is that of what is fed. */
+/* The length of a request's next piece: at most a whole largest step, whoever else runs.  It depends on the request
+ * alone, which is what keeps its bits independent of company. */
 RT_FN rt_u32 rt_slot_piece(const rt_machine *m, rt_u32 index, rt_u32 *rows)
 {
     const rt_serving *s = m->serving;
     return rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens, s->max_rows, rows);
 }
 
-/* Add the next piece of a request to a step of few tokens, if it fits there whole. */
+/* Add the next piece of a request to a step of few tokens if the whole piece fits.  0: it does not, or the request
+ * waits for pages that this step computes. */
 RT_FN int rt_slot_join(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -464,11 +492,15 @@ RT_LARGE_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
     }
 }
 
-/* Where bodies for few tokens (a token's sums are in the same order in graphs of up to few_tokens) and bodies for many
- * give other bits, and where bits depend on where a prompt is cut: what a request feeds is cut every max_tokens from
- * its beginning, never because of others; a piece of few tokens shares a step with others of the kind, decode tokens
- * among them; a longer one has a step, and so the choice of the graph, to itself.  While some decode, every other step
- * begins with a prompt's piece. */
+/* Fill a step so that no request's bits depend on company, on a target where they could: where bodies for few tokens
+ * and bodies for many sum in different orders, and where bits depend on where a prompt is cut.  (Within graphs of up to
+ * few_tokens the order of sums is the same.)
+ *
+ *   - A text is cut every max_tokens from its beginning, never because of other requests.
+ *   - A piece of at most few_tokens shares a step with other such pieces and with decode tokens.
+ *   - A longer piece gets a step to itself, so that the choice of the graph depends on it alone.
+ *
+ * While some requests decode, every other step starts with a piece of a prompt: neither side starves. */
 RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
 {
     rt_serving *s = m->serving;
@@ -484,7 +516,8 @@ RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
     rt_step_fill_few(m, start, oldest);
 }
 
-/* Fill the step inputs.  If not all that decode fit into a step, the slot that begins rotates.  Tokens in the step. */
+/* Fill the step inputs; returns the number of tokens in the step.  If the requests that decode do not all fit, the slot
+ * that comes first rotates, so that each gets its turn. */
 RT_FN rt_u32 rt_step_build(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -505,7 +538,7 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
     return s->built_tokens;
 }
 
-/* The smallest graph that holds the step. */
+/* The smallest graph that holds the step: graphs are sorted by n_tokens, and the last one holds every step. */
 RT_FN rt_u32 rt_step_graph(const rt_machine *m)
 {
     const rt_serving *s = m->serving;
@@ -517,8 +550,9 @@ RT_FN rt_u32 rt_step_graph(const rt_machine *m)
 
 /* ---- the usual step: all lanes, each for the slots lane, lane + RT_LANES ... ---- */
 
-/* Note the token of each request of this lane: do they surely go on after it?  The last positions before a limit are
- * left to the general way, which knows the reasons, and so are pages that are not promised or not on the stack. */
+/* Record the token that each of this lane's requests got.  1: all of them surely go on after it.  The last positions
+ * before a limit are left to the general path, which finds the reason, and so is a request that needs a page which was
+ * not promised or is not on the stack.  The test is conservative: a 0 costs time, never a result. */
 RT_FN int rt_lane_goes_on(rt_machine *m)
 {
     const rt_serving *s = m->serving;
@@ -538,8 +572,8 @@ RT_FN int rt_lane_goes_on(rt_machine *m)
     return yes;
 }
 
-/* Nothing new has come, every request goes on, and there is room to tell so.  The loads are independent of each other,
- * so that the lanes wait once for all of them. */
+/* 1 if the host has sent nothing, every request goes on, and the token ring has room.  The loads do not depend on each
+ * other, so that the lanes wait for all of them once. */
 RT_FN int rt_step_goes_on(rt_machine *m)
 {
     const rt_serving *s = m->serving;
@@ -553,7 +587,7 @@ RT_FN int rt_step_goes_on(rt_machine *m)
     return rt_every(yes);
 }
 
-/* Where each step writes; NULL: the program has no such tensor. */
+/* The step inputs that change in each steady step; NULL: the program has no such tensor. */
 typedef struct rt_columns {
     rt_i32 *tokens, *positions, *draws, *text;
 } rt_columns;
@@ -563,8 +597,8 @@ RT_FN rt_i32 *rt_column(const rt_machine *m, rt_u64 tensor)
     return tensor == RT_NOWHERE ? (rt_i32 *)0 : (rt_i32 *)(m->step_area + tensor);
 }
 
-/* Feed the token in the row that the slot had in the last step.  page: where its next positions lie, or RT_NONE: where
- * the last ones do. */
+/* Feed the slot's token in the row that the slot had in the last step.  page: a new KV page for its next positions;
+ * RT_NONE: the last page has room. */
 RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_columns *to)
 {
     rt_slot *slot = &m->slots[index];
@@ -584,14 +618,15 @@ RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_co
     slot->generated = generated;
 }
 
-/* Every request of the step: its next token.  Slots that cross into a new page take from the stack in their order. */
+/* All lanes: feed every request's next token.  Slots that need a new page take them from the stack in the order of
+ * slots (rt_before counts those before), as the general path would. */
 RT_FN void rt_slots_advance(rt_machine *m)
 {
     rt_serving *s = m->serving;
     const rt_columns to = {rt_column(m, s->tokens), rt_column(m, s->positions), rt_column(m, s->draws),
                            rt_column(m, s->keeps_text ? s->history : RT_NOWHERE)};
     rt_u32 n_slots = s->n_slots, page_tokens = s->n_pages ? s->page_tokens : 0, n_free = s->n_free, crossing;
-    rt_meet(); /* everyone has read n_free */
+    rt_meet(); /* all lanes have read n_free; one of them changes it below */
     for (rt_u32 first = 0; first < n_slots; first += RT_LANES) {
         rt_u32 i = first + rt_lane();
         const rt_slot *slot = &m->slots[i];
@@ -610,7 +645,7 @@ RT_FN void rt_slots_advance(rt_machine *m)
     rt_meet();
 }
 
-/* The tokens that rt_slots_advance fed, in the order of slots. */
+/* All lanes: deliver the tokens that rt_slots_advance fed, in the order of slots. */
 RT_FN void rt_slots_tell(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -632,8 +667,8 @@ RT_FN void rt_slots_tell(rt_machine *m)
     rt_meet();
 }
 
-/* All lanes.  If the step that has ended was steady and its requests all go on, publish the like of it.  0: this is for
- * the general way. */
+/* All lanes: the steady path.  If the last step was steady and all its requests go on, publish its successor.  0:
+ * nothing was changed but slot->token; the general path must run. */
 RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;
@@ -645,7 +680,7 @@ RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
     if (rt_lane() == 0)
         rt_step_publish(m, w, rt_word_graph(s->step), rt_word_tokens(s->step), rt_word_rows(s->step));
     if (!RT_STEP_MOVES)
-        rt_slots_tell(m); /* the host can wait, the workers should not */
+        rt_slots_tell(m); /* after publishing: workers start at once, the host learns a little later */
     if (rt_lane() == 0)
         rt_ring_host(m);
     return 1;
@@ -653,7 +688,8 @@ RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 
 /* ---- one look ---- */
 
-/* One lane: the general way. */
+/* One lane: the general path.  Where the step task may move to another thread (RT_STEP_MOVES), tokens are shown before
+ * the step is published, since another thread may own `serving` from then on; elsewhere after it, to save time. */
 RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;

@@ -1,10 +1,14 @@
-/* rt_wait.h - waiting, waking and giving up: every wait is bounded (paper §5 leaves this open; a hang is no answer).
+/* rt_wait.h - waiting, waking and giving up: every wait is bounded, which paper §5 leaves open.
  *
- * A worker that finds nothing polls, then yields its core, then sleeps on its bell.  Whoever changes something that a
- * sleeper may wait for looks at `sleepers` and at the bells of those concerned.  Both sides use atomic
- * read-modify-writes of the same word, so one of them comes second and sees the other (docs/runtime.md, "No lost
- * wake"). A worker that waits also watches: if no worker anywhere has ended a task for the limit, it writes a fault
- * record.
+ * A worker that finds nothing to do polls, then yields its core, then sleeps on its bell.  A thread that changes
+ * something a sleeper may wait for checks `sleepers` and rings the bells of the workers concerned.
+ *
+ * Invariant: no wake is lost.  The sleeper announces itself (sleepers, bell), polls once more, and only then sleeps;
+ * the waker makes its change, then checks.  Both use atomic read-modify-writes of the same word, so one of them
+ * comes second and sees the other (docs/runtime.md, "No lost wake"; tests/ has the model that checks it).
+ *
+ * A worker that waits also watches: if no worker anywhere has ended a task for longer than the limit, it writes a fault
+ * record that names the task and the event at which the step is stuck, and the machine stops.
  */
 #ifndef RT_WAIT_H
 #define RT_WAIT_H
@@ -13,7 +17,8 @@
 
 #define RT_SLICE_NS 100000000ull /* a sleeper looks around this often while a step runs */
 
-/* Wake worker i if it sleeps or is about to; 1 if so. */
+/* Wake worker i if it sleeps or is about to; 1 if it did.  The exchange takes the bell back: of several wakers one
+ * calls rt_wake. */
 RT_FN rt_u32 rt_wake_worker(rt_machine *m, rt_u32 i)
 {
     if (rt_exchange_acq_rel_device(&m->workers[i].bell, 0) == 0)
@@ -22,8 +27,8 @@ RT_FN rt_u32 rt_wake_worker(rt_machine *m, rt_u32 i)
     return 1;
 }
 
-/* How many sleepers may be woken.  If workers take each other's tasks, whoever is awake will do all there is, so that
- * no more need to be awake than there are processors; else everyone must see to his own. */
+/* How many sleepers may be woken.  If all workers take each other's tasks, those awake will run everything, so no more
+ * of them need be awake than there are processors.  Otherwise each worker must run its own tasks: wake all. */
 RT_FN rt_u32 rt_wake_budget(rt_machine *m)
 {
     rt_u32 sleepers = RT_SLEEPS ? rt_add_acq_rel_device(&m->control->sleepers, 0) : 0;
@@ -33,7 +38,7 @@ RT_FN rt_u32 rt_wake_budget(rt_machine *m)
     return awake < m->limits.processors ? m->limits.processors - awake : 0;
 }
 
-/* A step begins. */
+/* A step begins: wake as many workers as can run. */
 RT_FN void rt_wake_all(rt_machine *m)
 {
     rt_u32 budget = rt_wake_budget(m);
@@ -48,7 +53,7 @@ RT_FN void rt_ring_host(rt_machine *m)
     rt_wake(&m->control->host_bell);
 }
 
-/* Everyone looks at the abort word. */
+/* Wake every worker, the step task and the host, so that all of them see the abort word. */
 RT_FN void rt_rouse(rt_machine *m)
 {
     for (rt_u32 i = 0; i < m->n_workers; i++)
@@ -58,7 +63,8 @@ RT_FN void rt_rouse(rt_machine *m)
     rt_ring_host(m);
 }
 
-/* Write the fault record, unless another was first or the host has asked to stop; then everyone leaves. */
+/* Write the fault record and stop the machine.  The compare and swap admits one writer: a later fault, or one after the
+ * host has asked to stop, is dropped. */
 RT_LARGE_FN void rt_raise(rt_machine *m, rt_u32 worker, rt_u32 kind, rt_u32 task, rt_u32 event)
 {
     rt_fault *f = &m->control->fault;
@@ -81,7 +87,8 @@ RT_LARGE_FN void rt_raise(rt_machine *m, rt_u32 worker, rt_u32 kind, rt_u32 task
     rt_rouse(m);
 }
 
-/* Raise RT_STALL with the first task, in topological order, whose event is not activated: where the step hangs. */
+/* Raise RT_STALL with the first task, in topological order, whose event is not activated: there the step is stuck, as
+ * everything before it has run. */
 RT_LARGE_FN void rt_raise_stall(rt_machine *m, rt_u32 worker)
 {
     rt_u64 step = rt_load_wide_acquire_device(&m->control->step);
@@ -96,7 +103,9 @@ RT_LARGE_FN void rt_raise_stall(rt_machine *m, rt_u32 worker)
     rt_raise(m, worker, RT_STALL, RT_NONE, RT_END);
 }
 
-/* Called now and then by a worker that waits: raise RT_STALL if nobody has ended a task for too long. */
+/* Called now and then by a worker that waits: raise RT_STALL if no worker has ended a task for too long.  `beats` of
+ * all workers are summed; any change restarts the clock.  While some worker is inside a body, the longer limit
+ * holds. */
 RT_LARGE_FN void rt_watch(rt_machine *m, rt_worker *w)
 {
     rt_u64 now = rt_clock_ns(), elapsed = now - w->looked_ns, limit = m->limits.stall_ns;
@@ -112,14 +121,14 @@ RT_LARGE_FN void rt_watch(rt_machine *m, rt_worker *w)
         w->still_ns = 0;
         return;
     }
-    /* A process that was stopped finds much time gone by: it counts as one look. */
+    /* After a stopped process continues, much time has passed at once: it counts as one look. */
     w->still_ns += elapsed < 2 * RT_SLICE_NS ? elapsed : 2 * RT_SLICE_NS;
     if (w->still_ns < limit)
         return;
     rt_raise_stall(m, w->index);
 }
 
-/* The worker has found something: it no longer waits. */
+/* The worker has found something to do: withdraw the announcement that it is about to sleep, if it made one. */
 RT_FN void rt_worker_awake(rt_machine *m, rt_worker *w)
 {
     if (w->announced) {
@@ -131,7 +140,7 @@ RT_FN void rt_worker_awake(rt_machine *m, rt_worker *w)
     w->looked_ns = 0;
 }
 
-/* Where the machine has no sleep: poll at a distance, and look at the clock every 1024 polls. */
+/* Where threads cannot sleep (a GPU): poll with a pause, and look at the clock every 1024 polls. */
 RT_FN void rt_worker_poll_on(rt_machine *m, rt_worker *w)
 {
     rt_pause();
@@ -139,14 +148,16 @@ RT_FN void rt_worker_poll_on(rt_machine *m, rt_worker *w)
         rt_watch(m, w);
 }
 
-/* The step task waits for the host: no step runs, nobody else has work. */
+/* The step task waits for the host: no step runs and no worker has work, so `idle` stops the stall clock.  rt_step_look
+ * read the doorbell before it looked, so a bell that rang meanwhile ends the sleep at once. */
 RT_FN void rt_owner_sleep(rt_machine *m, rt_worker *w)
 {
     rt_store_relaxed_device(&m->control->idle, 1);
     rt_sleep(&m->control->doorbell, w->doorbell, RT_FOREVER);
 }
 
-/* Announce first, poll once more, and only then sleep: what changed in between is either seen or rings the bell. */
+/* The first call announces the sleep and returns, so that the caller polls once more; the second sleeps.  A change in
+ * between is either seen by that poll or rings the bell. */
 RT_FN void rt_worker_sleep(rt_machine *m, rt_worker *w)
 {
     if (!w->announced) {
@@ -164,7 +175,7 @@ RT_FN void rt_worker_sleep(rt_machine *m, rt_worker *w)
         rt_watch(m, w);
 }
 
-/* After a poll that found nothing. */
+/* Called after a poll that found nothing: spin, then yield, then sleep. */
 RT_FN void rt_worker_wait(rt_machine *m, rt_worker *w)
 {
     rt_u64 polls = w->spins++;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A model's file on a GPU beside the CPU: logits, greedy text where margins allow, speed.
+"""A model's file on a GPU beside the CPU: logits, greedy text where margins allow, answers of a given form, speed.
 
     tests/check_cuda_file.py --mpk build/mpk MODEL.gguf
 
@@ -10,6 +10,7 @@ Wrong rows, a wrong rotation or a wrong format change every logit and are found 
 import argparse
 import array
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -87,6 +88,22 @@ def check_text(args, folder, prompt, worst):
             sys.exit(f"token {same} of the answer to {prompt!r} differs, though the CPU's choice leads by {by:.3f}")
 
 
+def check_forms(args, folder):
+    """Answers of a given form: masks cross to the GPU while the kernel runs."""
+    requests, answers = folder / "requests.jsonl", folder / "answers.jsonl"
+    expression = "(?:[0-9]{3}-[a-f]{2,5};){4,9}"
+    with requests.open("w") as f:
+        for i in range(24):
+            f.write(json.dumps({"prompt": PROMPTS[i % 3] * (1 + i), "max_tokens": 120, "seed": i,
+                                "temperature": 1.5 * (i % 2), **({"regex": expression} if i % 4 else {})}) + "\n")
+    mpk(args.mpk, "batch", args.model, requests, "-o", answers, "--device", args.device, "--max-batch=8", "-q")
+    for i, line in enumerate(answers.read_text().split("\n")[:24]):
+        text = json.loads(line)["text"]
+        if i % 4 and not re.fullmatch(expression, text):
+            sys.exit(f"answer {i} to the form {expression} is {text!r}")
+    print("18 answers to a regular expression have its form, in the company of 6 without one")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mpk", default="build/mpk")
@@ -97,6 +114,7 @@ def main():
         worst = check_logits(args, Path(folder))
         for prompt in PROMPTS:
             check_text(args, Path(folder), prompt, worst)
+        check_forms(args, Path(folder))
     for batch in (1, 16):
         print(mpk(args.mpk, "bench", args.model, "--device", args.device, "-b", batch, "-n", 256).strip())
 

@@ -80,6 +80,26 @@ static const char mixture[] = EXPERTS "const %d : bf16[48, 256, 96]\n"
                                       "%y = linear(%j, %b)\n"
                                       "output %y\n";
 
+/* Takes requests: four slots, with rules and eight masks, without a KV cache. */
+static const char sampler[] = "input %tokens : i32[4] live=tokens\n"
+                              "input %rows : i32[4] live=rows\n"
+                              "input %sampling : f32[4, 4] live=rows\n"
+                              "input %seeds : i64[4] live=rows\n"
+                              "input %draws : i32[4] live=rows\n"
+                              "input %asks : i32[4, 6] live=rows\n"
+                              "input %rules : i32[12, 64]\n"
+                              "input %history : i32[256]\n"
+                              "const %e : bf16[96, 64]\n"
+                              "const %h : bf16[96, 64]\n"
+                              "%x = embedding(%tokens, %e)\n"
+                              "%last = embedding(%rows, %x)\n"
+                              "%logits = linear(%last, %h)\n"
+                              "state %choice : f32[4, 96]\n"
+                              "%next, %chosen, %logprobs = sample(%logits, %sampling, %seeds, %draws, %asks, %rules, "
+                              "%history, %choice)\n"
+                              "output %next\n"
+                              "output %logprobs\n";
+
 typedef struct bed {
     mpk_context cx;
     arena a;

@@ -1,6 +1,6 @@
 /* cuda_serve_test.c - requests on the GPU's machine, against a stand-in for the driver (tests/fake_cuda.h), with the
  * kernel's work done by the runtime's step task and the operators' reference code: the same answers as the CPU's, bit
- * for bit, through the books, the mailbox, pinned logits and a kernel that rests and is started again. */
+ * for bit, through the books, the mailbox, pinned logits, masks and a kernel that rests and is started again. */
 #include "check.h"
 
 #include "base/rng.h"
@@ -10,6 +10,7 @@
 #include "ir/op.h"
 #include "load/load.h"
 #include "model/model.h"
+#include "op/rules.h"
 #include "pass/pass.h"
 #include "rt/rt_step.h"
 
@@ -185,17 +186,44 @@ typedef struct answers {
     float logits[VOCABULARY];
 } answers;
 
-/* Requests at the same time, more than there are slots; the last one wants logits. */
+static bool is_masked(uint32_t request)
+{
+    return request % 2 == 1;
+}
+
+/* Is a token in the mask of a request's token number `index`?  About one in four is. */
+static bool may_come(uint32_t request, uint32_t index, int32_t token)
+{
+    return rng_u64(seed + 1000 * request + index, (uint64_t)token) % 4 == 0;
+}
+
+static void put_mask(machine *m, uint64_t id, uint32_t request, uint32_t index)
+{
+    uint32_t bits[(VOCABULARY + 31) / 32] = {1}; /* never none */
+    for (int32_t i = 0; i < VOCABULARY; i++)
+        bits[i / 32] |= (uint32_t)may_come(request, index, i) << i % 32;
+    machine_put_mask(m, id, index, bits);
+}
+
+/* Requests at the same time, more than there are slots.  Each second one has masks, the first of them when the first
+ * token of any request is there; the last one wants logits. */
 static void ask(mpk_context *cx, machine *m, answers *out)
 {
+    static const int32_t record[RULES_LISTS] = {[RULES_REPETITION] = 0x3f800000, [RULES_TYPICAL] = 0x3f800000};
     uint64_t ids[REQUESTS];
     uint32_t n[REQUESTS] = {0}, open = REQUESTS;
+    bool begun = false;
     memset(out, 0, sizeof *out);
     for (uint32_t r = 0; r < REQUESTS; r++) {
         int32_t prompt[20];
         for (uint32_t i = 0; i < 20; i++)
             prompt[i] = (int32_t)(rng_u64(seed + r, i) % VOCABULARY);
         machine_request q = {.tokens = prompt, .n_tokens = 1 + 4 * r, .max_tokens = TOKENS, .top_p = 1};
+        if (is_masked(r)) {
+            q.is_masked = true;
+            q.rules = record;
+            q.n_rules = RULES_LISTS;
+        }
         if (r + 1 == REQUESTS) {
             q.host_samples = true;
             q.logits = out->logits;
@@ -207,6 +235,9 @@ static void ask(mpk_context *cx, machine *m, answers *out)
         uint32_t k;
         check_ok(cx, machine_drain(cx, m, got, 8, 5000000000u, &k));
         assert_true(k > 0);
+        for (uint32_t r = 1; r < REQUESTS && !begun; r += 2)
+            put_mask(m, ids[r], r, 0);
+        begun = true;
         for (uint32_t i = 0; i < k; i++)
             for (uint32_t r = 0; r < REQUESTS; r++) {
                 if (got[i].id != ids[r])
@@ -216,6 +247,8 @@ static void ask(mpk_context *cx, machine *m, answers *out)
                 else if (got[i].reason == RT_GOING)
                     machine_cancel(m, ids[r]); /* its logits are there */
                 open -= got[i].reason != RT_GOING;
+                if (is_masked(r) && got[i].reason == RT_GOING)
+                    put_mask(m, ids[r], r, n[r]);
             }
     }
 }
@@ -265,6 +298,9 @@ static void serve_as(cuda_mode mode)
     machine_stop(cpu);
     machine_stop(gpu);
     assert_int_equal(s.wrong, 0);
+    for (uint32_t r = 1; r < REQUESTS; r += 2)
+        for (uint32_t i = 0; i < TOKENS; i++)
+            assert_true(there.tokens[r][i] == 0 || may_come(r, i, there.tokens[r][i]));
     assert_memory_equal(&here, &there, sizeof here);
     assert_memory_equal(&here, &again, sizeof here);
     fake->leaks(words, sizeof words);

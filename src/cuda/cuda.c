@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "cuda/cache.h"
 #include "cuda/cuda_machine.h"
+#include "op/rules.h"
 #include "rt/rt_queue.h"
 
 enum {
@@ -432,12 +433,71 @@ static mpk_status prepare_logits(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* ---- masks: a copy engine writes them into the step area while the kernel runs ---- */
+
+/* Rows of masks have pinned copies of their own, since the host may not wait for a copy in every step. */
+static mpk_status prepare_masks(mpk_context *cx, cuda_machine *m)
+{
+    const rt_serving *s = &m->serving;
+    uint64_t n_bytes = (uint64_t)s->n_masks * s->rule_words * sizeof(rt_u32);
+    cuda_address device;
+    void *host;
+    if (!s->ready || s->asks == RT_NOWHERE || !n_bytes)
+        return MPK_OK;
+    TRY(cuda_host_alloc(cx, m->gpu, n_bytes, &host, &device));
+    m->masks = host;
+    return MPK_OK;
+}
+
+static mpk_status copy_mask(mpk_context *cx, cuda_machine *m, uint32_t row, uint32_t n_words)
+{
+    const rt_serving *s = &m->serving;
+    const rt_u32 *from = m->masks + (uint64_t)row * s->rule_words;
+    cuda_address to = m->areas[RT_STEP] + s->rules + ((uint64_t)s->n_slots + row) * s->rule_words * sizeof(rt_u32);
+    if (n_words)
+        TRY(cuda_upload_on(cx, m->gpu, m->copies, to + MASK_BITS * sizeof(rt_u32), from + MASK_BITS,
+                           n_words * sizeof(rt_u32)));
+    return cuda_upload_on(cx, m->gpu, m->copies, to + MASK_NUMBER * sizeof(rt_u32), from + MASK_NUMBER, sizeof(rt_u32));
+}
+
+/* The copies of a row are in order on one stream, bits before number, so a kernel that sees the number (acquire;
+ * op/rules.h, rt_slots_find_masks) sees the bits.  A number above 1 follows a draw with the number before it, so the
+ * row's last copies have ended and its pinned memory is free.  The first number of a request may follow copies of
+ * the row's last owner: wait for those, and then for its own, since the request is sent next and must not find the
+ * last owner's number. */
+static mpk_status write_mask(mpk_context *cx, cuda_machine *m, uint32_t row, const uint32_t *bits, uint32_t n_words,
+                             uint32_t number)
+{
+    rt_u32 *at = m->masks + (uint64_t)row * m->serving.rule_words;
+    TRY(cuda_gpu_use(cx, m->gpu));
+    if (number <= 1)
+        TRY(cuda_stream_wait(cx, m->gpu, m->copies));
+    at[MASK_NUMBER] = number;
+    if (bits)
+        memcpy(at + MASK_BITS, bits, n_words * sizeof *bits);
+    TRY(copy_mask(cx, m, row, bits ? n_words : 0));
+    return number <= 1 ? cuda_stream_wait(cx, m->gpu, m->copies) : MPK_OK;
+}
+
+static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words, uint32_t number)
+{
+    cuda_machine *m = cuda_of(base);
+    mpk_context cx = {0};
+    mpk_status status = write_mask(&cx, m, row, bits, n_words, number);
+    if (status == MPK_OK)
+        return;
+    pthread_mutex_lock(&m->lock);
+    note_lost(m, status, cx.text);
+    pthread_mutex_unlock(&m->lock);
+}
+
 /* ---- start and end ---- */
 
 static void release_memory(cuda_machine *m)
 {
     for (size_t i = 0; i < m->n_logits; i++)
         cuda_host_release(m->gpu, m->logits[i].host);
+    cuda_host_release(m->gpu, m->masks);
     cuda_host_release(m->gpu, m->ring_block);
     cuda_host_release(m->gpu, m->mailbox);
     cuda_memory_release(m->gpu, m->table_block);
@@ -498,6 +558,7 @@ static const machine_def cuda_def = {.name = "cuda",
                                      .lend_logits = lend_logits,
                                      .return_logits = return_logits,
                                      .peek_logits = peek_logits,
+                                     .put_mask = put_mask,
                                      .read_profile = cuda_read_profile};
 
 /* ---- calls: whoever has his own memory runs nothing through ours ---- */
@@ -608,6 +669,7 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const machine_weights 
     TRY(status);
     TRY(upload_tables(cx, m));
     TRY(prepare_logits(cx, m));
+    TRY(prepare_masks(cx, m));
     TRY(machine_begin(cx, &m->machine, m->machine.def, &m->machine.image, &m->serving,
                       m->serving.ready ? &m->rings : NULL));
     if (m->options.mode == CUDA_CALLS)

@@ -161,6 +161,7 @@ typedef struct cuda_machine {
     uint64_t looked_ns;  /* when the stream was last looked at */
     cuda_logits *logits; /* heap; guarded by the books' lock */
     size_t n_logits, logits_capacity;
+    rt_u32 *masks; /* pinned, [serving.n_masks][rule_words]: what is copied to those rows of `rules`; the books' lock */
 
     struct cuda_baseline *baseline; /* NULL: none */
     struct cuda_calls *calls;       /* NULL: not CUDA_CALLS */

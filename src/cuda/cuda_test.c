@@ -122,9 +122,9 @@ static void test_no_early_launches(void **state)
 }
 
 /* Every call of every entry point fails once; whatever the start says then, nothing is left. */
-static void fail_everything(cuda_mode mode)
+static void fail_everything(const char *source, cuda_mode mode)
 {
-    bed *b = set_up(program);
+    bed *b = set_up(source);
     char words[256];
     check_ok(&b->cx, start_as(b, mode));
     machine_stop(b->m);
@@ -159,19 +159,20 @@ static void fail_everything(cuda_mode mode)
 static void test_every_failure(void **state)
 {
     (void)state;
-    fail_everything(CUDA_PERSISTENT);
+    fail_everything(program, CUDA_PERSISTENT);
+    fail_everything(sampler, CUDA_PERSISTENT);
 }
 
 static void test_every_failure_of_the_baseline(void **state)
 {
     (void)state;
-    fail_everything(CUDA_GRAPH_PDL);
+    fail_everything(program, CUDA_GRAPH_PDL);
 }
 
 static void test_every_failure_of_calls(void **state)
 {
     (void)state;
-    fail_everything(CUDA_CALLS);
+    fail_everything(program, CUDA_CALLS);
 }
 
 /* ---- entries ---- */
@@ -460,6 +461,72 @@ static void test_lost_gpu(void **state)
     tear_down(b);
 }
 
+/* ---- masks ---- */
+
+enum { SLOTS = 4, MASKS = 8, RULE_WORDS = 64, VOCABULARY = 96, MASK_WORDS = VOCABULARY / 32 };
+
+/* What a row of masks must hold on the GPU. */
+typedef struct row_of_mask {
+    uint32_t number, bits[MASK_WORDS];
+} row_of_mask;
+
+static void check_masks(const bed *b, const row_of_mask *expected)
+{
+    const rt_serving *s = &b->m->books.serving;
+    const uint32_t *rules = (const uint32_t *)(uintptr_t)(cuda_of(b->m)->areas[RT_STEP] + s->rules);
+    for (uint32_t i = 0; i < SLOTS * RULE_WORDS; i++)
+        assert_int_equal(rules[i], 0); /* the slots' own rules */
+    for (uint32_t row = 0; row < MASKS; row++) {
+        const uint32_t *at = rules + (SLOTS + row) * RULE_WORDS;
+        assert_memory_equal(at, &expected[row], sizeof *expected);
+        for (uint32_t i = 1 + MASK_WORDS; i < RULE_WORDS; i++)
+            assert_int_equal(at[i], 0);
+    }
+}
+
+/* Masks of random requests arrive in their rows and nowhere else; a row's number may come without bits. */
+static void test_masks(void **state)
+{
+    (void)state;
+    bed *b = set_up(sampler);
+    row_of_mask expected[MASKS] = {0};
+    check_ok(&b->cx, start(b));
+    assert_true(machine_takes_masks(b->m));
+    assert_int_equal(b->m->books.serving.n_masks, MASKS);
+    check_masks(b, expected);
+    for (uint64_t i = 0; i < 200; i++) {
+        uint32_t row = (uint32_t)(rng_float(seed, 8 * i) * MASKS), bits[MASK_WORDS];
+        bool begins = rng_float(seed, 8 * i + 1) < 0.2, has_bits = !begins || rng_float(seed, 8 * i + 2) < 0.5;
+        for (uint32_t k = 0; k < MASK_WORDS; k++)
+            bits[k] = (uint32_t)rng_u64(seed, 8 * i + 3 + k);
+        expected[row].number = begins ? has_bits : expected[row].number + 1;
+        if (has_bits)
+            memcpy(expected[row].bits, bits, sizeof bits);
+        b->m->def->put_mask(b->m, row, has_bits ? bits : NULL, MASK_WORDS, expected[row].number);
+        check_masks(b, expected);
+    }
+    check_ok(&b->cx, machine_check(&b->cx, b->m));
+    tear_down(b);
+}
+
+/* A mask that cannot be copied loses the machine: its request would wait for ever. */
+static void test_lost_masks(void **state)
+{
+    (void)state;
+    char words[128];
+    for (unsigned k = 1; k <= 2; k++) {
+        bed *b = set_up(sampler);
+        check_ok(&b->cx, start(b));
+        snprintf(words, sizeof words, "%s,fail:cuMemcpyHtoDAsync:%u", settings,
+                 b->fake->calls("cuMemcpyHtoDAsync") + k);
+        setenv("MPK_FAKE_CUDA", words, 1);
+        b->m->def->put_mask(b->m, 3, (uint32_t[MASK_WORDS]){1, 2, 3}, MASK_WORDS, 2);
+        check_fails(&b->cx, MPK_EDEVICE, "copy", machine_check(&b->cx, b->m));
+        setenv("MPK_FAKE_CUDA", settings, 1);
+        tear_down(b);
+    }
+}
+
 /* The matrices of a decoder of `layers` layers and its LM head, in bf16; keys: columns of k and v together. */
 static cuda_weight_plan decoder(cuda_packed *packed, uint64_t hidden, uint64_t ffn, uint64_t queries, uint64_t keys,
                                 uint64_t layers)
@@ -552,6 +619,8 @@ int main(void)
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_constants_that_move),
         cmocka_unit_test(test_lost_gpu),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_lost_masks),
         cmocka_unit_test(test_profile),
         cmocka_unit_test(test_pages_in_flight_measured),
         cmocka_unit_test(test_pages_in_flight_rules),

@@ -62,23 +62,26 @@ static const char chain[] = "input %t : bf16[4, 256] live=tokens\n"
                             "output %y\n";
 
 /* Experts behind products, as in a layer of a mixture: ids and weights come from logits.  And a product behind them. */
-#define EXPERTS                             \
-    "input %t : bf16[4, 256] live=tokens\n" \
-    "const %a : bf16[256, 256]\n"           \
-    "const %r : bf16[48, 256]\n"            \
-    "const %g : bf16[48, 96, 256]\n"        \
-    "const %u : bf16[48, 96, 256]\n"        \
-    "%x = silu(%t)\n"                       \
-    "%h = linear(%x, %a)\n"                 \
-    "%l = linear(%h, %r)\n"                 \
-    "%e, %w = route(%l) {experts = 4}\n"    \
+#define EXPERTS(n, k)                        \
+    "input %t : bf16[4, 256] live=tokens\n"  \
+    "const %a : bf16[256, 256]\n"            \
+    "const %r : bf16[" n ", 256]\n"          \
+    "const %g : bf16[" n ", 96, 256]\n"      \
+    "const %u : bf16[" n ", 96, 256]\n"      \
+    "%x = silu(%t)\n"                        \
+    "%h = linear(%x, %a)\n"                  \
+    "%l = linear(%h, %r)\n"                  \
+    "%e, %w = route(%l) {experts = " k "}\n" \
     "%i = expert_linear(%x, %e, %g, %u) {glu = \"silu\"}\n"
-static const char routed[] = EXPERTS "output %i\n";
-static const char mixture[] = EXPERTS "const %d : bf16[48, 256, 96]\n"
-                                      "const %b : bf16[512, 256]\n"
-                                      "%j = expert_linear(%i, %e, %d, _, %w, %h)\n"
-                                      "%y = linear(%j, %b)\n"
-                                      "output %y\n";
+#define MIXTURE(n, k)                             \
+    EXPERTS(n, k)                                 \
+    "const %d : bf16[" n ", 256, 96]\n"           \
+    "const %b : bf16[512, 256]\n"                 \
+    "%j = expert_linear(%i, %e, %d, _, %w, %h)\n" \
+    "%y = linear(%j, %b)\n"                       \
+    "output %y\n"
+static const char routed[] = EXPERTS("48", "4") "output %i\n";
+static const char mixture[] = MIXTURE("48", "4");
 
 /* Takes requests: four slots, with rules and eight masks, without a KV cache. */
 static const char sampler[] = "input %tokens : i32[4] live=tokens\n"

@@ -614,6 +614,31 @@ static void test_late_mask(void **state)
     free(b);
 }
 
+/* However often a request that still waits is cancelled, its end is told once, and it never gets a slot. */
+static void test_cancelled_once(void **state)
+{
+    (void)state;
+    make_graphs(8, 8);
+    bed *b = make(1, 8, 8, 16, RING, 0);
+    for (rt_u64 id = 1; id <= 3; id++)
+        submit_to(b, id, 0);
+    assert_true(poll(b)); /* the first holds the only slot */
+    for (rt_u32 i = 0; i < 3; i++)
+        b->commands[i] = (rt_command){.kind = RT_CANCEL, .id = i < 2 ? 2 : 1};
+    rt_ring_wrote(&b->command_ring, 3);
+    for (int i = 0; i < 12; i++)
+        (void)poll(b);
+    rt_u32 ends[4] = {0};
+    for (rt_u32 i = 0; i < b->serving.told; i++) {
+        const rt_token *t = &b->tokens[i];
+        assert_in_range(t->id, 1, 3);
+        ends[t->id] += t->reason != RT_GOING;
+        assert_true(t->id != 2 || (t->token < 0 && t->reason == RT_CANCELLED));
+    }
+    assert_true(ends[1] == 1 && ends[2] == 1 && ends[3] == 1);
+    free(b);
+}
+
 /* What goes into the step word comes out of it. */
 static void test_step_word(void **state)
 {
@@ -638,6 +663,7 @@ int main(void)
         cmocka_unit_test(test_usual_step_is_the_general_one),
         cmocka_unit_test(test_scheduler_deals_in_turn),
         cmocka_unit_test(test_late_mask),
+        cmocka_unit_test(test_cancelled_once),
         cmocka_unit_test(test_step_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

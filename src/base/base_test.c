@@ -263,12 +263,29 @@ static void numbers_read_back(void **state)
         assert_false(str_read_double(str_from(bad[i]), &back));
 }
 
+/* A deadline keeps its nanoseconds below a second, and is as far away as was asked. */
+static void deadlines_carry(void **state)
+{
+    (void)state;
+    const uint64_t seed = check_seed();
+    for (uint64_t i = 0; i < 10000; i++) {
+        const struct timespec from = {.tv_sec = (time_t)(rng_u64(seed, 3 * i) >> 30),
+                                      .tv_nsec = (long)(rng_u64(seed, 3 * i + 1) % 1000000000)};
+        const int64_t ms = (int64_t)(rng_u64(seed, 3 * i + 2) >> (i % 60 + 4));
+        const struct timespec to = clock_after(from, ms);
+        assert_in_range(to.tv_nsec, 0, 999999999);
+        const __int128 passed = (__int128)(to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec;
+        assert_true(passed == (__int128)ms * 1000000);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arena_keeps_and_resets),
         cmocka_unit_test(arena_adopts),
         cmocka_unit_test(calls_are_spread),
+        cmocka_unit_test(deadlines_carry),
         cmocka_unit_test(map_finds_what_was_put),
         cmocka_unit_test(errors_keep_the_first_message),
         cmocka_unit_test(numbers_convert_exactly),

@@ -19,6 +19,12 @@ uint64_t clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+struct timespec clock_after(struct timespec from, int64_t milliseconds)
+{
+    const int64_t ns = from.tv_nsec + milliseconds % 1000 * 1000000;
+    return (struct timespec){.tv_sec = from.tv_sec + milliseconds / 1000 + ns / 1000000000, .tv_nsec = ns % 1000000000};
+}
+
 /* Processors that the cgroup (version 2) lets us use, rounded up; UINT_MAX if it sets no limit. */
 static unsigned cgroup_processors(void)
 {

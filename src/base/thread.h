@@ -5,11 +5,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "base/status.h"
 
 /* Monotonic time. */
 uint64_t clock_ns(void);
+/* The time `milliseconds` (0 or more) after `from`, as pthread_cond_timedwait takes it: 0 <= tv_nsec < 1e9. */
+struct timespec clock_after(struct timespec from, int64_t milliseconds);
 /* Processors this process may run on (affinity mask and cgroup quota counted), at least 1. */
 unsigned thread_processors(void);
 /* Start a thread; join with pthread_join.  MPK_ELIMIT with the system's reason. */

@@ -28,7 +28,8 @@ typedef struct cpu_body {
     uint32_t rank;    /* of all that accept, the highest rank wins */
     /* Dtypes, strides and sizes that this body takes; must not depend on T unless the bits do not. */
     bool (*accepts)(const op_call *call);
-    /* Scratch for a box (in addition to nothing; ref's is not counted).  NULL: none. */
+    /* Scratch for a box (in addition to nothing; ref's is not counted); never more for fewer entries of axis 0.
+     * NULL: none. */
     size_t (*scratch_bytes)(const op_call *call, const ir_box *box);
     op_body *run;
 } cpu_body;

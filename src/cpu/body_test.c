@@ -21,7 +21,10 @@ typedef struct instance {
     op_call call;
 } instance;
 
-static void make(arena *a, const ir_graph *g, uint64_t fill, uint32_t live, instance *out)
+/* What a test does to the operands of an operator after they are filled; NULL: nothing. */
+typedef void change_operands(const op_call *call);
+
+static void make(arena *a, const ir_graph *g, uint64_t fill, uint32_t live, change_operands *change, instance *out)
 {
     *out = (instance){.g = g, .op = &g->ops.at[0]};
     check_ok(&cx, ir_eval_allocate(&cx, a, g, &out->values));
@@ -31,16 +34,22 @@ static void make(arena *a, const ir_graph *g, uint64_t fill, uint32_t live, inst
         if (out->op->in[i] != IR_NONE)
             op_fill(g, out->op, i, fill, out->values.data[out->op->in[i]]);
     op_bind(g, out->op, out->values.data, out->values.live, &out->call);
+    if (change)
+        change(&out->call);
+}
+
+/* Scratch of a box for a body or (NULL) the reference code. */
+static size_t scratch_of(const instance *t, const cpu_body *body, const ir_box *box)
+{
+    if (body)
+        return body->scratch_bytes ? body->scratch_bytes(&t->call, box) : 0;
+    return t->op->def->scratch_bytes ? t->op->def->scratch_bytes(t->g, t->op, box) : 0;
 }
 
 /* Compute one box, by a body or (NULL) by the reference code; scratch holds NaN before and a guard after. */
 static void run_box(const instance *t, const cpu_body *body, const ir_box *box)
 {
-    size_t bytes = 0;
-    if (body)
-        bytes = body->scratch_bytes ? body->scratch_bytes(&t->call, box) : 0;
-    else if (t->op->def->scratch_bytes)
-        bytes = t->op->def->scratch_bytes(t->g, t->op, box);
+    const size_t bytes = scratch_of(t, body, box);
     unsigned char *scratch = aligned_alloc(64, (bytes + 128) / 64 * 64);
     assert_non_null(scratch);
     memset(scratch, 0xff, (bytes + 128) / 64 * 64);
@@ -56,7 +65,25 @@ static int64_t choose(uint64_t *state, int64_t n)
     return (int64_t)(rng_u64(seed, (*state)++) % (uint64_t)n);
 }
 
-/* The whole output, cut at random where the record allows (no cut if `state` is NULL). */
+/* A task is clipped to the entries that are alive, and its scratch is planned for all of them: fewer never need more.
+ * Entries past the box's end do not count. */
+static void check_scratch(const instance *t, const cpu_body *body, uint64_t *state)
+{
+    const ir_tensor *out = &t->g->tensors.at[t->op->out[0]];
+    ir_box box = ir_box_whole(out);
+    if (out->live == IR_ALL)
+        return;
+    for (int i = 0; i < 4; i++) {
+        ir_box few = box;
+        few.hi[0] = 1 + choose(state, box.hi[0]);
+        if (scratch_of(t, body, &few) > scratch_of(t, body, &box))
+            fail_msg("%s needs more scratch for %lld entries than for %lld", body ? body->name : t->op->def->name,
+                     (long long)few.hi[0], (long long)box.hi[0]);
+        box = few;
+    }
+}
+
+/* The whole output, cut at random where the record allows (no cut if `state` is NULL); parts come in either order. */
 static void run(const instance *t, const cpu_body *body, uint64_t *state)
 {
     const ir_tensor *out = &t->g->tensors.at[t->op->out[0]];
@@ -74,11 +101,15 @@ static void run(const instance *t, const cpu_body *body, uint64_t *state)
         }
         cuts[i][n[i]] = end;
     }
+    const bool backwards = state && choose(state, 2);
     uint32_t i;
     do {
         ir_box box = {0};
-        for (i = 0; i < out->rank; i++)
-            box.lo[i] = cuts[i][at[i]], box.hi[i] = cuts[i][at[i] + 1];
+        for (i = 0; i < out->rank; i++) {
+            const int64_t part = backwards ? n[i] - 1 - at[i] : at[i];
+            box.lo[i] = cuts[i][part];
+            box.hi[i] = cuts[i][part + 1];
+        }
         run_box(t, body, &box);
         for (i = 0; i < out->rank && ++at[i] == n[i]; i++)
             at[i] = 0;
@@ -136,18 +167,19 @@ static void same_bits(const instance *t, const instance *with, const char *what,
     }
 }
 
-/* How many bodies took the operator of this graph. */
-static int check_graph(const char *source)
+/* How many bodies took the operator of this graph.  number: of data and cuts of the same graph. */
+static int check_changed(const char *source, change_operands *change, uint64_t number)
 {
     uint32_t have = cpu_features();
-    uint64_t fill = rng_u64(seed, str_from(source).n), state = fill;
+    uint64_t fill = rng_u64(seed, str_from(source).n + (number << 32)), state = fill;
     arena a = {0};
     ir_graph *g;
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
     const ir_tensor *out = &g->tensors.at[g->ops.at[0].out[0]];
     uint32_t live = choose(&state, 3) ? UINT32_MAX : (uint32_t)(1 + choose(&state, out->rank ? out->dims[0] : 1));
     instance ref, first = {0};
-    make(&a, g, fill, live, &ref);
+    make(&a, g, fill, live, change, &ref);
+    check_scratch(&ref, NULL, &state);
     run(&ref, NULL, NULL);
     int taken = 0;
     for (const cpu_body *const *b = cpu_body_table; *b; b++) {
@@ -155,11 +187,12 @@ static int check_graph(const char *source)
         if (!str_is(str_from((*b)->op), ref.op->def->name) || ((*b)->needs & have) != (*b)->needs ||
             !(*b)->accepts(&ref.call))
             continue;
-        make(&a, g, fill, live, &whole);
+        make(&a, g, fill, live, change, &whole);
+        check_scratch(&whole, *b, &state);
         run(&whole, *b, NULL);
         compare(&whole, &ref, (*b)->name, source);
         for (int i = 0; i < 2; i++) {
-            make(&a, g, fill, live, &cut);
+            make(&a, g, fill, live, change, &cut);
             run(&cut, *b, &state);
             same_bits(&cut, &whole, (*b)->name, source);
         }
@@ -170,6 +203,11 @@ static int check_graph(const char *source)
     }
     arena_free(&a);
     return taken;
+}
+
+static int check_graph(const char *source)
+{
+    return check_changed(source, NULL, 0);
 }
 
 static const char *pick(uint64_t *state, const char *const *from, int64_t n)
@@ -520,6 +558,59 @@ static void test_random(void **unused)
     }
 }
 
+/* Of every three rows one is all NaN, one is NaN but for an element, and one is NaN in its first half. */
+static void put_nan(const op_call *call)
+{
+    const op_view *x = &call->in[0];
+    for (int64_t r = 0; r < x->dims[0]; r++)
+        for (int64_t i = 0; i < (r % 3 == 2 ? x->dims[1] / 2 : x->dims[1]); i++)
+            if (r % 3 != 1 || i != x->dims[1] - 2)
+                ((float *)x->data)[r * x->stride[0] + i] = NAN;
+}
+
+/* No page of the first slot is there, and of the others not the first one. */
+static void take_pages_away(const op_call *call)
+{
+    const op_view *pages = &call->in[5];
+    for (int64_t slot = 0; slot < pages->dims[0]; slot++)
+        for (int64_t i = 0; i < (slot ? 1 : pages->dims[1]); i++)
+            ((int32_t *)pages->data)[slot * pages->stride[0] + i * pages->stride[1]] = -1;
+}
+
+/* Tokens 2 i and 2 i + 1 go to one place. */
+static void share_places(const op_call *call)
+{
+    for (uint32_t input = 2; input < 4; input++)
+        for (int64_t t = 1; t < call->in[input].dims[0]; t += 2)
+            ((int32_t *)call->in[input].data)[t] = ((int32_t *)call->in[input].data)[t - 1];
+}
+
+/* Operands of which the random graphs have none, or few. */
+static void test_rare_operands(void **state)
+{
+    (void)state;
+    static const struct {
+        change_operands *change;
+        const char *graph;
+    } cases[] = {
+        {put_nan, "input %x : f32[7, 37] live=rows\n%y = argmax(%x)\n"},
+        {put_nan, "input %x : f32[7, 300] live=rows\n%y, %i = argmax_partial(%x) {parts = 8}\n"},
+        {take_pages_away, "input %q : f32[9, 4, 64] live=tokens\nstate %k : bf16[12, 2, 16, 64]\n"
+                          "state %v : bf16[12, 2, 16, 64]\ninput %p : i32[9] live=tokens\n"
+                          "input %s : i32[9] live=tokens\ninput %t : i32[3, 4]\n"
+                          "%y = attention(%q, %k, %v, %p, %s, %t)\n"},
+        {share_places, "input %x : f32[12, 96] live=tokens\ninput %t : f32[12, 2, 8] live=tokens\n"
+                       "input %p : i32[12] live=tokens\ninput %s : i32[12] live=tokens\ninput %pages : i32[2, 9]\n"
+                       "state %k : f32[18, 1, 5, 16]\nstate %v : f32[18, 1, 5, 16]\n"
+                       "%y, %kc, %vc = rope_kv(%x, %t, %p, %s, %pages, %k, %v) {heads = 4, kv_heads = 1, "
+                       "head_size = 16}\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (uint64_t k = 0; k < 16; k++)
+            if (!check_changed(cases[i].graph, cases[i].change, k) && cpu_features() & CPU_AVX2)
+                fail_msg("no fast body takes\n%s", cases[i].graph);
+}
+
 /* The best that the processor has is chosen, and nothing that it has not. */
 static void test_choose(void **state)
 {
@@ -528,7 +619,7 @@ static void test_choose(void **state)
     ir_graph *g;
     instance t;
     check_ok(&cx, ir_parse(&cx, &a, STR("input %x : f32[1, 64]\nconst %w : q4_1[8, 64]\n%y = linear(%x, %w)\n"), &g));
-    make(&a, g, 1, UINT32_MAX, &t);
+    make(&a, g, 1, UINT32_MAX, NULL, &t);
     assert_null(cpu_body_choose(&t.call, 0));
     assert_string_equal(cpu_body_choose(&t.call, CPU_AVX2)->name, "linear avx2");
     assert_string_equal(cpu_body_choose(&t.call, CPU_AVX2 | CPU_AVX_VNNI)->name, "linear avxvnni");
@@ -541,6 +632,6 @@ int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_choose), cmocka_unit_test(test_cases),
-                                       cmocka_unit_test(test_random)};
+                                       cmocka_unit_test(test_rare_operands), cmocka_unit_test(test_random)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,26 +51,14 @@ RT_FN int rt_preload(rt_machine *rt, rt_worker *w, rt_u32 task, rt_u32 piece)
     return 1;
 }
 
-static size_t scratch_of(const ir_graph *g, const cpu_call *c, const ir_box *box)
+/* The most scratch that a task may ask for: its box may be clipped to fewer live entries, which never need more. */
+static size_t scratch_of(const ir_graph *g, const cpu_call *c, const rt_task *task)
 {
     const op_call *call = &c->call;
+    const ir_box box = box_of(task);
     if (c->body)
-        return c->body->scratch_bytes ? c->body->scratch_bytes(call, box) : 0;
-    return call->op->def->scratch_bytes ? call->op->def->scratch_bytes(g, call->op, box) : 0;
-}
-
-/* The most scratch that a task may ask for: its box may be clipped to any number of live entries, and fewer entries may
- * take another road and need more, so every power of two is asked. */
-static size_t scratch_of_task(const ir_graph *g, const cpu_call *c, const rt_task *task, const rt_op *op)
-{
-    ir_box box = box_of(task);
-    size_t most = scratch_of(g, c, &box);
-    for (int64_t n = 1; op->live != RT_ALL && n < task->hi[0] - task->lo[0]; n *= 2) {
-        box.hi[0] = box.lo[0] + n;
-        size_t bytes = scratch_of(g, c, &box);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
+        return c->body->scratch_bytes ? c->body->scratch_bytes(call, &box) : 0;
+    return call->op->def->scratch_bytes ? call->op->def->scratch_bytes(g, call->op, &box) : 0;
 }
 
 /* Pages for each operator, and with that the scratch of a worker. */
@@ -86,7 +74,7 @@ static mpk_status plan_scratch(mpk_context *cx, cpu_machine *m)
                 continue;
             rt_op *op = &m->ops[g->first_op + task->op];
             uint64_t pages =
-                (scratch_of_task(m->base.image.ir[i], &m->calls[g->first_op + task->op], task, op) + PAGE_BYTES - 1) /
+                (scratch_of(m->base.image.ir[i], &m->calls[g->first_op + task->op], task) + PAGE_BYTES - 1) /
                 PAGE_BYTES;
             CHECK(cx, pages <= INT32_MAX, MPK_ELIMIT, "a task of operator %.*s asks for %llu pages of scratch",
                   STR_ARG(m->base.image.ir[i]->ops.at[task->op].name), (unsigned long long)pages);

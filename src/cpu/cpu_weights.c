@@ -63,19 +63,12 @@ static mpk_status own_bytes(mpk_context *cx, const tg_weight *weight, uint32_t i
     return MPK_OK;
 }
 
-/* What the bodies' loads of a dtype want: wider vectors are loaded without alignment. */
-static uintptr_t alignment_of(ir_dtype dtype)
-{
-    const ir_dtype_info *info = &ir_dtype_table[dtype];
-    return info->block_elements > 1 ? 2 : info->block_bytes;
-}
-
 static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_weights *from, uint32_t i,
                        cpu_weights *w)
 {
     const machine_weight *source = &from->at[i];
     const void *there = host_weight_in_place(weight, source);
-    if (there && !w->gathered && (uintptr_t)there % alignment_of(weight->dtype) == 0) {
+    if (there && !w->gathered && (uintptr_t)there % ir_dtype_align(weight->dtype) == 0) {
         w->at[i] = (void *)(uintptr_t)there; /* only read */
         return MPK_OK;
     }

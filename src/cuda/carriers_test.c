@@ -122,6 +122,101 @@ static void test_carried_experts(void **state)
     check_carriers(mixture, CUDA_PERSISTENT, 12);
 }
 
+/* Rows of 3 expert numbers, and of 50 logits, are no whole words of 16 bytes: they are cleared by smaller ones. */
+static void test_short_rows(void **state)
+{
+    (void)state;
+    check_carriers(MIXTURE("50", "3"), CUDA_PERSISTENT, 12);
+}
+
+/* Logits whose columns are cut at odd places share words between tasks: they are not carried. */
+static void test_torn_results(void **state)
+{
+    (void)state;
+    static const char torn[] = MIXTURE("18", "4");
+    bed *b = set_up(torn);
+    check_ok(&b->cx, start(b));
+    const ir_graph *ir = b->image.ir[0];
+    const ir_tensor_id l = ir_find(ir, "l");
+    const rt_graph *g = image_table(b->image.block, RT_GRAPHS);
+    const rt_task *tasks = (const rt_task *)image_table(b->image.block, RT_TASKS) + g->first_task;
+    bool is_torn = false;
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        is_torn = is_torn || (tasks[t].op == ir->tensors.at[l].producer && tasks[t].lo[1] % 2);
+    assert_true(is_torn);
+    assert_false(is_carried(b, "l"));
+    tear_down(b);
+}
+
+/* Two branches that have nothing to do with each other. */
+static const char branches[] = "input %t : bf16[4, 256] live=tokens\n"
+                               "input %s : bf16[4, 256] live=tokens\n"
+                               "const %a : bf16[512, 256]\n"
+                               "const %b : bf16[256, 512]\n"
+                               "%x = silu(%t)\n"
+                               "%h = linear(%x, %a)\n"
+                               "%i = linear(%h, %b)\n"
+                               "%z = silu(%s)\n"
+                               "%p = linear(%z, %a)\n"
+                               "%q = linear(%p, %b)\n"
+                               "%r = linear(%q, %a)\n"
+                               "output %i\n"
+                               "output %r\n";
+
+/* Carried words are cleared after an event that follows all tasks that touch them.  No operator of the second branch
+ * follows any of the first, so none of them clears. */
+static void test_end_follows_all(void **state)
+{
+    (void)state;
+    bed *b = set_up(branches);
+    check_ok(&b->cx, start(b));
+    const ir_graph *ir = b->image.ir[0];
+    const uint32_t end = cuda_of(b->m)->carriers.flows[0].end;
+    assert_true(end == RT_NONE || end <= ir->tensors.at[ir_find(ir, "i")].producer);
+    assert_false(is_carried(b, "p"));
+    tear_down(b);
+}
+
+/* Attention over a cache that an operator before it reads, if OLD is output %o. */
+#define CACHED(old)                                                                                            \
+    "input %t : bf16[2, 256] live=tokens\n"                                                                    \
+    "input %r : f32[2, 2, 64] live=tokens\n"                                                                   \
+    "input %p : i32[2] live=tokens\n"                                                                          \
+    "input %s : i32[2] live=tokens\n"                                                                          \
+    "input %q : i32[2, 4]\n"                                                                                   \
+    "state %kc : bf16[8, 1, 64, 128]\n"                                                                        \
+    "state %vc : bf16[8, 1, 64, 128]\n"                                                                        \
+    "const %a : bf16[512, 256]\n"                                                                              \
+    "const %c : bf16[256, 512]\n"                                                                              \
+    "%x = silu(%t)\n"                                                                                          \
+    "%h = linear(%x, %a)\n" old                                                                                \
+    "%y, %l, %k, %v = attention_split(%h, %r, %p, %s, %q, %kc, %vc) {heads = 2, kv_heads = 1, head_size = 128" \
+    ", splits = 2, unit = 64}\n"                                                                               \
+    "%f = attention_fold(%y, %l)\n"                                                                            \
+    "%g = linear(%f, %a)\n"                                                                                    \
+    "%z = linear(%g, %c)\n"                                                                                    \
+    "output %z\n"
+
+/* A task that waits for no event must not write what a task before it reads. */
+static void test_written_caches(void **state)
+{
+    (void)state;
+    static const char *const sources[] = {CACHED(""), CACHED("%o = copy(%kc)\noutput %o\n")};
+    for (int is_read = 0; is_read < 2; is_read++) {
+        bed *b = set_up(sources[is_read]);
+        check_ok(&b->cx, start(b));
+        const ir_graph *ir = b->image.ir[0];
+        const cuda_flow *flow = &cuda_of(b->m)->carriers.flows[0];
+        const uint32_t attention = ir->tensors.at[ir_find(ir, "y")].producer;
+        assert_true(flow->end != RT_NONE && flow->end > attention);
+        if (is_read)
+            assert_true(flow->gate >= attention);
+        else
+            assert_true(flow->gate < attention && is_carried(b, "h"));
+        tear_down(b);
+    }
+}
+
 /* What the host reads after the step is no longer there once carried words are cleared: an output is not carried. */
 static void test_outputs_are_not_carried(void **state)
 {
@@ -169,6 +264,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_carriers),
         cmocka_unit_test(test_carried_experts),
+        cmocka_unit_test(test_short_rows),
+        cmocka_unit_test(test_torn_results),
+        cmocka_unit_test(test_end_follows_all),
+        cmocka_unit_test(test_written_caches),
         cmocka_unit_test(test_outputs_are_not_carried),
         cmocka_unit_test(test_no_carriers),
     };

@@ -155,12 +155,10 @@ static const mpk_binding *find_binding(uint32_t n, const mpk_binding *bindings, 
     return NULL;
 }
 
-/* Of a tensor's address: what the device's runs want, else what elements do (blocks begin with 16 bits). */
+/* Of a tensor's address: what the device's runs want, else what its dtype does. */
 static uintptr_t alignment_of(uint32_t call_align, ir_dtype dtype)
 {
-    const ir_dtype_info *info = &ir_dtype_table[dtype];
-    uintptr_t here = info->block_elements > 1 ? 2 : info->block_bytes;
-    return call_align ? call_align : here;
+    return call_align ? call_align : ir_dtype_align(dtype);
 }
 
 static const char *alignment_words(uint32_t call_align, char words[32])

@@ -377,12 +377,8 @@ static void wait_change(mpk_request *r, int64_t timeout_ms)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    if (timeout_ms > 0) {
-        until.tv_sec += timeout_ms / 1000;
-        until.tv_nsec += timeout_ms % 1000 * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-    }
+    if (timeout_ms > 0)
+        until = clock_after(until, timeout_ms);
     while (timeout_ms && r->finish == MPK_RUNNING && r->n_read == r->n_tokens) {
         int error = timeout_ms < 0 ? pthread_cond_wait(&r->changed, &r->engine->mutex)
                                    : pthread_cond_timedwait(&r->changed, &r->engine->mutex, &until);

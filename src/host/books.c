@@ -387,13 +387,9 @@ static mpk_status append_locked(mpk_context *cx, machine *m, uint64_t id, const 
     host_entry *e = find_entry(b, id, &index);
     CHECK(cx, e && e->ready, MPK_EARG, "request %llu does not wait for tokens", (unsigned long long)id);
     CHECK(cx, n && logits, MPK_EARG, "no tokens to append, or no room for their logits");
-    host_region old = e->region;
     rt_command c = {.kind = RT_APPEND, .n = n, .id = id};
     e->region.n = 0; /* they have been fed */
-    if (!take_region(b, n, &e->region)) {
-        e->region = old;
-        FAIL(cx, MPK_ELIMIT, "no room for %u more tokens among the waiting prompts", n);
-    }
+    CHECK(cx, take_region(b, n, &e->region), MPK_ELIMIT, "no room for %u more tokens among the waiting prompts", n);
     TRY(lend(cx, m, e, logits, logits_of(m, &e->request, n), &c.logits));
     memcpy(b->rings.token_arena + e->region.at, tokens, n * sizeof *tokens);
     c.tokens = e->region.at;

@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "check.h"
 #include "host/machine.h"
+#include "pass/pass.h"
 #include "rt/rt_queue.h"
 
 enum { CONTEXT = 64, SLOTS = 3, VOCAB = 5, WAITING = 4, TOKENS = 8 };
@@ -443,12 +444,74 @@ static void test_waking_and_failing(void **state)
     fake_close(f);
 }
 
+/* ---- serving ---- */
+
+/* Two graphs of a program that samples; the second has twice the tokens. */
+static void make_program(mpk_context *cx, arena *a, tg_program *compiled, program_image *image)
+{
+    static const char graph[] =
+        "input %%tokens : i32[%d] live=tokens\ninput %%positions : i32[%d] live=tokens\n"
+        "input %%slots : i32[%d] live=tokens\ninput %%pages : i32[3, 4]\ninput %%rows : i32[%d] live=rows\n"
+        "input %%sampling : f32[%d, 4] live=rows\ninput %%seeds : i64[%d] live=rows\n"
+        "input %%draws : i32[%d] live=rows\ninput %%asks : i32[%d, %d] live=rows\ninput %%rules : i32[4, 32]\n"
+        "input %%history : i32[60]\nconst %%e : f32[9, 16]\nstate %%choice : f32[3, 9]\n"
+        "state %%k_cache.0 : f32[12, 1, 5, 16]\nstate %%v_cache.0 : f32[12, 1, 5, 16]\n"
+        "%%x = embedding(%%tokens, %%e)\n%%h = reshape(%%x) {shape = [%d, 1, 16]}\n"
+        "%%k, %%v = kv_write(%%h, %%h, %%positions, %%slots, %%pages, %%k_cache.0, %%v_cache.0)\n"
+        "%%g = gather(%%x, %%rows)\n%%logits = linear(%%g, %%e)\n"
+        "%%next, %%chosen, %%logprobs = sample(%%logits, %%sampling, %%seeds, %%draws, %%asks, %%rules, %%history, "
+        "%%choice)\n"
+        "output %%next\noutput %%logprobs\noutput %%logits\n";
+    pass_options o = {.n_workers = 2, .page_bytes = 16384, .pages_per_worker = 64, .verify = true};
+    ir_graph *g[2];
+    uint32_t n_tokens[2] = {2, 4};
+    for (int i = 0; i < 2; i++) {
+        const int n = (int)n_tokens[i];
+        char *source = arena_alloc(a, 2, sizeof graph);
+        snprintf(source, 2 * sizeof graph, graph, n, n, n, n, n, n, n, n, RT_ASKS, n);
+        check_ok(cx, ir_parse(cx, a, str_from(source), &g[i]));
+    }
+    check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, compiled));
+    check_ok(cx, image_make(cx, a, compiled, image));
+}
+
+/* A program serves if its graphs keep every step tensor at one place; a graph that has one elsewhere cannot take the
+ * step that was written for another. */
+static void test_places_of_graphs(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"tokens", "positions", "slots", "pages", "rows",  "sampling", "seeds",
+                                        "draws",  "logits",    "next",  "asks",  "rules", "history",  "logprobs"};
+    mpk_context cx = {0};
+    arena a = {0};
+    tg_program compiled;
+    program_image image;
+    rt_serving s;
+    make_program(&cx, &a, &compiled, &image);
+    host_find_serving(&image, &s);
+    assert_int_equal(s.ready, 1);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (uint32_t graph = 0; graph < 2; graph++) {
+            const ir_tensor_id id = ir_find(image.ir[graph], names[i]);
+            assert_int_not_equal(id, IR_NONE);
+            tg_place *place = (tg_place *)(uintptr_t)&image.places[graph][id];
+            place->offset += 4;
+            host_find_serving(&image, &s);
+            place->offset -= 4;
+            if (s.ready)
+                fail_msg("graph %u may have %s at a place of its own", graph, names[i]);
+        }
+    host_find_serving(&image, &s);
+    assert_int_equal(s.ready, 1);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_requests),      cmocka_unit_test(test_waiting_and_cancelling),
         cmocka_unit_test(test_lent_logits),        cmocka_unit_test(test_lent_logprobs),
-        cmocka_unit_test(test_waking_and_failing),
+        cmocka_unit_test(test_waking_and_failing), cmocka_unit_test(test_places_of_graphs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

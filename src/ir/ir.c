@@ -41,6 +41,12 @@ int64_t ir_row_bytes(ir_dtype dtype, int64_t elements)
     return elements / info->block_elements * info->block_bytes;
 }
 
+uint32_t ir_dtype_align(ir_dtype dtype)
+{
+    const ir_dtype_info *info = &ir_dtype_table[dtype];
+    return info->block_elements > 1 ? 2 : info->block_bytes;
+}
+
 int64_t ir_bytes(const ir_tensor *t)
 {
     return ir_row_bytes(t->dtype, ir_elements(t));

@@ -177,6 +177,8 @@ bool ir_dtype_from_name(str name, ir_dtype *dtype);
 int64_t ir_elements(const ir_tensor *t);
 int64_t ir_bytes(const ir_tensor *t);
 int64_t ir_row_bytes(ir_dtype dtype, int64_t elements);
+/* The alignment in bytes that loads of a dtype want; blocks begin with 16 bits, and vectors are loaded without. */
+uint32_t ir_dtype_align(ir_dtype dtype);
 
 ir_box ir_box_whole(const ir_tensor *t);
 bool ir_box_is_empty(const ir_box *b, uint32_t rank);

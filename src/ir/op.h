@@ -118,7 +118,7 @@ typedef struct op_def {
     /* Fill way number `way` of splitting the operator among peers into *out, whose operands are whole; false: there is
      * none.  The ways of an operator are tried in their order.  NULL: every peer runs all of it. */
     bool (*split)(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out);
-    /* Scratch that ref needs for a box.  NULL: none. */
+    /* Scratch that ref needs for a box; never more for fewer entries of axis 0.  NULL: none. */
     size_t (*scratch_bytes)(const ir_graph *g, const ir_op *op, const ir_box *box);
     /* The meaning, in plain C with fp32 (integers: exact) accumulation.  NULL: a view that strides can always say; a
      * view is work only if its result has storage of its own (ir_tensor.shares is IR_NONE). */

@@ -2,6 +2,7 @@
  * and what clients see when the engine fails or memory runs out.
  *
  * The engine answers every request with the pieces of `script`, one token each; a piece "!" is a fault of the engine.
+ * Of several requests at a time all but the first come with nothing every other time, so they end later.
  */
 /* ctest: brings its own engine */
 #include <math.h>
@@ -13,7 +14,7 @@
 
 #include "check.h"
 #include "base/str.h"
-#include "net/net_server.h"
+#include "net/net_exchange.h"
 
 /* ---- the engine ---- */
 
@@ -29,7 +30,8 @@ struct mpk_engine {
 
 struct mpk_request {
     mpk_engine *engine;
-    size_t n_read;
+    size_t n_read, n_asked;
+    bool is_slow;
     mpk_finish finish;
     int32_t tokens[MAX_PIECES];
     uint64_t token_ns[MAX_PIECES];
@@ -127,7 +129,7 @@ mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t 
     mpk_request *r = calloc(1, sizeof *r);
     CHECK(cx, r, MPK_ENOMEM, "out of memory");
     r->engine = engine;
-    engine->n_requests++;
+    r->is_slow = engine->n_requests++ > 0;
     *out = r;
     return MPK_OK;
 }
@@ -138,6 +140,8 @@ mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms,
     (void)cx;
     (void)timeout_ms;
     *piece = (mpk_piece){.text = ""};
+    if (r->is_slow && r->n_asked++ % 2 == 0)
+        return MPK_OK;
     if (words && strcmp(words, "!") == 0) {
         r->engine->failed = true;
         r->finish = MPK_FINISH_ERROR;
@@ -369,6 +373,54 @@ static void test_probabilities(void **state)
     close_bed(&b);
 }
 
+/* How often a text stands in the reply. */
+static int count(const bed *b, const char *needle)
+{
+    int n = 0;
+    for (const char *at = strstr(b->reply, needle); at; at = strstr(at + 1, needle))
+        n++;
+    return n;
+}
+
+/* Of answers that end at different times each tells its end once, while others go on. */
+static void test_ends_of_a_stream(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *body;
+    } cases[] = {{"/v1/completions", "{\"stream\":true,\"n\":3,\"prompt\":\"x\"}"},
+                 {"/v1/chat/completions", "{\"stream\":true,\"n\":3,\"messages\":[{\"role\":\"user\"}]}"}};
+    bed b = {0};
+    open_bed(&b);
+    SCRIPT(&b, "a", "b", "c", "d", "e", "f");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ask(&b, cases[i].path, cases[i].body), 200);
+        assert_int_equal(count(&b, "\"finish_reason\":\"stop\""), 3);
+        assert_int_equal(count(&b, "data: [DONE]\n\n"), 1);
+    }
+    close_bed(&b);
+}
+
+/* A request that the server has no memory for takes none of it: smaller ones are answered. */
+static void test_large_requests(void **state)
+{
+    (void)state;
+    enum { LEFT_BYTES = 16 << 10 };
+    bed b = {0};
+    text large = {0};
+    open_bed(&b);
+    SCRIPT(&b, "a");
+    text_print(&large, "{\"prompt\":\"%0*d\"}", 2 * LEFT_BYTES, 1);
+    b.server->held_bytes = NET_HELD_BYTES - LEFT_BYTES;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ask(&b, "/v1/completions", large.at), 503);
+        check_has(&b, "the server holds too many large requests");
+    }
+    assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\"}"), 200);
+    text_free(&large);
+    close_bed(&b);
+}
+
 static void test_fault(void **state)
 {
     (void)state;
@@ -413,9 +465,11 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),     cmocka_unit_test(test_blocks),        cmocka_unit_test(test_items),
-        cmocka_unit_test(test_reasoning), cmocka_unit_test(test_probabilities), cmocka_unit_test(test_fault),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_calls),          cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_items),          cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_probabilities),  cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_ends_of_a_stream),
+        cmocka_unit_test(test_large_requests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -357,6 +357,19 @@ static void check_view(bed *b)
     }
 }
 
+/* A task is clipped to the entries that are alive, and its scratch is planned for all of them. */
+static void check_scratch(const bed *b)
+{
+    ir_box box = ir_box_whole(tensor(b, b->op->out[0]));
+    if (tensor(b, b->op->out[0])->live == IR_ALL || !b->op->def->scratch_bytes)
+        return;
+    for (size_t most = b->op->def->scratch_bytes(b->g, b->op, &box); --box.hi[0] > 0;) {
+        const size_t bytes = b->op->def->scratch_bytes(b->g, b->op, &box);
+        assert_true(bytes <= most);
+        most = bytes;
+    }
+}
+
 static void check_case(const op_def *def, uint32_t number, uint64_t seed, bool all_alive)
 {
     bed b;
@@ -366,6 +379,7 @@ static void check_case(const op_def *def, uint32_t number, uint64_t seed, bool a
         check_view(&b);
     } else {
         void **start = save(&b);
+        check_scratch(&b);
         check_split(&b, start);
         check_reads_and_writes(&b, start);
         drop(&b, start);

@@ -191,8 +191,8 @@ static void test_shape_faults(void **state)
     shape = make_shape(2, 3);
     check_fails(&cx, MPK_EARG, "3 rows of logits of 2 tokens", model_build(&cx, &a, &m.config, &shape, &w, &g));
     shape = make_shape(2, 1);
-    shape.kv_dtype = IR_Q8_0;
-    check_fails(&cx, MPK_EARG, "not q8_0", model_build(&cx, &a, &m.config, &shape, &w, &g));
+    shape.kv_dtype = IR_Q4_0;
+    check_fails(&cx, MPK_EARG, "not q4_0", model_build(&cx, &a, &m.config, &shape, &w, &g));
     shape = make_shape(2, 1);
     m.config.n_kv_heads = 3;
     check_fails(&cx, MPK_EFORMAT, "16 attention heads cannot share 3", model_build(&cx, &a, &m.config, &shape, &w, &g));

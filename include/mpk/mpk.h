@@ -142,7 +142,9 @@ typedef struct mpk_engine_options {
     uint32_t context_tokens; /* prompt and answer of a request at most; 0: the model's own, at most 4096 */
     uint64_t kv_tokens;      /* tokens that all running requests together may hold; 0: max_batch * context_tokens, or
                               * what a quarter of the free memory takes */
-    mpk_dtype kv_dtype;      /* MPK_F16 or MPK_BF16; 0: f32, but on a GPU bf16 unless the weights are f32 */
+    mpk_dtype kv_dtype;      /* MPK_F16, MPK_BF16, or on the CPU MPK_Q8_0: 8 bits and a scale for each 32 entries of
+                              * a head (MPK_EUNSUPPORTED on a GPU, and for heads that 32 does not divide); 0: f32,
+                              * but on a GPU bf16 unless the weights are f32 */
     bool random_weights;     /* do not read weights, make them up: a configuration alone is then a model */
     uint64_t random_seed;
     mpk_progress *progress; /* NULL: none */

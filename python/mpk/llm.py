@@ -25,7 +25,7 @@ from mpk import _library as c
 Prompt = Union[str, Sequence[int]]
 Message = Mapping[str, Any]
 LogProbs = list[tuple[int, float]]
-_DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
+_DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 11}
 _ACTIVATIONS = ("auto", "f32", "i8")
 _FORM_OBJECT, _FORM_SCHEMA, _FORM_REGEX, _FORM_CHOICE, _FORM_GRAMMAR = 1, 2, 3, 4, 5  # mpk_form
 _READ_MS = 100  # how long a read waits before Python looks at its signals again
@@ -236,7 +236,8 @@ class LLM:
     """A model, compiled and running: a Hugging Face folder, a GGUF file, or an image of `mpk compile`.
 
     threads: workers (0: one for each processor); max_batch: requests that run at the same time; context_tokens: prompt
-    and answer of a request at most; kv_dtype: "f32", "f16" or "bf16"; random_weights: a configuration alone is a model;
+    and answer of a request at most; kv_dtype: "f32", "f16", "bf16", or on a CPU "q8_0" (8 bits an entry);
+    random_weights: a configuration alone is a model;
     device: "cpu", "cuda", "cuda:1", or "auto": the first GPU if it can be used, else the CPU; batch_invariant: on a GPU
     too a request gets the same bits alone and in any company; activations: "f32" or "i8", the form in which a CPU
     multiplies them by weights in GGUF blocks, or "auto": "i8" on a CPU; prefix_cache: prompts that begin as others did

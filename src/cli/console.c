@@ -208,7 +208,7 @@ static int parse_degree(const cli_command *command, const char *word, mpk_degree
 
 int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees, mpk_engine_options *to)
 {
-    static const mpk_dtype kv_dtypes[] = {MPK_F32, MPK_F16, MPK_BF16};
+    static const mpk_dtype kv_dtypes[] = {MPK_F32, MPK_F16, MPK_BF16, MPK_Q8_0};
     static const mpk_mode modes[] = {MPK_MODE_KERNEL, MPK_MODE_GRAPH, MPK_MODE_GRAPH_PDL};
     if (from->step_tokens & (from->step_tokens - 1))
         return cli_misuse(command, "--step-tokens: %u is not a power of two", from->step_tokens);

@@ -1,13 +1,14 @@
 /* attention_kernels.h - attention over the paged cache, over the vectors of vec_*.h.
  *
  * q [T, H, K] -> [T, H K], as op/attention.c defines it.  Neighbouring tokens of a slot and the query heads of a KV
- * head are taken together, up to MAX_QUERIES of them: sixteen positions of the cache are laid out once, keys by
- * columns, and used for all.
+ * head are taken together, up to MAX_QUERIES of them: sixteen positions of the cache are found once and used for all.
+ * Few queries read the rows where they lie, whatever their dtype; for many the rows are first widened to f32.
  *
  * Arithmetic of one query, whatever stands beside it: blocks of sixteen positions, cut at multiples of sixteen, in
- * rising order; a score is the sum of q k over rising k by FMA; after each block the largest score so far scales what
- * was summed before (online softmax); values are added position by position by FMA.
- * Cost: 4 K flops for a query and position; a block of keys is transposed once for all its queries.
+ * rising order; a score is the sum of q k by FMA, lane k mod 16 in rising k, the lanes added in the tree of v_sum;
+ * after each block the largest score so far scales what was summed before (online softmax); values are added position
+ * by position by FMA.
+ * Cost: 4 K flops for a query and position; few queries are bound by the bytes of the cache.
  */
 #ifndef CPU_ATTENTION_KERNELS_H
 #define CPU_ATTENTION_KERNELS_H
@@ -26,13 +27,19 @@ typedef struct attend_query {
     float *q, *acc; /* [padded] each; q is scaled */
 } attend_query;
 
+/* The keys or the values of a block: a row of `dtype` for each position, whole vectors of it. */
+typedef struct attend_rows {
+    const void *at[BLOCK];
+    ir_dtype dtype;
+} attend_rows;
+
 typedef struct attend_task {
     const op_call *call;
     int64_t size, padded, window;
     float scale;
-    float *keys;   /* [padded, 16] */
-    float *values; /* [16, padded] */
-    const float *value[BLOCK];
+    float *widened[2]; /* keys and values [16, padded] */
+    float *zeros;      /* [padded]: the row of a position that has no place */
+    attend_rows keys, values;
     uint32_t absent; /* bit j: position j of the block has no place in the cache */
     attend_query *query;
     int64_t n;
@@ -40,10 +47,15 @@ typedef struct attend_task {
 
 enum { AT_Q, AT_K_CACHE, AT_V_CACHE, AT_POSITIONS, AT_SLOTS, AT_PAGES };
 
+static bool attend_reads(ir_dtype dtype)
+{
+    return row_is_float(dtype) || dtype == IR_Q8_0;
+}
+
 static bool attend_accepts(const op_call *call)
 {
     const op_view *q = &call->in[AT_Q], *k = &call->in[AT_K_CACHE], *v = &call->in[AT_V_CACHE];
-    return row_is_float(q->dtype) && row_is_float(k->dtype) && row_is_float(v->dtype) &&
+    return row_is_float(q->dtype) && attend_reads(k->dtype) && attend_reads(v->dtype) &&
            row_is_float(call->out[0].dtype) && q->stride[2] == 1 && k->stride[3] == 1 && v->stride[3] == 1 &&
            call->out[0].stride[1] == 1;
 }
@@ -57,7 +69,7 @@ static size_t attend_scratch_bytes(const op_call *call, const ir_box *box)
 {
     (void)box;
     size_t padded = (size_t)attend_padded(call);
-    return (2 * BLOCK * padded + 2 * MAX_QUERIES * padded) * sizeof(float) + MAX_QUERIES * sizeof(attend_query);
+    return (2 * BLOCK + 1 + 2 * MAX_QUERIES) * padded * sizeof(float) + MAX_QUERIES * sizeof(attend_query);
 }
 
 static void attend_lay_out(attend_task *task, const op_call *call, void *scratch)
@@ -67,9 +79,11 @@ static void attend_lay_out(attend_task *task, const op_call *call, void *scratch
     task->padded = attend_padded(call);
     task->scale = attend_scale(call->attributes[0].f, task->size);
     task->window = call->attributes[1].i;
-    task->keys = scratch;
-    task->values = task->keys + BLOCK * task->padded;
-    float *rows = task->values + BLOCK * task->padded;
+    task->widened[0] = scratch;
+    task->widened[1] = task->widened[0] + BLOCK * task->padded;
+    task->zeros = task->widened[1] + BLOCK * task->padded;
+    memset(task->zeros, 0, (size_t)task->padded * sizeof *task->zeros);
+    float *rows = task->zeros + task->padded;
     task->query = (attend_query *)(void *)(rows + 2 * MAX_QUERIES * task->padded);
     for (int64_t i = 0; i < MAX_QUERIES; i++) {
         task->query[i].q = rows + 2 * i * task->padded;
@@ -95,38 +109,33 @@ static void attend_find(const attend_task *task, const op_view *cache, int64_t s
     }
 }
 
-V_INLINE vf attend_load(const op_view *cache, int64_t offset, int64_t i, int64_t n)
+/* Bytes of n entries of a row, whole blocks of them. */
+V_INLINE int64_t attend_bytes(ir_dtype dtype, int64_t n)
 {
-    return offset < 0 ? v_zero() : row_load(cache->data, cache->dtype, offset + i, n);
+    return dtype == IR_Q8_0 ? n / PAGES_BLOCK * PAGES_BLOCK_BYTES : n * (dtype == IR_F32 ? 4 : 2);
 }
 
-/* keys[i][j] = element i of the key of position j. */
-static void attend_load_keys(attend_task *task, const int64_t offset[BLOCK])
+/* Sixteen entries of a row from entry i, a multiple of 16, or the n that are left.  Exact: a scale of q8_0 has 11 bits,
+ * its entries have 7. */
+V_INLINE vf attend_load(const void *row, ir_dtype dtype, int64_t i, int64_t n)
 {
-    const op_view *cache = &task->call->in[AT_K_CACHE];
-    vf rows[16], columns[16];
-    for (int64_t i = 0; i < task->size; i += 16) {
-        for (int j = 0; j < BLOCK; j++)
-            rows[j] = attend_load(cache, offset[j], i, task->size - i);
-        v_transpose(rows, columns);
-        for (int j = 0; j < 16; j++)
-            v_store(task->keys + (i + j) * 16, columns[j]);
-    }
+    if (dtype != IR_Q8_0)
+        return row_load(row, dtype, i, n);
+    const char *block = (const char *)row + i / PAGES_BLOCK * PAGES_BLOCK_BYTES;
+    return v_mul(v_set(v_f16(block)), vi_float(vi_load_i8(block + 2 + i % PAGES_BLOCK)));
 }
 
-/* value[j]: the values of position j as f32, zeros after the end of the row; where they lie if that will do. */
-static void attend_load_values(attend_task *task, const int64_t offset[BLOCK])
+/* The rows at these offsets, as they lie in the cache or widened to `to`. */
+static void attend_load_rows(const attend_task *task, const op_view *cache, const int64_t offset[BLOCK], float *to,
+                             attend_rows *rows)
 {
-    const op_view *cache = &task->call->in[AT_V_CACHE];
-    bool in_place = cache->dtype == IR_F32 && task->size == task->padded;
-    for (int j = 0; j < BLOCK; j++) {
-        float *to = task->values + j * task->padded;
-        task->value[j] = to;
-        if (in_place && offset[j] >= 0)
-            task->value[j] = (const float *)cache->data + offset[j];
-        else
-            for (int64_t i = 0; i < task->size; i += 16)
-                v_store(to + i, attend_load(cache, offset[j], i, task->size - i));
+    bool in_place = task->size == task->padded && (cache->dtype == IR_F32 || task->n <= V_FEW_QUERIES);
+    rows->dtype = in_place ? cache->dtype : IR_F32;
+    for (int j = 0; j < BLOCK; j++, to += task->padded) {
+        const char *row = (const char *)cache->data + attend_bytes(cache->dtype, offset[j]);
+        rows->at[j] = offset[j] < 0 ? (const void *)task->zeros : in_place ? (const void *)row : (const void *)to;
+        for (int64_t i = 0; rows->at[j] == to && i < task->size; i += 16)
+            v_store(to + i, attend_load(row, cache->dtype, i, task->size - i));
     }
 }
 
@@ -137,11 +146,10 @@ V_INLINE void attend_ask(const attend_task *task, const op_view *cache, int64_t 
     int64_t at = pages_find(&task->call->in[AT_PAGES], cache, slot, p0);
     if (at < 0)
         return;
-    int64_t bytes = cache->dtype == IR_F32 ? 4 : 2, left = cache->dims[2] - p0 % cache->dims[2];
-    const char *row = (const char *)cache->data + (at + kv_head * cache->stride[1]) * bytes;
-    for (int64_t j = 0; j < BLOCK && j < left; j++, row += cache->stride[2] * bytes)
-        for (int64_t i = 0; i < task->size * bytes; i += 64)
-            _mm_prefetch(row + i, _MM_HINT_T1);
+    int64_t bytes = attend_bytes(cache->dtype, cache->stride[2]), left = cache->dims[2] - p0 % cache->dims[2];
+    const char *row = (const char *)cache->data + attend_bytes(cache->dtype, at + kv_head * cache->stride[1]);
+    for (int64_t i = 0; i < (left < BLOCK ? left : BLOCK) * bytes; i += 64)
+        _mm_prefetch(row + i, _MM_HINT_T1);
 }
 
 static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, int64_t p0, int64_t last)
@@ -161,45 +169,49 @@ static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, 
         at_k[j] = absent ? -1 : at_k[j] + kv_head * k->stride[1];
         at_v[j] = absent ? -1 : at_v[j] + kv_head * v->stride[1];
     }
-    attend_load_keys(task, at_k);
-    attend_load_values(task, at_v);
+    attend_load_rows(task, k, at_k, task->widened[0], &task->keys);
+    attend_load_rows(task, v, at_v, task->widened[1], &task->values);
 }
 
 /* ---- queries ---- */
 
-/* The scores of nq queries from `from` on (the last one stands in for those past the end), lane j for position j. */
-V_INLINE void attend_scores_of(const attend_task *task, int nq, int64_t from, vf score[V_QUERIES])
+/* Products of nq queries, the first of them a[0], with V_POSITIONS keys from j on: the sixteen sums of each, folded to
+ * eight. */
+V_INLINE void attend_multiply(const attend_task *task, ir_dtype dtype, int nq, const attend_query *a, int64_t j,
+                              __m256 sums[V_QUERIES][BLOCK])
 {
-    const float *q[V_QUERIES];
-    vf s[V_QUERIES];
-#pragma GCC unroll 8
-    for (int i = 0; i < nq; i++) {
-        q[i] = task->query[from + i < task->n ? from + i : task->n - 1].q;
-        s[i] = v_zero();
-    }
-    for (int64_t k = 0; k < task->size; k++) {
-        vf key = v_load(task->keys + 16 * k);
-#pragma GCC unroll 8
-        for (int i = 0; i < nq; i++)
-            s[i] = v_fma(v_set(q[i][k]), key, s[i]);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < nq; i++)
-        score[i] = s[i];
+    vf s[V_QUERIES][V_POSITIONS];
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++)
+#pragma GCC unroll 4
+        for (int p = 0; p < V_POSITIONS; p++)
+            s[q][p] = v_zero();
+    for (int64_t i = 0; i < task->padded; i += 16)
+#pragma GCC unroll 4
+        for (int p = 0; p < V_POSITIONS; p++) {
+            vf key = attend_load(task->keys.at[j + p], dtype, i, 16);
+#pragma GCC unroll 4
+            for (int q = 0; q < nq; q++)
+                s[q][p] = v_fma(v_load(a[q].q + i), key, s[q][p]);
+        }
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++)
+#pragma GCC unroll 4
+        for (int p = 0; p < V_POSITIONS; p++)
+            sums[q][j + p] = v_half(s[q][p]);
 }
 
-/* The same for up to V_QUERIES queries: while one token is generated there are only those of one KV head. */
-static void attend_scores(const attend_task *task, int64_t from, vf score[V_QUERIES])
+/* score[q][j]: of query q and position j. */
+V_INLINE void attend_score(const attend_task *task, ir_dtype dtype, int nq, const attend_query *a,
+                           float score[V_QUERIES][BLOCK])
 {
-    int64_t n = task->n - from;
-    if (n == 1)
-        attend_scores_of(task, 1, from, score);
-    else if (n == 2)
-        attend_scores_of(task, 2, from, score);
-    else if (n <= 4)
-        attend_scores_of(task, 4, from, score);
-    else
-        attend_scores_of(task, V_QUERIES, from, score);
+    __m256 sums[V_QUERIES][BLOCK];
+    for (int64_t j = 0; j < BLOCK; j += V_POSITIONS)
+        attend_multiply(task, dtype, nq, a, j, sums);
+    for (int q = 0; q < nq; q++) {
+        v_sum_halves(sums[q], score[q]);
+        v_sum_halves(sums[q] + 8, score[q] + 8);
+    }
 }
 
 /* The positions of the block at p0 that a query sees: [*j0, *j1); false: none. */
@@ -210,25 +222,25 @@ static bool attend_range(const attend_query *a, int64_t p0, int64_t *j0, int64_t
     return *j0 < *j1;
 }
 
-/* Scores to weights: the largest score and the sum of weights move on; *kept: what earlier sums are multiplied by.
- * False if the query sees nothing of the block. */
-static bool attend_weigh_keys(const attend_task *task, attend_query *a, int64_t p0, vf score, float weight[16],
-                              float *kept)
+/* Scores to weights, in place: the largest score and the sum of weights move on; *kept: what earlier sums are
+ * multiplied by.  False if the query sees nothing of the block. */
+static bool attend_weigh_keys(const attend_task *task, attend_query *a, int64_t p0, float weight[BLOCK], float *kept)
 {
     int64_t j0, j1;
     if (!attend_range(a, p0, &j0, &j1))
         return false;
-    score = v_keep(score, j0, j1, v_set(-INFINITY));
-    if (task->absent) {
-        v_store(weight, score);
-        for (int j = 0; j < BLOCK; j++)
-            weight[j] = task->absent >> j & 1 ? -INFINITY : weight[j];
-        score = v_load(weight);
-    }
-    float block = v_greatest(score), largest = block > a->largest ? block : a->largest;
+    for (int j = 0; task->absent >> j; j++)
+        if (task->absent >> j & 1)
+            weight[j] = -INFINITY;
+    vf score = v_keep(v_load(weight), j0, j1, v_set(-INFINITY)), change = v_set(1);
+    float largest = v_greatest(score);
+    if (largest <= a->largest)
+        largest = a->largest;
+    else
+        change = v_exp(v_set(a->largest - largest));
     if (largest == -INFINITY)
         return false;
-    vf change = v_exp(v_set(a->largest - largest)), w = v_exp(v_sub(score, v_set(largest)));
+    vf w = v_exp(v_sub(score, v_set(largest)));
     a->largest = largest;
     v_store(weight, w);
     v_store(a->sum, v_fma(v_load(a->sum), change, w));
@@ -236,12 +248,12 @@ static bool attend_weigh_keys(const attend_task *task, attend_query *a, int64_t 
     return true;
 }
 
-/* acc = acc * kept + sum of weight[j] value[j] over [j0, j1), for nq queries and four vectors from element i. */
-V_INLINE void attend_add_part(const attend_task *task, int nq, attend_query *a, float weight[][16], const float *kept,
-                              int64_t j0, int64_t j1, int64_t i, int nv)
+/* acc = acc * kept + sum of weight[j] value[j] over [j0, j1), for nq queries and nv vectors from element i. */
+V_INLINE void attend_add_part(const attend_task *task, ir_dtype dtype, int nq, attend_query *a, float weight[][BLOCK],
+                              const float *kept, int64_t j0, int64_t j1, int64_t i, int nv)
 {
-    vf acc[2][4];
-#pragma GCC unroll 2
+    vf acc[V_QUERIES][V_VALUES];
+#pragma GCC unroll 4
     for (int q = 0; q < nq; q++)
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++)
@@ -249,27 +261,80 @@ V_INLINE void attend_add_part(const attend_task *task, int nq, attend_query *a, 
     for (int64_t j = j0; j < j1; j++)
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) {
-            vf value = v_load(task->value[j] + i + 16 * v);
-#pragma GCC unroll 2
+            vf value = attend_load(task->values.at[j], dtype, i + 16 * v, 16);
+#pragma GCC unroll 4
             for (int q = 0; q < nq; q++)
                 acc[q][v] = v_fma(v_set(weight[q][j]), value, acc[q][v]);
         }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int q = 0; q < nq; q++)
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++)
             v_store(a[q].acc + i + 16 * v, acc[q][v]);
 }
 
-V_INLINE void attend_add_values(const attend_task *task, int nq, attend_query *a, float weight[][16], const float *kept,
-                                int64_t p0)
+V_INLINE void attend_add_values(const attend_task *task, ir_dtype dtype, int nq, attend_query *a, float weight[][BLOCK],
+                                const float *kept, int64_t p0)
 {
     int64_t j0, j1, i = 0;
     attend_range(a, p0, &j0, &j1);
-    for (; i + 64 <= task->padded; i += 64)
-        attend_add_part(task, nq, a, weight, kept, j0, j1, i, 4);
+    for (; i + 16 * V_VALUES <= task->padded; i += 16 * V_VALUES)
+        attend_add_part(task, dtype, nq, a, weight, kept, j0, j1, i, V_VALUES);
     for (; i < task->padded; i += 16)
-        attend_add_part(task, nq, a, weight, kept, j0, j1, i, 1);
+        attend_add_part(task, dtype, nq, a, weight, kept, j0, j1, i, 1);
+}
+
+/* ---- the same for any dtype and up to V_QUERIES queries: each pair is code of its own ---- */
+
+V_INLINE void attend_score_dtype(const attend_task *task, ir_dtype dtype, int64_t nq, const attend_query *a,
+                                 float score[V_QUERIES][BLOCK])
+{
+    if (nq == 1)
+        attend_score(task, dtype, 1, a, score);
+    else if (nq == 2)
+        attend_score(task, dtype, 2, a, score);
+    else if (nq == 3)
+        attend_score(task, dtype, 3, a, score);
+    else
+        attend_score(task, dtype, 4, a, score);
+}
+
+static void attend_score_any(const attend_task *task, int64_t nq, const attend_query *a, float score[V_QUERIES][BLOCK])
+{
+    if (task->keys.dtype == IR_F32)
+        attend_score_dtype(task, IR_F32, nq, a, score);
+    else if (task->keys.dtype == IR_F16)
+        attend_score_dtype(task, IR_F16, nq, a, score);
+    else if (task->keys.dtype == IR_Q8_0)
+        attend_score_dtype(task, IR_Q8_0, nq, a, score);
+    else
+        attend_score_dtype(task, IR_BF16, nq, a, score);
+}
+
+V_INLINE void attend_add_dtype(const attend_task *task, ir_dtype dtype, int64_t nq, attend_query *a,
+                               float weight[][BLOCK], const float *kept, int64_t p0)
+{
+    if (nq == 1)
+        attend_add_values(task, dtype, 1, a, weight, kept, p0);
+    else if (nq == 2)
+        attend_add_values(task, dtype, 2, a, weight, kept, p0);
+    else if (nq == 3)
+        attend_add_values(task, dtype, 3, a, weight, kept, p0);
+    else
+        attend_add_values(task, dtype, 4, a, weight, kept, p0);
+}
+
+static void attend_add_any(const attend_task *task, int64_t nq, attend_query *a, float weight[][BLOCK],
+                           const float *kept, int64_t p0)
+{
+    if (task->values.dtype == IR_F32)
+        attend_add_dtype(task, IR_F32, nq, a, weight, kept, p0);
+    else if (task->values.dtype == IR_F16)
+        attend_add_dtype(task, IR_F16, nq, a, weight, kept, p0);
+    else if (task->values.dtype == IR_Q8_0)
+        attend_add_dtype(task, IR_Q8_0, nq, a, weight, kept, p0);
+    else
+        attend_add_dtype(task, IR_BF16, nq, a, weight, kept, p0);
 }
 
 static bool attend_same_range(const attend_query *a, const attend_query *b, int64_t p0)
@@ -280,29 +345,27 @@ static bool attend_same_range(const attend_query *a, const attend_query *b, int6
     return a0 == b0 && a1 == b1;
 }
 
-/* All queries against the block that was loaded; two that see the same positions share the loads of the values. */
+/* Up to V_QUERIES queries against the block that was loaded; neighbours that see the same positions share the loads
+ * of the values. */
+static void attend_few(const attend_task *task, attend_query *a, int64_t n, int64_t p0)
+{
+    float weight[V_QUERIES][BLOCK], kept[V_QUERIES];
+    bool sees[V_QUERIES];
+    attend_score_any(task, n, a, weight);
+    for (int64_t i = 0; i < n; i++)
+        sees[i] = attend_weigh_keys(task, &a[i], p0, weight[i], &kept[i]);
+    for (int64_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; sees[i] && end < n && sees[end] && attend_same_range(&a[i], &a[end], p0);)
+            end++;
+        if (sees[i])
+            attend_add_any(task, end - i, &a[i], &weight[i], &kept[i], p0);
+    }
+}
+
 static void attend_block(attend_task *task, int64_t p0)
 {
-    for (int64_t from = 0; from < task->n; from += V_QUERIES) {
-        vf score[V_QUERIES];
-        float weight[V_QUERIES + 1][16], kept[V_QUERIES];
-        bool sees[V_QUERIES + 1] = {false};
-        attend_query *a = &task->query[from];
-        int64_t n = task->n - from < V_QUERIES ? task->n - from : V_QUERIES;
-        attend_scores(task, from, score);
-        for (int64_t i = 0; i < n; i++)
-            sees[i] = attend_weigh_keys(task, &a[i], p0, score[i], weight[i], &kept[i]);
-        for (int64_t i = 0; i < n; i++) {
-            if (!sees[i])
-                continue;
-            if (sees[i + 1] && attend_same_range(&a[i], &a[i + 1], p0)) {
-                attend_add_values(task, 2, &a[i], &weight[i], &kept[i], p0);
-                i++;
-            } else {
-                attend_add_values(task, 1, &a[i], &weight[i], &kept[i], p0);
-            }
-        }
-    }
+    for (int64_t from = 0; from < task->n; from += V_QUERIES)
+        attend_few(task, &task->query[from], task->n - from < V_QUERIES ? task->n - from : V_QUERIES, p0);
 }
 
 static int64_t attend_integer(const attend_task *task, int input, int64_t token)

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "cpu/body.h"
 #include "cpu/cpu.h"
+#include "op/pages.h"
 
 enum { RANDOM_GRAPHS = 1700, MOST_CUTS = 4 };
 
@@ -131,7 +132,18 @@ static bool narrows_norm(const ir_op *op)
 static double tolerance(const ir_op *op, const op_view *v)
 {
     double of_f32 = narrows_norm(op) ? 4e-3 : 3e-5;
-    return v->dtype == IR_F32 ? of_f32 : v->dtype == IR_F16 ? 2e-3 + of_f32 : v->dtype == IR_BF16 ? 1.6e-2 : 0;
+    const double of[IR_DTYPES] = {
+        [IR_F32] = of_f32, [IR_F16] = 2e-3 + of_f32, [IR_BF16] = 1.6e-2, [IR_Q8_0] = 2e-2 /* another whole number */};
+    return of[v->dtype];
+}
+
+static float load(const op_view *v, int64_t i)
+{
+    float block[PAGES_BLOCK];
+    if (v->dtype != IR_Q8_0)
+        return op_load(v, i);
+    op_load_row(v, i / PAGES_BLOCK * PAGES_BLOCK, 0, PAGES_BLOCK, block);
+    return block[i % PAGES_BLOCK];
 }
 
 /* All outputs the same within the rounding of their dtype, relative to the largest value. */
@@ -147,7 +159,7 @@ static void compare(const instance *t, const instance *with, const char *what, c
         }
         double range = 1e-3, worst = 0;
         for (int64_t i = 0; i < n; i++) {
-            double x = op_load(a, i), y = op_load(b, i);
+            double x = load(a, i), y = load(b, i);
             if (isnan(x) != isnan(y))
                 fail_msg("%s: output %u element %lld is %g, expected %g\n%s", what, o, (long long)i, x, y, source);
             range = fabs(y) > range ? fabs(y) : range;
@@ -290,15 +302,22 @@ static void add_expert_linear(text *t, uint64_t *state)
     add_attributes(t, state, glu ? pick(state, glus, 3) : NULL, narrow);
 }
 
+/* Dtype of a cache with heads of that size. */
+static const char *pick_cache(uint64_t *state, int size)
+{
+    static const char *const all[] = {"f32", "f16", "bf16", "q8_0"};
+    return pick(state, all, size % 32 ? 3 : 4);
+}
+
 static void add_attention(text *t, uint64_t *state)
 {
-    static const int sizes[] = {16, 64, 128, 80, 5, 48};
+    static const int sizes[] = {16, 64, 128, 80, 5, 48, 32, 96};
     static const char *const more[] = {"", " {window = 1}", " {window = 7}", " {scale = 0.3, window = 40}"};
     int groups = 1 + (int)choose(state, 3), heads = groups * (1 + (int)choose(state, 4)),
-        size = sizes[choose(state, 6)];
+        size = sizes[choose(state, 8)];
     int slots = choose(state, 2) ? 1 : 1 + (int)choose(state, 4), page = 1 + (int)choose(state, 40);
     int pages = 1 + 90 / page, tokens = 1 + (int)choose(state, choose(state, 2) ? 4 : 90);
-    const char *cache = pick(state, floats, 3);
+    const char *cache = pick_cache(state, size);
     text_print(t, "input %%q : %s[%d, %d, %d] live=tokens\n", choose(state, 4) ? "f32" : "bf16", tokens, heads, size);
     for (int i = 0; i < 2; i++)
         text_print(t, "state %%%c : %s[%d, %d, %d, %d]\n", "kv"[i], cache, slots * pages, groups, page, size);
@@ -318,14 +337,14 @@ static void add_rms_norm(text *t, uint64_t *state)
 static void add_rope_kv(text *t, uint64_t *state)
 {
     int groups = 1 + (int)choose(state, 3), heads = groups * (1 + (int)choose(state, 3)),
-        size = 2 + (int)choose(state, 70);
+        size = choose(state, 2) ? 2 + (int)choose(state, 70) : 32 + 32 * (int)choose(state, 3);
     int tokens = 1 + (int)choose(state, 20), half = 1 + (int)choose(state, size / 2);
     text_print(t, "input %%x : f32[%d, %d] live=tokens\ninput %%t : f32[%d, 2, %d] live=tokens\n", tokens,
                (heads + 2 * groups) * size, tokens, half);
     text_print(t, "input %%p : i32[%d] live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%pages : i32[2, 9]\n",
                tokens, tokens);
     for (int i = 0; i < 2; i++)
-        text_print(t, "state %%%c : %s[18, %d, 5, %d]\nconst %%n%d : f32[%d]\n", "kv"[i], pick(state, floats, 3),
+        text_print(t, "state %%%c : %s[18, %d, 5, %d]\nconst %%n%d : f32[%d]\n", "kv"[i], pick_cache(state, size),
                    groups, size, i, size);
     text_print(t,
                "%%y, %%kc, %%vc = rope_kv(%%x, %%t, %%p, %%s, %%pages, %%k, %%v%s) {heads = %d, kv_heads = %d, "

@@ -46,6 +46,11 @@ static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
 enum { RK_QKV, RK_TABLE, RK_POSITIONS, RK_SLOTS, RK_PAGES, RK_K_CACHE, RK_V_CACHE, RK_Q_NORM, RK_K_NORM };
 enum { RK_HEADS, RK_KV_HEADS, RK_HEAD_SIZE, RK_EPS };
 
+static bool caches_are_dense(const op_view *v)
+{
+    return v->dtype == IR_Q8_0 || rows_are_dense(v);
+}
+
 /* f32 in dense rows; others are left to the reference code. */
 static bool rope_kv_accepts(const op_call *call)
 {
@@ -53,7 +58,7 @@ static bool rope_kv_accepts(const op_call *call)
         if (call->in[i].data && !rows_are_dense(&call->in[i]))
             return false;
     return call->in[RK_QKV].dtype == IR_F32 && call->in[RK_QKV].stride[1] == 1 && call->in[RK_TABLE].stride[2] == 1 &&
-           rows_are_dense(&call->out[0]) && rows_are_dense(&call->out[1]) && rows_are_dense(&call->out[2]);
+           rows_are_dense(&call->out[0]) && caches_are_dense(&call->out[1]) && caches_are_dense(&call->out[2]);
 }
 
 static size_t rope_kv_scratch_bytes(const op_call *call, const ir_box *box)
@@ -90,6 +95,10 @@ static void turn_head(const op_call *call, const float *x, int64_t t, const op_v
 
 static void put_row(const op_view *to, int64_t offset, int64_t n, const float *from)
 {
+    if (to->dtype == IR_Q8_0) {
+        pages_put_row(to, offset, n, from);
+        return;
+    }
     void *row = row_pointer(to, offset);
     for (int64_t i = 0; i < n; i += 16)
         row_store(row, to->dtype, i, n - i, v_load_n(from + i, n - i));

@@ -11,7 +11,7 @@
 
 /* Register blocks for 16 registers; a vector takes two. */
 enum { V_PANEL_TOKENS = 2, V_PANEL_ROWS = 3, V_DIRECT_ROWS_1 = 4, V_DIRECT_ROWS_2 = 2, V_DIRECT_ROWS_4 = 1 };
-enum { V_QUERIES = 4 };
+enum { V_QUERIES = 4, V_POSITIONS = 1, V_VALUES = 1, V_FEW_QUERIES = 4 };
 enum { V_TILE_ROWS = 6, V_TILE_VECTORS = 1 };
 
 typedef struct vf {

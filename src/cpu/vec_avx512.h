@@ -15,7 +15,9 @@
 
 /* Tokens and rows of a register block: a panel's accumulators, and what is left for operands, fill 32 registers. */
 enum { V_PANEL_TOKENS = 4, V_PANEL_ROWS = 6, V_DIRECT_ROWS_1 = 8, V_DIRECT_ROWS_2 = 8, V_DIRECT_ROWS_4 = 4 };
-enum { V_QUERIES = 8 };                       /* queries whose scores are computed together */
+/* Of attention: queries taken together, keys of a register block of scores, vectors of one of values; up to how many
+ * queries read rows where they lie. */
+enum { V_QUERIES = 4, V_POSITIONS = 4, V_VALUES = 4, V_FEW_QUERIES = 8 };
 enum { V_TILE_ROWS = 8, V_TILE_VECTORS = 3 }; /* of a product's register block */
 
 typedef __m512 vf;

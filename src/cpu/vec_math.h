@@ -10,19 +10,27 @@
 
 /* ---- sums: always the tree (l, l+8), (l, l+4), (l, l+2), (l, l+1) ---- */
 
-/* sums[i]: the lanes of a[i] added up, eight vectors at once. */
-V_INLINE void v_sum8(const vf a[8], float sums[8])
+/* sums[i]: the lanes of eight[i] added up, the rest of the tree after v_half. */
+V_INLINE void v_sum_halves(const __m256 eight[8], float sums[8])
 {
     __m256 four[4], two[2];
-    for (int i = 0; i < 4; i++) {
-        __m256 p = v_half(a[i]), q = v_half(a[i + 4]);
-        four[i] = _mm256_add_ps(_mm256_permute2f128_ps(p, q, 0x20), _mm256_permute2f128_ps(p, q, 0x31));
-    }
+    for (int i = 0; i < 4; i++)
+        four[i] = _mm256_add_ps(_mm256_permute2f128_ps(eight[i], eight[i + 4], 0x20),
+                                _mm256_permute2f128_ps(eight[i], eight[i + 4], 0x31));
     for (int i = 0; i < 2; i++)
         two[i] = _mm256_add_ps(_mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
                                _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
     _mm256_storeu_ps(sums,
                      _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xdd)));
+}
+
+/* sums[i]: the lanes of a[i] added up, eight vectors at once. */
+V_INLINE void v_sum8(const vf a[8], float sums[8])
+{
+    __m256 eight[8];
+    for (int i = 0; i < 8; i++)
+        eight[i] = v_half(a[i]);
+    v_sum_halves(eight, sums);
 }
 
 V_INLINE float v_sum(vf a)
@@ -51,6 +59,14 @@ V_INLINE float v_greatest(vf a)
 }
 
 /* ---- rows of f32, f16 or bf16 ---- */
+
+/* One f16, wherever it lies. */
+V_INLINE float v_f16(const void *p)
+{
+    unsigned short bits;
+    memcpy(&bits, p, sizeof bits);
+    return _cvtsh_ss(bits);
+}
 
 V_INLINE const void *row_at(const void *row, ir_dtype dtype, int64_t i)
 {

@@ -125,7 +125,8 @@ static mpk_status plan_pages(mpk_context *cx, const load_model *model, const mpk
 mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
                             const target_device *device, bool for_running, engine_plan *out)
 {
-    static const ir_dtype kv_dtypes[] = {[MPK_F32] = IR_F32, [MPK_F16] = IR_F16, [MPK_BF16] = IR_BF16};
+    static const ir_dtype kv_dtypes[] = {
+        [MPK_F32] = IR_F32, [MPK_F16] = IR_F16, [MPK_BF16] = IR_BF16, [MPK_Q8_0] = IR_Q8_0};
     const model_config *c = &model->config;
     engine_plan p = {
         .threads = device->n_workers,
@@ -145,6 +146,11 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
         p.context_tokens = c->max_positions < ENGINE_DEFAULT_CONTEXT ? c->max_positions : ENGINE_DEFAULT_CONTEXT;
     CHECK(cx, p.context_tokens <= c->max_positions, MPK_ELIMIT,
           "a context of %u tokens is more than the %u that the model was made for", p.context_tokens, c->max_positions);
+    CHECK(cx, p.kv_dtype != IR_Q8_0 || device->target->narrows, MPK_EUNSUPPORTED,
+          "a KV cache of q8_0 is for the CPU: on %s say f32, f16 or bf16", device->target->title);
+    CHECK(cx, c->head_size % ir_dtype_table[p.kv_dtype].block_elements == 0, MPK_EUNSUPPORTED,
+          "a KV cache of %s needs heads of a multiple of %u entries, those of this model have %u: say f32, f16 or bf16",
+          ir_dtype_table[p.kv_dtype].name, ir_dtype_table[p.kv_dtype].block_elements, c->head_size);
     uint64_t held = c->n_kv_heads > p.n_peers ? c->n_kv_heads : p.n_peers; /* each peer has a head at least */
     p.kv_token_bytes = 2ull * c->n_layers * held * (uint64_t)ir_row_bytes(p.kv_dtype, c->head_size);
     p.pages_per_slot = (p.context_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;

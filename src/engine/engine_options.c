@@ -56,8 +56,9 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
           ENGINE_MAX_BATCH);
     CHECK(cx, !(to->step_tokens & (to->step_tokens - 1)) && to->step_tokens <= ENGINE_MAX_STEP, MPK_EARG,
           "step_tokens is %u, expected a power of two up to %d", to->step_tokens, ENGINE_MAX_STEP);
-    CHECK(cx, to->kv_dtype == MPK_F32 || to->kv_dtype == MPK_F16 || to->kv_dtype == MPK_BF16, MPK_EARG,
-          "the dtype of the KV cache is f32, f16 or bf16");
+    CHECK(cx,
+          to->kv_dtype == MPK_F32 || to->kv_dtype == MPK_F16 || to->kv_dtype == MPK_BF16 || to->kv_dtype == MPK_Q8_0,
+          MPK_EARG, "the dtype of the KV cache is f32, f16, bf16 or q8_0");
     CHECK(cx, (unsigned)to->fusion <= MPK_FUSION_NONE && (unsigned)to->launch <= MPK_LAUNCH_JIT, MPK_EARG,
           "fusion is %d and launch %d: no such choice", (int)to->fusion, (int)to->launch);
     CHECK(cx, (unsigned)to->mode <= MPK_MODE_CALLS, MPK_EARG, "mode is %d: no such choice", (int)to->mode);

@@ -70,7 +70,8 @@ struct target_def {
     bool is_numbered;    /* "NAME:1" is its second device */
     bool has_own_memory; /* weights and KV cache are copied to the device, and count against its memory */
     bool works_in_bf16;  /* weights that are not f32, and with them results and the KV cache, are bf16 there */
-    bool narrows;        /* multiplies weights in block formats by activations in 8 bits, if that is asked for */
+    bool narrows; /* if that is asked for, multiplies weights in block formats by activations in 8 bits, and keeps
+                          * keys and values in q8_0 */
     uint32_t call_align; /* runs of MPK_MODE_CALLS are launched on tensors in the device's memory, at multiples of so
                              many bytes; 0: the target has no such runs */
 

@@ -80,7 +80,7 @@ typedef struct model_shape {
     uint32_t n_pages;            /* KV pages in all */
     uint32_t page_tokens;        /* P */
     uint32_t max_pages_per_slot; /* N */
-    ir_dtype kv_dtype;           /* F32, BF16 or F16 */
+    ir_dtype kv_dtype;           /* F32, BF16, F16, or Q8_0 if K is a multiple of 32 */
     ir_dtype activation_dtype;   /* F32 or BF16 */
     /* The paper's decode step: argmax in two stages instead of sample; and if R = T every token has its row of logits,
      * in order, so that nothing is gathered (`rows` is not read; logits and next are live=tokens). */

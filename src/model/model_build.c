@@ -159,8 +159,8 @@ static mpk_status check_shape(mpk_context *cx, const model_shape *s)
     CHECK(cx, s->n_slots && s->n_pages && s->page_tokens && s->max_pages_per_slot, MPK_EARG,
           "a model needs request slots and KV pages: %u slots, %u pages of %u tokens, %u a slot", s->n_slots,
           s->n_pages, s->page_tokens, s->max_pages_per_slot);
-    CHECK(cx, s->kv_dtype == IR_F32 || s->kv_dtype == IR_F16 || s->kv_dtype == IR_BF16, MPK_EARG,
-          "the KV cache holds f32, f16 or bf16, not %s", ir_dtype_table[s->kv_dtype].name);
+    CHECK(cx, s->kv_dtype == IR_F32 || s->kv_dtype == IR_F16 || s->kv_dtype == IR_BF16 || s->kv_dtype == IR_Q8_0,
+          MPK_EARG, "the KV cache holds f32, f16, bf16 or q8_0, not %s", ir_dtype_table[s->kv_dtype].name);
     CHECK(cx, s->activation_dtype == IR_F32 || s->activation_dtype == IR_BF16, MPK_EARG,
           "activations are f32 or bf16, not %s", ir_dtype_table[s->activation_dtype].name);
     return MPK_OK;

@@ -3,6 +3,7 @@
  */
 #include "numbers_bed.h"
 
+#include "base/num.h"
 #include "op/split_own.h"
 
 /* Score of token t, head h with position p of the slot of page table row `slot`; its values start at *value. */
@@ -46,6 +47,45 @@ static void test_attention(void **state)
             }
         tear_down(&b);
     }
+}
+
+/* The value of element i of a tensor of q8_0, from its blocks of 34 bytes. */
+static double unpacked_at(const bed *b, const char *name, int64_t i)
+{
+    const unsigned char *block = (const unsigned char *)data_of(b, name) + i / 32 * 34;
+    uint16_t scale;
+    memcpy(&scale, block, 2);
+    return (double)num_from_f16(scale) * (signed char)block[2 + i % 32];
+}
+
+/* Each entry of a block is the nearest of 255 steps, the largest has 127 of them; what stood there before is gone. */
+static void test_written_in_8_bits(void **state)
+{
+    (void)state;
+    bed b;
+    set_up(&b, "input %k : f32[3, 2, 64]\ninput %v : f32[3, 2, 64]\ninput %p : i32[3]\ninput %s : i32[3]\n"
+               "input %pages : i32[1, 3]\nstate %kc : q8_0[6, 2, 4, 64]\nstate %vc : q8_0[6, 2, 4, 64]\n"
+               "%ka, %va = kv_write(%k, %v, %p, %s, %pages, %kc, %vc)\n");
+    memcpy(data_of(&b, "p"), (int32_t[]){0, 9, 6}, 12);
+    memcpy(data_of(&b, "s"), (int32_t[]){0, 0, 0}, 12);
+    memcpy(data_of(&b, "pages"), (int32_t[]){5, 0, 3}, 12);
+    memset((float *)data_of(&b, "v") + 32, 0, 32 * sizeof(float));
+    eval(&b);
+    for (int64_t i = 0; i < 3 * 2 * 64; i++) {
+        static const int64_t places[] = {5 * 8, 3 * 8 + 1, 0 * 8 + 2}; /* of head 0: page * G * P + position in it */
+        int64_t to = (places[i / 128] + i / 64 % 2 * 4) * 64 + i % 64;
+        for (int which = 0; which < 2; which++) {
+            const char *from = which ? "v" : "k";
+            double largest = 0;
+            for (int64_t j = i / 32 * 32; j < i / 32 * 32 + 32; j++)
+                largest = fmax(largest, fabs(at(&b, from, j)));
+            double x = at(&b, from, i), found = unpacked_at(&b, which ? "vc" : "kc", to);
+            assert_true(fabs(found - x) <= largest / 127 * 0.501 + largest * 5e-4);
+            if (fabs(x) == largest)
+                assert_true(fabs(found - x) <= largest * 5e-4);
+        }
+    }
+    tear_down(&b);
 }
 
 /* The fused operators and the chain of single ones, from the same memory. */
@@ -285,9 +325,10 @@ int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),       cmocka_unit_test(test_fused_attention),
-        cmocka_unit_test(test_split_attention), cmocka_unit_test(test_units_of_splits),
-        cmocka_unit_test(test_own_units),       cmocka_unit_test(test_split_in_company),
+        cmocka_unit_test(test_attention),        cmocka_unit_test(test_written_in_8_bits),
+        cmocka_unit_test(test_fused_attention),  cmocka_unit_test(test_split_attention),
+        cmocka_unit_test(test_units_of_splits),  cmocka_unit_test(test_own_units),
+        cmocka_unit_test(test_split_in_company),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

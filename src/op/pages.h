@@ -2,12 +2,21 @@
  *
  * cache[n_pages, G, P, K]; pages i32[B, N] names the pages of a slot in the order of positions.  Whatever the integers
  * hold at run time, nothing outside the cache is touched: a slot, position or page that does not exist has no place.
+ *
+ * A cache of q8_0 holds a row of K entries as blocks of 32: the scale d = largest magnitude / 127 in f16, and the
+ * entries as whole numbers x / d, rounded half away from zero, d before it is rounded.  A row is packed by itself when
+ * it is stored, so what a token reads depends on that token alone.
  */
 #ifndef OP_PAGES_H
 #define OP_PAGES_H
 
+#include <math.h>
+
+#include "base/num.h"
 #include "op/fill.h"
 #include "op/walk.h"
+
+enum { PAGES_DTYPES = SHAPE_FLOAT | 1 << IR_Q8_0, PAGES_BLOCK = 32, PAGES_BLOCK_BYTES = 34 };
 
 /* Offset in elements of cache[page, 0, position % P, 0], or -1. */
 static inline int64_t pages_find(const op_view *pages, const op_view *cache, int64_t slot, int64_t position)
@@ -36,9 +45,9 @@ static inline mpk_status pages_expect(mpk_context *cx, const ir_graph *g, const 
 static inline mpk_status pages_expect_caches(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t first,
                                              int64_t kv_heads, int64_t head_size)
 {
-    TRY(shape_expect(cx, g, op, first, SHAPE_FLOAT, 4, (int64_t[]){SHAPE_FREE, kv_heads, SHAPE_FREE, head_size}));
+    TRY(shape_expect(cx, g, op, first, PAGES_DTYPES, 4, (int64_t[]){SHAPE_FREE, kv_heads, SHAPE_FREE, head_size}));
     const ir_tensor *k = shape_input(g, op, first);
-    return shape_expect(cx, g, op, first + 1, SHAPE_FLOAT, 4, k->dims);
+    return shape_expect(cx, g, op, first + 1, PAGES_DTYPES, 4, k->dims);
 }
 
 /* The part of a cache that belongs to the KV heads lo .. hi - 1. */
@@ -50,13 +59,42 @@ static inline ir_box pages_box(const ir_tensor *cache, int64_t lo, int64_t hi)
     return b;
 }
 
+/* One block of q8_0.  What is not finite makes the block so. */
+static inline void pages_pack_block(const float x[PAGES_BLOCK], unsigned char *to)
+{
+    float largest = 0, finite = 0;
+    for (int i = 0; i < PAGES_BLOCK; i++) {
+        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+        finite += x[i] * 0;
+    }
+    float d = largest / 127 + finite, inverse = d >= 1e-9f && d <= 1e38f ? 1 / d : 0;
+    f16 scale = num_to_f16(d);
+    memcpy(to, &scale, sizeof scale);
+    for (int i = 0; i < PAGES_BLOCK; i++) {
+        float q = inverse > 0 ? x[i] * inverse : d != 0; /* else the scale says it all: 0, or not finite */
+        to[sizeof scale + (size_t)i] = (unsigned char)(signed char)(int)roundf(q);
+    }
+}
+
+/* n floats into a row of the cache. */
+static inline void pages_put_row(const op_view *cache, int64_t offset, int64_t n, const float *from)
+{
+    if (cache->dtype != IR_Q8_0) {
+        walk_store_row(cache, offset, 0, n, from);
+        return;
+    }
+    unsigned char *to = (unsigned char *)cache->data + offset / PAGES_BLOCK * PAGES_BLOCK_BYTES;
+    for (int64_t i = 0; i < n; i += PAGES_BLOCK, to += PAGES_BLOCK_BYTES)
+        pages_pack_block(from + i, to);
+}
+
 /* Copy the keys (or values) of one token and head, n floats, into the cache; nothing if there is no place for them. */
 static inline void pages_store(const op_view *pages, const op_view *cache, int64_t slot, int64_t position,
                                int64_t kv_head, const float *from)
 {
     int64_t at = pages_find(pages, cache, slot, position);
     if (at >= 0)
-        walk_store_row(cache, at + kv_head * cache->stride[1], 0, cache->dims[3], from);
+        pages_put_row(cache, at + kv_head * cache->stride[1], cache->dims[3], from);
 }
 
 /* Where the rows of n tokens lie in a cache: at[n], as pages_find.  Of two at one place the later stays: an earlier one

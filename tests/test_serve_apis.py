@@ -100,7 +100,8 @@ def test_errors_of_messages(server):
     with pytest.raises(anthropic.NotFoundError) as e:
         claude(server).messages.create(**{**wanted, "model": "claude"})
     assert e.value.body["type"] == "error" and e.value.body["error"]["type"] == "not_found_error"
-    for more in ({"tool_choice": {"type": "any"}, "tools": [TOOL]}, {"tools": [{"type": "web_search", "name": "w"}]},
+    for more in ({"tool_choice": {"type": "tool", "name": "nobody"}, "tools": [TOOL]},
+                 {"tools": [{"type": "web_search", "name": "w"}]},
                  {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, {"messages": []},
                  {"messages": [{"role": "tool", "content": "x"}]}, {"messages": [{"role": "user", "content": 1}]},
                  {"system": 1}, {"tools": {}}, {"extra_body": {"mcp_servers": [{}]}}):
@@ -212,7 +213,8 @@ SHARED = {  # name: a value that asks for something, what becomes of it
     "custom_logit_processor": ("a", REFUSED), "custom_params": ({"a": 1}, REFUSED),
     "response_format": ({"type": "json_object"}, WORKS), "structured_outputs": ({"json": {}}, WORKS),
     "guided_json": ({"type": "object"}, WORKS), "guided_regex": ("a", WORKS), "guided_choice": (["a"], WORKS),
-    "guided_grammar": ('root ::= "a"', WORKS), "structural_tag": ("a", REFUSED), "regex": ("a", WORKS),
+    "guided_grammar": ('root ::= "a"', WORKS), "structural_tag": ({"format": {"type": "any_text"}}, WORKS),
+    "regex": ("a", WORKS),
     "ebnf": ('root ::= "a"', WORKS), "grammar": ('root ::= "a"', WORKS), "json_schema": ({"type": "object"}, WORKS),
     "priority": (1, REFUSED), "lora_path": ("a", REFUSED), "lora": ([{"id": 0}], REFUSED),
     "return_tokens_as_token_ids": (True, REFUSED), "return_token_ids": (True, REFUSED),

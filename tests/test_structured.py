@@ -83,3 +83,16 @@ def test_command_line(tmp_path):
     assert out.decode().strip() in ("no!", "yes!")
     _, words = support.mpk("run", support.DEMO_MODEL, "-p", "a", "--regex", "a", "--choice", "b", code=2)
     assert "give one of" in words
+
+
+def test_structural_tags_everywhere(tmp_path):
+    import mpk
+    tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": [
+        {"type": "choice", "choices": ["yes", "no"]}, {"type": "const_string", "value": "!"}]}}
+    answer, = lines(tmp_path, [{"prompt": "Yes?", "structural_tag": tag, "max_tokens": 9}])
+    assert answer["text"] in ("yes!", "no!")
+    (tmp_path / "tag.json").write_text(json.dumps(tag))
+    out, _ = support.mpk("run", support.DEMO_MODEL, "-p", "Yes?", "--structural-tag", tmp_path / "tag.json", "-q")
+    assert out.decode().strip() in ("yes!", "no!")
+    with mpk.LLM(str(support.DEMO_MODEL), device="cpu") as llm:
+        assert llm.generate(["Yes?"], mpk.SamplingParams(structural_tag=tag))[0].text == answer["text"]

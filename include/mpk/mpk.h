@@ -246,11 +246,12 @@ typedef struct mpk_token_bias {
 /* What an answer has to look like (docs/structured-output.md). */
 typedef enum mpk_form {
     MPK_FORM_ANY,
-    MPK_FORM_JSON_OBJECT, /* any JSON object; no source */
-    MPK_FORM_JSON_SCHEMA, /* JSON that is valid by the schema that the source is */
-    MPK_FORM_REGEX,       /* a text of which the source, a regular expression, matches the whole */
-    MPK_FORM_CHOICE,      /* one of the texts of the source, a JSON list */
-    MPK_FORM_GRAMMAR,     /* a text of the grammar that the source is, as llama.cpp writes them (GBNF) */
+    MPK_FORM_JSON_OBJECT,    /* any JSON object; no source */
+    MPK_FORM_JSON_SCHEMA,    /* JSON that is valid by the schema that the source is */
+    MPK_FORM_REGEX,          /* a text of which the source, a regular expression, matches the whole */
+    MPK_FORM_CHOICE,         /* one of the texts of the source, a JSON list */
+    MPK_FORM_GRAMMAR,        /* a text of the grammar that the source is, as llama.cpp writes them (GBNF) */
+    MPK_FORM_STRUCTURAL_TAG, /* texts, forms and free text put together, as JSON (docs/structured-output.md) */
 } mpk_form;
 
 typedef struct mpk_request_options {

@@ -27,7 +27,7 @@ Message = Mapping[str, Any]
 LogProbs = list[tuple[int, float]]
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 11}
 _ACTIVATIONS = ("auto", "f32", "i8")
-_FORM_OBJECT, _FORM_SCHEMA, _FORM_REGEX, _FORM_CHOICE, _FORM_GRAMMAR = 1, 2, 3, 4, 5  # mpk_form
+_FORM_OBJECT, _FORM_SCHEMA, _FORM_REGEX, _FORM_CHOICE, _FORM_GRAMMAR, _FORM_TAG = 1, 2, 3, 4, 5, 6  # mpk_form
 _READ_MS = 100  # how long a read waits before Python looks at its signals again
 
 
@@ -42,7 +42,7 @@ class SamplingParams:
 
     One of these says what the answer looks like: json_schema (a JSON schema, as an object or as text), json_object (any
     JSON object), regex (an expression that matches the whole answer), choice (texts, of which it is one), grammar
-    (GBNF).
+    (GBNF), structural_tag (texts, forms and free text put together, an object).
     """
 
     max_tokens: int = 0
@@ -72,6 +72,7 @@ class SamplingParams:
     regex: str | None = None
     choice: Sequence[str] = ()
     grammar: str | None = None
+    structural_tag: Mapping[str, Any] | str | None = None
 
     def _to_c(self) -> c.RequestOptions:
         for name, bits in (("max_tokens", 32), ("top_k", 32), ("min_tokens", 32), ("seed", 64)):
@@ -99,16 +100,18 @@ class SamplingParams:
 
     def _add_form(self, options: c.RequestOptions) -> None:
         schema = self.json_schema if isinstance(self.json_schema, str) else json.dumps(self.json_schema)
+        tag = self.structural_tag if isinstance(self.structural_tag, str) else json.dumps(self.structural_tag)
         forms = [
             (_FORM_OBJECT, "" if self.json_object else None),
             (_FORM_SCHEMA, None if self.json_schema is None else schema),
             (_FORM_REGEX, self.regex),
             (_FORM_GRAMMAR, self.grammar),
+            (_FORM_TAG, None if self.structural_tag is None else tag),
             (_FORM_CHOICE, json.dumps(list(self.choice)) if self.choice else None),
         ]
         given = [(form, source) for form, source in forms if source is not None]
         if len(given) > 1:
-            raise c.ArgumentError("give one of json_schema, json_object, regex, choice and grammar")
+            raise c.ArgumentError("give one of json_schema, json_object, regex, choice, grammar and structural_tag")
         for form, source in given:
             options.form, options.form_source = form, source.encode()
 

@@ -139,7 +139,7 @@ typedef struct cli_sampling {
     cli_whole top_k, seed;
     cli_list bad_words;
     uint32_t min_tokens;
-    const char *json_schema, *regex, *grammar; /* the form of the answer: a file, an expression, a file */
+    const char *json_schema, *regex, *grammar, *structural_tag; /* the form of the answer: regex itself, else files */
     cli_list choices;
 } cli_sampling;
 
@@ -172,6 +172,8 @@ typedef struct cli_sampling {
                    .help = "answer with a text that this regular expression matches"),                        \
         CLI_OPTION(t, m.grammar, "grammar", CLI_TEXT, .value = "FILE",                                        \
                    .help = "answer with a text of this grammar (GBNF)"),                                      \
+        CLI_OPTION(t, m.structural_tag, "structural-tag", CLI_TEXT, .value = "FILE",                          \
+                   .help = "answer with texts, forms and free text as this structural tag (JSON) puts them"), \
         CLI_OPTION(t, m.choices, "choice", CLI_LIST, .value = "TEXT",                                         \
                    .help = "answer with one of these; may be given several times"),                           \
         CLI_OPTION(t, m.seed, "seed", CLI_WHOLE, .value = "N", .help = "of the random draws (0)")

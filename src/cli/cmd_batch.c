@@ -204,7 +204,8 @@ static bool read_form(const json_value *value, line_request *r, bool *found, cha
                  {"json_object", MPK_FORM_JSON_OBJECT, JSON_KIND_BOOL},
                  {"regex", MPK_FORM_REGEX, JSON_KIND_STRING},
                  {"choice", MPK_FORM_CHOICE, JSON_KIND_LIST},
-                 {"grammar", MPK_FORM_GRAMMAR, JSON_KIND_STRING}};
+                 {"grammar", MPK_FORM_GRAMMAR, JSON_KIND_STRING},
+                 {"structural_tag", MPK_FORM_STRUCTURAL_TAG, JSON_KIND_OBJECT}};
     size_t i = 0;
     while (i < sizeof forms / sizeof *forms && !str_is(value->key, forms[i].key))
         i++;

@@ -309,14 +309,18 @@ static int read_form(const cli_command *command, mpk_context *cx, arena *a, cons
 int cli_request_form(const cli_command *command, mpk_context *cx, arena *a, const cli_sampling *from,
                      mpk_request_options *to)
 {
-    if ((from->json_schema != NULL) + (from->regex != NULL) + (from->grammar != NULL) + (from->choices.n > 0) > 1)
-        return cli_misuse(command, "give one of --json-schema, --regex, --grammar and --choice");
+    if ((from->json_schema != NULL) + (from->regex != NULL) + (from->grammar != NULL) + (from->structural_tag != NULL) +
+            (from->choices.n > 0) >
+        1)
+        return cli_misuse(command, "give one of --json-schema, --regex, --grammar, --structural-tag and --choice");
     to->form_source = from->regex;
     to->form = from->regex ? MPK_FORM_REGEX : MPK_FORM_ANY;
     if (from->json_schema)
         return read_form(command, cx, a, from->json_schema, MPK_FORM_JSON_SCHEMA, to);
     if (from->grammar)
         return read_form(command, cx, a, from->grammar, MPK_FORM_GRAMMAR, to);
+    if (from->structural_tag)
+        return read_form(command, cx, a, from->structural_tag, MPK_FORM_STRUCTURAL_TAG, to);
     if (!from->choices.n)
         return CLI_DONE;
     to->form = MPK_FORM_CHOICE;

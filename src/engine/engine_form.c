@@ -311,7 +311,8 @@ mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_op
                                          [MPK_FORM_JSON_SCHEMA] = GRAMMAR_JSON_SCHEMA,
                                          [MPK_FORM_REGEX] = GRAMMAR_REGEX,
                                          [MPK_FORM_CHOICE] = GRAMMAR_CHOICE,
-                                         [MPK_FORM_GRAMMAR] = GRAMMAR_EBNF};
+                                         [MPK_FORM_GRAMMAR] = GRAMMAR_EBNF,
+                                         [MPK_FORM_STRUCTURAL_TAG] = GRAMMAR_TAG};
     const char *source = o->form_source && o->form != MPK_FORM_JSON_OBJECT ? o->form_source : "";
     grammar *g = NULL;
     *out = NULL;

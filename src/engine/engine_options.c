@@ -105,8 +105,8 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
     CHECK(cx, is_in(to->min_p, 0, 1), MPK_EARG, "min_p is %g, expected 0 to 1", to->min_p);
     CHECK(cx, to->top_k <= INT32_MAX, MPK_EARG, "top_k is %u, expected up to %d", to->top_k, INT32_MAX);
     TRY(check_rules(cx, to));
-    CHECK(cx, (unsigned)to->form <= MPK_FORM_GRAMMAR && (to->form_source || to->form <= MPK_FORM_JSON_OBJECT), MPK_EARG,
-          "form is %d: no such choice, or it has no form_source", (int)to->form);
+    CHECK(cx, (unsigned)to->form <= MPK_FORM_STRUCTURAL_TAG && (to->form_source || to->form <= MPK_FORM_JSON_OBJECT),
+          MPK_EARG, "form is %d: no such choice, or it has no form_source", (int)to->form);
     CHECK(cx, !to->form || !to->ignore_eos, MPK_EARG,
           "an answer of a given form ends where the form does: not with "
           "ignore_eos");

@@ -5,7 +5,7 @@
 
 const char *grammar_kind_name(grammar_kind kind)
 {
-    static const char *const names[] = {"json_schema", "json_object", "regex", "choice", "ebnf"};
+    static const char *const names[] = {"json_schema", "json_object", "regex", "choice", "ebnf", "structural_tag"};
     return (unsigned)kind < GRAMMAR_KINDS ? names[kind] : "unknown";
 }
 
@@ -14,6 +14,13 @@ static mpk_status parse_schema(maker *k, str source, const node **out)
     const json_value *schema;
     NOTE(k->cx, json_parse(k->cx, k->a, source, &schema), "while reading the JSON schema");
     return schema_parse_node(k, schema, out);
+}
+
+static mpk_status parse_tag(maker *k, str source, const node **out)
+{
+    const json_value *tag;
+    NOTE(k->cx, json_parse(k->cx, k->a, source, &tag), "while reading the structural tag");
+    return tag_parse_node(k, tag, out);
 }
 
 static mpk_status parse_choices(maker *k, str source, const node **out)
@@ -41,6 +48,8 @@ static mpk_status parse(maker *k, grammar_kind kind, str source, const node **ou
         return regex_parse_node(k, source, true, out);
     case GRAMMAR_EBNF:
         return ebnf_parse_node(k, source, out);
+    case GRAMMAR_TAG:
+        return parse_tag(k, source, out);
     default:
         return parse_choices(k, source, out);
     }

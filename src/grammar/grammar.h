@@ -27,6 +27,7 @@ typedef enum grammar_kind {
     GRAMMAR_REGEX,       /* the whole answer matches */
     GRAMMAR_CHOICE,      /* a JSON list of texts: the answer is one of them */
     GRAMMAR_EBNF,        /* rules as llama.cpp writes them; the rule root is the whole */
+    GRAMMAR_TAG,         /* a structural tag, JSON: texts, forms and free text put together */
     GRAMMAR_KINDS
 } grammar_kind;
 

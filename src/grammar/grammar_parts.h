@@ -102,6 +102,7 @@ mpk_status regex_parse_node(maker *k, str source, bool whole, const node **out);
 mpk_status ebnf_parse_node(maker *k, str source, const node **out);
 mpk_status schema_parse_node(maker *k, const json_value *schema, const node **out);
 mpk_status json_object_node(maker *k, const node **out);
+mpk_status tag_parse_node(maker *k, const json_value *source, const node **out);
 
 /* ---- the automaton ---- */
 

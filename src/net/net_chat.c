@@ -1,7 +1,8 @@
 /* net_chat.c - /v1/chat/completions: messages -> a prompt by the model's chat template -> an answer in parts. */
+#include "net/net_calls.h"
 #include "net/net_exchange.h"
 
-static mpk_status render(net_exchange *x, const net_request *q, str messages, const char *tools, text *to)
+mpk_status net_chat_render(net_exchange *x, const net_request *q, str messages, const char *tools, text *to)
 {
     const char *own = x->server->options.chat_template;
     const mpk_chat_options options = {
@@ -27,17 +28,18 @@ static mpk_status render(net_exchange *x, const net_request *q, str messages, co
 }
 
 /* A template that knows tools gives another text with them than without; one that does not gets them told. */
-static mpk_status tell_tools(net_exchange *x, const net_request *q, text *prompt)
+static mpk_status tell_tools(net_exchange *x, const net_request *q, text *prompt, bool *told)
 {
     text without = {0};
     str messages;
-    mpk_status status = render(x, q, q->messages, NULL, &without);
+    mpk_status status = net_chat_render(x, q, q->messages, NULL, &without);
     const bool same = status == MPK_OK && without.n == prompt->n && memcmp(without.at, prompt->at, prompt->n) == 0;
     text_free(&without);
     if (!same) /* one that refuses the conversation without its tools knows them */
         return status == MPK_ENOMEM ? status : MPK_OK;
     TRY(net_tools_tell(x->cx, &x->arena, q->messages, q->tool_list, &messages));
-    return render(x, q, messages, NULL, prompt);
+    *told = true;
+    return net_chat_render(x, q, messages, NULL, prompt);
 }
 
 /* The last message ends at a mark; what the template puts after it is cut off. */
@@ -54,11 +56,13 @@ static mpk_status cut_at_mark(net_exchange *x, text *prompt)
                       "the chat template leaves out the last message, which the answer was to continue");
 }
 
-static mpk_status make_prompt(net_exchange *x, const net_request *q, text *prompt)
+/* told: the tools stand in the system message, since the template knows none. */
+static mpk_status make_prompt(net_exchange *x, const net_request *q, text *prompt, bool *told)
 {
-    TRY(render(x, q, q->messages, q->tools, prompt));
+    *told = false;
+    TRY(net_chat_render(x, q, q->messages, q->tools, prompt));
     if (q->tools)
-        TRY(tell_tools(x, q, prompt));
+        TRY(tell_tools(x, q, prompt, told));
     return q->continues ? cut_at_mark(x, prompt) : MPK_OK;
 }
 
@@ -75,7 +79,8 @@ static mpk_status keep_tools(net_exchange *x, const net_request *q, const json_v
     return json_parse(x->cx, a, (str){copy, n}, out);
 }
 
-static mpk_status submit(net_exchange *x, const net_request *q, const net_dialect *dialect, str words)
+static mpk_status submit(net_exchange *x, const net_request *q, const net_dialect *dialect, net_call_style style,
+                         str words)
 {
     const net_prompt prompt = {.text = words};
     const json_value *tools;
@@ -84,6 +89,7 @@ static mpk_status submit(net_exchange *x, const net_request *q, const net_dialec
     for (uint32_t i = 0; i < q->n_answers; i++) {
         net_parts *p = &x->work.answers[i].parts;
         net_parts_open(p, tools, words);
+        p->style = style;
         p->one_call = q->one_call;
         p->hide_reasoning = q->hide_reasoning;
     }
@@ -92,10 +98,15 @@ static mpk_status submit(net_exchange *x, const net_request *q, const net_dialec
 
 mpk_status net_chat_answer(net_exchange *x, const net_request *q, const net_dialect *dialect)
 {
+    net_request held = *q;
     text prompt = {0};
-    mpk_status status = make_prompt(x, q, &prompt);
+    net_call_style style;
+    bool told;
+    mpk_status status = make_prompt(x, q, &prompt, &told);
     if (status == MPK_OK)
-        status = submit(x, q, dialect, (str){prompt.at ? prompt.at : "", prompt.n});
+        status = net_calls_hold(x, &held, told, &prompt, &style);
+    if (status == MPK_OK)
+        status = submit(x, &held, dialect, style, (str){prompt.at ? prompt.at : "", prompt.n});
     text_free(&prompt);
     TRY(status);
     return net_completion_answer(x, q);
@@ -105,7 +116,8 @@ mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_token
 {
     text prompt = {0};
     int32_t *ids = NULL;
-    mpk_status status = make_prompt(x, q, &prompt);
+    bool told;
+    mpk_status status = make_prompt(x, q, &prompt, &told);
     if (status == MPK_OK)
         status = mpk_tokenize(x->cx, mpk_engine_tokenizer(x->server->engine), prompt.at ? prompt.at : "", prompt.n,
                               q->special, &ids, n_tokens);

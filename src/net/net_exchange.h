@@ -227,6 +227,8 @@ mpk_request_options net_completion_suggested(const net_exchange *x);
 mpk_status net_completion_answer(net_exchange *x, const net_request *q);
 /* Answer a chat; or only count the tokens of its prompt. */
 mpk_status net_chat_answer(net_exchange *x, const net_request *q, const net_dialect *dialect);
+/* The text of a conversation (a JSON list) by the request's chat template; into *to, which is emptied before.  400. */
+mpk_status net_chat_render(net_exchange *x, const net_request *q, str messages, const char *tools, text *to);
 mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_tokens);
 /* The messages of a chat whose template knows no tools, with these told in them; *out is in the arena. */
 mpk_status net_tools_tell(mpk_context *cx, arena *a, str messages, const json_value *tools, str *out);

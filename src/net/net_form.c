@@ -58,6 +58,15 @@ static mpk_status read_grammar(const reader *r, const char *name, const json_val
     return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_GRAMMAR, v->text) : refuse(r, name, "is no text");
 }
 
+/* SGLang has it as a text. */
+static mpk_status read_tag(const reader *r, const char *name, const json_value *v)
+{
+    if (v->kind == JSON_KIND_STRING)
+        return set(r, name, MPK_FORM_STRUCTURAL_TAG, v->text);
+    return v->kind == JSON_KIND_OBJECT ? set_json(r, name, MPK_FORM_STRUCTURAL_TAG, v)
+                                       : refuse(r, name, "is neither an object nor a text that holds one");
+}
+
 static mpk_status read_choices(const reader *r, const char *name, const json_value *v)
 {
     return v->kind == JSON_KIND_LIST ? set_json(r, name, MPK_FORM_CHOICE, v) : refuse(r, name, "is no list of texts");
@@ -90,15 +99,11 @@ static mpk_status read_names(const reader *r, const json_value *body, const form
 /* vLLM's object: one of its members. */
 static mpk_status read_outputs(const reader *r, const char *name, const json_value *v)
 {
-    static const form_name members[] = {{"json", read_schema},
-                                        {"regex", read_regex},
-                                        {"choice", read_choices},
-                                        {"json_object", read_object},
-                                        {"grammar", read_grammar}};
+    static const form_name members[] = {{"json", read_schema},     {"regex", read_regex},
+                                        {"choice", read_choices},  {"json_object", read_object},
+                                        {"grammar", read_grammar}, {"structural_tag", read_tag}};
     if (v->kind != JSON_KIND_OBJECT)
         return refuse(r, name, "is no object");
-    if (json_get(v, "structural_tag"))
-        return refuse(r, name, "with 'structural_tag' is not supported");
     return read_names(r, v, members, sizeof members / sizeof *members);
 }
 
@@ -109,6 +114,8 @@ static mpk_status read_format(const reader *r, const char *name, const json_valu
     str is = json_is(type, JSON_KIND_STRING) ? type->text : (str){0};
     if (str_is(is, "text"))
         return MPK_OK;
+    if (str_is(is, "structural_tag"))
+        return read_tag(r, name, v);
     if (inner)
         schema = json_get(inner, "schema");
     if (schema && (str_is(is, "json_schema") || str_is(is, "json_object")))
@@ -117,7 +124,8 @@ static mpk_status read_format(const reader *r, const char *name, const json_valu
         return set(r, name, MPK_FORM_JSON_OBJECT, STR(""));
     return str_is(is, "json_schema")
                ? refuse(r, name, "has the type \"json_schema\" but no schema in 'json_schema': {\"schema\": ...}")
-               : refuse(r, name, "has a type that is none of \"text\", \"json_object\" and \"json_schema\"");
+               : refuse(r, name,
+                        "has a type that is none of \"text\", \"json_object\", \"json_schema\" and \"structural_tag\"");
 }
 
 mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to, net_refusal *why)
@@ -126,7 +134,7 @@ mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_
         {"response_format", read_format}, {"structured_outputs", read_outputs}, {"guided_json", read_schema},
         {"json_schema", read_schema},     {"guided_regex", read_regex},         {"regex", read_regex},
         {"guided_choice", read_choices},  {"guided_grammar", read_grammar},     {"ebnf", read_grammar},
-        {"grammar", read_grammar},
+        {"grammar", read_grammar},        {"structural_tag", read_tag},
     };
     const reader r = {cx, a, to, why};
     TRY(read_names(&r, body, names, sizeof names / sizeof *names));

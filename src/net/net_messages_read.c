@@ -129,7 +129,7 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
         if (!word(tool, "name").n || (type.n && !str_is(type, "custom")))
             return net_refuse(x->cx, &x->refusal, 400, "tools", NULL,
                               "'tools': item %zu is not a tool of the client's own, with 'name' and 'input_schema'", i);
-        net_rewrite_tool(to, word(tool, "name"), json_get(tool, "description"), json_get(tool, "input_schema"));
+        net_rewrite_tool(to, word(tool, "name"), tool, json_get(tool, "input_schema"));
     }
     return MPK_OK;
 }

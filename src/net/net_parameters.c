@@ -36,7 +36,6 @@ typedef struct parameter {
     }
 
 static const char sampler[] = "the kernel draws tokens in other ways (docs/server.md)",
-                  masks[] = "give a JSON schema, a regular expression or choices (docs/structured-output.md)",
                   probabilities[] = "give 'logprobs', which are those of the answer",
                   one_model[] = "the server has one model and no adapters", text_only[] = "the model reads only text",
                   no_order[] = "requests are taken in their order of arrival",
@@ -124,7 +123,7 @@ static const parameter parameters[] = {
     READS("guided_regex", BOTH),
     READS("guided_choice", BOTH),
     READS("guided_grammar", BOTH),
-    REFUSES("structural_tag", BOTH, 0, masks),
+    READS("structural_tag", BOTH),
     READS("regex", BOTH),
     READS("ebnf", BOTH),
     REFUSES("priority", BOTH, 0, no_order),

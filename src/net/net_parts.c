@@ -6,8 +6,18 @@
 #include "net/net_parts.h"
 #include "net/net_random.h"
 
-static const str think = {"<think>", 7}, unthink = {"</think>", 8}, open_call = {"<tool_call>", 11},
-                 close_call = {"</tool_call>", 12};
+static const str think = {"<think>", 7}, unthink = {"</think>", 8};
+
+#define MARK(words)             \
+    {                           \
+        words, sizeof words - 1 \
+    }
+
+/* What calls stand between. */
+enum { MARK_BLOCK, MARK_CALLS, MARKS };
+static const struct {
+    str open, close;
+} marks[MARKS] = {{MARK("<tool_call>"), MARK("</tool_call>")}, {MARK(NET_CALLS_BEGIN), MARK(NET_CALLS_END)}};
 
 static size_t skip_space(str s)
 {
@@ -70,6 +80,21 @@ static void add_reasoning(net_parts *p, str s)
     p->any_reasoning |= s.n > 0;
 }
 
+/* Does the answer have calls between these marks? */
+static bool seeks(const net_parts *p, unsigned mark)
+{
+    if (!p->tools || p->style == NET_CALLS_ANY)
+        return p->tools != NULL;
+    if (mark == MARK_BLOCK)
+        return p->style == NET_CALLS_BLOCKS;
+    return p->style == NET_CALLS_FENCED || p->style == NET_CALLS_MARKED;
+}
+
+static bool seeks_bare(const net_parts *p)
+{
+    return p->style == NET_CALLS_ANY || p->style == NET_CALLS_OBJECT || p->style == NET_CALLS_LIST;
+}
+
 /* ---- calls ---- */
 
 static bool is_tool(const json_value *tools, str name)
@@ -82,13 +107,24 @@ static bool is_tool(const json_value *tools, str name)
     return false;
 }
 
+/* Unless the answer is to have one call, and has it. */
+static mpk_status add_call(mpk_context *cx, net_parts *p, str name, str arguments)
+{
+    if (p->one_call && p->calls.n)
+        return MPK_OK;
+    net_call call = {.name = {arena_copy(&p->arena, name.at, name.n), name.n},
+                     .arguments = {arena_copy(&p->arena, arguments.n ? arguments.at : "", arguments.n), arguments.n}};
+    CHECK(cx, call.name.at && call.arguments.at, MPK_ENOMEM, "out of memory for a call of a tool");
+    TRY(net_random_id(cx, "call_", call.id, sizeof call.id));
+    PUSH(cx, &p->arena, &p->calls, call);
+    return MPK_OK;
+}
+
 /* {"name": ..., "arguments" or "parameters": ...}; *found: it is one, and it has been added. */
-static mpk_status add_call(mpk_context *cx, net_parts *p, const json_value *v, bool *found)
+static mpk_status take_object(mpk_context *cx, net_parts *p, const json_value *v, bool *found)
 {
     const json_value *name = json_get(v, "name"), *arguments = json_get(v, "arguments");
-    *found = p->one_call && p->calls.n; /* then it is left out */
-    if (*found)
-        return MPK_OK;
+    *found = false;
     if (!arguments)
         arguments = json_get(v, "parameters");
     if (!json_is(name, JSON_KIND_STRING) || !name->text.n)
@@ -100,14 +136,11 @@ static mpk_status add_call(mpk_context *cx, net_parts *p, const json_value *v, b
         text_add(&t, arguments->text.at, arguments->text.n);
     else
         json_write(&t, arguments, 0);
-    net_call call = {.name = {arena_copy(&p->arena, name->text.at, name->text.n), name->text.n},
-                     .arguments = {t.failed ? NULL : arena_copy(&p->arena, t.at ? t.at : "", t.n), t.n}};
+    mpk_status status = t.failed ? status_fail(cx, MPK_ENOMEM, "out of memory for a call of a tool")
+                                 : add_call(cx, p, name->text, (str){t.at, t.n});
     text_free(&t);
-    CHECK(cx, call.name.at && call.arguments.at, MPK_ENOMEM, "out of memory for a call of a tool");
-    TRY(net_random_id(cx, "call_", call.id, sizeof call.id));
-    PUSH(cx, &p->arena, &p->calls, call);
     *found = true;
-    return MPK_OK;
+    return status;
 }
 
 /* JSON that the model wrote; *out is NULL if it is none. */
@@ -120,14 +153,50 @@ static mpk_status parse(mpk_context *cx, net_parts *p, str source, const json_va
     return status == MPK_ENOMEM ? status : MPK_OK;
 }
 
+/* What stands before the mark, and *s behind it; false: the mark is not there. */
+static bool cut(str *s, const char *mark, str *before)
+{
+    const size_t n = strlen(mark);
+    const char *at = s->n >= n ? memmem(s->at, s->n, mark, n) : NULL;
+    if (!at)
+        return false;
+    *before = (str){s->at, (size_t)(at - s->at)};
+    *s = (str){at + n, s->n - before->n - n};
+    return true;
+}
+
+/* DeepSeek's: BEGIN name SEP arguments END, or BEGIN "function" SEP name, a line of ```json, arguments, one of ```,
+ * END. */
+static mpk_status take_marked(mpk_context *cx, net_parts *p, str rest, bool *found)
+{
+    str before, name, call, arguments;
+    while (cut(&rest, NET_CALL_BEGIN, &before) && cut(&rest, NET_CALL_SEP, &name) && cut(&rest, NET_CALL_END, &call)) {
+        if (cut(&call, "\n```json\n", &before)) {
+            name = before;
+            arguments = cut(&call, "\n```", &before) ? before : call;
+        } else {
+            arguments = call;
+        }
+        if (!name.n)
+            continue;
+        TRY(add_call(cx, p, name, arguments));
+        *found = true;
+    }
+    return MPK_OK;
+}
+
 static mpk_status take_block(mpk_context *cx, net_parts *p, str block, str end)
 {
     const json_value *v;
-    bool found;
-    TRY(parse(cx, p, block, &v));
-    TRY(add_call(cx, p, v, &found));
+    bool found = false;
+    if (p->mark == MARK_CALLS)
+        TRY(take_marked(cx, p, block, &found));
+    else {
+        TRY(parse(cx, p, block, &v));
+        TRY(take_object(cx, p, v, &found));
+    }
     if (!found) {
-        add_content(p, open_call);
+        add_content(p, marks[p->mark].open);
         add_content(p, block);
         add_content(p, end);
     }
@@ -157,7 +226,7 @@ static mpk_status take_bare(mpk_context *cx, net_parts *p)
         add_content(p, pending(p));
     else
         for (size_t i = 0; i < n; i++)
-            TRY(add_call(cx, p, &items[i], &found));
+            TRY(take_object(cx, p, &items[i], &found));
     drop(p, p->pending.n);
     return MPK_OK;
 }
@@ -200,13 +269,18 @@ static bool step_open(net_parts *p)
     str s = pending(p), rest = {s.at + skip_space(s), s.n - skip_space(s)};
     if (!rest.n && (p->tools || p->drop_space))
         return false;
-    if (p->tools && may_begin(rest, open_call))
-        return false;
+    for (unsigned i = 0; i < MARKS; i++) {
+        if (seeks(p, i) && may_begin(rest, marks[i].open))
+            return false;
+        if (seeks(p, i) && begins(rest, marks[i].open)) {
+            drop(p, s.n - rest.n + marks[i].open.n);
+            p->mark = i;
+            p->state = NET_PARTS_CALL;
+            return true;
+        }
+    }
     p->state = NET_PARTS_CONTENT;
-    if (p->tools && begins(rest, open_call)) {
-        drop(p, s.n - rest.n + open_call.n);
-        p->state = NET_PARTS_CALL;
-    } else if (p->tools && !p->any_content && !p->calls.n && (*rest.at == '{' || *rest.at == '['))
+    if (p->tools && seeks_bare(p) && !p->any_content && !p->calls.n && (*rest.at == '{' || *rest.at == '['))
         p->state = NET_PARTS_BARE;
     else if (p->drop_space)
         drop(p, s.n - rest.n);
@@ -216,25 +290,60 @@ static bool step_open(net_parts *p)
 static bool step_content(net_parts *p)
 {
     str s = pending(p);
-    const char *mark = p->tools && s.n ? memmem(s.at, s.n, open_call.at, open_call.n) : NULL;
-    size_t n = mark ? (size_t)(mark - s.at) : s.n - (p->tools ? count_unsure(s, open_call) : 0);
+    size_t first = s.n, unsure = 0;
+    unsigned found = MARKS;
+    for (unsigned i = 0; i < MARKS && s.n; i++) {
+        const char *at = seeks(p, i) ? memmem(s.at, s.n, marks[i].open.at, marks[i].open.n) : NULL;
+        const size_t may_be = seeks(p, i) ? count_unsure(s, marks[i].open) : 0;
+        if (at && (size_t)(at - s.at) < first) {
+            first = (size_t)(at - s.at);
+            found = i;
+        }
+        unsure = may_be > unsure ? may_be : unsure;
+    }
+    const bool any = found < MARKS;
+    const size_t n = any ? first : s.n - unsure;
     add_content(p, (str){s.at, n});
-    drop(p, n + (mark ? open_call.n : 0));
-    if (mark)
+    drop(p, n + (any ? marks[found].open.n : 0));
+    if (any) {
+        p->mark = found;
         p->state = NET_PARTS_CALL;
-    return mark != NULL;
+    }
+    return any;
+}
+
+/* Does JSON end within a string? */
+static bool is_in_string(str json)
+{
+    bool in = false;
+    for (size_t i = 0; i < json.n; i++)
+        if (in && json.at[i] == '\\')
+            i++;
+        else
+            in ^= json.at[i] == '"';
+    return in;
+}
+
+/* The closing mark; NULL: it has not come.  One within a string of the arguments is none. */
+static const char *find_close(const net_parts *p, str s)
+{
+    const str close = marks[p->mark].close;
+    const char *at = s.n ? memmem(s.at, s.n, close.at, close.n) : NULL;
+    while (at && p->mark == MARK_BLOCK && is_in_string((str){s.at, (size_t)(at - s.at)}))
+        at = memmem(at + 1, s.n - (size_t)(at + 1 - s.at), close.at, close.n);
+    return at;
 }
 
 static mpk_status step_call(mpk_context *cx, net_parts *p, bool *more)
 {
     str s = pending(p);
-    const char *end = s.n ? memmem(s.at, s.n, close_call.at, close_call.n) : NULL;
+    const char *end = find_close(p, s);
     *more = end != NULL;
     if (!end)
         return MPK_OK;
     str block = {s.at, (size_t)(end - s.at)};
-    TRY(take_block(cx, p, block, close_call));
-    drop(p, block.n + close_call.n);
+    TRY(take_block(cx, p, block, marks[p->mark].close));
+    drop(p, block.n + marks[p->mark].close.n);
     p->state = NET_PARTS_OPEN;
     p->drop_space = true;
     return MPK_OK;

@@ -2,9 +2,10 @@
  *
  * Reasoning is what stands between <think> and </think> at the beginning; when the prompt ends with <think>, the answer
  * begins inside.  Calls are, where tools were given, <tool_call>{"name":..., "arguments":{...}}</tool_call> (Qwen,
- * Hermes), or an answer that is nothing but one such object, with "arguments" or "parameters" (Llama 3), or a list of
- * them (Mistral).  Text that may still become the beginning of a mark waits until that is decided; what turns out to be
- * no call is content.  However an answer is cut into pieces, the parts are the same.
+ * Hermes), DeepSeek's marks around names and arguments, or an answer that is nothing but one object of name and
+ * "arguments" or "parameters" (Llama 3), or a list of them (Mistral).  Text that may still become the beginning of a
+ * mark waits until that is decided; what turns out to be no call is content.  However an answer is cut into pieces, the
+ * parts are the same.
  */
 #ifndef NET_PARTS_H
 #define NET_PARTS_H
@@ -16,12 +17,29 @@ typedef struct net_call {
     str name, arguments;
 } net_call;
 
+/* DeepSeek's marks, as UTF-8. */
+#define NET_CALLS_BEGIN "<\uff5ctool\u2581calls\u2581begin\uff5c>"
+#define NET_CALLS_END "<\uff5ctool\u2581calls\u2581end\uff5c>"
+#define NET_CALL_BEGIN "<\uff5ctool\u2581call\u2581begin\uff5c>"
+#define NET_CALL_END "<\uff5ctool\u2581call\u2581end\uff5c>"
+#define NET_CALL_SEP "<\uff5ctool\u2581sep\uff5c>"
+
+/* How calls stand in an answer. */
+typedef enum net_call_style {
+    NET_CALLS_ANY,    /* in any of the ways below */
+    NET_CALLS_BLOCKS, /* <tool_call>{"name":..., "arguments":{...}}</tool_call>: Qwen, Hermes */
+    NET_CALLS_OBJECT, /* the whole answer is {"name":..., "parameters":{...}}: Llama 3 */
+    NET_CALLS_LIST,   /* the whole answer is [{"name":..., "arguments":{...}}, ...]: Mistral */
+    NET_CALLS_FENCED, /* DeepSeek-V3 and R1: marks around calls, each a name and arguments within ```json */
+    NET_CALLS_MARKED, /* DeepSeek-V3.1: the same without ```json */
+} net_call_style;
+
 typedef enum net_parts_state {
     NET_PARTS_START,     /* nothing but white space has come */
     NET_PARTS_REASONING, /* inside <think> */
     NET_PARTS_OPEN,      /* content may begin, or a call */
     NET_PARTS_CONTENT,
-    NET_PARTS_CALL, /* inside <tool_call> */
+    NET_PARTS_CALL, /* between marks of calls */
     NET_PARTS_BARE, /* the whole answer may be a call: waits for the end */
 } net_parts_state;
 
@@ -30,8 +48,10 @@ typedef struct net_parts {
     VEC(net_call) calls;
     arena arena;                   /* of the calls */
     const json_value *tools;       /* NULL: none, and then no calls are looked for; must outlive this */
-    bool one_call, hide_reasoning; /* set after net_parts_open: what comes after the first call, and reasoning, go */
+    net_call_style style;          /* set after net_parts_open: how calls are spelled */
+    bool one_call, hide_reasoning; /* the same: what comes after the first call, and reasoning, go */
     net_parts_state state;
+    unsigned mark;   /* of NET_PARTS_CALL: which one */
     bool drop_space; /* before what comes next: after reasoning and calls */
     bool any_reasoning, any_content;
     text pending; /* not yet decided */

@@ -49,6 +49,13 @@ static const example examples[] = {
     {"", "<tool_call>{\"name\":\"add\",\"argum", true, "", "<tool_call>{\"name\":\"add\",\"argum", ""},
     {"", "<tool_call>no</tool_call> then", true, "", "<tool_call>no</tool_call>then", ""},
     {"", "<tool_call>{\"name\":\"add\"}</tool_call>", false, "", "<tool_call>{\"name\":\"add\"}</tool_call>", ""},
+    {"", "<tool_call>{\"name\":\"add\",\"arguments\":{\"a\":\"\\\"</tool_call>\"}}</tool_call>", true, "", "",
+     "add{\"a\":\"\\\"</tool_call>\"};"},
+    {"",
+     "So:" NET_CALLS_BEGIN NET_CALL_BEGIN "function" NET_CALL_SEP "add\n```json\n{\"a\": 1}\n```" NET_CALL_END
+     "\n" NET_CALL_BEGIN "look_up" NET_CALL_SEP "{}" NET_CALL_END NET_CALLS_END,
+     true, "", "So:", "add{\"a\": 1};look_up{};"},
+    {"", NET_CALLS_BEGIN "add" NET_CALLS_END, true, "", NET_CALLS_BEGIN "add" NET_CALLS_END, ""},
     {"", "{\"name\": \"add\", \"parameters\": {\"a\": \"<tool_call>\"}}", true, "", "", "add{\"a\":\"<tool_call>\"};"},
     {"", " [{\"name\": \"add\", \"arguments\": {}}, {\"name\": \"look_up\", \"arguments\": {\"x\": null}}]", true, "",
      "", "add{};look_up{\"x\":null};"},

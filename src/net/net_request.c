@@ -494,17 +494,52 @@ static mpk_status read_messages(reader *r)
     return MPK_OK;
 }
 
+static const json_value *function_name(const json_value *tool)
+{
+    return json_get(json_get(tool, "function"), "name");
+}
+
+/* The tool of that name must be called. */
+static mpk_status read_named(reader *r, const json_value *name, const json_value *tools)
+{
+    if (!json_is(name, JSON_KIND_STRING))
+        REFUSE(r, "tool_choice",
+               "'tool_choice' is none of \"none\", \"auto\", \"required\" and "
+               "{\"type\": \"function\", \"function\": {\"name\": ...}}");
+    for (size_t i = 0; tools && i < tools->n && !r->out->only_tool; i++)
+        if (str_equal(function_name(&tools->items[i])->text, name->text))
+            r->out->only_tool = &tools->items[i];
+    if (!r->out->only_tool)
+        REFUSE(r, "tool_choice", "'tool_choice' names a function that is not in 'tools'");
+    r->out->must_call = true;
+    return MPK_OK;
+}
+
 /* False: the tools are left out. */
-static mpk_status read_choice(reader *r, bool *wanted)
+static mpk_status read_choice(reader *r, const json_value *tools, bool *wanted)
 {
     const json_value *v = json_get(r->body, "tool_choice");
-    *wanted = true;
-    if (!v)
+    const str word = json_is(v, JSON_KIND_STRING) ? v->text : STR("");
+    *wanted = !str_is(word, "none");
+    if (!v || !*wanted || str_is(word, "auto"))
         return MPK_OK;
-    if (v->kind == JSON_KIND_STRING && str_is(v->text, "none"))
-        *wanted = false;
-    else if (v->kind != JSON_KIND_STRING || !str_is(v->text, "auto"))
-        REFUSE(r, "tool_choice", "'tool_choice' other than \"none\" and \"auto\" is not supported: the model decides");
+    if (!str_is(word, "required"))
+        return read_named(r, function_name(v), tools);
+    if (!tools || !tools->n)
+        REFUSE(r, "tool_choice", "'tool_choice' is \"required\", but there are no 'tools'");
+    r->out->must_call = true;
+    return MPK_OK;
+}
+
+static mpk_status check_tools(reader *r, const json_value *tools)
+{
+    if (tools->kind != JSON_KIND_LIST)
+        REFUSE(r, "tools", "'tools' is not a list");
+    for (size_t i = 0; i < tools->n; i++) {
+        const json_value *name = function_name(&tools->items[i]);
+        if (!json_is(name, JSON_KIND_STRING) || !name->text.n)
+            REFUSE(r, "tools", "'tools': item %zu is not {\"type\": \"function\", \"function\": {\"name\": ...}}", i);
+    }
     return MPK_OK;
 }
 
@@ -512,16 +547,13 @@ static mpk_status read_tools(reader *r)
 {
     const json_value *tools = json_get(r->body, "tools");
     bool wanted;
-    TRY(read_choice(r, &wanted));
-    if (!tools)
+    if (tools)
+        TRY(check_tools(r, tools));
+    TRY(read_choice(r, tools, &wanted));
+    if (!tools || !wanted || !tools->n)
         return MPK_OK;
-    if (tools->kind != JSON_KIND_LIST)
-        REFUSE(r, "tools", "'tools' is not a list");
-    for (size_t i = 0; i < tools->n; i++)
-        if (!json_is(json_get(json_get(&tools->items[i], "function"), "name"), JSON_KIND_STRING))
-            REFUSE(r, "tools", "'tools': item %zu is not {\"type\": \"function\", \"function\": {\"name\": ...}}", i);
-    if (!wanted || !tools->n)
-        return MPK_OK;
+    if (r->out->must_call && r->out->sampling.ignore_eos)
+        REFUSE(r, "ignore_eos", "'ignore_eos' is not possible with calls that must come: the answer ends with them");
     r->out->tool_list = tools;
     return rewrite(r, tools, &r->out->tools);
 }

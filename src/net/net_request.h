@@ -43,7 +43,9 @@ typedef struct net_request {
     bool continues; /* end it where the content of the last message ends, at NET_CONTINUED */
     bool hide_reasoning;
     bool one_call;               /* of a tool at most */
+    bool must_call;              /* the answer is calls */
     const json_value *tool_list; /* of the tools that may be called; NULL: none */
+    const json_value *only_tool; /* of these, the one that must be called; NULL: any */
 } net_request;
 
 /* How many values a document has at most; more than NET_MAX_VALUES are refused, since as a tree they take a hundred

@@ -248,6 +248,8 @@ static void test_forms(void **state)
         {"\"structured_outputs\": {\"grammar\": \"b\"}", "b", MPK_FORM_GRAMMAR},
         {"\"structured_outputs\": {\"choice\": [\"x\"]}", "[\"x\"]", MPK_FORM_CHOICE},
         {"\"structured_outputs\": {\"json_object\": true}", "", MPK_FORM_JSON_OBJECT},
+        {"\"structured_outputs\": {\"structural_tag\": \"{}\"}", "{}", MPK_FORM_STRUCTURAL_TAG},
+        {"\"structural_tag\": {\"a\": 1}", "{\"a\":1}", MPK_FORM_STRUCTURAL_TAG},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -268,22 +270,12 @@ static void test_rules_refused(void **state)
 {
     (void)state;
     static const char *const wrong[][2] = {
-        {"logit_bias", "{\"1\": 101}"},
-        {"logit_bias", "{\"x\": 1}"},
-        {"logit_bias", "{\"99999999999\": 1}"},
-        {"logit_bias", "[1]"},
-        {"presence_penalty", "2.1"},
-        {"frequency_penalty", "\"1\""},
-        {"repetition_penalty", "-1"},
-        {"repeat_last_n", "64"},
-        {"typical_p", "1.5"},
-        {"min_tokens", "1.5"},
-        {"min_tokens", "-1"},
-        {"allowed_token_ids", "[-1]"},
-        {"bad_words", "[\"\"]"},
-        {"guided_choice", "\"a\""},
-        {"regex", "1"},
-        {"structured_outputs", "{\"structural_tag\": \"a\"}"},
+        {"logit_bias", "{\"1\": 101}"}, {"logit_bias", "{\"x\": 1}"}, {"logit_bias", "{\"99999999999\": 1}"},
+        {"logit_bias", "[1]"},          {"presence_penalty", "2.1"},  {"frequency_penalty", "\"1\""},
+        {"repetition_penalty", "-1"},   {"repeat_last_n", "64"},      {"typical_p", "1.5"},
+        {"min_tokens", "1.5"},          {"min_tokens", "-1"},         {"allowed_token_ids", "[-1]"},
+        {"bad_words", "[\"\"]"},        {"guided_choice", "\"a\""},   {"regex", "1"},
+        {"structural_tag", "1"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         bed b = {0};

@@ -153,7 +153,7 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
         if (!str_is(type, "function") || !word(tool, "name").n)
             REFUSE(x, "tools", "'tools': item %zu has the type '%.*s'; the server knows functions, with a name", i,
                    (int)(type.n < 64 ? type.n : 64), type.at ? type.at : "");
-        net_rewrite_tool(to, word(tool, "name"), json_get(tool, "description"), json_get(tool, "parameters"));
+        net_rewrite_tool(to, word(tool, "name"), tool, json_get(tool, "parameters"));
     }
     return MPK_OK;
 }

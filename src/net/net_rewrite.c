@@ -85,19 +85,22 @@ void net_rewrite_result(net_rewrite *w, str id, str words)
     text_print(&w->messages, "}");
 }
 
-void net_rewrite_tool(net_rewrite *w, str name, const json_value *description, const json_value *schema)
+static void write_member(text *to, const char *name, const json_value *v)
+{
+    if (!v)
+        return;
+    text_print(to, ",\"%s\":", name);
+    json_write(to, v, 0);
+}
+
+void net_rewrite_tool(net_rewrite *w, str name, const json_value *tool, const json_value *schema)
 {
     begin_item(&w->tools);
     text_print(&w->tools, "{\"type\":\"function\",\"function\":{\"name\":");
     json_write_str(&w->tools, name);
-    if (description) {
-        text_print(&w->tools, ",\"description\":");
-        json_write(&w->tools, description, 0);
-    }
-    if (schema) {
-        text_print(&w->tools, ",\"parameters\":");
-        json_write(&w->tools, schema, 0);
-    }
+    write_member(&w->tools, "description", json_get(tool, "description"));
+    write_member(&w->tools, "parameters", schema);
+    write_member(&w->tools, "strict", json_get(tool, "strict"));
     text_print(&w->tools, "}}");
 }
 
@@ -118,10 +121,7 @@ void net_rewrite_lists(net_rewrite *w)
 
 void net_rewrite_value(net_rewrite *w, const char *name, const json_value *value)
 {
-    if (!value)
-        return;
-    text_print(&w->body, ",\"%s\":", name);
-    json_write(&w->body, value, 0);
+    write_member(&w->body, name, value);
 }
 
 void net_rewrite_renamed(net_rewrite *w, const char *name, const char *own, const json_value *value)

@@ -32,7 +32,8 @@ void net_rewrite_call(net_rewrite *w, str id, str name, const json_value *argume
 void net_rewrite_end(net_rewrite *w);
 /* A message that is the result of a call. */
 void net_rewrite_result(net_rewrite *w, str id, str words);
-void net_rewrite_tool(net_rewrite *w, str name, const json_value *description, const json_value *schema);
+/* tool: has 'description' and 'strict', if it has them. */
+void net_rewrite_tool(net_rewrite *w, str name, const json_value *tool, const json_value *schema);
 void net_rewrite_lists(net_rewrite *w);
 /* Members of the body; a value that is NULL is left out. */
 void net_rewrite_value(net_rewrite *w, const char *name, const json_value *value);

@@ -129,7 +129,7 @@ static mpk_status judge(net_exchange *x, mpk_status status, size_t n)
 {
     if (status == MPK_ELIMIT && n >= net_work_context(x->server))
         return refuse_length(x, n);
-    if (status == MPK_ELIMIT)
+    if (status == MPK_ELIMIT || status == MPK_EFORMAT) /* of the form that the answer is to have */
         return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "%s", mpk_error_message(x->cx));
     if (status == MPK_EARG || status == MPK_EUNSUPPORTED)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL, "%s", mpk_error_message(x->cx));

@@ -1,0 +1,319 @@
+/* net_calls.c - the form of an answer that calls tools, in the way in which the model's template writes calls.
+ *
+ * The template itself shows that way: it is given a conversation with a call, and what it makes of it is looked at.
+ * Cost: one more rendering, for requests whose calls are held.
+ */
+#include "net/net_calls.h"
+
+/* The parts of calls: OPEN BEFORE name AFTER arguments END BETWEEN ... CLOSE. */
+typedef struct spelling {
+    const char *open, *before, *after, *end, *between, *close;
+    bool quotes; /* the name stands in quotes */
+    bool alone;  /* the template has one call in a message */
+} spelling;
+
+static const spelling spellings[] = {
+    [NET_CALLS_BLOCKS] = {"", "<tool_call>\n{\"name\": ", ", \"arguments\": ", "}\n</tool_call>", "\n", "", true,
+                          false},
+    [NET_CALLS_OBJECT] = {"", "{\"name\": ", ", \"parameters\": ", "}", "", "", true, true},
+    [NET_CALLS_LIST] = {"[", "{\"name\": ", ", \"arguments\": ", "}", ", ", "]", true, false},
+    [NET_CALLS_FENCED] = {NET_CALLS_BEGIN, NET_CALL_BEGIN "function" NET_CALL_SEP, "\n```json\n", "\n```" NET_CALL_END,
+                          "\n", NET_CALLS_END, false, false},
+    [NET_CALLS_MARKED] = {NET_CALLS_BEGIN, NET_CALL_BEGIN, NET_CALL_SEP, NET_CALL_END, "", NET_CALLS_END, false, false},
+};
+
+static mpk_status refuse(net_exchange *x, const char *what)
+{
+    return net_refuse(x->cx, &x->refusal, 400, "tool_choice", NULL, "calls of tools cannot be enforced: %s", what);
+}
+
+/* ---- the template's way ---- */
+
+#define PROBE "probe_of_calls"
+
+static bool holds(const text *t, const char *words)
+{
+    return t->n && memmem(t->at, t->n, words, strlen(words)) != NULL;
+}
+
+/* A conversation with a call, as the template writes it.  Templates differ in what content and arguments are beside
+ * it, so that each is tried; *to stays empty if none is taken. */
+static mpk_status render_probe(net_exchange *x, const net_request *q, text *to)
+{
+    static const char *const contents[] = {"\"\"", "null"}, *const arguments[] = {"{\"k\":\"v\"}", "\"{}\""};
+    for (unsigned i = 0; i < 4 && !holds(to, PROBE); i++) {
+        text t = {0};
+        text_print(&t,
+                   "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":%s,\"tool_calls\":["
+                   "{\"id\":\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":\"" PROBE
+                   "\",\"arguments\":%s}}]}]",
+                   contents[i % 2], arguments[i / 2]);
+        CHECK(x->cx, !t.failed, MPK_ENOMEM, "out of memory for the form of calls");
+        mpk_status status = net_chat_render(x, q, (str){t.at, t.n}, q->tools, to);
+        text_free(&t);
+        x->refusal = (net_refusal){0};
+        if (status == MPK_ENOMEM)
+            return status;
+    }
+    return MPK_OK;
+}
+
+static net_call_style style_of(const text *t)
+{
+    if (!holds(t, PROBE) || holds(t, "<function=") || holds(t, "[ARGS]") || holds(t, "[TOOL_CALLS]" PROBE))
+        return NET_CALLS_ANY;
+    if (holds(t, "\"" PROBE "\", \"parameters\":"))
+        return NET_CALLS_OBJECT;
+    if (holds(t, "[TOOL_CALLS]"))
+        return NET_CALLS_LIST;
+    if (holds(t, "function" NET_CALL_SEP PROBE))
+        return NET_CALLS_FENCED;
+    if (holds(t, NET_CALL_BEGIN PROBE NET_CALL_SEP))
+        return NET_CALLS_MARKED;
+    return holds(t, "<tool_call>") ? NET_CALLS_BLOCKS : NET_CALLS_ANY;
+}
+
+/* Do the style's marks have a text in answers? */
+static mpk_status check_mark(net_exchange *x, const char *mark)
+{
+    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
+    const size_t n_mark = strlen(mark);
+    int32_t *ids;
+    char *bytes = NULL;
+    size_t n, n_bytes = 0;
+    if (!n_mark)
+        return MPK_OK;
+    TRY(mpk_tokenize(x->cx, tokenizer, mark, n_mark, false, &ids, &n));
+    mpk_status status = mpk_detokenize(x->cx, tokenizer, ids, n, &bytes, &n_bytes);
+    const bool same = n_bytes >= n_mark && memmem(bytes, n_bytes, mark, n_mark);
+    mpk_free(bytes);
+    mpk_free(ids);
+    TRY(status);
+    return same ? MPK_OK : refuse(x, "the tokens with which this model begins them have no text in its tokenizer");
+}
+
+static mpk_status find_style(net_exchange *x, const net_request *q, bool told, net_call_style *style)
+{
+    text t = {0};
+    mpk_status status = told ? MPK_OK : render_probe(x, q, &t);
+    *style = told ? NET_CALLS_BLOCKS : style_of(&t);
+    text_free(&t);
+    TRY(status);
+    if (*style == NET_CALLS_ANY)
+        return refuse(x, "the chat template writes them in none of the forms that are known (those of Qwen and "
+                         "Hermes, Llama 3, Mistral and DeepSeek)");
+    return check_mark(x, spellings[*style].open);
+}
+
+/* ---- the form ---- */
+
+static void write_words(const char *words, text *to)
+{
+    json_write_str(to, str_from(words));
+}
+
+static bool is_strict(const json_value *tool)
+{
+    const json_value *strict = json_get(json_get(tool, "function"), "strict");
+    return json_is(strict, JSON_KIND_BOOL) && strict->boolean;
+}
+
+/* Arguments are an object, also where the schema does not say so. */
+static void write_schema(const json_value *schema, text *to)
+{
+    const bool is_object = json_is(schema, JSON_KIND_OBJECT);
+    text_print(to, "{\"type\":\"json_schema\",\"json_schema\":");
+    if (is_object && json_get(schema, "type"))
+        json_write(to, schema, 0);
+    else
+        text_print(to, "{\"type\":\"object\"");
+    for (size_t i = 0; is_object && !json_get(schema, "type") && i < schema->n; i++) {
+        text_print(to, ",");
+        json_write_str(to, schema->items[i].key);
+        text_print(to, ":");
+        json_write(to, &schema->items[i], 0);
+    }
+    text_print(to, is_object && json_get(schema, "type") ? "}" : "}}");
+}
+
+/* A call of one tool; exact: its arguments follow the schema, else they are any object. */
+static void write_call(const spelling *s, const json_value *tool, bool exact, text *to)
+{
+    const json_value *f = json_get(tool, "function");
+    const str name = json_get(f, "name")->text;
+    text begin = {0};
+    text_print(&begin, "%s", s->before);
+    if (s->quotes)
+        json_write_str(&begin, name);
+    else
+        text_add(&begin, name.at, name.n);
+    text_print(&begin, "%s", s->after);
+    text_print(to, "{\"type\":\"tag\",\"begin\":");
+    json_write_str(to, (str){begin.at, begin.n});
+    to->failed |= begin.failed;
+    text_free(&begin);
+    text_print(to, ",\"content\":");
+    write_schema(exact ? json_get(f, "parameters") : NULL, to);
+    text_print(to, ",\"end\":");
+    write_words(s->end, to);
+    text_print(to, "}");
+}
+
+/* A list of tags, one for each tool that may be called. */
+static void write_tags(const net_request *q, const spelling *s, text *to)
+{
+    bool any = false;
+    text_print(to, "[");
+    for (size_t i = 0; i < q->tool_list->n; i++) {
+        const json_value *tool = &q->tool_list->items[i];
+        if (q->only_tool && tool != q->only_tool)
+            continue;
+        text_print(to, any ? "," : "");
+        write_call(s, tool, q->must_call || is_strict(tool), to);
+        any = true;
+    }
+    text_print(to, "]");
+}
+
+/* All calls of an answer. */
+static void write_calls(const net_request *q, const spelling *s, text *to)
+{
+    const bool one = s->alone || q->one_call || q->only_tool;
+    text_print(to, "{\"type\":\"tag\",\"begin\":");
+    write_words(s->open, to);
+    text_print(to,
+               ",\"content\":{\"type\":\"tags_with_separator\",\"at_least_one\":true,\"stop_after_first\":%s,"
+               "\"separator\":",
+               one ? "true" : "false");
+    write_words(s->between, to);
+    text_print(to, ",\"tags\":");
+    write_tags(q, s, to);
+    text_print(to, "},\"end\":");
+    write_words(s->close, to);
+    text_print(to, "}");
+}
+
+/* Text in which calls may stand. */
+static void write_text_with_calls(const net_request *q, const spelling *s, text *to)
+{
+    const bool opens = *s->open != 0;
+    text_print(to, "{\"type\":\"triggered_tags\",\"stop_after_first\":%s,\"triggers\":[",
+               opens || q->one_call ? "true" : "false");
+    write_words(opens ? s->open : "<tool_call>", to);
+    text_print(to, "],\"tags\":");
+    if (opens) {
+        text_print(to, "[");
+        write_calls(q, s, to);
+        text_print(to, "]");
+    } else {
+        write_tags(q, s, to);
+    }
+    text_print(to, "}");
+}
+
+/* The content of an answer whose form the request asks for. */
+static void write_form(const mpk_request_options *o, text *to)
+{
+    static const char *const names[][2] = {[MPK_FORM_JSON_SCHEMA] = {"json_schema", "json_schema"},
+                                           [MPK_FORM_JSON_OBJECT] = {"json_schema", "json_schema"},
+                                           [MPK_FORM_REGEX] = {"regex", "pattern"},
+                                           [MPK_FORM_CHOICE] = {"choice", "choices"},
+                                           [MPK_FORM_GRAMMAR] = {"grammar", "grammar"}};
+    text_print(to, "{\"type\":\"%s\",\"%s\":", names[o->form][0], names[o->form][1]);
+    if (o->form == MPK_FORM_JSON_OBJECT)
+        text_print(to, "{\"type\":\"object\"}");
+    else if (o->form == MPK_FORM_JSON_SCHEMA || o->form == MPK_FORM_CHOICE)
+        text_print(to, "%s", o->form_source);
+    else
+        write_words(o->form_source, to);
+    text_print(to, "}");
+}
+
+/* Calls, or an answer that is none: of the form that was asked for, or any text that does not look like a call. */
+static void write_calls_or_text(const net_request *q, net_call_style style, text *to)
+{
+    const spelling *s = &spellings[style];
+    if (!q->sampling.form && style != NET_CALLS_OBJECT) {
+        write_text_with_calls(q, s, to);
+        return;
+    }
+    text_print(to, "{\"type\":\"or\",\"elements\":[");
+    write_calls(q, s, to);
+    text_print(to, ",");
+    if (q->sampling.form)
+        write_form(&q->sampling, to);
+    else
+        text_print(to, "{\"type\":\"regex\",\"pattern\":\"\\\\s*([^\\\\s{\\\\[][\\\\s\\\\S]*)?\"}");
+    text_print(to, "]}");
+}
+
+/* ---- whether, and what ---- */
+
+static bool any_strict(const net_request *q)
+{
+    for (size_t i = 0; q->tool_list && i < q->tool_list->n; i++)
+        if (is_strict(&q->tool_list->items[i]))
+            return true;
+    return false;
+}
+
+static bool ends_with(const text *t, const char *words)
+{
+    size_t n = t->n, n_words = strlen(words);
+    while (n && strchr(" \t\r\n", t->at[n - 1]))
+        n--;
+    return n >= n_words && memcmp(t->at + n - n_words, words, n_words) == 0;
+}
+
+/* The form begins where the reasoning ends, if the prompt has begun one. */
+static mpk_status set_form(net_exchange *x, net_request *q, bool reasons, const text *format)
+{
+    text t = {0};
+    text_print(&t, "{\"type\":\"structural_tag\",\"format\":");
+    if (reasons)
+        text_print(&t, "{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":\"\",\"content\":{\"type\":"
+                       "\"any_text\"},\"end\":\"</think>\"},{\"type\":\"regex\",\"pattern\":\"\\n{0,2}\"},");
+    text_add(&t, format->at, format->n);
+    text_print(&t, reasons ? "]}}" : "}");
+    q->sampling.form_source = t.failed || format->failed ? NULL : arena_copy(&x->arena, t.at, t.n);
+    q->sampling.form = MPK_FORM_STRUCTURAL_TAG;
+    text_free(&t);
+    CHECK(x->cx, q->sampling.form_source, MPK_ENOMEM, "out of memory for the form of an answer");
+    return MPK_OK;
+}
+
+/* A model whose calls begin with a token without text begins them only where the prompt does. */
+static mpk_status begin_list(net_exchange *x, const net_request *q, text *prompt)
+{
+    if (!q->must_call)
+        return refuse(x, "this model begins them with a token that has no text: give \"tool_choice\" \"required\" or a "
+                         "function, or tools without \"strict\"");
+    text_print(prompt, "[TOOL_CALLS]");
+    CHECK(x->cx, !prompt->failed, MPK_ENOMEM, "out of memory for a prompt");
+    return MPK_OK;
+}
+
+mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prompt, net_call_style *style)
+{
+    const bool held = q->must_call || any_strict(q), reasons = ends_with(prompt, "<think>");
+    const bool formed = q->sampling.form && q->sampling.form != MPK_FORM_STRUCTURAL_TAG;
+    text format = {0};
+    *style = NET_CALLS_ANY;
+    if (!held && !(formed && reasons))
+        return MPK_OK;
+    if (held && !q->must_call && q->sampling.form && !formed)
+        return refuse(x, "the request brings a structural tag of its own: leave \"strict\" out of its tools");
+    if (held)
+        TRY(find_style(x, q, told, style));
+    if (*style == NET_CALLS_LIST)
+        TRY(begin_list(x, q, prompt));
+    if (!held)
+        write_form(&q->sampling, &format);
+    else if (q->must_call)
+        write_calls(q, &spellings[*style], &format);
+    else
+        write_calls_or_text(q, *style, &format);
+    mpk_status status = set_form(x, q, reasons, &format);
+    text_free(&format);
+    return status;
+}

@@ -81,3 +81,29 @@ def test_sampling_follows_the_seed(folder, tmp_path):
     degrees = used.sum()
     assert degrees > 5
     assert statistic < degrees + 6 * (2 * degrees) ** 0.5, f"chi-square {statistic:.0f} of {degrees} degrees"
+
+
+def test_several_answers_to_a_prompt(folder, tmp_path):
+    """n answers are those of seeds one after the other; best_of keeps the most probable of them."""
+    import mpk
+    hot = {"tokens": [RANDOM.randrange(250) for _ in range(20)], "max_tokens": 9, "temperature": 1.0,
+           "ignore_eos": True, "seed": RANDOM.randrange(1000)}
+    alone = [{**hot, "seed": hot["seed"] + i, "logprobs": 0} for i in range(4)]
+    path = tmp_path / "several.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in [*alone, {**hot, "n": 4}, {**hot, "n": 2, "best_of": 4},
+                                                           {**hot, "n": 3, "best_of": 2}]))
+    out, _ = support.mpk("batch", folder, path, "--max-batch=3")
+    *singles, many, best, wrong = [json.loads(line) for line in out.splitlines()]
+    assert [a["tokens"] for a in many["answers"]] == [a["tokens"] for a in singles]
+    means = [sum(entry[0][1] for entry in a["logprobs"]) / len(a["tokens"]) for a in singles]
+    order = sorted(range(4), key=lambda i: -means[i])
+    assert [a["tokens"] for a in best["answers"]] == [singles[i]["tokens"] for i in order[:2]]
+    assert all("logprobs" not in a for a in best["answers"]) and "best_of" in wrong["error"]
+    with mpk.LLM(str(folder), device="cpu") as llm:
+        params = dict(max_tokens=9, temperature=1.0, ignore_eos=True, seed=hot["seed"])
+        answers = llm.generate([hot["tokens"], hot["tokens"][:5]], mpk.SamplingParams(n=4, **params))
+        assert [a.token_ids for a in answers[:4]] == [a["tokens"] for a in singles] and len(answers) == 8
+        two = llm.generate(hot["tokens"], mpk.SamplingParams(n=2, best_of=4, **params))
+        assert [a.token_ids for a in two] == [singles[i]["tokens"] for i in order[:2]] and two[0].logprobs is None
+        with pytest.raises(mpk.ArgumentError):
+            llm.generate("a", mpk.SamplingParams(n=2, best_of=1))

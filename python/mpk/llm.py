@@ -40,6 +40,9 @@ class SamplingParams:
     token of the answer, of the prompt, and of so many of the most probable ones (0: of none); cache_salt: only requests
     with the same one share what they have in the prefix cache; prefix_cache: False computes the whole prompt.
 
+    n: answers to each prompt, which share it in the KV cache; the i-th has seed + i.  best_of: so many are computed (0:
+    n), of which generate returns the n of the highest mean log probability, the best first.
+
     One of these says what the answer looks like: json_schema (a JSON schema, as an object or as text), json_object (any
     JSON object), regex (an expression that matches the whole answer), choice (texts, of which it is one), grammar
     (GBNF), structural_tag (texts, forms and free text put together, an object).
@@ -73,6 +76,26 @@ class SamplingParams:
     choice: Sequence[str] = ()
     grammar: str | None = None
     structural_tag: Mapping[str, Any] | str | None = None
+    n: int = 1
+    best_of: int = 0
+
+    def _each(self) -> list[SamplingParams]:
+        """The parameters of each answer that is computed."""
+        wanted = self.best_of or self.n
+        if not 1 <= self.n <= wanted:
+            raise c.ArgumentError(f"n is {self.n} and best_of {self.best_of}: expected 1 <= n <= best_of, or best_of 0")
+        if wanted == 1:
+            return [self]
+        shown = self.logprobs if self.n == wanted else self.logprobs or 0  # the best ones are chosen by these
+        seeds = [(self.seed + i) & (1 << 64) - 1 for i in range(wanted)]
+        return [dataclasses.replace(self, seed=seed, logprobs=shown, n=1, best_of=0) for seed in seeds]
+
+    def _choose(self, answers: list[Answer]) -> list[Answer]:
+        """Of the answers to one prompt, those that are wanted."""
+        if len(answers) == self.n:
+            return answers
+        best = sorted(answers, key=_mean_logprob, reverse=True)[: self.n]
+        return best if self.logprobs is not None else [dataclasses.replace(a, logprobs=None) for a in best]
 
     def _to_c(self) -> c.RequestOptions:
         for name, bits in (("max_tokens", 32), ("top_k", 32), ("min_tokens", 32), ("seed", 64)):
@@ -308,7 +331,10 @@ class LLM:
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> list[Answer]:
-        """Answers to one prompt or several, which run together; a prompt is a text or a list of token ids."""
+        """Answers to one prompt or several, which run together; a prompt is a text or a list of token ids.
+
+        With SamplingParams(n=3) there are three for each prompt, one after the other.
+        """
         texts = cast(list[Prompt], [prompts] if _is_one_prompt(prompts) else list(prompts))
         if params is None or isinstance(params, SamplingParams):
             each = [params or SamplingParams()] * len(texts)
@@ -319,14 +345,18 @@ class LLM:
         requests: list[_Request] = []
         try:
             for prompt, wanted in zip(texts, each):
-                requests.append(_Request(self, prompt, wanted))
-            return [_collect(request) for request in requests]
+                for one in wanted._each():
+                    requests.append(_Request(self, prompt, one))
+            answers = iter([_collect(request) for request in requests])
+            return [a for wanted in each for a in wanted._choose([next(answers) for _ in wanted._each()])]
         finally:
             for request in requests:
                 request.free()
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
         """The answer to one prompt piece by piece as it comes; closing the iterator cancels it."""
+        if params and (params.n != 1 or params.best_of > 1):
+            raise c.ArgumentError("n and best_of are of generate: a stream is one answer")
         request = _Request(self, prompt, params or SamplingParams())
         return _stream(request)
 
@@ -489,6 +519,11 @@ def _token_ids(ids: Sequence[int]):
 
 def _is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
     return isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], (str, list, tuple)))
+
+
+def _mean_logprob(answer: Answer) -> float:
+    own = [entries[0][1] for entries in answer.logprobs or []]
+    return sum(own) / len(own) if own else float("-inf")
 
 
 def _collect(request: _Request) -> Answer:

@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +15,15 @@
 #include "cli/cli.h"
 #include "cli/lines.h"
 
-enum { MAX_STOPS = 16, MAX_LOGPROBS = 21, WINDOW_BATCHES = 4, DEFAULT_BATCH = 16, ERROR_BYTES = 512, LOOK_MS = 10 };
+enum {
+    MAX_ANSWERS = 128,
+    MAX_STOPS = 16,
+    MAX_LOGPROBS = 21,
+    WINDOW_BATCHES = 4,
+    DEFAULT_BATCH = 16,
+    ERROR_BYTES = 512,
+    LOOK_MS = 10
+};
 
 typedef struct batch_arguments {
     const char *model, *requests, *out;
@@ -29,12 +38,15 @@ typedef struct line_request {
     arena *arena; /* for lists, until it is submitted */
     str prompt;   /* at NULL: tokens */
     size_t n_tokens;
-    int32_t *tokens; /* heap */
+    int32_t *tokens;     /* heap */
+    uint32_t n, best_of; /* answers, and of how many they are the best; 0: not given */
 } line_request;
 
 /* A line in work. */
 typedef struct job {
-    mpk_request *request;           /* NULL: it was refused, see error */
+    mpk_request **requests;         /* heap; in the order of their seeds */
+    uint32_t n_requests, n_shown;   /* as many have been submitted; the best that go out */
+    bool many;                      /* the line says how many answers it wants: they go out as a list */
     bool logprobs, prompt_logprobs; /* they were asked for */
     text id;                        /* JSON, given back with the answer; empty: none */
     char error[ERROR_BYTES];
@@ -307,6 +319,10 @@ static bool read_field(batch *b, const json_value *value, line_request *r, char 
         return read_number(value, 0, 1, &o->min_p, error);
     if (str_is(key, "seed"))
         return read_count(key, value, 0, INT64_MAX, &o->seed, error);
+    if (str_is(key, "n"))
+        return read_u32(value, 1, MAX_ANSWERS, &r->n, error);
+    if (str_is(key, "best_of"))
+        return read_u32(value, 1, MAX_ANSWERS, &r->best_of, error);
     if (str_is(key, "stop"))
         return read_stops(b, value, r, error);
     if (str_is(key, "cache_salt"))
@@ -329,20 +345,34 @@ static bool read_request(batch *b, const json_value *object, line_request *r, ch
             return false;
     if (!r->prompt.at == !r->tokens)
         REFUSE(error, r->tokens ? "both prompt and tokens are given" : "neither prompt nor tokens is given");
+    if (r->best_of && r->best_of < (r->n ? r->n : 1))
+        REFUSE(error, "best_of is %u, less than n", r->best_of);
     return true;
 }
 
+static mpk_status submit_one(batch *b, const line_request *r, const mpk_request_options *o, mpk_request **out)
+{
+    return r->prompt.at ? mpk_submit_text(b->cx, b->engine, r->prompt.at, r->prompt.n, o, out)
+                        : mpk_submit_tokens(b->cx, b->engine, r->tokens, r->n_tokens, o, out);
+}
+
+/* The answers of a line; the i-th has seed + i. */
 static bool submit(batch *b, const line_request *r, job *j)
 {
-    mpk_status status = r->prompt.at
-                            ? mpk_submit_text(b->cx, b->engine, r->prompt.at, r->prompt.n, &r->options, &j->request)
-                            : mpk_submit_tokens(b->cx, b->engine, r->tokens, r->n_tokens, &r->options, &j->request);
-    j->logprobs = r->options.logprobs;
-    j->prompt_logprobs = r->options.prompt_logprobs;
-    if (status == MPK_OK)
-        return true;
-    j->request = NULL;
-    REFUSE(j->error, "%s", mpk_error_message(b->cx));
+    mpk_request_options o = r->options;
+    const uint32_t n_shown = r->n ? r->n : 1, n = r->best_of ? r->best_of : n_shown;
+    j->logprobs = o.logprobs;
+    j->prompt_logprobs = o.prompt_logprobs;
+    j->n_shown = n_shown;
+    j->many = r->n || r->best_of;
+    o.logprobs |= n > n_shown; /* the best ones are chosen by these */
+    j->requests = calloc(n, sizeof *j->requests);
+    if (!j->requests)
+        REFUSE(j->error, "out of memory for %u answers", n);
+    for (; j->n_requests < n; j->n_requests++, o.seed++)
+        if (submit_one(b, r, &o, &j->requests[j->n_requests]) != MPK_OK)
+            REFUSE(j->error, "%s", mpk_error_message(b->cx));
+    return true;
 }
 
 static void start_job(batch *b, const char *line, size_t n, job *j)
@@ -366,7 +396,9 @@ static void start_job(batch *b, const char *line, size_t n, job *j)
 static void end_job(job *j)
 {
     text_free(&j->id);
-    mpk_request_free(j->request);
+    for (uint32_t i = 0; i < j->n_requests; i++)
+        mpk_request_free(j->requests[i]);
+    free(j->requests);
     *j = (job){0};
 }
 
@@ -375,12 +407,13 @@ static void end_job(job *j)
 typedef uint32_t logprobs_of(const mpk_request *request, size_t token, mpk_logprob *out, uint32_t most);
 
 /* For each token first .. n - 1 the list of [id, logarithm of the probability]: its own, then the best. */
-static void write_logprobs(const job *j, const char *name, logprobs_of *of, size_t first, size_t n, text *line)
+static void write_logprobs(const mpk_request *request, const char *name, logprobs_of *of, size_t first, size_t n,
+                           text *line)
 {
     mpk_logprob found[MAX_LOGPROBS];
     text_print(line, ",\"%s\":[%s", name, first && n ? "null" : "");
     for (size_t i = first; i < n; i++) {
-        uint32_t entries = of(j->request, i, found, MAX_LOGPROBS);
+        uint32_t entries = of(request, i, found, MAX_LOGPROBS);
         text_print(line, i ? ",[" : "[");
         for (uint32_t k = 0; k < entries; k++)
             text_print(line, "%s[%d,%.6g]", k ? "," : "", found[k].token, (double)found[k].logprob);
@@ -389,29 +422,82 @@ static void write_logprobs(const job *j, const char *name, logprobs_of *of, size
     text_print(line, "]");
 }
 
+/* "text":..., of an answer. */
+static void write_members(batch *b, const job *j, const mpk_request *request, const mpk_answer *answer, text *line)
+{
+    text_print(line, "\"text\":");
+    json_write_str(line, (str){answer->text, answer->n_bytes});
+    text_print(line, ",\"tokens\":[");
+    for (size_t i = 0; i < answer->n_tokens; i++)
+        text_print(line, i ? ",%d" : "%d", answer->tokens[i]);
+    text_print(line, "],\"finish_reason\":\"%s\"", mpk_finish_name(answer->finish));
+    if (j->logprobs)
+        write_logprobs(request, "logprobs", mpk_request_logprobs, 0, answer->n_tokens, line);
+    if (j->prompt_logprobs)
+        write_logprobs(request, "prompt_logprobs", mpk_prompt_logprobs, 1, answer->n_prompt_tokens, line);
+    b->n_tokens += answer->n_tokens;
+}
+
+static double mean_logprob(const mpk_request *request, size_t n)
+{
+    double sum = 0;
+    mpk_logprob own;
+    for (size_t i = 0; i < n; i++)
+        if (mpk_request_logprobs(request, i, &own, 1))
+            sum += own.logprob;
+    return n ? sum / (double)n : -HUGE_VAL;
+}
+
+/* The most probable of the answers from `first` on comes there; among equals, the one of the lower seed. */
+static void bring_best(const job *j, mpk_answer *answers, uint32_t first)
+{
+    uint32_t best = first;
+    double most = -HUGE_VAL;
+    for (uint32_t i = first; i < j->n_requests; i++) {
+        const double mean = mean_logprob(j->requests[i], answers[i].n_tokens);
+        if (mean > most) {
+            most = mean;
+            best = i;
+        }
+    }
+    mpk_request *request = j->requests[best];
+    const mpk_answer answer = answers[best];
+    for (uint32_t i = best; i > first; i--) {
+        j->requests[i] = j->requests[i - 1];
+        answers[i] = answers[i - 1];
+    }
+    j->requests[first] = request;
+    answers[first] = answer;
+}
+
+static void wait_answers(batch *b, job *j, mpk_answer *answers)
+{
+    for (uint32_t i = 0; i < j->n_requests && !*j->error; i++)
+        if (mpk_request_wait(b->cx, j->requests[i], &answers[i]) != MPK_OK)
+            snprintf(j->error, sizeof j->error, "%s", mpk_error_message(b->cx));
+    for (uint32_t i = 0; i < j->n_shown && j->n_shown < j->n_requests && !*j->error; i++)
+        bring_best(j, answers, i);
+}
+
 static void write_answer(batch *b, job *j, text *line)
 {
-    mpk_answer answer;
-    if (j->request && mpk_request_wait(b->cx, j->request, &answer) != MPK_OK)
-        snprintf(j->error, sizeof j->error, "%s", mpk_error_message(b->cx));
+    mpk_answer answers[MAX_ANSWERS];
+    wait_answers(b, j, answers);
     text_print(line, "{%s%s%s", j->id.n ? "\"id\":" : "", j->id.n ? j->id.at : "", j->id.n ? "," : "");
     if (*j->error) {
         b->n_errors++;
         text_print(line, "\"error\":");
         json_write_str(line, str_from(j->error));
-    } else {
-        text_print(line, "\"text\":");
-        json_write_str(line, (str){answer.text, answer.n_bytes});
-        text_print(line, ",\"tokens\":[");
-        for (size_t i = 0; i < answer.n_tokens; i++)
-            text_print(line, i ? ",%d" : "%d", answer.tokens[i]);
-        text_print(line, "],\"finish_reason\":\"%s\"", mpk_finish_name(answer.finish));
-        if (j->logprobs)
-            write_logprobs(j, "logprobs", mpk_request_logprobs, 0, answer.n_tokens, line);
-        if (j->prompt_logprobs)
-            write_logprobs(j, "prompt_logprobs", mpk_prompt_logprobs, 1, answer.n_prompt_tokens, line);
-        b->n_tokens += answer.n_tokens;
-    }
+    } else if (j->many) {
+        text_print(line, "\"answers\":[");
+        for (uint32_t i = 0; i < j->n_shown; i++) {
+            text_print(line, i ? ",{" : "{");
+            write_members(b, j, j->requests[i], &answers[i], line);
+            text_print(line, "}");
+        }
+        text_print(line, "]");
+    } else
+        write_members(b, j, j->requests[0], &answers[0], line);
     text_print(line, "}\n");
     line->failed |= j->id.failed;
 }
@@ -448,11 +534,14 @@ static bool is_blank(const char *line, size_t n)
     return n == 0;
 }
 
-/* Is the answer there?  Waits a little, for news of the request. */
+/* Are the answers there?  Waits a little, for news of the first that is not. */
 static bool is_done(batch *b, const job *j)
 {
     mpk_piece piece;
-    return !j->request || mpk_request_read(b->cx, j->request, LOOK_MS, &piece) != MPK_OK || piece.finish != MPK_RUNNING;
+    for (uint32_t i = 0; i < j->n_requests; i++)
+        if (mpk_request_read(b->cx, j->requests[i], LOOK_MS, &piece) == MPK_OK && piece.finish == MPK_RUNNING)
+            return false;
+    return true;
 }
 
 /* Start what has come and finish the oldest, whichever can be done. */

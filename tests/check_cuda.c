@@ -530,7 +530,7 @@ static mpk_status put_step(mpk_context *cx, const unit *u, model_bed *bed, const
             draws[MOST_TOKENS] = {0}, pages[4 * 8];
     int64_t seeds[MOST_TOKENS] = {0};
     float sampling[MOST_TOKENS * 4] = {0};
-    int32_t asks[MOST_TOKENS * 6] = {0};
+    int32_t asks[MOST_TOKENS * 7] = {0};
     for (uint32_t i = 0; i < s->n; i++) {
         tokens[i] = (int32_t)(rng_u64(seed, s->first + i) % 1003);
         positions[i] = (int32_t)(s->first + i);

@@ -85,7 +85,7 @@ static void test_shipped_models(void **state)
         assert_int_equal(count_ops(g, "expert_linear"), mixture ? 2 * shipped[i].n_layers : 0);
         assert_int_equal(count_ops(g, "rope_table"), 1);
         assert_int_equal(g->outputs.n, 3);
-        check_tensor(g, "asks", IR_I32, IR_ROWS, 2, (int64_t[]){4, 6});
+        check_tensor(g, "asks", IR_I32, IR_ROWS, 2, (int64_t[]){4, 7});
         check_tensor(g, "history", IR_I32, IR_ALL, 1, (int64_t[]){4 * 16 * 16});
         check_tensor(g, "choice", IR_F32, IR_ALL, 2, (int64_t[]){4, shipped[i].n_vocab});
         check_tensor(g, "tokens", IR_I32, IR_TOKENS, 1, (int64_t[]){8});

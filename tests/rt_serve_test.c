@@ -13,7 +13,7 @@
 #include "cpu/cpu.h"
 #include "ir/op.h"
 
-enum { V = 97, B = 3, P = 4, N = 8, N_PAGES = 14, MAX_T = 8, MAX_R = 2, CONTEXT = N * P };
+enum { V = 97, B = 3, P = 4, N = 8, N_PAGES = 14, MAX_T = 8, CONTEXT = N * P };
 
 /* ---- the program: two operators ---- */
 
@@ -21,6 +21,11 @@ enum { V = 97, B = 3, P = 4, N = 8, N_PAGES = 14, MAX_T = 8, MAX_R = 2, CONTEXT 
  * FEW tokens where the tokens of its request in this step begin, in larger ones all that goes on around it. */
 enum { FEW = 4 };
 static bool fussy;
+
+/* Rows of the largest step, and does the program like to say again what it said after the same token?  Then drafts are
+ * worth something. */
+static uint32_t most_rows = 2;
+static bool echoes;
 
 static uint64_t mix(uint64_t a, uint64_t b)
 {
@@ -64,6 +69,13 @@ static float logit(uint64_t h, int v)
     return (float)(mix(h, (uint64_t)v) % 1000);
 }
 
+/* Draw `number` behind a text of this hash whose last token is `last`. */
+static int32_t next_token(uint64_t h, uint64_t number, int32_t last)
+{
+    uint64_t x = mix(h, number);
+    return echoes && x % 8 ? (3 * last + 1) % 7 : (int32_t)(x / (echoes ? 8 : 1) % V);
+}
+
 /* (cache, positions, slots, pages, rows, sampling, seeds, draws) -> next, logits: a hash of the whole sequence. */
 static void next_run(const op_call *call, const ir_box *box, void *scratch)
 {
@@ -75,7 +87,8 @@ static void next_run(const op_call *call, const ir_box *box, void *scratch)
             mix((uint64_t)((const int64_t *)call->in[6].data)[r], (uint64_t)((const float *)call->in[5].data)[4 * r]);
         for (int32_t p = 0; p <= positions[rows[r]]; p++)
             h = mix(h, (uint64_t)*cache_at(&call->in[0], &call->in[3], slots[rows[r]], p));
-        ((int32_t *)call->out[0].data)[r] = (int32_t)(mix(h, (uint64_t)draws[r]) % V);
+        ((int32_t *)call->out[0].data)[r] = next_token(
+            h, (uint64_t)draws[r], *cache_at(&call->in[0], &call->in[3], slots[rows[r]], positions[rows[r]]));
         for (int v = 0; v < V; v++)
             ((float *)call->out[1].data)[r * V + v] = logit(h, v);
     }
@@ -201,9 +214,9 @@ static void make(mpk_context *cx, program *s, uint32_t n_workers, bool jit)
 {
     *s = (program){.p = {.n_workers = n_workers, .page_bytes = 4096, .n_graphs = 4, .graphs = s->graphs}};
     s->p.area_bytes[TG_STATE] = 4 * N_PAGES * P;
-    s->p.area_bytes[TG_STEP] = 1024 * 16 + 4 * V * MAX_R;
+    s->p.area_bytes[TG_STEP] = 1024 * 16 + 4 * V * MAX_T;
     for (uint32_t i = 0; i < 4; i++) {
-        uint32_t t = 1u << i, r = t < MAX_R ? t : MAX_R;
+        uint32_t t = 1u << i, r = t < most_rows ? t : most_rows;
         ir_graph *ir;
         check_ok(cx, ir_create(cx, &s->arena, "serve", &ir));
         add_program_ops(cx, ir, t, r);
@@ -238,7 +251,8 @@ static uint64_t hash_of(const expected *e, const int32_t *answer, uint32_t n)
 static void solve(expected *e)
 {
     for (e->n = 0, e->reason = RT_GOING; e->reason == RT_GOING;) {
-        int32_t token = (int32_t)(mix(hash_of(e, e->answer, e->n), e->n) % V);
+        int32_t last = e->n ? e->answer[e->n - 1] : e->prompt[e->r.n_tokens - 1];
+        int32_t token = next_token(hash_of(e, e->answer, e->n), e->n, last);
         e->answer[e->n++] = token;
         if (e->r.n_eos && token == e->eos)
             e->reason = RT_EOS;
@@ -270,10 +284,11 @@ static void draw_request(expected *e, uint64_t seed)
     e->r.max_tokens = below(seed, &n, CONTEXT - e->r.n_tokens + 1); /* 0: to the end */
     e->r.seed = rng_u64(seed, n++);
     e->r.temperature = (float)below(seed, &n, 3);
-    e->eos = (int32_t)below(seed, &n, V);
+    e->eos = (int32_t)below(seed, &n, echoes ? 12 : V);
     e->r.eos = &e->eos;
     e->r.n_eos = below(seed, &n, 2);
     e->cancel = below(seed, &n, 6) == 0;
+    e->r.drafts = below(seed, &n, 8);
     solve(e);
 }
 
@@ -388,6 +403,32 @@ static void test_short_rings(void **state)
     for (uint32_t i = 0; i < 20; i++)
         run_requests(1 + i % 3, i & 1, seed + 1000 * i, 200,
                      &(cpu_options){.waiting_requests = 2, .token_entries = 1, .delay_seed = i & 1 ? seed : 0});
+}
+
+/* Drafts of random numbers, looked up by random numbers of tokens, with each policy for pages and short rings: the
+ * answers are those that they would be without. */
+static void test_drafts(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed(), drafted = 0, accepted = 0;
+    echoes = true;
+    most_rows = MAX_T;
+    for (uint32_t i = 0; i < 60; i++) {
+        const cpu_options o = {.draft_tokens = 2 + i % 8,
+                               .gram_tokens = 1 + i % 3,
+                               .reserve_pages = i % 5 == 0,
+                               .no_shared_pages = i % 7 == 0,
+                               .token_entries = i % 4 ? 0 : 1,
+                               .delay_seed = i % 6 ? 0 : seed};
+        machine_facts f = run_requests(1 + i % 5, i & 1, seed + 1000 * i, 150, &o);
+        drafted += f.drafted;
+        accepted += f.accepted;
+    }
+    print_message("%llu of %llu drafts were drawn\n", (unsigned long long)accepted, (unsigned long long)drafted);
+    assert_true(accepted > drafted / 10 && accepted < drafted);
+    assert_int_equal(run_requests(2, false, seed, 100, NULL).drafted, 0);
+    echoes = false;
+    most_rows = 2;
 }
 
 /* Submit all in random bursts and note the tokens that each gets. */
@@ -636,10 +677,15 @@ static void test_host_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_requests), cmocka_unit_test(test_pages_reserved_or_not_shared),
-        cmocka_unit_test(test_what_is_found),   cmocka_unit_test(test_short_beside_long),
-        cmocka_unit_test(test_short_rings),     cmocka_unit_test(test_company),
-        cmocka_unit_test(test_requests_apart),  cmocka_unit_test(test_refused_at_submission),
+        cmocka_unit_test(test_random_requests),
+        cmocka_unit_test(test_pages_reserved_or_not_shared),
+        cmocka_unit_test(test_drafts),
+        cmocka_unit_test(test_what_is_found),
+        cmocka_unit_test(test_short_beside_long),
+        cmocka_unit_test(test_short_rings),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_requests_apart),
+        cmocka_unit_test(test_refused_at_submission),
         cmocka_unit_test(test_host_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

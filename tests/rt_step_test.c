@@ -26,7 +26,9 @@ enum {
     MASKS = 3,
     WORDS = 16,
     GRAPHS = 4,
-    FEW = 2, /* the largest graph for few tokens */
+    FEW = 2,     /* the largest graph for few tokens */
+    DRAFTED = 8, /* tokens of a step with drafts */
+    GRAMS = 32,  /* buckets of a slot */
     BUCKETS = 64,
     TEXTS = 64, /* pieces of the token arena, each for one request at a time */
     TEXT = 2 * PER_SLOT * P,
@@ -52,6 +54,8 @@ typedef struct bed {
     rt_u32 free_pages[PAGES], epochs[GRAPHS], buckets[BUCKETS];
     rt_kv_page kv_pages[PAGES];
     rt_chain chains[SLOTS];
+    rt_drafter drafters[SLOTS];
+    rt_u32 grams[SLOTS * (GRAMS + PER_SLOT * P)];
     rt_ring request_ring, command_ring, token_ring;
     rt_request requests[ASKED];
     rt_command commands[ASKED];
@@ -67,7 +71,7 @@ static float logits[V];
 static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint32_t n_pages, uint32_t ring,
                  uint32_t kind)
 {
-    const bool apart = kind & 1, grows = !apart && kind & 2, shares = kind & 4;
+    const bool apart = kind & 1, grows = !apart && kind & 2, shares = kind & 4, drafts = !apart && kind & 8;
     bed *b = calloc(1, sizeof *b);
     assert_non_null(b);
     b->serving = (rt_serving){.n_slots = n_slots,
@@ -97,7 +101,12 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                               .unit = !shares ? 0
                                       : apart ? max_tokens
                                               : P,
-                              .keeps_text = grows || (shares && !apart),
+                              .keeps_text = grows || drafts || (shares && !apart),
+                              .draft_tokens = !drafts              ? 0
+                                              : DRAFTED < max_rows ? DRAFTED
+                                                                   : max_rows,
+                              .gram_tokens = 1 + kind % 2,
+                              .gram_mask = GRAMS - 1,
                               .bucket_mask = BUCKETS - 1,
                               .keys = {0x123456789abcdefu, 0xfedcba987654321u},
                               .n_free = n_pages};
@@ -122,6 +131,8 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                         .kv_pages = b->kv_pages,
                         .buckets = b->buckets,
                         .chains = b->chains,
+                        .drafters = b->drafters,
+                        .grams = b->grams,
                         .step_area = (char *)&b->area,
                         .request_ring = &b->request_ring,
                         .command_ring = &b->command_ring,
@@ -149,7 +160,8 @@ static void make_graphs(uint32_t max_tokens, uint32_t max_rows)
     }
 }
 
-/* What the program would do: each row's token depends on all that the step says of it. */
+/* What the program would do: each row's token depends on all that the step says of it.  Where drafts are tried it is
+ * one of a few, so that some of them are right. */
 static void run_step(bed *b)
 {
     area *x = &b->area;
@@ -160,7 +172,7 @@ static void run_step(bed *b)
         h = rng_u64(h, (uint64_t)x->tokens[t]);
         h = rng_u64(h, (uint64_t)position);
         h = rng_u64(h, (uint64_t)x->pages[slot * PER_SLOT + position / P]);
-        x->next[r] = (rt_i32)(rng_u64(h, (uint64_t)x->sampling[4 * r]) % V);
+        x->next[r] = (rt_i32)(rng_u64(h, (uint64_t)x->sampling[4 * r]) % (b->serving.draft_tokens ? 3 : V));
     }
 }
 
@@ -198,6 +210,7 @@ static void send_request(host *h, bed *const beds[2])
                     .seed = below(h, 1000),
                     .n_prompt = 1 + below(h, below(h, 4) ? 4 : PER_SLOT * P - 1),
                     .n_eos = below(h, 3),
+                    .drafts = below(h, 3) ? 0 : 1 + below(h, 6),
                     .temperature = (float)below(h, 3)};
     r.max_tokens = below(h, PER_SLOT * P - r.n_prompt + 1);
     write_prompt(h, beds[0], &r);
@@ -205,6 +218,7 @@ static void send_request(host *h, bed *const beds[2])
         r.eos[i] = (rt_i32)below(h, V);
     if (below(h, 12) == 0) {
         r.flags = RT_HOST_SAMPLES;
+        r.drafts = 0;
         r.logits = (rt_u64)(uintptr_t)logits;
     }
     for (int i = 0; i < 2; i++) {
@@ -285,6 +299,8 @@ static void check_same(const bed *a, const bed *b)
     assert_memory_equal(a->free_pages, b->free_pages, a->serving.n_free * sizeof *a->free_pages);
     assert_memory_equal(a->kv_pages, b->kv_pages, sizeof a->kv_pages);
     assert_memory_equal(a->buckets, b->buckets, sizeof a->buckets);
+    assert_memory_equal(a->drafters, b->drafters, sizeof a->drafters);
+    assert_memory_equal(a->grams, b->grams, sizeof a->grams);
     assert_memory_equal(&a->area, &b->area, sizeof a->area);
 }
 
@@ -420,9 +436,10 @@ static int poll(bed *b)
     return published + (b->worker.doorbell == UNREAD);
 }
 
-static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint32_t n_pages, uint32_t ring)
+static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint32_t n_pages, uint32_t ring,
+                        uint64_t *drafted)
 {
-    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 8);
+    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 16);
     make_graphs(T, max_rows);
     bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring, kind), make(n_slots, T, max_rows, n_pages, ring, kind)};
     host h = {.seed = seed};
@@ -442,6 +459,7 @@ static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint
         run_step(beds[1]);
     }
     assert_true(h.n_ended > 0);
+    *drafted = beds[0]->control.drafted.value;
     free(beds[0]);
     free(beds[1]);
     return usual;
@@ -456,11 +474,12 @@ static void test_usual_step_is_the_general_one(void **state)
                   {40, 40, PAGES, RING}, {16, 4, PAGES, RING}, {40, 40, PAGES, 128}};
     uint64_t seed = check_seed();
     uint32_t usual = 0;
-    for (uint32_t i = 0; i < 70; i++)
-        usual +=
-            compare(seed + i, shapes[i % 7].n_slots, shapes[i % 7].max_rows, shapes[i % 7].n_pages, shapes[i % 7].ring);
+    uint64_t drafted = 0, n;
+    for (uint32_t i = 0; i < 70; i++, drafted += n)
+        usual += compare(seed + i, shapes[i % 7].n_slots, shapes[i % 7].max_rows, shapes[i % 7].n_pages,
+                         shapes[i % 7].ring, &n);
     print_message("%u of %u steps were usual ones\n", usual, 70 * POLLS);
-    assert_true(usual > 70 * POLLS / 10);
+    assert_true(usual > 70 * POLLS / 10 && drafted > 0);
 }
 
 /* ---- a scheduler ---- */

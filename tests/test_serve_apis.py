@@ -201,6 +201,7 @@ SHARED = {  # name: a value that asks for something, what becomes of it
     "n_predict": (3, WORKS), "n_cmpl": (2, WORKS), "skip_special_tokens": (True, WORKS), "user": ("u", INERT),
     "spaces_between_special_tokens": (True, INERT), "request_id": ("r", INERT), "rid": ("r", INERT),
     "cache_salt": ("s", WORKS), "cache_prompt": (False, WORKS), "id_slot": (0, INERT), "repeat_last_n": (5, REFUSED),
+    "speculative.n_max": (3, WORKS), "speculative.n_min": (1, INERT), "speculative.p_min": (0.5, INERT),
     "dynatemp_exponent": (2, INERT), "xtc_threshold": (0.2, INERT), "dry_base": (2, INERT),
     "dry_allowed_length": (3, INERT), "dry_penalty_last_n": (9, INERT), "dry_sequence_breakers": (["a"], INERT),
     "mirostat_tau": (4, INERT), "mirostat_eta": (0.2, INERT), "frequency_penalty": (0.5, WORKS),

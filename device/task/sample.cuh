@@ -32,7 +32,7 @@ enum {
     RULES_BANNED,
     RULES_LISTS
 };
-enum { ASK_RULES, ASK_FROM, ASK_HISTORY, ASK_LOGPROBS, ASK_TOKEN, ASK_MASK, ASKS, LOGPROBS = 21 };
+enum { ASK_RULES, ASK_FROM, ASK_HISTORY, ASK_LOGPROBS, ASK_TOKEN, ASK_MASK, ASK_CHOICE, ASKS, LOGPROBS = 21 };
 enum { MASK_NUMBER, MASK_BITS, RULES_LATE = -1 };
 /* Scratch behind that of the reductions. */
 enum {
@@ -582,18 +582,18 @@ MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *
     return there;
 }
 
-/* Copy the row into its row of `choice` and change it; false: it has no rules. */
+/* Copy the row into the row of `choice` that it asks for and change it; false: it has no rules. */
 MPK_FN bool sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 *asks, const rt_u32 *g_mask,
                           double temperature, const sample_row &r, rules_row *out)
 {
-    rt_i64 row = asks[ASK_RULES] - 1;
-    if (row < 0 || row >= v.choice.dims[0] || asks[ASK_HISTORY] < 0 || asks[ASK_FROM] < 0 ||
-        asks[ASK_FROM] > v.history.dims[0] - asks[ASK_HISTORY])
+    rt_i64 row = asks[ASK_RULES] - 1, to = asks[ASK_CHOICE];
+    if (row < 0 || row >= v.rules.dims[0] || to < 0 || to >= v.choice.dims[0] || asks[ASK_HISTORY] < 0 ||
+        asks[ASK_FROM] < 0 || asks[ASK_FROM] > v.history.dims[0] - asks[ASK_HISTORY])
         return false;
     rules_row made = {(const rt_i32 *)mpk_data(t, v.rules) + row * v.rules.stride[0],
                       (const rt_i32 *)mpk_data(t, v.history) + asks[ASK_FROM],
                       asks[ASK_HISTORY],
-                      (float *)mpk_data(t, v.choice) + row * v.choice.stride[0],
+                      (float *)mpk_data(t, v.choice) + to * v.choice.stride[0],
                       r.x->dims[1],
                       g_mask};
     if (!rules_are_sound(made.g_words, v.rules.dims[1]))
@@ -633,7 +633,7 @@ MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view
         if (there && sample_choose(t, views, asks, g_mask, (double)how[SAMPLE_TEMPERATURE], r, &made)) {
             of.x = &chosen;
             of.g_x = mpk_data(t, chosen);
-            of.from = (rt_i64)(asks[ASK_RULES] - 1) * chosen.stride[0];
+            of.from = (rt_i64)asks[ASK_CHOICE] * chosen.stride[0];
             from = rules_best(t, made);
         }
         rt_i32 id = there ? sample_draw(t, &of, from, how, uniform) : (rt_i32)RULES_LATE;

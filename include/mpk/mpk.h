@@ -123,6 +123,12 @@ typedef enum mpk_activations {
                              bench/kl.py measures (3e-3 nats a token of SmolLM2-135M in Q4_1) */
 } mpk_activations;
 
+/* Where tokens that may come next are guessed from. */
+typedef enum mpk_speculation {
+    MPK_SPECULATION_NONE,
+    MPK_SPECULATION_NGRAM, /* the request's own text: what followed its last few tokens where they stood before */
+} mpk_speculation;
+
 /* Cut axis `axis` of the output of every operator that matches into `degree` parts, instead of what the compiler
  * chooses. */
 typedef struct mpk_degree {
@@ -184,6 +190,13 @@ typedef struct mpk_engine_options {
     /* Peers that share the model, 1 to 16: each holds and multiplies its part of the weights and of the KV cache
      * (docs/gpus.md); 0: 1.  On the CPU they are groups of threads.  More than one GPU: MPK_EUNSUPPORTED. */
     uint32_t gpus;
+    /* Speculation: a request that decodes may have drafts, tokens that are guessed, in a step beside its last token.
+     * Each place draws with its own random number, and a draft stands if it is the token that is drawn there.  So it
+     * changes no token, only how many come of a step.  Drafts take what other requests leave of a small step; a request
+     * whose drafts are not drawn rests.  On the CPU; on a GPU MPK_EUNSUPPORTED. */
+    mpk_speculation speculation;
+    uint32_t draft_tokens; /* drafts of a request in one step at most, up to 64; 0: 8 */
+    uint32_t draft_ngram;  /* the last tokens by which the text is looked up, up to 16; 0: 3 */
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,
@@ -212,6 +225,7 @@ typedef struct mpk_engine_facts {
     uint32_t put_back; /* how often a request had to wait in its midst, since older ones needed its KV memory */
     uint32_t reserved_2;
     uint64_t kv_free_tokens; /* of kv_tokens: in pages that no request holds now; the prefix cache lives there */
+    uint64_t drafted_tokens, accepted_tokens; /* drafts that were tried since the engine was opened, and that stood */
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);
@@ -299,7 +313,9 @@ typedef struct mpk_request_options {
      * the engine runs on a GPU or has no tokenizer; MPK_ELIMIT: it is too large. */
     const char *form_source;
     mpk_form form;
-    char reserved_3[4]; /* 0 */
+    /* Drafts in a step at most, if the engine speculates; 0: as many as the engine's draft_tokens; -1: none.  A request
+     * with a form drafts none. */
+    int32_t draft_tokens;
 } mpk_request_options;
 
 typedef enum mpk_finish {
@@ -347,6 +363,8 @@ typedef struct mpk_answer {
 MPK_API mpk_status mpk_request_wait(mpk_context *cx, mpk_request *request, mpk_answer *answer);
 /* Tokens of the prompt that came from the prefix cache; 0 before the first token of the answer. */
 MPK_API size_t mpk_request_cached_tokens(const mpk_request *request);
+/* Drafts that the answer's tokens so far came with: those that were tried, and those that stood. */
+MPK_API void mpk_request_drafts(const mpk_request *request, size_t *drafted, size_t *accepted);
 /* A token and the natural logarithm of its probability. */
 typedef struct mpk_logprob {
     int32_t token;

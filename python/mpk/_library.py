@@ -112,6 +112,9 @@ class EngineOptions(Structure):
         ("activations", c_int),
         ("no_prefix_cache", c_uint32),
         ("gpus", c_uint32),
+        ("speculation", c_int),
+        ("draft_tokens", c_uint32),
+        ("draft_ngram", c_uint32),
     ]
 
 
@@ -142,6 +145,8 @@ class EngineFacts(Structure):
         ("put_back", c_uint32),
         ("reserved_2", c_uint32),
         ("kv_free_tokens", c_uint64),
+        ("drafted_tokens", c_uint64),
+        ("accepted_tokens", c_uint64),
     ]
 
 
@@ -187,7 +192,7 @@ class RequestOptions(Structure):
         ("cache_salt", c_char_p),
         ("form_source", c_char_p),
         ("form", c_int),
-        ("reserved_3", c_char * 4),
+        ("draft_tokens", c_int32),
     ]
 
 
@@ -320,6 +325,8 @@ def _load() -> ctypes.CDLL:
         function.argtypes, function.restype = [c_void_p, c_size_t, POINTER(LogProb), c_uint32], c_uint32
     library.mpk_request_cached_tokens.argtypes = [c_void_p]
     library.mpk_request_cached_tokens.restype = c_size_t
+    library.mpk_request_drafts.argtypes = [c_void_p, POINTER(c_size_t), POINTER(c_size_t)]
+    library.mpk_request_drafts.restype = None
     library.mpk_engine_suggest.argtypes = [c_void_p, POINTER(RequestOptions)]
     library.mpk_engine_suggest.restype = None
     return library

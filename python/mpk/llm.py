@@ -27,6 +27,7 @@ Message = Mapping[str, Any]
 LogProbs = list[tuple[int, float]]
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 11}
 _ACTIVATIONS = ("auto", "f32", "i8")
+_SPECULATION = ("none", "ngram")
 _FORM_OBJECT, _FORM_SCHEMA, _FORM_REGEX, _FORM_CHOICE, _FORM_GRAMMAR, _FORM_TAG = 1, 2, 3, 4, 5, 6  # mpk_form
 _READ_MS = 100  # how long a read waits before Python looks at its signals again
 
@@ -38,7 +39,8 @@ class SamplingParams:
     logit_bias: what is added to the logits of tokens; allowed_token_ids: no others come; bad_words: texts that do not
     come; min_tokens: the model may not end the answer before; logprobs, prompt_logprobs: log probabilities of each
     token of the answer, of the prompt, and of so many of the most probable ones (0: of none); cache_salt: only requests
-    with the same one share what they have in the prefix cache; prefix_cache: False computes the whole prompt.
+    with the same one share what they have in the prefix cache; prefix_cache: False computes the whole prompt;
+    draft_tokens: how many are tried ahead in a step at most, if the engine speculates (None: the engine's number).
 
     n: answers to each prompt, which share it in the KV cache; the i-th has seed + i.  best_of: so many are computed (0:
     n), of which generate returns the n of the highest mean log probability, the best first.
@@ -70,6 +72,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     cache_salt: str = ""
     prefix_cache: bool = True
+    draft_tokens: int | None = None
     json_schema: Mapping[str, Any] | bool | str | None = None
     json_object: bool = False
     regex: str | None = None
@@ -114,12 +117,21 @@ class SamplingParams:
             ignore_eos=self.ignore_eos,
             raw_prompt=self.raw_prompt,
             no_prefix_cache=not self.prefix_cache,
+            draft_tokens=self._drafts(),
             cache_salt=_without_nul("cache_salt", self.cache_salt).encode(),
         )
         options.stop = (ctypes.c_char_p * len(stop))(*(text.encode() for text in stop))
         self._add_rules(options)
         self._add_form(options)
         return options
+
+    def _drafts(self) -> int:
+        """As the library has it: 0 is the engine's number, -1 is none."""
+        if self.draft_tokens is None:
+            return 0
+        if not 0 <= self.draft_tokens < 1 << 31:
+            raise c.ArgumentError(f"draft_tokens is {self.draft_tokens}: expected 0 to 64, or None")
+        return self.draft_tokens or -1
 
     def _add_form(self, options: c.RequestOptions) -> None:
         schema = self.json_schema if isinstance(self.json_schema, str) else json.dumps(self.json_schema)
@@ -173,7 +185,8 @@ class Answer:
 
     logprobs: for each token, if SamplingParams.logprobs asks for them: pairs (token, log probability), the token's own
     first, behind it the most probable ones; prompt_logprobs: the same of the prompt, None for its first token;
-    cached_tokens: how many tokens of the prompt came from the prefix cache.
+    cached_tokens: how many tokens of the prompt came from the prefix cache; drafted_tokens, accepted_tokens: how many
+    were tried ahead, and how many of those stood.
     """
 
     prompt: str | list[int]
@@ -183,6 +196,8 @@ class Answer:
     logprobs: list[LogProbs] | None = None
     prompt_logprobs: list[LogProbs | None] | None = None
     cached_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class _Request:
@@ -249,6 +264,14 @@ class _Request:
         with self.lock:
             return c.lib.mpk_request_cached_tokens(self.handle) if self.handle else 0
 
+    def drafts(self) -> tuple[int, int]:
+        """Tokens that were tried ahead so far, and those that stood."""
+        drafted, accepted = ctypes.c_size_t(), ctypes.c_size_t()
+        with self.lock:
+            if self.handle:
+                c.lib.mpk_request_drafts(self.handle, ctypes.byref(drafted), ctypes.byref(accepted))
+        return drafted.value, accepted.value
+
     def free(self) -> None:
         """Cancel it if it runs; another thread's read ends first."""
         with self.lock:
@@ -267,8 +290,9 @@ class LLM:
     device: "cpu", "cuda", "cuda:1", or "auto": the first GPU if it can be used, else the CPU; batch_invariant: on a GPU
     too a request gets the same bits alone and in any company; activations: "f32" or "i8", the form in which a CPU
     multiplies them by weights in GGUF blocks, or "auto": "i8" on a CPU; prefix_cache: prompts that begin as others did
-    take that part from the KV cache; gpus: peers that share the model, each with its part of the weights (on a CPU
-    groups of threads).
+    take that part from the KV cache; speculation: "ngram" tries up to draft_tokens (8) tokens a step that followed the
+    last draft_ngram (3) of the request's text before, which changes no token (on a CPU); gpus: peers that share the
+    model, each with its part of the weights (on a CPU groups of threads).
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
 
@@ -289,6 +313,9 @@ class LLM:
         activations: str = "auto",
         prefix_cache: bool = True,
         gpus: int = 1,
+        speculation: str = "none",
+        draft_tokens: int = 0,
+        draft_ngram: int = 0,
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._forks = c.Process.forks
@@ -298,6 +325,8 @@ class LLM:
             raise c.ArgumentError(f"kv_dtype is {kv_dtype!r}: expected one of {', '.join(_DTYPES)}")
         if activations not in _ACTIVATIONS:
             raise c.ArgumentError(f"activations is {activations!r}: expected one of {', '.join(_ACTIVATIONS)}")
+        if speculation not in _SPECULATION:
+            raise c.ArgumentError(f"speculation is {speculation!r}: expected one of {', '.join(_SPECULATION)}")
         for name, value in (
             ("threads", threads),
             ("max_batch", max_batch),
@@ -305,6 +334,8 @@ class LLM:
             ("context_tokens", context_tokens),
             ("kv_tokens", kv_tokens),
             ("gpus", gpus),
+            ("draft_tokens", draft_tokens),
+            ("draft_ngram", draft_ngram),
         ):
             if not 0 <= value < 1 << 32:
                 raise c.ArgumentError(f"{name} is {value}: expected 0 to {2**32 - 1}")
@@ -323,6 +354,9 @@ class LLM:
             activations=_ACTIVATIONS.index(activations),
             no_prefix_cache=not prefix_cache,
             gpus=gpus,
+            speculation=_SPECULATION.index(speculation),
+            draft_tokens=draft_tokens,
+            draft_ngram=draft_ngram,
         )
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))
@@ -456,7 +490,7 @@ class LLM:
 
     def describe(self) -> dict[str, int]:
         """Sizes of the compiled model: vocabulary, bytes of weights and cache, graphs, tasks, events, times in ns; and
-        what the prefix cache was asked for and had, in tokens of prompts.
+        what the prefix cache was asked for and had, in tokens of prompts; drafts that were tried and that stood.
         """
         facts = c.EngineFacts(size=ctypes.sizeof(c.EngineFacts))
         with self._lock:
@@ -533,7 +567,8 @@ def _collect(request: _Request) -> Answer:
     shares = None if request.params.logprobs is None else [s for p in pieces for s in p.logprobs or []]
     text = "".join(p.text for p in pieces)
     return Answer(
-        prompt, text, ids, pieces[-1].finish, shares, request.prompt_logprobs(), request.cached_tokens()
+        prompt, text, ids, pieces[-1].finish, shares, request.prompt_logprobs(), request.cached_tokens(),
+        *request.drafts(),
     )
 
 

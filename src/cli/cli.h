@@ -80,7 +80,7 @@ typedef struct cli_engine {
     int kv, activations, ops, launch;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, no_carriers, profile,
         no_prefix_cache;
-    const char *device, *target, *keep;
+    const char *device, *target, *keep, *speculate;
     int mode;
     cli_list degrees;
 } cli_engine;
@@ -100,6 +100,8 @@ typedef struct cli_engine {
                    .most = 4294967295.0),                                                                           \
         CLI_OPTION(t, m.no_prefix_cache, "no-prefix-cache", CLI_FLAG,                                               \
                    .help = "every request computes its whole prompt"),                                              \
+        CLI_OPTION(t, m.speculate, "speculate", CLI_TEXT, .value = "ngram[:DRAFTS[:N]]",                            \
+                   .help = "try up to DRAFTS (8) tokens a step that followed the last N (3) before"),               \
         CLI_OPTION(t, m.random, "random-weights", CLI_WHOLE, .value = "SEED",                                       \
                    .help = "make the weights up; a config.json alone is then a model"),                             \
         CLI_OPTION(t, m.ops, "ops", CLI_CHOICE, .value = "full|paper|none",                                         \

@@ -17,6 +17,7 @@
 
 enum {
     MAX_ANSWERS = 128,
+    MAX_DRAFTS = 64,
     MAX_STOPS = 16,
     MAX_LOGPROBS = 21,
     WINDOW_BATCHES = 4,
@@ -293,6 +294,15 @@ static bool read_salt(const json_value *value, line_request *r, char *error)
     return true;
 }
 
+static bool read_drafts(const json_value *value, line_request *r, char *error)
+{
+    uint32_t n;
+    if (!read_u32(value, 0, MAX_DRAFTS, &n, error))
+        return false;
+    r->options.draft_tokens = n ? (int32_t)n : -1;
+    return true;
+}
+
 static bool read_field(batch *b, const json_value *value, line_request *r, char *error)
 {
     mpk_request_options *o = &r->options;
@@ -327,6 +337,8 @@ static bool read_field(batch *b, const json_value *value, line_request *r, char 
         return read_stops(b, value, r, error);
     if (str_is(key, "cache_salt"))
         return read_salt(value, r, error);
+    if (str_is(key, "draft_tokens"))
+        return read_drafts(value, r, error);
     if (str_is(key, "ignore_eos")) {
         o->ignore_eos = value->boolean;
         if (value->kind != JSON_KIND_BOOL)
@@ -578,9 +590,13 @@ static void print_closing_line(const batch *b)
     mpk_engine_facts f = {.size = sizeof f};
     mpk_engine_describe(b->engine, &f);
     cli_progress("%s", "");
-    fprintf(stderr, "mpk: %zu requests, %zu errors, %zu tokens; %llu of %llu tokens of prompts from the prefix cache\n",
+    fprintf(stderr, "mpk: %zu requests, %zu errors, %zu tokens; %llu of %llu tokens of prompts from the prefix cache",
             b->n_written, b->n_errors, b->n_tokens, (unsigned long long)f.prefix_found_tokens,
             (unsigned long long)f.prefix_asked_tokens);
+    if (f.drafted_tokens)
+        fprintf(stderr, "; %llu of %llu drafts stood", (unsigned long long)f.accepted_tokens,
+                (unsigned long long)f.drafted_tokens);
+    fprintf(stderr, "\n");
 }
 
 static int with_engine(batch *b)

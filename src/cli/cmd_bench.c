@@ -215,6 +215,8 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
     print_spread("first_token_ms", &b->first_ms, "p10", 0.1, "p90");
     print_spread("ms_per_token", &b->decode_ms, "p10", 0.1, "p90");
     print_spread("step_ms", &b->step_ms, "least", 0, "most");
+    printf(", \"drafted_tokens\": %llu, \"accepted_tokens\": %llu", (unsigned long long)facts->drafted_tokens,
+           (unsigned long long)facts->accepted_tokens);
     printf(", \"profile\": %s}\n", b->profile ? b->profile : "null");
 }
 
@@ -274,6 +276,9 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
     printf("token   %10.3f ms (median)  %.3f (p10)  %.3f (p90)\nfirst   %10.3f ms (median)  %.3f (p90)\n",
            quantile(&b->decode_ms, 0.5), quantile(&b->decode_ms, 0.1), quantile(&b->decode_ms, 0.9),
            quantile(&b->first_ms, 0.5), quantile(&b->first_ms, 0.9));
+    if (facts->drafted_tokens)
+        printf("drafts  %10llu, of which %llu stood\n", (unsigned long long)facts->drafted_tokens,
+               (unsigned long long)facts->accepted_tokens);
     const char *cached = facts->program_cached  ? " (from the cache)"
                          : facts->kernel_cached ? " (kernel from the cache)"
                                                 : "";

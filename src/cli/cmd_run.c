@@ -57,12 +57,15 @@ static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uin
     mpk_engine_describe(engine, &facts);
     size_t n = answer->n_tokens;
     uint64_t first = n ? answer->token_ns[0] : 0, last = n ? answer->token_ns[n - 1] : 0;
-    fprintf(
-        stderr,
-        "mpk: load %.2f s (compile %.2f s); prompt %zu tokens, %.1f tokens/s; decode %zu tokens, %.1f tokens/s; %s\n",
-        (double)open_ns * 1e-9, (double)facts.compile_ns * 1e-9, answer->n_prompt_tokens,
-        rate(answer->n_prompt_tokens, first), n, n > 1 ? rate(n - 1, last - first) : 0,
-        mpk_finish_name(answer->finish));
+    fprintf(stderr,
+            "mpk: load %.2f s (compile %.2f s); prompt %zu tokens, %.1f tokens/s; decode %zu tokens, %.1f tokens/s; %s",
+            (double)open_ns * 1e-9, (double)facts.compile_ns * 1e-9, answer->n_prompt_tokens,
+            rate(answer->n_prompt_tokens, first), n, n > 1 ? rate(n - 1, last - first) : 0,
+            mpk_finish_name(answer->finish));
+    if (facts.drafted_tokens)
+        fprintf(stderr, "; %llu of %llu drafts stood", (unsigned long long)facts.accepted_tokens,
+                (unsigned long long)facts.drafted_tokens);
+    fprintf(stderr, "\n");
 }
 
 static int generate(const cli_command *command, mpk_context *cx, run_arguments *args, mpk_engine *engine, str prompt,

@@ -206,6 +206,24 @@ static int parse_degree(const cli_command *command, const char *word, mpk_degree
     return CLI_DONE;
 }
 
+/* "none", or "ngram" with numbers behind colons. */
+static int parse_speculation(const cli_command *command, const char *word, mpk_engine_options *to)
+{
+    uint32_t *const numbers[] = {&to->draft_tokens, &to->draft_ngram};
+    const size_t n = strcspn(word, ":");
+    const char *at = word + n;
+    to->speculation = n == 5 && memcmp(word, "ngram", n) == 0 ? MPK_SPECULATION_NGRAM : MPK_SPECULATION_NONE;
+    for (size_t i = 0; i < 2 && *at == ':' && at[1] >= '1' && at[1] <= '9' && to->speculation; i++) {
+        char *end;
+        unsigned long value = strtoul(at + 1, &end, 10);
+        *numbers[i] = value < 1 << 20 ? (uint32_t)value : 1 << 20;
+        at = end;
+    }
+    if (*at || (!to->speculation && strcmp(word, "none") != 0))
+        return cli_misuse(command, "--speculate: '%s' is neither none nor ngram[:DRAFTS[:N]], such as ngram:8", word);
+    return CLI_DONE;
+}
+
 int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees, mpk_engine_options *to)
 {
     static const mpk_dtype kv_dtypes[] = {MPK_F32, MPK_F16, MPK_BF16, MPK_Q8_0};
@@ -248,7 +266,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .no_prefix_cache = from->no_prefix_cache,
         .activations = (mpk_activations)from->activations,
     };
-    return CLI_DONE;
+    return from->speculate ? parse_speculation(command, from->speculate, to) : CLI_DONE;
 }
 
 static void take_number(cli_number from, float *to)

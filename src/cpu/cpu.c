@@ -391,6 +391,8 @@ static void describe(machine *base, machine_facts *out)
     out->put_back = rt_load_relaxed_device(&m->control.put_back);
     out->asked = rt_load_wide_acquire_device(&m->control.asked);
     out->found = rt_load_wide_acquire_device(&m->control.found);
+    out->drafted = rt_load_wide_acquire_device(&m->control.drafted);
+    out->accepted = rt_load_wide_acquire_device(&m->control.accepted);
     out->scratch_bytes = m->scratch_bytes * m->rt.n_workers;
 }
 
@@ -445,6 +447,15 @@ static mpk_status make_rings(mpk_context *cx, cpu_machine *m, const cpu_options 
     return MPK_OK;
 }
 
+static mpk_status make_indexes(mpk_context *cx, cpu_machine *m)
+{
+    if (!m->serving.draft_tokens)
+        return MPK_OK;
+    NEW(cx, &m->arena, m->rt.drafters, m->serving.n_slots);
+    NEW(cx, &m->arena, m->rt.grams, m->serving.n_slots * rt_gram_words(&m->serving));
+    return MPK_OK;
+}
+
 /* Slots, pages, rings and the host's books. */
 static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_options *o)
 {
@@ -453,6 +464,7 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
     host_find_serving(&m->base.image, s);
     TRY(host_fill_apart(cx, &m->base.image, o->few_tokens, s));
     host_plan_pages(s, !o->reserve_pages, !o->no_shared_pages);
+    host_plan_drafts(s, o->draft_tokens, o->gram_tokens);
     if (s->ready) {
         TRY(make_rings(cx, m, o, &rings));
         NEW(cx, &m->arena, m->rt.slots, s->n_slots);
@@ -461,6 +473,7 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
         NEW(cx, &m->arena, m->rt.kv_pages, s->n_pages);
         NEW(cx, &m->arena, m->rt.buckets, (size_t)s->bucket_mask + 1);
         NEW(cx, &m->arena, m->rt.chains, s->n_slots);
+        TRY(make_indexes(cx, m));
         host_lay_pages(s, m->rt.free_pages, m->rt.buckets);
         rt_store_relaxed_device(&m->control.free_pages, s->n_free);
     }

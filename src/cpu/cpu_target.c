@@ -8,6 +8,9 @@
 #include "base/thread.h"
 #include "cpu/cpu_machine.h"
 
+/* Of a step with drafts: where more tokens than these are together, a draft costs what a token does. */
+enum { DRAFT_TOKENS = 16 };
+
 static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     const mpk_engine_options *o = ask->options;
@@ -55,7 +58,10 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
                         machine **out)
 {
     const mpk_engine_options *o = s->options;
-    const cpu_options options = {.no_preload = o->no_preload != 0, .no_shared_pages = o->no_prefix_cache != 0};
+    const cpu_options options = {.no_preload = o->no_preload != 0,
+                                 .no_shared_pages = o->no_prefix_cache != 0,
+                                 .draft_tokens = o->speculation ? DRAFT_TOKENS : 0,
+                                 .gram_tokens = o->draft_ngram};
     cpu_weights weights = {0};
     machine *m;
     (void)d;

@@ -70,6 +70,8 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 {
     cuda_held *held = NULL;
     out->n_peers = 1;
+    CHECK(cx, !ask->options->speculation, MPK_EUNSUPPORTED,
+          "speculation is for a CPU (device cpu): a GPU does not try drafts yet");
     CHECK(cx, ask->options->gpus <= 1, MPK_EUNSUPPORTED,
           "a program runs on one GPU, not on %u; on a CPU (device cpu) gpus are groups of threads", ask->options->gpus);
     if (ask->arch) {

@@ -136,6 +136,8 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
         .device_ns = e->build.device_ns,
         .kv_tokens = (uint64_t)p->n_pages * ENGINE_PAGE_TOKENS,
         .prefix_asked_tokens = live.asked,
+        .drafted_tokens = live.drafted,
+        .accepted_tokens = live.accepted,
         .prefix_found_tokens = live.found,
         .put_back = live.put_back,
         .kv_free_tokens = (uint64_t)live.free_pages * ENGINE_PAGE_TOKENS,

@@ -39,6 +39,11 @@ enum {
     ENGINE_PAGE_TOKENS = 64, /* P: whole cache lines of every head, and at most 63 positions of a request wasted */
     ENGINE_DRAWN_OPS = 12,   /* of a drawing that names no part: about one layer */
     ENGINE_ROWS = 64,        /* rows of logits that a step makes at most, unless the batch is larger */
+    ENGINE_DRAFTS = 8,       /* of a request in one step */
+    ENGINE_MAX_DRAFTS = 64,
+    ENGINE_NGRAM = 3,
+    ENGINE_MAX_NGRAM = 16,
+    ENGINE_CHOICES = 16, /* rows of a step with drafts that can have rules at least */
 };
 
 struct mpk_tokenizer {
@@ -50,6 +55,7 @@ struct mpk_tokenizer {
 /* What a model is compiled for.  Counts are final: no zero stands for a default. */
 typedef struct engine_plan {
     uint32_t threads, n_peers, max_batch, context_tokens, max_rows;
+    uint32_t n_choices;                             /* rows of a step that can have rules */
     uint32_t n_graphs, n_tokens[ENGINE_MAX_GRAPHS]; /* rising powers of two; the last is the step's maximum */
     uint32_t n_pages, pages_per_slot;
     ir_dtype kv_dtype, activation_dtype;

@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 
-enum { IMAGE_VERSION = 4, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
+enum { IMAGE_VERSION = 5, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
 
 /* Little-endian, followed by the path, zeros up to a multiple of 64, the block, and the kernel. */
 typedef struct image_header {
@@ -148,8 +148,8 @@ static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
 {
     bool good = p->threads && p->threads <= RT_MAX_WORKERS && p->n_peers && p->n_peers <= IR_MAX_PEERS &&
                 p->threads % p->n_peers == 0 && p->max_batch && p->max_batch <= ENGINE_MAX_BATCH && p->n_graphs &&
-                p->n_graphs <= ENGINE_MAX_GRAPHS && p->context_tokens && p->n_pages && p->kv_dtype < IR_DTYPES &&
-                p->activation_dtype < IR_DTYPES && memchr(p->arch, 0, sizeof p->arch) &&
+                p->n_graphs <= ENGINE_MAX_GRAPHS && p->n_choices && p->context_tokens && p->n_pages &&
+                p->kv_dtype < IR_DTYPES && p->activation_dtype < IR_DTYPES && memchr(p->arch, 0, sizeof p->arch) &&
                 (!*p->arch || engine_knows_arch(p->arch));
     for (uint32_t i = 0; good && i < p->n_graphs; i++)
         good = p->n_tokens[i] == 1u << i;

@@ -136,6 +136,7 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
         .kv_dtype = kv_dtypes[o->kv_dtype],
         .activation_dtype = IR_F32,
     };
+    p.n_choices = o->speculation && p.max_batch < ENGINE_CHOICES ? ENGINE_CHOICES : p.max_batch;
     memcpy(p.arch, device->arch, sizeof p.arch);
     if (device->target->works_in_bf16) {
         p.activation_dtype = precision_of(model);
@@ -168,6 +169,7 @@ mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model
         .n_tokens = n_tokens,
         .n_rows = n_tokens < plan->max_rows ? n_tokens : plan->max_rows,
         .n_slots = plan->max_batch,
+        .n_choices = plan->n_choices,
         .n_pages = plan->n_pages,
         .page_tokens = ENGINE_PAGE_TOKENS,
         .max_pages_per_slot = plan->pages_per_slot,

@@ -44,6 +44,19 @@ static mpk_status copy_word(mpk_context *cx, arena *a, const char **word)
     return MPK_OK;
 }
 
+static mpk_status read_speculation(mpk_context *cx, mpk_engine_options *o)
+{
+    CHECK(cx, (unsigned)o->speculation <= MPK_SPECULATION_NGRAM, MPK_EARG, "speculation is %d: no such choice",
+          (int)o->speculation);
+    CHECK(cx, o->draft_tokens <= ENGINE_MAX_DRAFTS, MPK_EARG, "draft_tokens is %u, expected up to %d", o->draft_tokens,
+          ENGINE_MAX_DRAFTS);
+    CHECK(cx, o->draft_ngram <= ENGINE_MAX_NGRAM, MPK_EARG, "draft_ngram is %u, expected up to %d", o->draft_ngram,
+          ENGINE_MAX_NGRAM);
+    o->draft_tokens = o->draft_tokens ? o->draft_tokens : ENGINE_DRAFTS;
+    o->draft_ngram = o->draft_ngram ? o->draft_ngram : ENGINE_NGRAM;
+    return MPK_OK;
+}
+
 mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from, mpk_engine_options *to)
 {
     TRY(copy_sized(cx, "mpk_engine_options", from, offsetof(mpk_engine_options, context_tokens), to, sizeof *to));
@@ -66,6 +79,7 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
           (int)to->activations);
     CHECK(cx, !to->profile || to->mode == MPK_MODE_KERNEL || to->mode == MPK_MODE_CALLS, MPK_EARG,
           "a profile is of the one kernel: mode must be MPK_MODE_KERNEL or MPK_MODE_CALLS");
+    TRY(read_speculation(cx, to));
     TRY(copy_word(cx, a, &to->device));
     TRY(copy_word(cx, a, &to->target));
     TRY(copy_word(cx, a, &to->keep));
@@ -110,6 +124,8 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
     CHECK(cx, !to->form || !to->ignore_eos, MPK_EARG,
           "an answer of a given form ends where the form does: not with "
           "ignore_eos");
+    CHECK(cx, to->draft_tokens >= -1 && to->draft_tokens <= ENGINE_MAX_DRAFTS, MPK_EARG,
+          "draft_tokens is %d, expected -1 to %d", to->draft_tokens, ENGINE_MAX_DRAFTS);
     for (uint32_t i = 0; i < to->n_stop; i++) {
         /* A stop text that began inside a character would cut one in half. */
         bool good = to->stop[i] && *to->stop[i] && ((unsigned char)*to->stop[i] & 0xc0) != 0x80;

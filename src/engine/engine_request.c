@@ -94,6 +94,8 @@ static void add_token(mpk_request *r, const rt_token *t, uint64_t now)
     if (r->finish != MPK_RUNNING || r->n_tokens == r->limit)
         return;
     r->n_cached = t->count;
+    r->n_drafted += t->drafted;
+    r->n_accepted += t->accepted;
     r->tokens[r->n_tokens] = t->token;
     r->token_ns[r->n_tokens++] = now - r->submitted_ns;
     if (t->reason != RT_EOS)
@@ -304,6 +306,16 @@ mpk_status engine_submit(mpk_context *cx, mpk_request *r, const machine_request 
     return status;
 }
 
+/* No more than the engine's. */
+static uint32_t drafts_of(const mpk_request *r)
+{
+    uint32_t most = r->engine->build.options.draft_tokens;
+    int32_t own = r->options.draft_tokens;
+    if (own < 0)
+        return 0;
+    return own && (uint32_t)own < most ? (uint32_t)own : most;
+}
+
 static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
 {
     const model_config *c = &r->engine->build.model.config;
@@ -326,6 +338,7 @@ static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
         .n_salt = o->cache_salt ? strlen(o->cache_salt) : 0,
         .alone = o->no_prefix_cache,
         .is_masked = r->form != NULL,
+        .drafts = drafts_of(r),
     };
     TRY(engine_make_rules(cx, r, &wire.rules, &wire.n_rules));
     TRY(engine_submit(cx, r, &wire));
@@ -444,6 +457,14 @@ size_t mpk_request_cached_tokens(const mpk_request *r)
     size_t n = r->n_cached;
     pthread_mutex_unlock(&r->engine->mutex);
     return n;
+}
+
+void mpk_request_drafts(const mpk_request *r, size_t *drafted, size_t *accepted)
+{
+    pthread_mutex_lock(&r->engine->mutex);
+    *drafted = r->n_drafted;
+    *accepted = r->n_accepted;
+    pthread_mutex_unlock(&r->engine->mutex);
 }
 
 void mpk_request_cancel(mpk_request *r)

@@ -27,8 +27,9 @@ struct mpk_request {
     int32_t *tokens;    /* [limit] */
     uint64_t *token_ns; /* [limit] since submission */
     size_t n_tokens;
-    size_t n_cached;           /* tokens of the prompt that came from the prefix cache */
-    tokenizer_stream *decoder; /* NULL: no tokenizer */
+    size_t n_cached;              /* tokens of the prompt that came from the prefix cache */
+    size_t n_drafted, n_accepted; /* drafts that were tried, and that stood */
+    tokenizer_stream *decoder;    /* NULL: no tokenizer */
     engine_stream stream;
     pthread_cond_t changed;
 

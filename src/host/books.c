@@ -278,6 +278,13 @@ static mpk_status check_request(mpk_context *cx, const machine *m, const machine
     return MPK_OK;
 }
 
+static uint32_t drafts_of(const rt_serving *s, const machine_request *r)
+{
+    if (!s->draft_tokens || r->host_samples || r->is_masked)
+        return 0;
+    return r->drafts < RT_MAX_DRAFTS ? r->drafts : RT_MAX_DRAFTS;
+}
+
 static void fill_request(const rt_serving *s, rt_request *to, const machine_request *r)
 {
     bool alone = r->alone || (r->host_samples && r->all_logits) || (r->n_logprobs && r->all_logprobs);
@@ -296,7 +303,8 @@ static void fill_request(const rt_serving *s, rt_request *to, const machine_requ
                        .n_rules = r->rules ? r->n_rules : 0,
                        .logprobs = (rt_u64)(uintptr_t)(r->logprobs ? r->logprobs->at : NULL),
                        .n_logprobs = r->n_logprobs,
-                       .n_names = alone ? 0 : host_names(s, r->n_tokens)};
+                       .n_names = alone ? 0 : host_names(s, r->n_tokens),
+                       .drafts = drafts_of(s, r)};
     for (uint32_t i = 0; i < r->n_eos && i < RT_MAX_EOS; i++)
         to->eos[i] = r->eos[i];
 }

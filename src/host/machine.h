@@ -26,6 +26,7 @@ typedef struct machine_facts {
     uint32_t put_back;     /* requests that were put back for want of pages, since the start */
     uint64_t n_steps;      /* since the start */
     uint64_t asked, found; /* tokens of prompts that might have been in the cache, and that were, since the start */
+    uint64_t drafted, accepted;                      /* drafts that were tried, and that were drawn, since the start */
     uint64_t area_bytes, state_bytes, scratch_bytes; /* allocated */
     /* What starting took on a target that has a device and code of its own: opening it; making that code, of which
      * code_wait_ns while nothing else went on. */
@@ -208,7 +209,8 @@ typedef struct machine_request {
                             * share; those of a token are there once its rt_token is drained.  The book holds it too */
     const char *salt;      /* copied: only requests with the same bytes share pages; n_salt 0: none */
     size_t n_salt;
-    bool alone; /* it neither takes pages of others nor leaves any; so do those with all_logits or all_logprobs */
+    uint32_t drafts; /* to try in a step at most, if the machine drafts; those with host_samples or masks never do */
+    bool alone;      /* it neither takes pages of others nor leaves any; so do those with all_logits or all_logprobs */
 } machine_request;
 
 /* Put a request in the queue; *id names it in what machine_drain gives.  MPK_ELIMIT: it can never run here, with the

@@ -78,6 +78,7 @@ static void find_sizes(const program_image *image, rt_serving *s)
         s->history_tokens = (rt_u32)(dim_of(ir, "history", 0) / s->n_slots);
     if (s->asks != RT_NOWHERE) {
         s->rule_words = (rt_u32)dim_of(ir, "rules", 1);
+        s->n_choices = (rt_u32)dim_of(ir, "choice", 0);
         int64_t rows = dim_of(ir, "rules", 0), fits = dim_of(ir, "rules", 1) * 32 >= 32 + (int64_t)s->n_vocab;
         if (rows < s->n_slots)
             s->asks = RT_NOWHERE;
@@ -142,6 +143,20 @@ void host_plan_pages(rt_serving *s, bool grows, bool shared)
         s->keys[i] = 2 + host_random() % (((uint64_t)1 << 61) - 4);
 }
 
+/* Buckets for each position of a context: about one token before each bucket's end. */
+void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens)
+{
+    bool has_text = s->ready && s->n_pages && s->history != RT_NOWHERE && s->next != RT_NOWHERE &&
+                    s->history_tokens >= (uint64_t)s->pages_per_slot * s->page_tokens;
+    if (!has_text || !step_tokens || s->few_tokens)
+        return;
+    uint32_t most = s->max_tokens < s->max_rows ? s->max_tokens : s->max_rows;
+    s->draft_tokens = step_tokens < most ? step_tokens : most;
+    s->gram_tokens = gram_tokens;
+    s->gram_mask = power_of_two(s->history_tokens) - 1;
+    s->keeps_text = 1;
+}
+
 void host_lay_pages(const rt_serving *s, rt_u32 *free_pages, rt_u32 *buckets)
 {
     for (uint32_t i = 0; i < s->n_pages; i++)
@@ -167,8 +182,9 @@ uint64_t host_context(const rt_serving *s)
 void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, host_rings *rings)
 {
     uint64_t slots = s->n_slots, requests = power_of_two(waiting ? waiting : 256), most = tokens ? tokens : 1024;
+    uint64_t told = slots + s->draft_tokens; /* by one step */
     rings->request_mask = (uint32_t)requests - 1;
-    rings->token_mask = power_of_two(most < 2 * slots ? 2 * slots : most) - 1;
+    rings->token_mask = power_of_two(most < 2 * told ? 2 * told : most) - 1;
     rings->command_mask = power_of_two(2 * (2 * requests + slots + 2 * ((uint64_t)rings->token_mask + 1))) - 1;
     rings->n_arena = (slots + 4) * (host_context(s) + (s->asks == RT_NOWHERE ? 0 : s->rule_words) +
                                     (uint64_t)RT_NAME_WORDS * host_names(s, host_context(s)));

@@ -13,16 +13,16 @@
  *   sampling   f32[R, 4] live=rows    temperature (0: greedy), top_k (0: off), top_p (1: off), min_p (0: off)
  *   seeds      i64[R] live=rows       random stream of each row
  *   draws      i32[R] live=rows       how many tokens the sequence has drawn before: an index into its stream
- *   asks       i32[R, 6] live=rows    whether the row has rules, and which log probabilities it wants (op/rules.h)
+ *   asks       i32[R, 7] live=rows    whether the row has rules, and which log probabilities it wants (op/rules.h)
  *   rules      i32[3 B, W]            what each slot's request asks of its tokens (op/rules.h); behind these rows, two
  *                                     masks for each slot (MODEL_MASKS)
- *   history    i32[B * N * P]         the tokens of each slot whose request has rules, from position 0
+ *   history    i32[B * N * P]         the tokens of each slot whose request has rules or drafts, from position 0
  * Outputs:
  *   logits     f32[R, V] live=rows
  *   next       i32[R] live=rows       the sampled token
  *   logprobs   f32[R, 21, 2] live=rows
- * State: k_cache.LAYER and v_cache.LAYER of each layer, of kv_dtype[n_pages, G, P, K]; choice f32[B, V], where the
- * logits of a slot with rules are changed.  With greedy_only there are no asks, rules, history, choice and logprobs.
+ * State: k_cache.LAYER and v_cache.LAYER of each layer, of kv_dtype[n_pages, G, P, K]; choice f32[C, V], where the
+ * logits of rows with rules are changed.  With greedy_only there are no asks, rules, history, choice and logprobs.
  */
 #ifndef MODEL_H
 #define MODEL_H
@@ -77,6 +77,7 @@ typedef struct model_shape {
     uint32_t n_tokens;           /* T */
     uint32_t n_rows;             /* R, at most T */
     uint32_t n_slots;            /* B */
+    uint32_t n_choices;          /* C: rows of a step that can have rules; fewer than B: B */
     uint32_t n_pages;            /* KV pages in all */
     uint32_t page_tokens;        /* P */
     uint32_t max_pages_per_slot; /* N */

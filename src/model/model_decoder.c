@@ -291,7 +291,8 @@ static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
 /* The choice as the request asks for it, and what it asks to know of the shares; outputs: next, logprobs. */
 static mpk_status add_sample(decoder *d, ir_tensor_id logits)
 {
-    const int64_t choice_dims[2] = {d->s->n_slots, d->c->vocab_size};
+    const int64_t n = d->s->n_choices > d->s->n_slots ? d->s->n_choices : d->s->n_slots;
+    const int64_t choice_dims[2] = {n, d->c->vocab_size};
     ir_tensor_id out[IR_MAX_OUTPUTS], choice = add_tensor(d, IR_STATE, IR_ALL, "choice", IR_F32, 2, choice_dims);
     TRY(d->status);
     ir_tensor_id in[] = {logits, d->sampling, d->seeds, d->draws, d->asks, d->rules, d->history, choice};

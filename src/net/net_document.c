@@ -16,8 +16,14 @@ void net_document_write_usage(const net_exchange *x, text *to)
         n += x->work.answers[i].n_tokens;
     text_print(to,
                "{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu,"
-               "\"prompt_tokens_details\":{\"cached_tokens\":%zu}}",
+               "\"prompt_tokens_details\":{\"cached_tokens\":%zu}",
                n_prompt, n, n_prompt + n, x->work.n_cached);
+    if (x->work.n_drafted)
+        text_print(to,
+                   ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":%zu,"
+                   "\"rejected_prediction_tokens\":%zu}",
+                   x->work.n_accepted, x->work.n_drafted - x->work.n_accepted);
+    text_print(to, "}");
 }
 
 void net_document_write_call(const net_call *call, uint32_t index, bool with_index, text *to)

@@ -106,6 +106,7 @@ typedef struct net_work {
     uint32_t watched;                 /* the one whose tokens the thread waits for */
     uint32_t n_each, n_shown;         /* answers to each prompt, and how many of them the client gets */
     size_t n_prompt_tokens, n_cached; /* of them, those that came from the prefix cache */
+    size_t n_drafted, n_accepted;     /* of the answers that have ended: tokens tried ahead, and those that stood */
     size_t n_hidden_tokens;           /* of answers that the client does not get */
     uint64_t first_token_ns;          /* when the first token of any answer came; 0: none has */
     arena arena;                      /* of the array, and of what outlives the body */

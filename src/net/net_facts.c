@@ -56,6 +56,8 @@ static net_load load_of(const net_server *s)
                       .kv_tokens = f.kv_tokens,
                       .asked = f.prefix_asked_tokens,
                       .found = f.prefix_found_tokens,
+                      .drafted = f.drafted_tokens,
+                      .accepted = f.accepted_tokens,
                       .put_back = f.put_back,
                       .model = s->options.model_name};
 }

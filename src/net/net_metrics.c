@@ -202,10 +202,16 @@ static void print_engine(const printer *p, const net_load *now)
                                  "Tokens of prompts that were looked for in the prefix cache."},
                         found = {"mpk_prefix_cache_hits_total", "vllm:prefix_cache_hits_total", "counter",
                                  "Tokens of prompts that were found there."},
+                        drafted = {"mpk_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total", "counter",
+                                   "Tokens that were tried ahead by speculation."},
+                        accepted = {"mpk_accepted_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total",
+                                    "counter", "Tokens tried ahead that stood."},
                         back = {"mpk_preemptions_total", "vllm:num_preemptions_total", "counter",
                                 "Answers that waited in their midst, since older ones needed the KV cache."};
     print_one(p, &asked, (double)now->asked);
     print_one(p, &found, (double)now->found);
+    print_one(p, &drafted, (double)now->drafted);
+    print_one(p, &accepted, (double)now->accepted);
     print_one(p, &back, (double)now->put_back);
 }
 

@@ -36,6 +36,7 @@ typedef struct net_load {
     uint64_t running, waiting;   /* answers */
     uint64_t kv_used, kv_tokens; /* positions of the KV cache: in pages that running answers hold, and all */
     uint64_t asked, found;       /* tokens of prompts that were looked for in the prefix cache, and found, so far */
+    uint64_t drafted, accepted;  /* tokens that were tried ahead, and those that stood, so far */
     uint64_t put_back;           /* answers that waited in their midst for KV memory, so far */
     const char *model;
 } net_load;

@@ -211,6 +211,16 @@ static mpk_status read_cache(reader *r)
     return MPK_OK;
 }
 
+/* How many tokens are tried ahead; more than the engine has is no error. */
+static mpk_status read_drafts(reader *r)
+{
+    int64_t n = 0;
+    TRY(read_whole(r, "speculative.n_max", 0, INT32_MAX, &n));
+    if (json_get(r->body, "speculative.n_max"))
+        r->out->sampling.draft_tokens = n == 0 ? -1 : n < NET_MAX_DRAFTS ? (int32_t)n : NET_MAX_DRAFTS;
+    return MPK_OK;
+}
+
 /* Of a chat a flag, with top_logprobs beside it; of a completion how many. */
 static mpk_status read_logprobs(reader *r, unsigned endpoint)
 {
@@ -252,6 +262,7 @@ static mpk_status read_shared(reader *r, unsigned endpoint, const mpk_request_op
     TRY(check_values(r));
     TRY(read_best(r, endpoint));
     TRY(read_cache(r));
+    TRY(read_drafts(r));
     TRY(read_logprobs(r, endpoint));
     TRY(read_flag(r, "add_special_tokens", &r->out->special));
     TRY(read_truncation(r));

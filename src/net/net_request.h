@@ -12,6 +12,7 @@
 #include "net/net_refusal.h"
 
 enum { NET_MAX_STOPS = 16, NET_MAX_ANSWERS = 128, NET_MAX_LOGPROBS = 20, NET_MAX_VALUES = 1 << 20 };
+enum { NET_MAX_DRAFTS = 64 };
 
 /* Stands at the end of a last message that the answer shall continue, until the prompt is cut off there. */
 #define NET_CONTINUED "CONTINUE_FINAL_MESSAGE_TAG"

@@ -155,6 +155,13 @@ mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms,
     return MPK_OK;
 }
 
+/* Nobody speculates. */
+void mpk_request_drafts(const mpk_request *r, size_t *drafted, size_t *accepted)
+{
+    (void)r;
+    *drafted = *accepted = 0;
+}
+
 /* As if this were known of each prompt. */
 size_t mpk_request_cached_tokens(const mpk_request *r)
 {

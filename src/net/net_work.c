@@ -281,6 +281,10 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     stop_running(x, a);
     a->finish = whole.finish;
     a->n_tokens = whole.n_tokens;
+    size_t drafted, accepted;
+    mpk_request_drafts(a->request, &drafted, &accepted);
+    w->n_drafted += drafted;
+    w->n_accepted += accepted;
     mpk_request_free(a->request);
     a->request = NULL;
     w->n_running--;

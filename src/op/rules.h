@@ -45,12 +45,13 @@ enum {
 
 /* What a row asks for, its row of `asks`. */
 enum {
-    ASK_RULES,    /* 1 + the row of rules and choice; 0: no rules */
+    ASK_RULES,    /* 1 + the row of rules; 0: no rules */
     ASK_FROM,     /* where in `history` the request's tokens begin */
     ASK_HISTORY,  /* how many there are */
     ASK_LOGPROBS, /* entries of logprobs; 0: none */
     ASK_TOKEN,    /* the token of the first entry; -1: the one that is drawn */
     ASK_MASK,     /* 1 + the row of rules that holds its mask; 0: none.  A row with a mask has rules too */
+    ASK_CHOICE,   /* with rules: the row of choice, which no other row of the step has */
     ASKS
 };
 

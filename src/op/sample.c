@@ -7,14 +7,14 @@
  * largest weight.  The draw number draws[r] of stream seeds[r] is a uniform number; the token is where the sum of kept
  * weights passes it.
  *
- * asks i32[R, 6] says what else a row wants (rules.h).  Rules: the row draws from a copy of its logits in choice f32[B,
- * V], changed as rules i32[B, W] and history i32[N] say; rows of one step have different rows there.  Log
+ * asks i32[R, 7] says what else a row wants (rules.h).  Rules: the row draws from a copy of its logits in choice f32[C,
+ * V], changed as rules i32[B, W] and history i32[N] say; rows of one step have different rows of choice.  Log
  * probabilities: f32[R, 21, 2], pairs of id and logarithm of the share that softmax gives it in the row as the model
  * made it: first of the token that is drawn or asked for, then of the most probable ones in falling order; what is not
  * asked for is 0.  A row that asks for neither reads no more than its row of asks.
  *
- * Rows of `rules` behind those of choice may be masks, which the host writes while the step runs; a row whose mask is
- * not there yet has the token RULES_LATE.
+ * Some rows of `rules` may be masks, which the host writes while the step runs; a row whose mask is not there yet has
+ * the token RULES_LATE.
  *
  * Idea: a heap of ids; only as many are taken out as are looked at, so cost is O(V + looked_at log V), not a sort.
  * NaN and -inf are never drawn.  With peaks [R, ceil(V / 64), 2] of `logits` the largest is found there: a greedy row
@@ -39,9 +39,6 @@ static mpk_status check_rules(mpk_context *cx, const ir_graph *g, const ir_op *o
     TRY(shape_expect(cx, g, op, RULES, SHAPE_I32, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, HISTORY, SHAPE_I32, 1, (int64_t[]){SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, CHOICE, 1 << IR_F32, 2, (int64_t[]){SHAPE_FREE, x->dims[1]}));
-    CHECK(cx, shape_input(g, op, CHOICE)->dims[0] <= words->dims[0], MPK_ESHAPE,
-          "sample: choice has %lld rows, rules %lld", (long long)shape_input(g, op, CHOICE)->dims[0],
-          (long long)words->dims[0]);
     CHECK(cx, words->dims[1] >= RULES_LISTS, MPK_ESHAPE, "sample: rules have %lld words, expected %d or more",
           (long long)words->dims[1], RULES_LISTS);
     return MPK_OK;
@@ -242,16 +239,16 @@ static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS],
                        double temperature, candidates *c)
 {
     const op_view *x = &call->in[X], *words = &call->in[RULES], *choice = &call->out[CHOSEN];
-    int64_t row = asks[ASK_RULES] - 1;
+    int64_t row = asks[ASK_RULES] - 1, to = asks[ASK_CHOICE];
     const int32_t *record = (const int32_t *)words->data + row * words->stride[0];
     int64_t n = asks[ASK_HISTORY], from = asks[ASK_FROM], most = call->in[HISTORY].dims[0];
-    if (row < 0 || row >= choice->dims[0] || n < 0 || from < 0 || from > most - n ||
+    if (row < 0 || row >= words->dims[0] || to < 0 || to >= choice->dims[0] || n < 0 || from < 0 || from > most - n ||
         !rules_are_sound(record, words->dims[1]))
         return false;
     rules made = {.words = record,
                   .history = (const int32_t *)call->in[HISTORY].data + from,
                   .n_history = n,
-                  .x = (float *)choice->data + row * choice->stride[0],
+                  .x = (float *)choice->data + to * choice->stride[0],
                   .n = x->dims[1],
                   .marks = c->ids,
                   .mask = mask};
@@ -259,7 +256,7 @@ static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS],
         made.x[i] = op_load(x, r * x->stride[0] + i * x->stride[1]);
     rules_apply(&made, temperature);
     c->x = choice;
-    c->offset = row * choice->stride[0];
+    c->offset = to * choice->stride[0];
     return true;
 }
 
@@ -359,7 +356,8 @@ static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64
                               5 + (int32_t)(bits >> 1 & 15),
                               bits & 32 ? (int32_t)(bits >> 6) & 15 : 0,
                               bits & 1024 ? 3 : -1,
-                              i < masks ? (int32_t)(choices + i) + 1 : 0};
+                              i < masks ? (int32_t)(choices + i) + 1 : 0,
+                              (int32_t)(choices - 1 - i)};
         if (input == RULES && i >= choices)
             fill_mask(width, (uint32_t)(i - choices) + 1 + (bits % 4 == 0), seed + (uint64_t)i, data + i * width);
         else if (input == RULES)
@@ -401,7 +399,7 @@ static const op_operand out[] = {{"token", 0}, {"choice", 0}, {"logprobs", 0}};
 
 #define ROWS(rows, logits)                                                                            \
     "input %x : " logits " live=rows\ninput %s : f32[" rows ", 4] live=rows\ninput %seed : i64[" rows \
-    "] live=rows\ninput %draw : i32[" rows "] live=rows\ninput %a : i32[" rows ", 6] live=rows\n"
+    "] live=rows\ninput %draw : i32[" rows "] live=rows\ninput %a : i32[" rows ", 7] live=rows\n"
 #define CASE(rows, columns, dtype, words)                                                            \
     {                                                                                                \
         ROWS(rows, dtype "[" rows ", " columns "]")                                                  \

@@ -15,7 +15,8 @@
  *   rt_port.h    what the target supplies         rt_queue.h   queues of events and tasks, rings to the host
  *   rt_wait.h    waiting, waking, faults          rt_event.h   trigger, activate, schedulers
  *   rt_page.h    scratch pages                    rt_kv.h      pages of the KV cache, and their names
- *   rt_admit.h   requests: admitted, put back     rt_step.h    the step task: requests in, tokens out
+ *   rt_draft.h   tokens guessed from the text     rt_admit.h   requests: admitted, put back
+ *   rt_collect.h what a step has produced         rt_step.h    the step task: requests in, tokens out
  *   rt_worker.h  the worker's loop; includes all of them: the header that a target includes
  */
 #ifndef RT_H
@@ -36,9 +37,10 @@ enum {
     RT_MAX_EOS = 16,
     RT_MAX_TOKENS = 8192, /* of a step */
     RT_MAX_ROWS = 8190,
-    RT_LINE = 128, /* bytes between words of different writers: two cache lines, for the prefetcher's sake */
-    RT_START = 0,  /* the event that the publication of a step activates */
-    RT_END = 1,    /* the event whose activation runs the step task */
+    RT_MAX_DRAFTS = 64, /* of a request in one step */
+    RT_LINE = 128,      /* bytes between words of different writers: two cache lines, for the prefetcher's sake */
+    RT_START = 0,       /* the event that the publication of a step activates */
+    RT_END = 1,         /* the event whose activation runs the step task */
 };
 
 /* What axis 0 of an operator's output counts.  A graph is compiled for up to n_tokens and n_rows; a step has fewer, and
@@ -204,6 +206,7 @@ enum {
     RT_ASK_LOGPROBS,
     RT_ASK_TOKEN,
     RT_ASK_MASK,
+    RT_ASK_CHOICE,
     RT_ASKS,
     RT_LOGPROBS = 21
 };
@@ -230,7 +233,7 @@ typedef struct rt_request {
     rt_u32 n_names;    /* rt_name of the first 0, 1, 2 ... full pages of the prompt, behind the rules in the token
                           arena; 0: this request neither takes pages of others nor leaves any */
     rt_u32 mask;       /* 1 + its row among the masks; 0: none.  With a mask it has rules */
-    rt_u32 reserved;
+    rt_u32 drafts;     /* to try in a step at most; 0: none.  Neither with RT_HOST_SAMPLES nor with a mask */
 } rt_request;
 
 /* RT_CANCEL ends a request; RT_APPEND gives a request of RT_HOST_SAMPLES its next tokens. */
@@ -256,7 +259,8 @@ typedef struct rt_token {
     rt_u32 index;  /* of the token among those generated, from 0 */
     rt_u32 count;  /* RT_HOST_SAMPLES: rows of logits delivered for the last feed; else tokens of the prompt that came
                       from shared or kept pages */
-    rt_u32 reason; /* RT_GOING, or why this is the last entry of the request */
+    rt_u16 reason; /* RT_GOING, or why this is the last entry of the request */
+    unsigned char drafted, accepted; /* of the step whose last token this is: drafts that were tried, and drawn */
 } rt_token;
 
 /* What went wrong: no progress for too long, a queue or the scratch pages full (a defect of the compiler), or a step
@@ -288,12 +292,13 @@ typedef struct rt_control {
     char apart4[RT_LINE - sizeof(rt_word)];
     rt_word once_wanted, once_done; /* host-driven steps: asked for, finished */
     rt_u32 once_graph, once_tokens, once_rows, once_running;
-    rt_u32 live[RT_LIVES]; /* the step word's counts, for bodies that take an address */
-    rt_word free_pages;    /* rt_serving.n_free + n_kept, for statistics, as the next four */
-    rt_word put_back;      /* requests that were put back, since the start */
-    rt_wide n_steps;       /* since the start */
-    rt_wide asked, found;  /* tokens of prompts that might have been in kept or shared pages, and that were */
-    rt_fault fault;        /* valid once abort is RT_FAULTED */
+    rt_u32 live[RT_LIVES];     /* the step word's counts, for bodies that take an address */
+    rt_word free_pages;        /* rt_serving.n_free + n_kept, for statistics, as the next four */
+    rt_word put_back;          /* requests that were put back, since the start */
+    rt_wide n_steps;           /* since the start */
+    rt_wide asked, found;      /* tokens of prompts that might have been in kept or shared pages, and that were */
+    rt_wide drafted, accepted; /* drafts that were tried, and that were drawn */
+    rt_fault fault;            /* valid once abort is RT_FAULTED */
 } rt_control;
 
 enum { RT_RUNNING, RT_STOPPING, RT_FAULTING, RT_FAULTED };
@@ -368,7 +373,7 @@ typedef struct rt_slot {
     rt_u32 admitted; /* number of the admission: the order of prompts */
     rt_u32 position; /* tokens that are in the KV cache */
     rt_u32 limit;    /* position never exceeds it */
-    rt_u32 held;     /* KV pages in its row of the page table: the pages that positions below `position` need */
+    rt_u32 held;     /* KV pages in its row of the page table: at least those that positions below `position` need */
     rt_u32 reserved; /* pages promised to it; held <= reserved, which grows if requests grow (rt_serving.grows) */
     rt_u64 source;   /* token arena index of what is being fed; RT_NOWHERE: `token`; or RT_AGAIN */
     rt_u32 n_source, n_fed;
@@ -403,6 +408,16 @@ typedef struct rt_chain {
     rt_u32 n, reserved;
 } rt_chain;
 
+/* What a slot knows of its drafts (rt_draft.h). */
+typedef struct rt_drafter {
+    rt_u32 n_indexed; /* positions below it are in the index */
+    rt_u32 again;     /* it drafts from this position on; RT_NONE: never */
+    rt_u32 most;      /* tokens to draft next time */
+    rt_u32 misses;    /* steps in a row of whose drafts none was drawn */
+    rt_u32 rest;      /* tokens to wait for after the next miss */
+    rt_u32 tried;     /* drafts in the step that runs */
+} rt_drafter;
+
 /* Everything the step task keeps.  Law for the KV pages: n_free + n_kept + those held = n_pages, and n_promised = the
  * sum of (reserved - held) <= n_free + n_kept: whoever runs gets every page that it was promised. */
 typedef struct rt_serving {
@@ -416,6 +431,9 @@ typedef struct rt_serving {
     rt_u64 asks, rules, history, shares;             /* all or none */
     rt_u32 rule_words, history_tokens;               /* of a slot */
     rt_u32 n_masks;                                  /* rows of `rules` behind those of the slots; 0: none has masks */
+    rt_u32 n_choices;                                /* rows of a step that can have rules */
+    rt_u32 draft_tokens;                             /* of a step with drafts at most; 0: nobody drafts */
+    rt_u32 gram_tokens, gram_mask;                   /* N of the index, its buckets - 1 */
     rt_u32 n_free, n_promised, n_active, n_admitted; /* n_active: slots FEEDING, WAITING or LATE */
     rt_u32 grows;      /* 1: a request is promised pages for its prompt alone, and put back if no more are there; 0: for
                           all that it may ever hold */
@@ -433,6 +451,7 @@ typedef struct rt_serving {
     rt_u32 told;       /* entries written to the token ring since the start; its `written` follows */
     rt_u32 told_end;   /* `told` may grow up to here, as far as is known */
     rt_u32 built_tokens, built_rows; /* of the step that is being built */
+    rt_u32 built_choices;            /* of its rows, those with rules */
     rt_u64 step;                     /* the step word published last */
     rt_u64 n_steps;                  /* published since the start */
 } rt_serving;
@@ -479,6 +498,8 @@ typedef struct rt_machine {
     rt_kv_page *kv_pages; /* [n_pages] */
     rt_u32 *buckets;      /* [bucket_mask + 1] first pages, by name; RT_NONE: none */
     rt_chain *chains;     /* [n_slots] */
+    rt_drafter *drafters; /* [n_slots]; this and the next: only if somebody drafts */
+    rt_u32 *grams;        /* [n_slots][gram_mask + 1 + history_tokens] the indexes */
     char *step_area;
     rt_ring *request_ring, *command_ring, *token_ring;
     rt_request *requests;      /* [request_mask + 1] */

@@ -22,6 +22,7 @@
 #ifndef RT_ADMIT_H
 #define RT_ADMIT_H
 
+#include "rt/rt_draft.h"
 #include "rt/rt_event.h"
 #include "rt/rt_kv.h"
 
@@ -42,7 +43,8 @@ RT_FN void rt_tell_at(rt_machine *m, rt_u32 at, rt_u64 id, rt_i32 token, rt_u32 
     t->token = token;
     t->index = index;
     t->count = count;
-    t->reason = reason;
+    t->reason = (rt_u16)reason;
+    t->drafted = t->accepted = 0;
 }
 
 /* Append an entry for the host.  The caller has checked rt_tokens_space; rt_show publishes all entries at once. */
@@ -90,12 +92,6 @@ RT_FN rt_u32 rt_pages_for(const rt_serving *s, rt_u32 positions)
 RT_FN rt_i32 *rt_page_entry(const rt_machine *m, rt_u32 slot, rt_u32 i)
 {
     return (rt_i32 *)(m->step_area + m->serving->pages) + (rt_u64)slot * m->serving->pages_per_slot + i;
-}
-
-/* A slot's row of `history`: its tokens from position 0. */
-RT_FN rt_i32 *rt_slot_text(const rt_machine *m, rt_u32 slot)
-{
-    return (rt_i32 *)(m->step_area + m->serving->history) + (rt_u64)slot * m->serving->history_tokens;
 }
 
 /* The name of the text of a slot's first n pages.  Names of the prompt's full pages came with the request; beyond them
@@ -217,7 +213,7 @@ RT_FN void rt_slot_skip(rt_machine *m, rt_u32 index, rt_u32 n_pages, rt_u32 n)
     const rt_request *r = &m->running[index];
     for (rt_u32 i = 0; i < n_pages; i++)
         rt_page_share(m, (rt_u32)*rt_page_entry(m, index, slot->held + i));
-    if (slot->source != RT_AGAIN && (s->grows || r->n_rules))
+    if (slot->source != RT_AGAIN && (s->grows || r->drafts || r->n_rules))
         for (rt_u32 i = slot->position; i < slot->position + n; i++)
             rt_slot_text(m, index)[i] = m->token_arena[slot->source + i];
     if (slot->source != RT_AGAIN && !(r->flags & RT_HOST_SAMPLES))
@@ -410,6 +406,8 @@ RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r,
         rt_count(&m->control->asked, r->n_prompt);
     if (r->n_rules)
         rt_slot_take_rules(m, index);
+    if (s->draft_tokens)
+        rt_draft_begin(m, index);
 }
 
 /* Do the request's prompt, rules and names lie inside the token arena, and does the program have what its rules, log

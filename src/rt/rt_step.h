@@ -23,6 +23,12 @@
  * of the result.  Where they do not (a GPU), steps can be filled so that the bits still do not change
  * (rt_step_fill_apart).
  *
+ * Drafts: what the requests of a step in which all decode leave of draft_tokens may hold drafts (rt_draft.h).  Such a
+ * request feeds its last token and, behind it, tokens that may follow, each with a row of logits; each row draws as it
+ * would alone, with the random number of its position.  A row counts if every draft before it was the token drawn
+ * there (rt_slot_verify).  The other rows leave nothing: a token reads the KV cache up to its own position alone, so
+ * what lies at or behind `position` is written again before anything reads it.
+ *
  * Back pressure: rt_admit.h promises KV pages before a request is fed.  If there are none, or if the token ring may be
  * too full, the oldest request in the ring waits and so do those after it.
  *
@@ -31,7 +37,7 @@
 #ifndef RT_STEP_H
 #define RT_STEP_H
 
-#include "rt/rt_admit.h"
+#include "rt/rt_collect.h"
 
 /* ---- publishing ---- */
 
@@ -72,140 +78,6 @@ RT_FN int rt_once_poll(rt_machine *m, rt_worker *w)
     c->once_running = 1;
     rt_pages_forget(m);
     rt_step_publish(m, w, c->once_graph, c->once_tokens, c->once_rows);
-    return 1;
-}
-
-/* ---- collect: what the last step has produced ---- */
-
-/* Copy the rows of logits that the last step made for one request to the host's buffer.  The buffer holds the rows of
- * one feed; slot->count says how many of them are there. */
-RT_FN void rt_slot_deliver(rt_machine *m, rt_u32 index)
-{
-    const rt_serving *s = m->serving;
-    rt_slot *slot = &m->slots[index];
-    const float *from = (const float *)(m->step_area + s->logits) + (rt_u64)slot->step_row * s->n_vocab;
-    float *to = (float *)m->running[index].logits + (rt_u64)slot->count * s->n_vocab;
-    rt_u64 n = (rt_u64)slot->step_rows * s->n_vocab;
-    for (rt_u64 i = 0; i < n; i++)
-        to[i] = from[i];
-    slot->count += slot->step_rows;
-}
-
-/* Copy the log probabilities that the last step made for one request to the host.  A row at position p describes the
- * token at p + 1.  The host's buffer begins at token 1 of the prompt (RT_ALL_SHARES) or at the first generated one. */
-RT_FN void rt_slot_deliver_shares(rt_machine *m, rt_u32 index)
-{
-    const rt_serving *s = m->serving;
-    const rt_slot *slot = &m->slots[index];
-    const rt_request *r = &m->running[index];
-    rt_u32 first = r->flags & RT_ALL_SHARES ? 0 : r->n_prompt;
-    for (rt_u32 row = 0; row < slot->step_rows; row++) {
-        rt_u64 at = slot->position - slot->step_rows + row + 1 - first;
-        const float *from =
-            (const float *)(m->step_area + s->shares) + (rt_u64)(slot->step_row + row) * RT_LOGPROBS * 2;
-        for (rt_u32 i = 0; i < 2 * r->n_logprobs; i++)
-            ((float *)r->logprobs)[at * 2 * r->n_logprobs + i] = from[i];
-    }
-}
-
-RT_FN int rt_is_eos(const rt_request *r, rt_u32 n_eos, rt_i32 token)
-{
-    int found = 0; /* no early exit: the loads are independent of each other */
-    RT_UNROLL_4
-    for (rt_u32 i = 0; i < n_eos; i++)
-        found |= r->eos[i] == token;
-    return found;
-}
-
-/* Why a request ends with this token, RT_GOING if it does not. */
-RT_FN rt_u32 rt_slot_reason(const rt_slot *slot, const rt_request *r, rt_i32 token)
-{
-    if (rt_is_eos(r, slot->n_eos, token))
-        return RT_EOS;
-    if (r->max_tokens && slot->generated + 1 >= r->max_tokens)
-        return RT_LENGTH;
-    return slot->position >= slot->limit ? RT_CONTEXT : RT_GOING;
-}
-
-/* The mask of the request had not arrived when its token was to be drawn.  The last token is fed again once the mask is
- * there (rt_slots_find_masks).  Its keys and values are written again with the same bits. */
-RT_FN void rt_slot_repeat(rt_slot *slot)
-{
-    slot->position--;
-    slot->n_fed--;
-    slot->state = RT_SLOT_LATE;
-}
-
-/* The first word of a request's mask: 1 + the number of the draw that it is for. */
-RT_FN const rt_word *rt_mask_number(const rt_machine *m, const rt_request *r)
-{
-    const rt_serving *s = m->serving;
-    return (const rt_word *)(m->step_area + s->rules) + (rt_u64)(s->n_slots + r->mask - 1) * s->rule_words;
-}
-
-/* Let those slots feed again whose mask has arrived since. */
-RT_FN void rt_slots_find_masks(rt_machine *m)
-{
-    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
-        rt_slot *slot = &m->slots[i];
-        if (slot->state == RT_SLOT_LATE &&
-            rt_load_acquire_system(rt_mask_number(m, &m->running[i])) == slot->generated + 1) /* host_put_mask */
-            slot->state = RT_SLOT_FEEDING;
-    }
-}
-
-/* Everything that was to be fed has been, so the last row holds the request's next token: deliver it, and either retire
- * the request or feed the token in the next step.  If the host samples, tell it that the logits are there. */
-RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
-{
-    const rt_serving *s = m->serving;
-    rt_slot *slot = &m->slots[index];
-    const rt_request *r = &m->running[index];
-    if (r->flags & RT_HOST_SAMPLES) {
-        slot->state = RT_SLOT_WAITING;
-        rt_tell(m, r->id, -1, slot->generated, slot->count, RT_GOING);
-        return;
-    }
-    rt_i32 token = ((const rt_i32 *)(m->step_area + s->next))[slot->step_row + slot->step_rows - 1];
-    if (r->mask && token == RT_LATE_TOKEN) {
-        rt_slot_repeat(slot);
-        return;
-    }
-    rt_u32 reason = rt_slot_reason(slot, r, token);
-    if (reason != RT_GOING) {
-        rt_slot_finish(m, index, token, reason);
-        return;
-    }
-    rt_tell(m, r->id, token, slot->generated, slot->count, RT_GOING);
-    slot->generated++;
-    slot->token = token;
-    slot->source = RT_NOWHERE;
-    slot->n_source = 1;
-    slot->n_fed = 0;
-}
-
-/* Account for the last step.  0: the token ring may be too full; nothing was changed, and the caller tries again later.
- * Space is checked once, up front, so that a step is accounted for whole or not at all. */
-RT_LARGE_FN int rt_step_collect(rt_machine *m)
-{
-    rt_serving *s = m->serving;
-    if (rt_tokens_space(m) < s->n_slots) /* each slot tells at most one thing */
-        return 0;
-    s->running = s->steady = 0;
-    for (rt_u32 i = 0; i < s->n_slots; i++) {
-        rt_slot *slot = &m->slots[i];
-        if (slot->state != RT_SLOT_FEEDING || !slot->step_tokens)
-            continue;
-        slot->position += slot->step_tokens;
-        slot->n_fed += slot->step_tokens;
-        slot->step_tokens = 0;
-        if (m->running[i].flags & RT_HOST_SAMPLES)
-            rt_slot_deliver(m, i);
-        if (m->running[i].n_logprobs)
-            rt_slot_deliver_shares(m, i);
-        if (slot->n_fed == slot->n_source)
-            rt_slot_next(m, i);
-    }
     return 1;
 }
 
@@ -293,30 +165,34 @@ RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
         ((rt_i32 *)(m->step_area + tensor))[i] = value;
 }
 
-/* What one row asks of `sample` beside the filters.  after: how many of the fed tokens follow the row's own.  Only the
- * row that draws (fed == n_source) obeys rules; the other rows report log probabilities of tokens that are known. */
-RT_FN void rt_put_asks(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 after)
+/* What one row asks of `sample` beside the filters.  after: how many of the fed tokens follow the row's own.  Only rows
+ * that draw obey rules: the last of what is fed, and every row of a request that decodes, with the tokens up to its own
+ * as its history.  The other rows report log probabilities of tokens that are known. */
+RT_FN void rt_put_asks(rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 after)
 {
+    rt_serving *s = m->serving;
     const rt_slot *slot = &m->slots[index];
     const rt_request *r = &m->running[index];
     rt_i32 *asks = (rt_i32 *)(m->step_area + m->serving->asks) + RT_ASKS * (rt_u64)row;
     rt_u32 known = slot->position + slot->step_tokens - after, fed = slot->n_fed + slot->step_tokens - after;
-    int draws = fed == slot->n_source;
+    int draws = fed == slot->n_source || slot->source == RT_NOWHERE;
     asks[RT_ASK_RULES] = r->n_rules && draws ? (rt_i32)index + 1 : 0;
     asks[RT_ASK_FROM] = (rt_i32)(index * m->serving->history_tokens);
     asks[RT_ASK_HISTORY] = (rt_i32)known;
     asks[RT_ASK_LOGPROBS] = (rt_i32)r->n_logprobs;
     asks[RT_ASK_TOKEN] = draws ? -1 : m->token_arena[slot->source + fed];
-    asks[RT_ASK_MASK] = r->mask && draws ? (rt_i32)(m->serving->n_slots + r->mask) : 0;
+    asks[RT_ASK_MASK] = r->mask && draws ? (rt_i32)(s->n_slots + r->mask) : 0;
+    asks[RT_ASK_CHOICE] = (rt_i32)s->built_choices;
+    s->built_choices += asks[RT_ASK_RULES] != 0;
 }
 
-/* One row of logits for token `token` of the step. */
-RT_FN void rt_put_row(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 token)
+/* One row of logits for token `token` of the step; `drawn` tokens of it are drawn before. */
+RT_FN void rt_put_row(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 token, rt_u32 drawn)
 {
     const rt_serving *s = m->serving;
     const rt_request *r = &m->running[index];
     rt_put(m, s->rows, row, (rt_i32)token);
-    rt_put(m, s->draws, row, (rt_i32)m->slots[index].generated);
+    rt_put(m, s->draws, row, (rt_i32)(m->slots[index].generated + drawn));
     if (s->seeds != RT_NOWHERE)
         ((rt_i64 *)(m->step_area + s->seeds))[row] = (rt_i64)r->seed;
     if (s->sampling != RT_NOWHERE) {
@@ -348,8 +224,10 @@ RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left
 RT_FN const rt_i32 *rt_slot_source(const rt_machine *m, rt_u32 index)
 {
     const rt_slot *slot = &m->slots[index];
-    if (slot->source == RT_NOWHERE)
+    if (slot->source == RT_NOWHERE && !(m->serving->draft_tokens && m->drafters[index].tried))
         return &slot->token;
+    if (slot->source == RT_NOWHERE)
+        return rt_slot_text(m, index) + slot->position;
     return (slot->source == RT_AGAIN ? rt_slot_text(m, index) : m->token_arena + slot->source) + slot->n_fed;
 }
 
@@ -370,11 +248,13 @@ RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
             rt_put(m, s->history, index * s->history_tokens + slot->position + i, token);
     }
     rt_slot_name(m, index, n);
+    if (m->running[index].drafts && slot->source != RT_NOWHERE)
+        rt_draft_index(m, index, slot->position + n);
     slot->step_tokens = n;
     slot->step_row = s->built_rows;
     slot->step_rows = rows;
     for (rt_u32 i = 0; i < rows; i++) {
-        rt_put_row(m, index, slot->step_row + i, at + n - rows + i);
+        rt_put_row(m, index, slot->step_row + i, at + n - rows + i, slot->source == RT_NOWHERE ? i : 0);
         if (s->asks != RT_NOWHERE)
             rt_put_asks(m, index, slot->step_row + i, rows - 1 - i);
     }
@@ -382,10 +262,16 @@ RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
     s->built_rows += rows;
 }
 
-/* Add as many of a request's next tokens as fit.  Pages that others have computed are taken first (rt_slot_match). */
+/* Add as many of a request's next tokens as fit; with drafts all do (rt_step_draft).  Pages that others have computed
+ * are taken first (rt_slot_match). */
 RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
+    rt_u32 tried = s->draft_tokens ? m->drafters[index].tried : 0;
+    if (tried) {
+        rt_slot_put(m, index, 1 + tried, 1 + tried);
+        return;
+    }
     if (!rt_slot_match(m, index))
         return;
     rt_u32 rows, n = rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens - s->built_tokens,
@@ -516,6 +402,47 @@ RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
     rt_step_fill_few(m, start, oldest);
 }
 
+/* How many tokens the next step may have with drafts; 0: it gets none, since somebody feeds a text.  *decoding: slots
+ * that decode; *drafting: how many of them may draft. */
+RT_FN rt_u32 rt_draft_room(const rt_machine *m, rt_u32 *decoding, rt_u32 *drafting)
+{
+    const rt_serving *s = m->serving;
+    rt_u32 room = s->draft_tokens;
+    *decoding = *drafting = 0;
+    for (rt_u32 i = 0; i < s->n_slots; i++) {
+        if (m->slots[i].state != RT_SLOT_FEEDING)
+            continue;
+        if (m->slots[i].source != RT_NOWHERE)
+            return 0;
+        if (m->running[i].n_rules && room > s->n_choices)
+            room = s->n_choices;
+        *decoding += 1;
+        *drafting += rt_draft_most(m, i) != 0;
+    }
+    return room;
+}
+
+/* Draft for the step that is built.  Those who decode have their tokens first; what they leave of the room is shared
+ * evenly.  So drafts never take the place of anybody's token, nor make a step larger than draft_tokens. */
+RT_LARGE_FN void rt_step_draft(rt_machine *m)
+{
+    rt_u32 decoding, drafting, room = rt_draft_room(m, &decoding, &drafting);
+    room = room > decoding ? room - decoding : 0;
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        rt_drafter *d = &m->drafters[i];
+        d->tried = 0;
+        if (!room || !rt_slot_decodes(&m->slots[i]))
+            continue;
+        rt_u32 most = rt_draft_most(m, i);
+        if (!most)
+            continue;
+        rt_u32 share = (room + drafting - 1) / drafting;
+        d->tried = rt_draft_make(m, i, most < share ? most : share);
+        room -= d->tried;
+        drafting--;
+    }
+}
+
 /* Fill the step inputs; returns the number of tokens in the step.  If the requests that decode do not all fit, the slot
  * that comes first rotates, so that each gets its turn. */
 RT_FN rt_u32 rt_step_build(rt_machine *m)
@@ -523,13 +450,15 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
     rt_serving *s = m->serving;
     rt_u32 few = s->few_tokens, oldest = s->n_admitted - 0x80000000u;
     rt_u32 fits = s->n_active <= (few ? few : s->max_tokens) && s->n_active <= (few ? s->few_rows : s->max_rows);
-    s->built_tokens = s->built_rows = 0;
+    s->built_tokens = s->built_rows = s->built_choices = 0;
     rt_slots_find_masks(m);
     for (rt_u32 i = 0; i < s->n_slots; i++)
         m->slots[i].step_tokens = 0;
     if (s->grows)
         rt_step_grow(m);
     rt_step_stock(m);
+    if (s->draft_tokens)
+        rt_step_draft(m);
     if (few)
         rt_step_fill_apart(m, fits ? 0 : s->decode_at, oldest);
     else
@@ -567,6 +496,7 @@ RT_FN int rt_lane_goes_on(rt_machine *m)
         yes &= !s->n_pages || slot->position + 2 <= slot->held * s->page_tokens ||
                (slot->held < slot->reserved && s->n_free >= s->n_active);
         yes &= !rt_is_eos(&m->running[i], slot->n_eos, token);
+        yes &= !s->draft_tokens || slot->position + 1 < m->drafters[i].again;
         slot->token = token;
     }
     return yes;
@@ -583,7 +513,7 @@ RT_FN int rt_step_goes_on(rt_machine *m)
            obeyed = rt_load_relaxed_device(&m->command_ring->read);
     int yes = rt_lane_goes_on(m);
     yes &= (requests == taken || s->blocked) && commands == obeyed;
-    yes &= s->told_end - s->told >= s->n_slots || rt_tokens_space(m) >= s->n_slots;
+    yes &= s->told_end - s->told >= rt_told_most(s) || rt_tokens_space(m) >= rt_told_most(s);
     return rt_every(yes);
 }
 

@@ -1,0 +1,180 @@
+/* rt_draft.h - drafts: tokens that a request may get next, guessed from its own text and tried in one step
+ * (docs/runtime.md, "Drafts").
+ *
+ * Input: a slot's row of `history`.  Output: drafts, written into that row behind the text that is known; rt_step.h
+ * feeds them behind the last token, and takes back those that were not drawn.  Called by the step task alone.
+ *
+ * The index of a slot holds every position q >= N of the text whose token is known, under a hash of the N tokens before
+ * it: `first` has the last q of a bucket, `before[q]` the one before q.  So a look-up finds where the last N tokens
+ * stood before, and the token that followed: the drafts are copied from there on.  Of a few such places, the latest
+ * first, that with the longest equal text before it is taken.  What the index says is compared with the text, so a hash
+ * that two texts share does no harm.  A draft behind the end of the text copies a draft: text that repeats itself goes
+ * on repeating itself.
+ *
+ * Cost: a token enters the index once; a look-up compares at most RT_GRAM_TRIES places.  No scan of the text.
+ */
+#ifndef RT_DRAFT_H
+#define RT_DRAFT_H
+
+#include "rt/rt.h"
+
+enum {
+    RT_GRAM_TRIES = 8,    /* places that a look-up compares */
+    RT_GRAM_LONGEST = 32, /* tokens that it compares at each */
+    RT_DRAFT_FIRST = 4,   /* tokens that a request drafts at first */
+    RT_DRAFT_MISSES = 3,  /* steps in a row without an accepted draft after which a request rests */
+    RT_DRAFT_REST = 32,   /* tokens that it then gets without drafts; twice as many each time that it goes on missing */
+    RT_DRAFT_LONG_REST = 512
+};
+
+/* A slot's row of `history`: its tokens from position 0. */
+RT_FN rt_i32 *rt_slot_text(const rt_machine *m, rt_u32 slot)
+{
+    return (rt_i32 *)(m->step_area + m->serving->history) + (rt_u64)slot * m->serving->history_tokens;
+}
+
+/* ---- the index ---- */
+
+/* Words of the index of a slot: its buckets, then `before` of each position. */
+RT_FN rt_u64 rt_gram_words(const rt_serving *s)
+{
+    return (rt_u64)s->gram_mask + 1 + s->history_tokens;
+}
+RT_FN rt_u32 *rt_gram_first(const rt_machine *m, rt_u32 slot)
+{
+    return m->grams + slot * rt_gram_words(m->serving);
+}
+RT_FN rt_u32 *rt_gram_before(const rt_machine *m, rt_u32 slot)
+{
+    return rt_gram_first(m, slot) + m->serving->gram_mask + 1;
+}
+
+/* The bucket of the N tokens before `end`. */
+RT_FN rt_u32 rt_gram_bucket(const rt_serving *s, const rt_i32 *end)
+{
+    rt_u32 h = 0;
+    for (const rt_i32 *at = end - s->gram_tokens; at < end; at++) {
+        h = (h + (rt_u32)*at + 1) * 0x9e3779b1u;
+        h ^= h >> 15;
+    }
+    return h & s->gram_mask;
+}
+
+/* A request begins in the slot; without drafts its index is not touched. */
+RT_LARGE_FN void rt_draft_begin(rt_machine *m, rt_u32 slot)
+{
+    const rt_serving *s = m->serving;
+    rt_drafter *d = &m->drafters[slot];
+    rt_u32 *first = rt_gram_first(m, slot);
+    int drafts = m->running[slot].drafts != 0;
+    d->n_indexed = s->gram_tokens;
+    d->again = drafts ? 0 : RT_NONE;
+    d->most = RT_DRAFT_FIRST;
+    d->misses = d->tried = 0;
+    d->rest = RT_DRAFT_REST;
+    for (rt_u32 i = 0; drafts && i <= s->gram_mask; i++)
+        first[i] = RT_NONE;
+}
+
+/* The first `known` tokens of the text are there: those that are new enter the index. */
+RT_LARGE_FN void rt_draft_index(rt_machine *m, rt_u32 slot, rt_u32 known)
+{
+    const rt_i32 *tokens = rt_slot_text(m, slot);
+    rt_u32 *first = rt_gram_first(m, slot), *before = rt_gram_before(m, slot);
+    rt_drafter *d = &m->drafters[slot];
+    for (; d->n_indexed < known; d->n_indexed++) {
+        rt_u32 bucket = rt_gram_bucket(m->serving, tokens + d->n_indexed);
+        before[d->n_indexed] = first[bucket];
+        first[bucket] = d->n_indexed;
+    }
+}
+
+/* How many tokens before a and b are equal; a has so many before it. */
+RT_FN rt_u32 rt_draft_equal(const rt_i32 *a, const rt_i32 *b, rt_u32 before)
+{
+    rt_u32 n = 0, most = before < RT_GRAM_LONGEST ? before : RT_GRAM_LONGEST;
+    while (n < most && a[-1 - (rt_i32)n] == b[-1 - (rt_i32)n])
+        n++;
+    return n;
+}
+
+/* Where the text goes on after what its last tokens were before, and how many of them; RT_NONE: they are new. */
+RT_FN rt_u32 rt_draft_find(const rt_machine *m, rt_u32 slot, rt_u32 known, rt_u32 *equal)
+{
+    const rt_serving *s = m->serving;
+    const rt_i32 *tokens = rt_slot_text(m, slot);
+    rt_u32 best = RT_NONE;
+    *equal = s->gram_tokens - 1;
+    if (known < s->gram_tokens)
+        return RT_NONE;
+    rt_u32 at = rt_gram_first(m, slot)[rt_gram_bucket(s, tokens + known)];
+    for (rt_u32 i = 0; i < RT_GRAM_TRIES && at != RT_NONE; i++) {
+        rt_u32 n = rt_draft_equal(tokens + at, tokens + known, at);
+        if (n > *equal) {
+            *equal = n;
+            best = at;
+        }
+        at = rt_gram_before(m, slot)[at];
+    }
+    return best;
+}
+
+/* ---- drafting ---- */
+
+/* Tokens that a slot which decodes may draft for the step that is built: as many as have paid so far, and none behind
+ * an end that is known, or in a page that it was not promised. */
+RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index)
+{
+    const rt_serving *s = m->serving;
+    const rt_slot *slot = &m->slots[index];
+    const rt_request *r = &m->running[index];
+    const rt_drafter *d = &m->drafters[index];
+    rt_u32 end = slot->limit, n = d->most < r->drafts ? d->most : r->drafts;
+    if (slot->position < d->again)
+        return 0;
+    if (s->n_pages && end > slot->reserved * s->page_tokens)
+        end = slot->reserved * s->page_tokens;
+    if (n > end - slot->position - 1)
+        n = end - slot->position - 1;
+    if (r->max_tokens && n > r->max_tokens - slot->generated - 1)
+        n = r->max_tokens - slot->generated - 1;
+    return n;
+}
+
+/* Write up to n drafts behind the text of a slot that decodes; how many.  As long as few tokens are equal, few are
+ * drafted: one of N, one more for each further one, so that a place that was found by chance costs little. */
+RT_LARGE_FN rt_u32 rt_draft_make(rt_machine *m, rt_u32 index, rt_u32 n)
+{
+    rt_i32 *tokens = rt_slot_text(m, index);
+    rt_u32 known = m->slots[index].position + 1, equal;
+    tokens[known - 1] = m->slots[index].token;
+    rt_draft_index(m, index, known);
+    rt_u32 from = rt_draft_find(m, index, known, &equal);
+    if (from == RT_NONE)
+        return 0;
+    if (n > equal - m->serving->gram_tokens + 1)
+        n = equal - m->serving->gram_tokens + 1;
+    for (rt_u32 i = 0; i < n; i++)
+        tokens[known + i] = tokens[from + i];
+    return n;
+}
+
+/* So many of the tried drafts were drawn.  Twice as many next time if all were, else one more than were; after a few
+ * steps without any the slot rests. */
+RT_FN void rt_draft_judge(rt_machine *m, rt_u32 index, rt_u32 accepted)
+{
+    rt_drafter *d = &m->drafters[index];
+    if (accepted) {
+        d->misses = 0;
+        d->rest = RT_DRAFT_REST;
+        d->most = accepted < d->tried ? accepted + 1 : d->most < RT_MAX_DRAFTS ? 2 * d->most : d->most;
+        return;
+    }
+    d->most = 1;
+    if (++d->misses < RT_DRAFT_MISSES)
+        return;
+    d->again = m->slots[index].position + d->rest;
+    d->rest = d->rest < RT_DRAFT_LONG_REST ? 2 * d->rest : d->rest;
+}
+
+#endif

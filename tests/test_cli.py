@@ -13,7 +13,8 @@ import pytest
 import support
 import tiny
 
-VERBS = ["run", "chat", "serve", "batch", "score", "tokenize", "compile", "inspect", "opt", "bench", "doctor"]
+VERBS = ["run", "chat", "serve", "batch", "score", "tokenize", "quantize", "compile", "inspect", "opt",
+         "bench", "doctor"]
 CONFIGURATION = support.ROOT / "models" / "qwen3-0.6b"
 
 

@@ -436,6 +436,26 @@ MPK_API mpk_status mpk_sequence_feed(mpk_context *cx, mpk_sequence *sequence, co
 /* Tokens so far. */
 MPK_API size_t mpk_sequence_length(const mpk_sequence *sequence);
 
+/* ---- Quantising -------------------------------------------------------------------------------------------------- */
+
+typedef struct mpk_quantize_options {
+    size_t size; /* sizeof(mpk_quantize_options) */
+    /* What most matrices become: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k_s, q3_k_m, q3_k_l, q4_k_s,
+     * q4_k_m, q5_k_s, q5_k_m, q6_k.  Which tensors take another type is as in llama.cpp's files of this name. */
+    const char *type;
+    mpk_progress *progress; /* called by the calling thread; NULL: none */
+    void *progress_user;
+} mpk_quantize_options;
+
+/* Write a model, a Hugging Face folder or a GGUF file, as a GGUF file of other types, which mpk and llama.cpp open: its
+ * weights, hyper-parameters, tokenizer and chat template.  The file at path is whole or untouched.  *json, yours
+ * (mpk_free; NULL: not wanted): {"bytes": 105454432, "weights": 134515008, "tensors": {"q4_k": 150, "f32": 61}}.
+ * MPK_EARG: no such type, or path is a file of the model; MPK_EIO: path cannot be written, the disk is full;
+ * MPK_EFORMAT: a weight is no finite number; MPK_ELIMIT: a weight is too large for the type; MPK_EUNSUPPORTED: GGUF
+ * cannot say something of this model; MPK_ECANCELLED: by progress. */
+MPK_API mpk_status mpk_quantize(mpk_context *cx, const char *model, const char *path,
+                                const mpk_quantize_options *options, char **json);
+
 /* ---- Advanced: the compiler ---------------------------------------------------------------------------------------
  */
 

@@ -3,8 +3,9 @@
     mpk.LLM(path).generate(prompts, mpk.SamplingParams(...))     the engine
     torch.compile(model, backend="mpk")                          a PyTorch model; no import of mpk is needed
     mpk.explain(fn, *args)                                       what became tasks and what did not
+    mpk.quantize(path, "out.gguf", "q4_k_m")                     a model as a GGUF file of another type
 
-PyTorch is needed for the last two only.
+PyTorch is needed for the second and third only.
 """
 
 from mpk._library import (
@@ -18,6 +19,7 @@ from mpk._library import (
     UnsupportedError,
     version,
 )
+from mpk.files import quantize
 from mpk.llm import LLM, Answer, Piece, SamplingParams
 
 __version__ = version()
@@ -35,6 +37,7 @@ __all__ = [
     "ShapeError",
     "UnsupportedError",
     "explain",
+    "quantize",
     "version",
 ]
 

@@ -118,6 +118,10 @@ class EngineOptions(Structure):
     ]
 
 
+class QuantizeOptions(Structure):
+    _fields_ = [("size", c_size_t), ("type", c_char_p), ("progress", c_void_p), ("progress_user", c_void_p)]
+
+
 class EngineFacts(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -254,6 +258,7 @@ class Watch(Structure):
 
 
 _SIGNATURES: dict[str, list | None] = {
+    "mpk_quantize": [c_void_p, c_char_p, c_char_p, POINTER(QuantizeOptions), POINTER(c_void_p)],
     "mpk_engine_open": [c_void_p, c_char_p, POINTER(EngineOptions), POINTER(c_void_p)],
     "mpk_submit_text": [c_void_p, c_void_p, c_char_p, c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],
     "mpk_submit_tokens": [c_void_p, c_void_p, POINTER(c_int32), c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],

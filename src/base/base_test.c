@@ -202,6 +202,40 @@ static void files_are_whole_or_untouched(void **state)
     arena_free(&a);
 }
 
+/* Until it is committed a sink changes nothing, and nothing is left of one that is abandoned. */
+static void sinks_commit_or_leave_nothing(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/mpk-base-test-XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/file", folder);
+    arena a = {0};
+    str s;
+    file_map m;
+    file_sink sink;
+    check_ok(&cx, file_write(&cx, path, "old", 3));
+    for (int commit = 0; commit <= 1; commit++) {
+        check_ok(&cx, file_sink_open(&cx, path, 8, &sink));
+        check_ok(&cx, file_sink_write(&cx, &sink, "new ", 4));
+        check_ok(&cx, file_sink_write(&cx, &sink, "file", 4));
+        check_ok(&cx, file_read(&cx, &a, path, 100, &s));
+        assert_true(str_is(s, "old"));
+        if (commit)
+            check_ok(&cx, file_sink_commit(&cx, &sink));
+        file_sink_abandon(&sink);
+    }
+    check_ok(&cx, file_read(&cx, &a, path, 100, &s));
+    assert_true(str_is(s, "new file"));
+    check_ok(&cx, file_map_open(&cx, path, &m));
+    assert_true(file_map_is(&m, path) && !file_map_is(&m, folder) && !file_map_is(&m, "/dev/null"));
+    file_map_close(&m);
+    check_fails(&cx, MPK_EIO, "too large", file_sink_open(&cx, path, UINT64_MAX, &sink));
+    unlink(path);
+    assert_int_equal(rmdir(folder), 0); /* nothing else is there */
+    check_fails(&cx, MPK_EIO, "No such file", file_sink_open(&cx, path, 8, &sink));
+    arena_free(&a);
+}
+
 /* Make a locale that writes commas for points, and enter it; false where the C library's compiler is missing. */
 static bool enter_comma_locale(char folder[32])
 {
@@ -291,6 +325,7 @@ int main(void)
         cmocka_unit_test(numbers_convert_exactly),
         cmocka_unit_test(random_numbers_have_their_moments),
         cmocka_unit_test(files_are_whole_or_untouched),
+        cmocka_unit_test(sinks_commit_or_leave_nothing),
         cmocka_unit_test(numbers_have_points_in_any_locale),
         cmocka_unit_test(numbers_read_back),
     };

@@ -54,7 +54,7 @@ mpk_status file_map_open(mpk_context *cx, const char *path, file_map *out)
         close(fd);
         FAIL(cx, MPK_EIO, "cannot map %s: not a regular file", path);
     }
-    file_map m = {NULL, (size_t)s.st_size};
+    file_map m = {NULL, (size_t)s.st_size, (uint64_t)s.st_dev, (uint64_t)s.st_ino};
     if (m.n_bytes) {
         void *p = mmap(NULL, m.n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED) {
@@ -134,29 +134,85 @@ static char *name_beside(const char *path)
     return name;
 }
 
+/* Ask the file system for room now.  One that cannot say is not asked again. */
+static int reserve(int fd, uint64_t n_bytes)
+{
+    if (n_bytes > INT64_MAX)
+        return EFBIG;
+    if (!n_bytes || fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)n_bytes) == 0)
+        return 0;
+    return errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? errno : 0;
+}
+
+static mpk_status refuse_sink(mpk_context *cx, file_sink *s, int error)
+{
+    file_sink_abandon(s);
+    FAIL(cx, MPK_EIO, "cannot write %s: %s", s->path, strerror(error));
+}
+
+mpk_status file_sink_open(mpk_context *cx, const char *path, uint64_t n_bytes, file_sink *out)
+{
+    struct stat st;
+    file_sink s = {.path = path, .fd = -1, .direct = stat(path, &st) == 0 && !S_ISREG(st.st_mode)};
+    s.name = s.direct ? strdup(path) : name_beside(path);
+    CHECK(cx, s.name, MPK_ENOMEM, "out of memory writing %s", path);
+    s.fd = open(s.name, O_WRONLY | O_CREAT | O_CLOEXEC | (s.direct ? 0 : O_TRUNC), 0666);
+    int error = s.fd < 0 ? errno : 0;
+    if (!error && !s.direct)
+        error = reserve(s.fd, n_bytes);
+    if (error)
+        return refuse_sink(cx, &s, error);
+    *out = s;
+    return MPK_OK;
+}
+
+mpk_status file_sink_write(mpk_context *cx, file_sink *s, const void *bytes, size_t n)
+{
+    int error = write_all(s->fd, bytes, n);
+    CHECK(cx, !error, MPK_EIO, "cannot write %s: %s", s->path, strerror(error));
+    return MPK_OK;
+}
+
+mpk_status file_sink_commit(mpk_context *cx, file_sink *s)
+{
+    int error = !s->direct && fsync(s->fd) != 0 ? errno : 0;
+    if (close(s->fd) != 0 && !error)
+        error = errno;
+    s->fd = -1;
+    if (!error && !s->direct && rename(s->name, s->path) != 0)
+        error = errno;
+    if (error)
+        return refuse_sink(cx, s, error);
+    free(s->name);
+    s->name = NULL;
+    return MPK_OK;
+}
+
+void file_sink_abandon(file_sink *s)
+{
+    if (!s->name)
+        return;
+    if (s->fd >= 0)
+        close(s->fd);
+    if (!s->direct)
+        unlink(s->name);
+    free(s->name);
+    s->name = NULL;
+}
+
 mpk_status file_write(mpk_context *cx, const char *path, const void *bytes, size_t n)
 {
+    file_sink s;
+    TRY(file_sink_open(cx, path, 0, &s));
+    mpk_status status = file_sink_write(cx, &s, bytes, n);
+    if (status == MPK_OK)
+        status = file_sink_commit(cx, &s);
+    file_sink_abandon(&s);
+    return status;
+}
+
+bool file_map_is(const file_map *m, const char *path)
+{
     struct stat s;
-    bool direct = stat(path, &s) == 0 && !S_ISREG(s.st_mode);
-    char *name = name_beside(path);
-    CHECK(cx, name, MPK_ENOMEM, "out of memory writing %s", path);
-    const char *target = direct ? path : name;
-    int error = 0;
-    int fd = open(target, O_WRONLY | O_CREAT | O_CLOEXEC | (direct ? 0 : O_TRUNC), 0666);
-    if (fd < 0)
-        error = errno;
-    else {
-        error = write_all(fd, bytes, n);
-        if (!error && !direct && fsync(fd) != 0)
-            error = errno;
-        if (close(fd) != 0 && !error)
-            error = errno;
-        if (!direct && !error && rename(name, path) != 0)
-            error = errno;
-        if (!direct && error)
-            unlink(name);
-    }
-    free(name);
-    CHECK(cx, !error, MPK_EIO, "cannot write %s: %s", path, strerror(error));
-    return MPK_OK;
+    return stat(path, &s) == 0 && (uint64_t)s.st_dev == m->device && (uint64_t)s.st_ino == m->inode;
 }

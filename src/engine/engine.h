@@ -16,6 +16,7 @@
  *   engine_inspect.c   inspect, draw, print, opt, machine
  *   engine_profile.c   where a step's time went
  *   engine_graph.c     graph.h
+ *   engine_quantize.c  models written as GGUF files
  *   engine_context.c   contexts, memory of the caller
  */
 #ifndef ENGINE_H
@@ -105,6 +106,7 @@ struct mpk_engine {
 mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from, mpk_engine_options *to);
 mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from, mpk_request_options *to);
 mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *from, mpk_chat_options *to);
+mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from, mpk_quantize_options *to);
 /* Tell the caller how far it is; MPK_ECANCELLED if he has had enough. */
 mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage, double done);
 

@@ -145,3 +145,10 @@ mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *fro
 {
     return copy_sized(cx, "mpk_chat_options", from, offsetof(mpk_chat_options, chat_template), to, sizeof *to);
 }
+
+mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from, mpk_quantize_options *to)
+{
+    TRY(copy_sized(cx, "mpk_quantize_options", from, offsetof(mpk_quantize_options, progress), to, sizeof *to));
+    CHECK(cx, to->type, MPK_EARG, "mpk_quantize_options.type is NULL: name the type of the weights");
+    return MPK_OK;
+}

@@ -208,6 +208,16 @@ mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, con
     return MPK_OK;
 }
 
+uint64_t gguf_value_bytes(const gguf_value *v)
+{
+    const unsigned char *at = v->at;
+    if (type_bytes[v->type])
+        return v->n * type_bytes[v->type];
+    for (uint64_t i = 0; i < v->n; i++)
+        take_str(&at);
+    return (uint64_t)(at - v->at);
+}
+
 /* ---- tensors ---- */
 
 /* Tensor types by number.  Types without a dtype of ours are listed so that errors can name them. */
@@ -265,6 +275,14 @@ static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype 
     return MPK_OK;
 }
 
+uint32_t gguf_type_number(ir_dtype dtype)
+{
+    for (uint32_t i = 0; i < sizeof tensor_types / sizeof *tensor_types; i++)
+        if (tensor_types[i].name && tensor_types[i].dtype == (int)dtype)
+            return i;
+    return UINT32_MAX;
+}
+
 /* Parts of tensor names: GGUF's and Hugging Face's. */
 static const char *const names[][2] = {
     {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
@@ -285,44 +303,76 @@ static const char *const layer_names[][2] = {{"attn_norm", "input_layernorm"},
                                              {"ffn_down_exps", "mlp.experts.down_proj"},
                                              {"ffn_gate_up_exps", "mlp.experts.gate_up_proj"}};
 
-static const char *find_name(const char *const (*table)[2], size_t n, str name)
+enum {
+    OF_GGUF,
+    OF_HF,
+    N_NAMES = sizeof names / sizeof *names,
+    N_LAYER_NAMES = sizeof layer_names / sizeof *layer_names
+};
+
+/* The other spelling of a name, which is in column `from`. */
+static const char *find_name(const char *const (*table)[2], size_t n, int from, str name)
 {
     for (size_t i = 0; i < n; i++)
-        if (str_is(name, table[i][0]))
-            return table[i][1];
+        if (str_is(name, table[i][from]))
+            return table[i][1 - from];
     return NULL;
 }
 
-/* blk.7.attn_q.weight -> model.layers.7.self_attn.q_proj.weight; an unknown name is unchanged. */
-static mpk_status rename_tensor(mpk_context *cx, arena *a, str *name)
+/* A name cut into parts: whole.last, or prefix + layer + "." + part.last. */
+typedef struct tensor_name {
+    str whole, last, layer, part; /* layer.n 0: of no layer */
+} tensor_name;
+
+/* False if there is nothing to translate. */
+static bool cut_name(str name, str prefix, tensor_name *out)
 {
-    char renamed[160];
-    int n = 0;
-    size_t stem = name->n, digits = 4;
-    while (stem && name->at[stem - 1] != '.')
+    size_t stem = name.n, digits = prefix.n;
+    while (stem && name.at[stem - 1] != '.')
         stem--; /* after the last dot: weight, bias */
-    if (!stem || name->n > 96)
+    if (!stem || name.n > 96)
+        return false;
+    *out = (tensor_name){.whole = {name.at, stem - 1}, .last = {name.at + stem, name.n - stem}};
+    if (out->whole.n <= prefix.n || memcmp(name.at, prefix.at, prefix.n) != 0)
+        return true;
+    while (digits < out->whole.n && name.at[digits] >= '0' && name.at[digits] <= '9')
+        digits++;
+    if (digits == prefix.n || digits >= out->whole.n || name.at[digits] != '.')
+        return true;
+    out->layer = (str){name.at + prefix.n, digits - prefix.n};
+    out->part = (str){name.at + digits + 1, out->whole.n - digits - 1};
+    return true;
+}
+
+/* Translate from one column of the tables to the other; *known is false if there is no other spelling. */
+static mpk_status translate_name(mpk_context *cx, arena *a, int from, str *name, bool *known)
+{
+    static const str prefixes[] = {{"blk.", 4}, {"model.layers.", 13}};
+    char renamed[160];
+    tensor_name cut;
+    int n = 0;
+    if (!cut_name(*name, prefixes[from], &cut))
         return MPK_OK;
-    str last = {name->at + stem, name->n - stem}, whole = {name->at, stem - 1};
-    const char *other = find_name(names, sizeof names / sizeof *names, whole);
-    if (other)
-        n = snprintf(renamed, sizeof renamed, "%s.%.*s", other, STR_ARG(last));
-    if (whole.n > 5 && memcmp(whole.at, "blk.", 4) == 0) {
-        while (digits < whole.n && whole.at[digits] >= '0' && whole.at[digits] <= '9')
-            digits++;
-        str part = {whole.at + digits + 1, digits < whole.n ? whole.n - digits - 1 : 0};
-        other = digits > 4 && digits < whole.n && whole.at[digits] == '.'
-                    ? find_name(layer_names, sizeof layer_names / sizeof *layer_names, part)
-                    : NULL;
-        if (other)
-            n = snprintf(renamed, sizeof renamed, "model.layers.%.*s.%s.%.*s", (int)(digits - 4), whole.at + 4, other,
-                         STR_ARG(last));
-    }
+    const char *whole = find_name(names, N_NAMES, from, cut.whole);
+    const char *part = cut.layer.n ? find_name(layer_names, N_LAYER_NAMES, from, cut.part) : NULL;
+    if (part)
+        n = snprintf(renamed, sizeof renamed, "%.*s%.*s.%s.%.*s", STR_ARG(prefixes[1 - from]), STR_ARG(cut.layer), part,
+                     STR_ARG(cut.last));
+    else if (whole)
+        n = snprintf(renamed, sizeof renamed, "%s.%.*s", whole, STR_ARG(cut.last));
+    *known = n != 0;
     if (!n)
         return MPK_OK;
     *name = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
     CHECK(cx, name->at, MPK_ENOMEM, "out of memory for a tensor's name");
     return MPK_OK;
+}
+
+mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool *known)
+{
+    *out = name;
+    *known = false;
+    return translate_name(cx, a, OF_HF, out, known);
 }
 
 /* Read one entry of the tensor table.  Its data is kept as an offset until the start of the data section is known. */
@@ -345,7 +395,7 @@ static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
     TRY(read_unsigned(r, 8, "a tensor's offset", offset));
     TRY(find_dtype(r->cx, t.name, type, &t.dtype));
     TRY(load_tensor_bytes(r->cx, &t, &t.n_bytes));
-    TRY(rename_tensor(r->cx, &m->arena, &t.name));
+    TRY(translate_name(r->cx, &m->arena, OF_GGUF, &t.name, &(bool){false}));
     return load_add_tensor(r->cx, m, &t);
 }
 
@@ -419,15 +469,30 @@ static mpk_status fill_model(mpk_context *cx, const gguf *f, load_model *m)
     return gguf_fill_vocab(cx, f, m);
 }
 
+static mpk_status read_values(reader *r, arena *a, uint64_t *n_tensors, gguf *f)
+{
+    uint64_t n_values = 0;
+    TRY(read_header(r, n_tensors, &n_values));
+    for (uint64_t i = 0; i < n_values; i++)
+        NOTE(r->cx, read_value(r, a, f), "reading value %llu of %llu", (unsigned long long)i + 1,
+             (unsigned long long)n_values);
+    return MPK_OK;
+}
+
+mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *bytes, size_t n, gguf *out)
+{
+    reader r = {.cx = cx, .bytes = bytes, .n = n};
+    uint64_t n_tensors = 0;
+    *out = (gguf){0};
+    return read_values(&r, a, &n_tensors, out);
+}
+
 mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m)
 {
     reader r = {.cx = cx, .bytes = bytes, .n = n};
     gguf f = {0};
-    uint64_t n_tensors = 0, n_values = 0;
-    TRY(read_header(&r, &n_tensors, &n_values));
-    for (uint64_t i = 0; i < n_values; i++)
-        NOTE(cx, read_value(&r, &m->arena, &f), "reading value %llu of %llu", (unsigned long long)i + 1,
-             (unsigned long long)n_values);
+    uint64_t n_tensors = 0;
+    TRY(read_values(&r, &m->arena, &n_tensors, &f));
     TRY(read_tensors(&r, &f, n_tensors, m));
     return fill_model(cx, &f, m);
 }

@@ -59,6 +59,17 @@ bool gguf_type_is_int(gguf_type type);
 /* The items of an array of strings, borrowed from the mapping; *out is n items in arena a. */
 mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, const str **out);
 
+/* Bytes of a value behind its type (and count). */
+uint64_t gguf_value_bytes(const gguf_value *v);
+
+/* Index the values of a file in arena a; the tensors are not looked at. */
+mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *bytes, size_t n, gguf *out);
+/* The number that files give a dtype; every dtype that gguf.c reads has one, else it is UINT32_MAX. */
+uint32_t gguf_type_number(ir_dtype dtype);
+/* The name in GGUF files of a tensor named as in Hugging Face checkpoints, in arena a.  A name without another
+ * spelling stays as it is, and *known is false. */
+mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool *known);
+
 /* ---- gguf_config.c ---- */
 
 /* Fill config from <architecture>.* and the tensors that are there; put their rows into order (gguf_rope.c). */
@@ -66,10 +77,22 @@ mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m);
 /* Make the tokenizer from tokenizer.ggml.*, if there is one; end-of-text tokens and chat template. */
 mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m);
 
+/* Llama 3's divisor of rope frequency i, as rope_freqs.weight stores it. */
+double gguf_llama3_divisor(const model_config *c, uint32_t i);
+
 /* ---- gguf_rope.c ---- */
 
 /* Of a file of the Llama architecture whose configuration is filled: put the rows of q and k into the order of Hugging
  * Face checkpoints.  MPK_EUNSUPPORTED: a bias that is stored in blocks. */
 mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m);
+
+/* How files of the Llama architecture order the rows of a tensor. */
+typedef struct gguf_rows {
+    int64_t head, turned; /* rows of a head, and how many of them are rotated; head 0: as checkpoints do */
+} gguf_rows;
+/* Of a tensor in the order of checkpoints. */
+gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t);
+/* The row of the checkpoint that becomes row `row` of the file. */
+int64_t gguf_row_from(const gguf_rows *rows, int64_t row);
 
 #endif

@@ -154,8 +154,8 @@ static mpk_status fill_rope_scaling(scope *s, model_config *c)
     return MPK_OK;
 }
 
-/* Llama 3's divisor of frequency i: 1 for short waves, factor for long ones, between them by 1 / wavelength. */
-static double llama3_divisor(const model_config *c, uint32_t i)
+/* 1 for short waves, factor for long ones, between them by 1 / wavelength. */
+double gguf_llama3_divisor(const model_config *c, uint32_t i)
 {
     double wavelength = 2 * acos(-1) * pow(c->rope_theta, 2.0 * i / c->rope_size);
     double smooth = (c->rope_original_positions / wavelength - c->rope_low_freq_factor) /
@@ -170,7 +170,7 @@ static bool matches_llama3(const load_tensor *t, const model_config *c)
     for (uint32_t i = 0; i < c->rope_size / 2; i++) {
         float divisor;
         memcpy(&divisor, (const char *)t->data + 4 * (size_t)i, sizeof divisor);
-        double expected = llama3_divisor(c, i);
+        double expected = gguf_llama3_divisor(c, i);
         if (!(fabs(divisor - expected) <= 2e-5 * expected))
             return false;
     }

@@ -8,7 +8,8 @@
  *
  * Input: tensors inside the mapping.  Output: for a weight, the address of each row (load_tensor.parts): a row is whole
  * blocks of any format, and nothing is copied here.  For a bias, a copy in the model's arena.
- * Called by gguf.c when the hyper-parameters are known.
+ * Called by gguf.c when the hyper-parameters are known; gguf_find_rows and gguf_row_from are the way back, for
+ * quantize.c.
  */
 #include "load/gguf.h"
 
@@ -53,15 +54,30 @@ static bool ends_with(str name, const char *end)
     return name.n >= n && memcmp(name.at + name.n - n, end, n) == 0;
 }
 
-/* Tensors of an unexpected shape are unchanged: building the program refuses them by name. */
+/* Tensors of an unexpected shape are none of these: building the program refuses them by name. */
+gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t)
+{
+    bool q = ends_with(t->name, ".self_attn.q_proj.weight") || ends_with(t->name, ".self_attn.q_proj.bias");
+    bool k = ends_with(t->name, ".self_attn.k_proj.weight") || ends_with(t->name, ".self_attn.k_proj.bias");
+    if ((!q && !k) || t->dims[0] != (int64_t)c->head_size * (q ? c->n_heads : c->n_kv_heads))
+        return (gguf_rows){0};
+    return (gguf_rows){c->head_size, c->rope_size};
+}
+
+int64_t gguf_row_from(const gguf_rows *rows, int64_t row)
+{
+    int64_t i = rows->head ? row % rows->head : 0;
+    if (!rows->head || i >= rows->turned)
+        return row;
+    return row - i + i / 2 + (i % 2 ? rows->turned / 2 : 0);
+}
+
 mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m)
 {
     const model_config *c = &m->config;
     for (size_t i = 0; i < m->tensors.n; i++) {
         load_tensor *t = &m->tensors.at[i];
-        bool q = ends_with(t->name, ".self_attn.q_proj.weight") || ends_with(t->name, ".self_attn.q_proj.bias");
-        bool k = ends_with(t->name, ".self_attn.k_proj.weight") || ends_with(t->name, ".self_attn.k_proj.bias");
-        if ((!q && !k) || t->dims[0] != (int64_t)c->head_size * (q ? c->n_heads : c->n_kv_heads))
+        if (!gguf_find_rows(c, t).head)
             continue;
         if (t->rank == 1)
             TRY(order_bias(cx, &m->arena, c, t));

@@ -65,6 +65,11 @@ mpk_status tokenizer_from_json(mpk_context *cx, const char *path, tokenizer **ou
 mpk_status tokenizer_from_json_bytes(mpk_context *cx, str json, str config, tokenizer **out);
 /* From a GGUF vocabulary.  MPK_EFORMAT, MPK_EUNSUPPORTED (names the model or pre-tokenizer), MPK_ENOMEM. */
 mpk_status tokenizer_from_vocab(mpk_context *cx, const tokenizer_vocab *v, tokenizer **out);
+/* The other way: what a GGUF file has to carry of a tokenizer from a tokenizer.json, at least n_tokens tokens (ids that
+ * no token has get texts of their own).  It lies in arena a or in t.  GGUF names how text is cut instead of describing
+ * it: the name is that of the first known way that gives the same ids as t for check texts of many scripts and for the
+ * tokens' own texts.  MPK_EUNSUPPORTED: none does, or GGUF cannot say what t puts around a text. */
+mpk_status tokenizer_to_vocab(mpk_context *cx, arena *a, const tokenizer *t, size_t n_tokens, tokenizer_vocab *out);
 /* NULL is fine. */
 void tokenizer_free(tokenizer *t);
 

@@ -1,6 +1,7 @@
 /* tokenizer_parts.h - what a tokenizer is made of; for the files tokenizer*.c alone.
  *
  *     tokenizer_json.c, tokenizer_vocab.c   a file's description -> struct tokenizer
+ *     tokenizer_export.c                    struct tokenizer -> a GGUF file's description
  *     tokenizer.c                           the life of a tokenizer; encode: added tokens, then normalise, cut, merge
  *     tokenizer_text.c                      UTF-8, normalisation, classes of characters
  *     tokenizer_unicode.c                   tables: characters that the Unicode libraries do not agree on
@@ -221,6 +222,8 @@ mpk_status tokenizer_new(mpk_context *cx, tokenizer **out);
 mpk_status tokenizer_finish(mpk_context *cx, tokenizer *t);
 /* Merge number rank: two tokens become the one that is spelled as both.  Needs room reserved in t->merges. */
 mpk_status tokenizer_add_merge(mpk_context *cx, tokenizer *t, size_t rank, str left, str right);
+/* The names that tokenizer_from_vocab knows for model gpt2; NULL beyond the last. */
+const char *tokenizer_pre_name(size_t i);
 /* A text through the normalising steps, into arena a. */
 mpk_status tokenizer_normalize(mpk_context *cx, const tokenizer *t, arena *a, str in, str *out);
 /* Add a step; the returned step is zeroed but for its kind.  MPK_ELIMIT over MAX_STEPS. */

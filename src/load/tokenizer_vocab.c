@@ -74,6 +74,11 @@ static const pre_tokenizer pre_tokenizers[] = {
      {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[" DEEPSEEK_CJK "]+", "\\p{N}"}},
 };
 
+const char *tokenizer_pre_name(size_t i)
+{
+    return i < sizeof pre_tokenizers / sizeof *pre_tokenizers ? pre_tokenizers[i].name : NULL;
+}
+
 typedef struct maker {
     mpk_context *cx;
     tokenizer *t;

@@ -17,6 +17,7 @@ static mpk_status build(mpk_context *cx, const model_config *c, const model_shap
 
 const model_def model_mistral = {
     .family = "mistral",
+    .gguf_written = "llama",
     .norm_eps = 1e-6,
     .rope_theta = 10000,
     .windows = MODEL_WINDOW_ALWAYS,

@@ -114,8 +114,9 @@ typedef enum model_windows {
 /* A family: what its configuration files mean, and its forward pass.  Loaders and the builder ask this record and test
  * no family's name. */
 typedef struct model_def {
-    const char *family; /* "model_type" of its config.json */
-    const char *gguf;   /* "general.architecture" of its GGUF files; NULL: none, or those of another family */
+    const char *family;       /* "model_type" of its config.json */
+    const char *gguf;         /* "general.architecture" of its GGUF files; NULL: none, or those of another family */
+    const char *gguf_written; /* the architecture of GGUF files that are written from it; NULL: gguf */
     /* What a config.json without "rms_norm_eps" or "rope_theta" means. */
     double norm_eps, rope_theta;
     model_biases biases;

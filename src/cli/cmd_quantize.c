@@ -1,0 +1,88 @@
+/* cmd_quantize.c - mpk quantize: a model written as a GGUF file of another type. */
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/json.h"
+#include "cli/cli.h"
+
+typedef struct quantize_arguments {
+    const char *model, *output, *type;
+    bool quiet, json;
+} quantize_arguments;
+
+static const cli_option options[] = {
+    CLI_OPTION(quantize_arguments, model, "MODEL", CLI_OPERAND, .required = true,
+               .help = "a Hugging Face folder or a GGUF file; best one whose weights are not quantised yet"),
+    CLI_OPTION(quantize_arguments, output, "output", CLI_TEXT, .letter = 'o', .value = "FILE",
+               .help = "the GGUF file to write"),
+    CLI_OPTION(quantize_arguments, type, "type", CLI_TEXT, .letter = 't', .value = "TYPE",
+               .help = "what most matrices become; see below"),
+    CLI_OPTION(quantize_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
+    CLI_OPTION(quantize_arguments, quiet, "quiet", CLI_FLAG, .letter = 'q', .help = "show no progress"),
+};
+
+/* "q4_k 150, f32 61" from the report's object. */
+static void print_types(const json_value *tensors)
+{
+    for (size_t i = 0; tensors && i < tensors->n; i++)
+        printf("%s%.*s %lld", i ? ", " : "", STR_ARG(tensors->items[i].key), (long long)tensors->items[i].integer);
+}
+
+static int print_report(const cli_command *command, mpk_context *cx, arena *a, const char *output, const char *json)
+{
+    const json_value *root;
+    if (json_parse(cx, a, str_from(json), &root) != MPK_OK)
+        return cli_report(command, cx);
+    double bytes = json_get(root, "bytes")->number, weights = json_get(root, "weights")->number;
+    printf("%s: %.1f MB, %.2f bits a weight; tensors: ", output, bytes * 1e-6, 8 * bytes / weights);
+    print_types(json_get(root, "tensors"));
+    printf("\n");
+    return CLI_DONE;
+}
+
+static int quantize(const cli_command *command, mpk_context *cx, quantize_arguments *args)
+{
+    const mpk_quantize_options wanted = {.size = sizeof wanted,
+                                         .type = args->type,
+                                         .progress = cli_show_progress,
+                                         .progress_user = args->quiet ? args : NULL};
+    char *json;
+    arena a = {0};
+    cli_catch_interrupt();
+    mpk_status status = mpk_quantize(cx, args->model, args->output, &wanted, &json);
+    cli_progress("%s", "");
+    if (status != MPK_OK)
+        return cli_report(command, cx);
+    int code = CLI_DONE;
+    if (args->json)
+        printf("%s\n", json);
+    else
+        code = print_report(command, cx, &a, args->output, json);
+    arena_free(&a);
+    mpk_free(json);
+    return code;
+}
+
+static int run(const cli_command *command, void *arguments)
+{
+    quantize_arguments *args = arguments;
+    if (!args->output || !args->type)
+        return cli_misuse(command, "give -o FILE and --type TYPE, such as q4_k_m");
+    mpk_context *cx = mpk_context_create();
+    int code = cx ? quantize(command, cx, args) : cli_fail(command, "out of memory");
+    mpk_context_free(cx);
+    return code;
+}
+
+const cli_command cmd_quantize = {
+    .name = "quantize",
+    .operands = "MODEL -o FILE --type TYPE",
+    .summary = "write a model as a GGUF file of another type",
+    .notes =
+        "Types, smallest first: q2_k q3_k_s q3_k_m q3_k_l q4_0 q4_k_s q4_k_m q4_1 q5_0 q5_k_s q5_k_m q5_1 q6_k q8_0\n"
+        "f16 bf16 f32.  Of the K types, _m gives the tensors that count most more bits, _s fewer, _l most.  Rows\n"
+        "that are no multiple of 256 take the type of blocks of 32 next above.  llama.cpp opens the file too.",
+    CLI_TABLE(options),
+    .arguments_bytes = sizeof(quantize_arguments),
+    .run = run,
+};

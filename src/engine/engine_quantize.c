@@ -1,0 +1,47 @@
+/* engine_quantize.c - mpk_quantize: a model becomes a GGUF file of other types (src/load/quantize.c does the work). */
+#include "engine/engine.h"
+#include "load/quantize.h"
+
+/* What was written, as mpk.h tells it. */
+static mpk_status print_result(mpk_context *cx, const quantize_result *r, char **json)
+{
+    text t = {0};
+    const char *comma = "";
+    text_print(&t, "{\"bytes\": %llu, \"weights\": %llu, \"tensors\": {", (unsigned long long)r->n_bytes,
+               (unsigned long long)r->n_elements);
+    for (int i = 0; i < IR_DTYPES; i++) {
+        if (!r->n_tensors[i])
+            continue;
+        text_print(&t, "%s\"%s\": %u", comma, ir_dtype_table[i].name, r->n_tensors[i]);
+        comma = ", ";
+    }
+    text_print(&t, "}}");
+    if (t.failed) {
+        text_free(&t);
+        FAIL(cx, MPK_ENOMEM, "out of memory for a report");
+    }
+    *json = t.at;
+    return MPK_OK;
+}
+
+static mpk_status quantize(mpk_context *cx, const load_model *m, const char *path, const mpk_quantize_options *o,
+                           char **json)
+{
+    quantize_options options = {.progress = o->progress, .progress_user = o->progress_user};
+    quantize_result result;
+    TRY(quantize_find_mix(cx, str_from(o->type), &options.mix));
+    TRY(quantize_model(cx, m, path, &options, &result));
+    return json ? print_result(cx, &result, json) : MPK_OK;
+}
+
+mpk_status mpk_quantize(mpk_context *cx, const char *model, const char *path, const mpk_quantize_options *options,
+                        char **json)
+{
+    mpk_quantize_options o;
+    load_model m;
+    TRY(engine_read_quantize_options(cx, options, &o));
+    NOTE(cx, load_open(cx, model, &m), "loading %s", model);
+    mpk_status status = quantize(cx, &m, path, &o, json);
+    load_close(&m);
+    return status;
+}

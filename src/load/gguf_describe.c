@@ -1,0 +1,226 @@
+/* gguf_describe.c - the values of a GGUF file that is written; the inverse of gguf_config.c.
+ *
+ * Input: a loaded model; output: keys and values in a gguf_writer.  A model from a GGUF file keeps its own values, all
+ * of them: what we do not understand may matter to others.  A Hugging Face folder's hyper-parameters and vocabulary are
+ * spelled as llama.cpp's readers expect them.  Called by quantize.c.
+ */
+#include "load/gguf_write.h"
+
+#include <stdio.h>
+
+typedef struct describer {
+    mpk_context *cx;
+    arena *a;
+    const load_model *m;
+    gguf_writer *w;
+    const char *architecture;
+    char key[96];
+} describer;
+
+static const char *scoped(describer *d, const char *key)
+{
+    snprintf(d->key, sizeof d->key, "%s.%s", d->architecture, key);
+    return d->key;
+}
+
+/* ---- from a GGUF file ---- */
+
+static bool begins_with(str s, const char *head)
+{
+    size_t n = strlen(head);
+    return s.n >= n && memcmp(s.at, head, n) == 0;
+}
+
+/* What is true of the old file's tensors only. */
+static bool is_of_tensors(str key)
+{
+    return str_is(key, "general.alignment") || str_is(key, "general.file_type") ||
+           str_is(key, "general.quantization_version") || begins_with(key, "split.") ||
+           begins_with(key, "quantize.imatrix.");
+}
+
+static bool is_gguf(const load_model *m)
+{
+    return m->files.n == 1 && m->files.at[0].n_bytes >= 4 && memcmp(m->files.at[0].bytes, "GGUF", 4) == 0;
+}
+
+static mpk_status copy_values(describer *d)
+{
+    gguf f;
+    TRY(gguf_read_values(d->cx, d->a, d->m->files.at[0].bytes, d->m->files.at[0].n_bytes, &f));
+    for (size_t i = 0; i < f.values.n; i++)
+        if (!is_of_tensors(f.values.at[i].key))
+            gguf_put_value(d->w, &f.values.at[i]);
+    return MPK_OK;
+}
+
+/* ---- from a folder ---- */
+
+mpk_status gguf_find_written(mpk_context *cx, const load_model *m, const model_def **out)
+{
+    const model_def *own;
+    TRY(model_find(cx, m->config.family, &own));
+    const char *name = own->gguf_written ? own->gguf_written : own->gguf;
+    CHECK(cx, name, MPK_EUNSUPPORTED, "GGUF files have no architecture for models of the family %s", own->family);
+    return model_find_gguf(cx, str_from(name), m->config.n_experts > 0, out);
+}
+
+/* Readers of these architectures compute with silu, and with the same window in every layer or none. */
+static mpk_status refuse_unsaid(describer *d, const model_def *def)
+{
+    const model_config *c = &d->m->config;
+    CHECK(d->cx, str_is(c->activation, "silu"), MPK_EUNSUPPORTED,
+          "GGUF files of %s cannot say that the activation is %.*s", d->architecture, LOAD_NAME(c->activation));
+    CHECK(d->cx, !c->window || (def->gguf_window && !c->first_window_layer && c->window_every <= 1), MPK_EUNSUPPORTED,
+          "GGUF files of %s cannot say which layers have a window of %u tokens", d->architecture, c->window);
+    bool plain = !c->rope_mscale && !c->rope_mscale_all_dim && c->rope_truncate;
+    CHECK(d->cx, c->rope_scaling != MODEL_ROPE_YARN || plain, MPK_EUNSUPPORTED,
+          "GGUF files of %s cannot say \"mscale\" or \"truncate\" of the rope scaling", d->architecture);
+    return MPK_OK;
+}
+
+static void put_sizes(describer *d)
+{
+    const model_config *c = &d->m->config;
+    const struct {
+        const char *key;
+        uint32_t value;
+    } sizes[] = {{"block_count", c->n_layers},           {"context_length", c->max_positions},
+                 {"embedding_length", c->hidden_size},   {"feed_forward_length", c->ffn_size},
+                 {"attention.head_count", c->n_heads},   {"attention.head_count_kv", c->n_kv_heads},
+                 {"attention.key_length", c->head_size}, {"attention.value_length", c->head_size},
+                 {"rope.dimension_count", c->rope_size}, {"vocab_size", c->vocab_size}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        gguf_put_u32(d->w, scoped(d, sizes[i].key), sizes[i].value);
+    if (c->window)
+        gguf_put_u32(d->w, scoped(d, "attention.sliding_window"), c->window);
+    gguf_put_f32(d->w, scoped(d, "attention.layer_norm_rms_epsilon"), (float)c->norm_eps);
+}
+
+static void put_experts(describer *d)
+{
+    const model_config *c = &d->m->config;
+    if (!c->n_experts)
+        return;
+    gguf_put_u32(d->w, scoped(d, "expert_count"), c->n_experts);
+    gguf_put_u32(d->w, scoped(d, "expert_used_count"), c->experts_per_token);
+    gguf_put_u32(d->w, scoped(d, "expert_feed_forward_length"), c->expert_ffn_size);
+    gguf_put_bool(d->w, scoped(d, "expert_weights_norm"), c->normalize_experts);
+}
+
+/* Llama 3's scaling is a tensor of divisors, which quantize.c writes. */
+static void put_rope(describer *d)
+{
+    const model_config *c = &d->m->config;
+    gguf_put_f32(d->w, scoped(d, "rope.freq_base"), (float)c->rope_theta);
+    if (c->rope_scaling != MODEL_ROPE_LINEAR && c->rope_scaling != MODEL_ROPE_YARN)
+        return;
+    gguf_put_str(d->w, scoped(d, "rope.scaling.type"),
+                 c->rope_scaling == MODEL_ROPE_YARN ? STR("yarn") : STR("linear"));
+    gguf_put_f32(d->w, scoped(d, "rope.scaling.factor"), (float)c->rope_factor);
+    if (c->rope_scaling == MODEL_ROPE_LINEAR)
+        return;
+    gguf_put_u32(d->w, scoped(d, "rope.scaling.original_context_length"), c->rope_original_positions);
+    gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_beta_fast"), (float)c->rope_beta_fast);
+    gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_beta_slow"), (float)c->rope_beta_slow);
+    if (c->rope_attention_factor)
+        gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_attn_factor"), (float)c->rope_attention_factor);
+}
+
+/* -1: unsaid. */
+static void put_id(describer *d, const char *key, int32_t id)
+{
+    if (id >= 0)
+        gguf_put_u32(d->w, key, (uint32_t)id);
+}
+
+/* The tokenizer's own end of text, and of the others that end an answer the first as the end of a turn. */
+static void put_ends(describer *d, const tokenizer_vocab *v)
+{
+    const model_config *c = &d->m->config;
+    int32_t eos = v->eos_id, eot = v->eot_id;
+    for (uint32_t i = 0; i < c->n_eos_tokens; i++) {
+        if (eos < 0)
+            eos = c->eos_tokens[i];
+        else if (eot < 0 && c->eos_tokens[i] != eos)
+            eot = c->eos_tokens[i];
+    }
+    put_id(d, "tokenizer.ggml.eos_token_id", eos);
+    put_id(d, "tokenizer.ggml.eot_token_id", eot);
+}
+
+static mpk_status put_vocab(describer *d)
+{
+    tokenizer_vocab v;
+    gguf_writer *w = d->w;
+    if (!d->m->tokenizer) {
+        gguf_put_str(w, "tokenizer.ggml.model", STR("no_vocab"));
+        put_ends(d, &(tokenizer_vocab)TOKENIZER_VOCAB_EMPTY);
+        put_id(d, "tokenizer.ggml.bos_token_id", d->m->config.bos_token);
+        return MPK_OK;
+    }
+    NOTE(d->cx, tokenizer_to_vocab(d->cx, d->a, d->m->tokenizer, d->m->config.vocab_size, &v),
+         "writing the tokenizer of %.*s", LOAD_NAME(d->m->path));
+    gguf_put_str(w, "tokenizer.ggml.model", v.model);
+    gguf_put_str(w, "tokenizer.ggml.pre", v.pre);
+    gguf_put_strings(w, "tokenizer.ggml.tokens", v.tokens, v.n_tokens);
+    gguf_put_ints(w, "tokenizer.ggml.token_type", v.types, v.n_tokens);
+    if (v.scores)
+        gguf_put_floats(w, "tokenizer.ggml.scores", v.scores, v.n_tokens);
+    else
+        gguf_put_strings(w, "tokenizer.ggml.merges", v.merges, v.n_merges);
+    put_id(d, "tokenizer.ggml.bos_token_id", v.bos_id >= 0 ? v.bos_id : d->m->config.bos_token);
+    put_ends(d, &v);
+    put_id(d, "tokenizer.ggml.unknown_token_id", v.unk_id);
+    put_id(d, "tokenizer.ggml.padding_token_id", v.pad_id);
+    gguf_put_bool(w, "tokenizer.ggml.add_bos_token", v.add_bos == 1);
+    gguf_put_bool(w, "tokenizer.ggml.add_eos_token", v.add_eos == 1);
+    if (v.add_space_prefix >= 0)
+        gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", v.add_space_prefix);
+    return MPK_OK;
+}
+
+static void put_templates(describer *d)
+{
+    const load_model *m = d->m;
+    if (m->chat_template.at)
+        gguf_put_str(d->w, "tokenizer.chat_template", m->chat_template);
+    if (!m->tool_template.at)
+        return;
+    gguf_put_strings(d->w, "tokenizer.chat_templates", &STR("tool_use"), 1);
+    gguf_put_str(d->w, "tokenizer.chat_template.tool_use", m->tool_template);
+}
+
+/* The folder's own name. */
+static str name_of(str path)
+{
+    while (path.n > 1 && path.at[path.n - 1] == '/')
+        path.n--;
+    size_t at = path.n;
+    while (at && path.at[at - 1] != '/')
+        at--;
+    return (str){path.at + at, path.n - at};
+}
+
+static mpk_status put_all(describer *d)
+{
+    const model_def *def;
+    TRY(gguf_find_written(d->cx, d->m, &def));
+    d->architecture = def->gguf;
+    TRY(refuse_unsaid(d, def));
+    gguf_put_str(d->w, "general.architecture", str_from(d->architecture));
+    gguf_put_str(d->w, "general.type", STR("model"));
+    gguf_put_str(d->w, "general.name", name_of(d->m->path));
+    put_sizes(d);
+    put_experts(d);
+    put_rope(d);
+    TRY(put_vocab(d));
+    put_templates(d);
+    return MPK_OK;
+}
+
+mpk_status gguf_describe(mpk_context *cx, arena *a, const load_model *m, gguf_writer *w)
+{
+    describer d = {.cx = cx, .a = a, .m = m, .w = w};
+    return is_gguf(m) ? copy_values(&d) : put_all(&d);
+}

@@ -142,7 +142,7 @@ typedef bool mpk_progress(void *user, const char *stage, double done);
 
 typedef struct mpk_engine_options {
     size_t size;             /* sizeof(mpk_engine_options) */
-    uint32_t threads;        /* workers; 0: one for each processor that this process may use, or SM of a GPU */
+    uint32_t threads;        /* workers; 0: one for each core that this process may use, or SM of a GPU */
     uint32_t max_batch;      /* requests that run at the same time; 0: 16 */
     uint32_t step_tokens;    /* tokens of a step at most; a power of two, at most 8192; 0: 512 */
     uint32_t context_tokens; /* prompt and answer of a request at most; 0: the model's own, at most 4096 */

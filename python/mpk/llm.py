@@ -284,7 +284,7 @@ class _Request:
 class LLM:
     """A model, compiled and running: a Hugging Face folder, a GGUF file, or an image of `mpk compile`.
 
-    threads: workers (0: one for each processor); max_batch: requests that run at the same time; context_tokens: prompt
+    threads: workers (0: one for each core); max_batch: requests that run at the same time; context_tokens: prompt
     and answer of a request at most; kv_dtype: "f32", "f16", "bf16", or on a CPU "q8_0" (8 bits an entry);
     random_weights: a configuration alone is a model;
     device: "cpu", "cuda", "cuda:1", or "auto": the first GPU if it can be used, else the CPU; batch_invariant: on a GPU

@@ -3,6 +3,7 @@
 
 #include <locale.h>
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -93,6 +94,53 @@ static void calls_are_spread(void **state)
     assert_int_equal(bad.calls[0], 0); /* the last come first, and after a failure no more */
     many one = {.first_bad = 0};
     check_fails(&cx, MPK_ESHAPE, "number 0 is bad", thread_each(&cx, 1, call_one, &one));
+}
+
+static void write_siblings(const char *root, unsigned i, const char *list)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/cpu%u", root, i);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/cpu%u/topology", root, i);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/cpu%u/topology/thread_siblings_list", root, i);
+    check_ok(&cx, file_write(&cx, path, list, strlen(list)));
+}
+
+/* Random machines: cores of one to four processors, numbered one after the other or a stride apart, of which the
+ * process may use some. */
+static void cores_are_counted(void **state)
+{
+    (void)state;
+    const uint64_t seed = check_seed();
+    char root[] = "/tmp/mpk_cores_XXXXXX", machine[64], command[64];
+    assert_non_null(mkdtemp(root));
+    for (uint64_t round = 0; round < 8; round++) {
+        unsigned n_cores = 1 + (unsigned)(rng_u64(seed, 4 * round) % 6),
+                 each = 1 + (unsigned)(rng_u64(seed, 4 * round + 1) % 4);
+        bool neighbours = rng_u64(seed, 4 * round + 2) % 2, may_run[32] = {false}, used[8] = {false};
+        unsigned n = n_cores * each, expected = 0, allowed = 0;
+        snprintf(machine, sizeof machine, "%s/%u", root, (unsigned)round);
+        assert_int_equal(mkdir(machine, 0700), 0);
+        for (unsigned i = 0; i < n; i++) {
+            unsigned core = neighbours ? i / each : i % n_cores;
+            char list[64] = "";
+            for (unsigned k = 0; k < each && !neighbours; k++)
+                snprintf(list + strlen(list), sizeof list - strlen(list), "%s%u", k ? "," : "", core + k * n_cores);
+            if (neighbours)
+                snprintf(list, sizeof list, each > 1 ? "%u-%u\n" : "%u\n", core * each, core * each + each - 1);
+            write_siblings(machine, i, list);
+            may_run[i] = rng_u64(seed ^ 1, 32 * round + i) % 4 != 0;
+            allowed += may_run[i];
+            expected += may_run[i] && !used[core];
+            used[core] = used[core] || may_run[i];
+        }
+        assert_int_equal(thread_count_cores(machine, may_run, n), expected);
+        assert_int_equal(thread_count_cores("/nowhere", may_run, n), allowed);
+    }
+    assert_in_range(thread_cores(), 1, thread_processors());
+    snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
 }
 
 static mpk_status push_numbers(arena *a, size_t n)
@@ -319,6 +367,7 @@ int main(void)
         cmocka_unit_test(arena_keeps_and_resets),
         cmocka_unit_test(arena_adopts),
         cmocka_unit_test(calls_are_spread),
+        cmocka_unit_test(cores_are_counted),
         cmocka_unit_test(deadlines_carry),
         cmocka_unit_test(map_finds_what_was_put),
         cmocka_unit_test(errors_keep_the_first_message),

@@ -50,6 +50,51 @@ unsigned thread_processors(void)
     return n ? n : 1;
 }
 
+/* Does a lower processor of the set share the core of processor i?  The file lists a core's, as "0,64" or "2-3". */
+static bool shares_core(const char *root, const bool *may_run, unsigned i)
+{
+    char path[256];
+    unsigned from, to;
+    bool shares = false;
+    snprintf(path, sizeof path, "%s/cpu%u/topology/thread_siblings_list", root, i);
+    FILE *f = fopen(path, "re");
+    while (f && fscanf(f, "%u", &from) == 1) {
+        int next = fgetc(f);
+        if (next != '-' || fscanf(f, "%u", &to) != 1)
+            to = from;
+        else
+            next = fgetc(f);
+        for (unsigned k = from; k <= to && k < i; k++)
+            shares = shares || may_run[k];
+        if (next != ',')
+            break;
+    }
+    if (f)
+        fclose(f);
+    return shares;
+}
+
+unsigned thread_count_cores(const char *root, const bool *may_run, unsigned n)
+{
+    unsigned cores = 0;
+    for (unsigned i = 0; i < n; i++)
+        cores += may_run[i] && !shares_core(root, may_run, i);
+    return cores;
+}
+
+unsigned thread_cores(void)
+{
+    bool may_run[CPU_SETSIZE];
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return thread_processors();
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        may_run[i] = CPU_ISSET(i, &set);
+    unsigned n = thread_count_cores("/sys/devices/system/cpu", may_run, CPU_SETSIZE), limit = thread_processors();
+    return n >= 1 && n < limit ? n : limit;
+}
+
 mpk_status thread_start(mpk_context *cx, pthread_t *thread, void *(*run)(void *), void *argument)
 {
     int error = pthread_create(thread, NULL, run, argument);

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -15,6 +16,11 @@ uint64_t clock_ns(void);
 struct timespec clock_after(struct timespec from, int64_t milliseconds);
 /* Processors this process may run on (affinity mask and cgroup quota counted), at least 1. */
 unsigned thread_processors(void);
+/* Cores among them: processors that share one count once, at least 1 and at most thread_processors. */
+unsigned thread_cores(void);
+/* The same of a set of processors, as the folder `root` tells it (/sys/devices/system/cpu); where that is silent each
+ * processor is a core. */
+unsigned thread_count_cores(const char *root, const bool *may_run, unsigned n);
 /* Start a thread; join with pthread_join.  MPK_ELIMIT with the system's reason. */
 mpk_status thread_start(mpk_context *cx, pthread_t *thread, void *(*run)(void *), void *argument);
 

@@ -127,7 +127,7 @@ typedef struct cli_engine {
     CLI_OPTION(t, m.keep, "keep", CLI_TEXT, .value = "FOLDER", .help = "leave the source of the GPU's kernel there")
 #define CLI_THREADS_ROW(t, m)                                                   \
     CLI_OPTION(t, m.threads, "threads", CLI_COUNT, .letter = 't', .value = "N", \
-               .help = "workers (one for each processor, or SM of a GPU)", .least = 1, .most = 4096)
+               .help = "workers (one for each core, or SM of a GPU)", .least = 1, .most = 4096)
 #define CLI_BATCH_ROW(t, m)                                                                                        \
     CLI_OPTION(t, m.max_batch, "max-batch", CLI_COUNT, .value = "N", .help = "requests that run at the same time", \
                .least = 1, .most = 1024)

@@ -27,7 +27,7 @@ static const cli_option options[] = {
     CLI_OPTION(inspect_arguments, program, "program", CLI_FLAG,
                .help = "print the tensor program, as mpk opt reads it"),
     CLI_OPTION(inspect_arguments, engine.threads, "workers", CLI_COUNT, .letter = 'w', .value = "N",
-               .help = "compile for N workers (one for each processor, or SM of a GPU)", .least = 1, .most = 1024),
+               .help = "compile for N workers (one for each core, or SM of a GPU)", .least = 1, .most = 1024),
     CLI_DEVICE_ROW(inspect_arguments, engine),
     CLI_TARGET_ROW(inspect_arguments, engine),
     CLI_BATCH_ROW(inspect_arguments, engine),

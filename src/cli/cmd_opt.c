@@ -23,7 +23,7 @@ static const cli_option options[] = {
     CLI_OPTION(opt_arguments, operators, "operators", CLI_FLAG,
                .help = "list the operators with their operands and attributes"),
     CLI_OPTION(opt_arguments, engine.threads, "workers", CLI_COUNT, .letter = 'w', .value = "N",
-               .help = "compile for N workers (one for each processor)", .least = 1, .most = 1024),
+               .help = "compile for N workers (one for each core)", .least = 1, .most = 1024),
     CLI_OPTION(opt_arguments, engine.ops, "ops", CLI_CHOICE, .value = "full|paper|none",
                .help = "which operators are fused (full)"),
     CLI_OPTION(opt_arguments, engine.launch, "launch", CLI_CHOICE, .value = "auto|paper|aot|jit",

@@ -17,7 +17,7 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
     CHECK(cx, o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->no_carriers && !o->keep && !o->profile,
           MPK_EARG,
           "this runs on the CPU, but mode, no_descriptor_prefetch, no_carriers, keep and profile are for a GPU");
-    uint32_t peers = o->gpus ? o->gpus : 1, each = (o->threads ? o->threads : thread_processors()) / peers;
+    uint32_t peers = o->gpus ? o->gpus : 1, each = (o->threads ? o->threads : thread_cores()) / peers;
     out->n_peers = peers;
     out->n_workers = (each ? each : 1) * peers; /* groups of as many threads each */
     out->free_bytes = memory_free_bytes(NULL);

@@ -2,11 +2,13 @@
 """What 8-bit activations cost in accuracy: KL divergence from the same weights with fp32 arithmetic, mpk beside
 llama.cpp.
 
-    bench/kl.py [--mpk build/mpk] [--chunks 4] [--formats Q4_1 Q8_0 ...] [--text FILE] [--json]
+    bench/kl.py [--mpk build/mpk] [--chunks 4] [--formats Q4_1 Q8_0 ...] [--text FILE] [--kv f16|q8_0] [--json]
 
 For each format of SmolLM2-135M: mpk with --activations=i8 from mpk with --activations=f32, and llama.cpp's
 llama-perplexity --kl-divergence from itself on a file of the same weights unpacked to F32.  Both take chunks of 512
 tokens of the text and look at the second half of each; figures are means over these tokens, in nats.
+
+With --kv it is what a KV cache of that dtype costs: each program on the file itself, from its own cache of f32.
 """
 import argparse
 import json
@@ -24,10 +26,10 @@ CHUNK = 512
 FORMATS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 
 
-def logits(mpk, model, tokens, folder, activations):
+def logits(mpk, model, tokens, folder, option):
     ids, out = folder / "ids.txt", folder / "logits.npy"
     ids.write_text(" ".join(map(str, tokens)))
-    llama.run(mpk, "score", model, "--tokens", ids, "--logits", out, "-t", 2, "-q", f"--activations={activations}")
+    llama.run(mpk, "score", model, "--tokens", ids, "--logits", out, "-t", 2, "-q", option)
     return numpy.load(out)[CHUNK // 2:].astype(numpy.float64)
 
 
@@ -36,21 +38,27 @@ def log_softmax(x):
     return x - numpy.log(numpy.exp(x).sum(-1, keepdims=True))
 
 
-def mpk_kl(mpk, model, chunks, folder):
-    found = []
+def mpk_kl(mpk, model, chunks, folder, kv):
+    found, ways = [], ("--kv=f32", f"--kv={kv}") if kv else ("--activations=f32", "--activations=i8")
     for tokens in chunks:
-        p, q = (log_softmax(logits(mpk, model, tokens, folder, a)) for a in ("f32", "i8"))
+        p, q = (log_softmax(logits(mpk, model, tokens, folder, way)) for way in ways)
         found.append((numpy.exp(p) * (p - q)).sum(-1))
     return float(numpy.concatenate(found).mean())
 
 
-def llama_kl(programs, model, text, chunks, folder):
+def cache_of(dtype):
+    return "-ctk", dtype, "-ctv", dtype
+
+
+def llama_kl(programs, model, text, chunks, folder, kv):
     whole, base = folder / "whole.gguf", folder / "base.kld"
-    llama.run(programs / "llama-quantize", "--allow-requantize", model, whole, "F32")
-    options = ("-f", text, "-c", CHUNK, "-b", CHUNK, "--chunks", chunks, "-t", 2, "-fa", "off", "-ctk", "f32", "-ctv",
-               "f32")
-    llama.run(programs / "llama-perplexity", "-m", whole, *options, "--kl-divergence-base", base)
-    command = [programs / "llama-perplexity", "-m", model, *options, "--kl-divergence-base", base, "--kl-divergence"]
+    if not kv:
+        llama.run(programs / "llama-quantize", "--allow-requantize", model, whole, "F32")
+    options = ("-f", text, "-c", CHUNK, "-b", CHUNK, "--chunks", chunks, "-t", 2, "-fa", "on" if kv else "off")
+    llama.run(programs / "llama-perplexity", "-m", model if kv else whole, *options, *cache_of("f32"),
+              "--kl-divergence-base", base)
+    command = [programs / "llama-perplexity", "-m", model, *options, *cache_of(kv or "f32"), "--kl-divergence-base",
+               base, "--kl-divergence"]
     done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     mean = re.search(r"Mean\s+KLD:\s+([0-9.eE+-]+)", done.stdout)
     if not mean:
@@ -64,6 +72,7 @@ def main():
     parser.add_argument("--chunks", type=int, default=4)
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--text", type=Path, default=llama.ROOT / "docs" / "runtime.md")
+    parser.add_argument("--kv", choices=["f16", "q8_0"])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     programs = llama.build_llama("llama-perplexity")
@@ -73,8 +82,8 @@ def main():
             folder = Path(name)
             tokens = [int(t) for t in llama.run(options.mpk, "tokenize", model, "-f", options.text).split()]
             chunks = [tokens[i * CHUNK:(i + 1) * CHUNK] for i in range(options.chunks)]
-            row = {"format": kind, "mpk": mpk_kl(options.mpk, model, chunks, folder),
-                   "llama_cpp": llama_kl(programs, model, options.text, options.chunks, folder)}
+            row = {"format": kind, "mpk": mpk_kl(options.mpk, model, chunks, folder, options.kv),
+                   "llama_cpp": llama_kl(programs, model, options.text, options.chunks, folder, options.kv)}
         rows.append(row)
         if not options.json:
             print(f"{kind:6} mpk {row['mpk']:.3e}  llama.cpp {row['llama_cpp']:.3e}", flush=True)

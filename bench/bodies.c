@@ -1,10 +1,11 @@
 /* bodies.c - how fast the fast bodies are beside what the machine allows.
  *
- *     bodies [dtype] [tokens] [threads] [hidden heads_columns feed layers vocabulary]
+ *     bodies [dtype] [tokens] [threads] [f32|i8] [hidden heads_columns feed layers vocabulary]
  *
  * Runs the linear operators of one step of a model (SmolLM2-135M unless said otherwise), layer by layer with a barrier
  * after each operator, every thread its share of the columns, weights of every layer in memory of their own; prints the
- * time of a step beside two bounds measured in the same run: reading the same weights once, and multiplying registers.
+ * time of a step beside two bounds measured in the same run: reading the same weights once, and multiplying registers
+ * as fp32.  MPK_ISA limits the code.
  */
 #include <immintrin.h>
 #include <math.h>
@@ -15,6 +16,7 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "cpu/body.h"
+#include "cpu/cpu.h"
 #include "ir/blocks.h"
 
 enum { MAX_OPS = 1024, MAX_THREADS = 64 };
@@ -26,7 +28,7 @@ static ir_op linear_op = {.def = &linear_def};
 static int n_ops, n_threads = 2;
 static int64_t tokens = 1, weight_bytes;
 static double multiply_adds;
-static ir_attribute attributes[2][2];
+static ir_attribute attributes[2][3]; /* epsilon, glu, activations */
 static _Atomic unsigned arrived;
 static _Atomic int round_number;
 static enum { RUN, READ, FMA, STOP } mode;
@@ -80,7 +82,11 @@ static op_view add_linear(op_view x, ir_dtype dtype, int64_t columns, bool glu, 
     double weights = (double)(columns * x.dims[1] * (glu ? 2 : 1));
     weight_bytes += (int64_t)(weights / ir_dtype_table[dtype].block_elements * ir_dtype_table[dtype].block_bytes);
     multiply_adds += weights * (double)x.dims[0];
-    bodies[n_ops] = cpu_body_choose(c, CPU_AVX2 | (getenv("AVX2") ? 0u : CPU_AVX512));
+    bodies[n_ops] = cpu_body_choose(c, cpu_features());
+    if (!bodies[n_ops]) {
+        fprintf(stderr, "no fast body for %s\n", ir_dtype_table[dtype].name);
+        exit(1);
+    }
     n_ops++;
     return c->out[0];
 }
@@ -193,11 +199,12 @@ int main(int n, char **v)
         return 2;
     tokens = argument(n, v, 2, 1);
     n_threads = (int)argument(n, v, 3, 2);
-    int64_t hidden = argument(n, v, 4, 576), qkv = argument(n, v, 5, 960), feed = argument(n, v, 6, 1536);
-    int64_t layers = argument(n, v, 7, 30), vocabulary = argument(n, v, 8, 49152);
+    int64_t hidden = argument(n, v, 5, 576), qkv = argument(n, v, 6, 960), feed = argument(n, v, 7, 1536);
+    int64_t layers = argument(n, v, 8, 30), vocabulary = argument(n, v, 9, 49152);
     attributes[0][0].f = attributes[1][0].f = 1e-5;
     attributes[0][1].s = STR("");
     attributes[1][1].s = STR("silu");
+    attributes[0][2].s = attributes[1][2].s = str_from(n > 4 ? v[4] : "f32");
     op_view x = random_view(IR_F32, tokens, hidden, 1),
             norm = view(random_view(IR_F32, 1, hidden, 2).data, IR_F32, 1, hidden);
     norm.rank = 1, norm.dims[0] = hidden, norm.stride[0] = 1;

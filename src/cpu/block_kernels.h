@@ -9,7 +9,7 @@
 #ifndef CPU_BLOCK_KERNELS_H
 #define CPU_BLOCK_KERNELS_H
 
-#include "ir/codebooks.h"
+#include "cpu/codebook_kernels.h"
 
 enum { BLOCK_WEIGHTS = 256 };
 
@@ -18,19 +18,7 @@ typedef struct __attribute__((aligned(64))) block_parts {
     float scale[16], offset[16]; /* of 16 weights each; offset: of formats that have one */
 } block_parts;
 
-V_INLINE float half_at(const uint8_t *p)
-{
-    uint16_t h;
-    memcpy(&h, p, sizeof h);
-    return _cvtsh_ss(h);
-}
-
 /* ---- bytes ---- */
-
-V_INLINE __m256i bytes_at(const uint8_t *p)
-{
-    return _mm256_loadu_si256((const __m256i *)(const void *)p);
-}
 
 /* Of each byte the bits of `mask` that begin at bit `from`, moved to bit `to`. */
 V_INLINE __m256i bits_of(__m256i x, int from, int mask, int to)
@@ -75,13 +63,6 @@ V_INLINE void take_six_bits(const uint8_t *low, const uint8_t *high, int8_t *to)
 }
 
 /* ---- scales ---- */
-
-V_INLINE uint32_t word_at(const uint8_t *p)
-{
-    uint32_t w;
-    memcpy(&w, p, sizeof w);
-    return w;
-}
 
 /* Eight bytes less `below`, times d. */
 V_INLINE __m256 eight_scales(uint64_t bytes, int below, float d)
@@ -140,12 +121,12 @@ V_INLINE void take_q2_k_scales(const uint8_t *s, float d, float minimum, block_p
     put_scales(to->offset, first >> 4 & nibbles, second >> 4 & nibbles, 0, -minimum);
 }
 
-/* Q6_K: 16 signed bytes. */
-V_INLINE void take_q6_k_scales(const uint8_t *s, float d, block_parts *to)
+/* 16 signed bytes times d. */
+V_INLINE void put_scaled(float *to, const void *s, float d)
 {
     for (int i = 0; i < 16; i += 8) {
-        __m256i q = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(s + i)));
-        _mm256_store_ps(to->scale + i, _mm256_mul_ps(_mm256_cvtepi32_ps(q), _mm256_set1_ps(d)));
+        __m256i q = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)((const char *)s + i)));
+        _mm256_store_ps(to + i, _mm256_mul_ps(_mm256_cvtepi32_ps(q), _mm256_set1_ps(d)));
     }
 }
 
@@ -162,44 +143,29 @@ V_INLINE bool has_offset(ir_dtype dtype)
     return dtype == IR_Q2_K || dtype == IR_Q4_K || dtype == IR_Q5_K;
 }
 
-/* 16 values by their indices: of each byte the low four bits. */
-V_INLINE __m256i look_up(const int8_t values[16], __m256i indices)
+/* One for each 16 weights. */
+V_INLINE __m128i small_of_book(ir_dtype dtype, const uint8_t *b, const opened_book *opened)
 {
-    __m128i table = _mm_loadu_si128((const __m128i *)(const void *)values);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), indices);
-}
-
-/* 16 bytes of four-bit indices in two halves. */
-V_INLINE __m256i nibbles_at(const uint8_t *p)
-{
-    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
-    __m256i q = _mm256_inserti128_si256(_mm256_castsi128_si256(b), _mm_srli_epi16(b, 4), 1);
-    return _mm256_and_si256(q, _mm256_set1_epi8(15));
-}
-
-/* codebook_take, by vectors where the format allows it. */
-V_INLINE void open_codebook(ir_dtype dtype, const uint8_t *block, codebook_block *to)
-{
-    if (dtype != IR_IQ4_XS) {
-        codebook_take(dtype, block, to);
-        return;
-    }
-    uint32_t low = word_at(block + 4), high = word_at(block + 2) & 0xffff;
-    for (int i = 0; i < 8; i++) {
-        int small = (int)((low >> 4 * i & 15) | (high >> 2 * i & 3) << 4) - 32;
-        _mm256_store_si256((__m256i *)(void *)(to->q + 32 * i), look_up(codebook_iq4, nibbles_at(block + 8 + 16 * i)));
-        to->small[2 * i] = to->small[2 * i + 1] = (int8_t)small;
-    }
-    to->d = half_at(block);
+    if (book_is_opened(dtype))
+        return half_bytes_at(opened->small);
+    __m128i s = _mm256_castsi256_si128(small_of_iq4_xs(b, b));
+    return dtype == IR_IQ4_XS ? _mm_unpacklo_epi8(s, s) : _mm_set1_epi8(1);
 }
 
 V_INLINE void take_codebook(ir_dtype dtype, const uint8_t *block, block_parts *to)
 {
-    codebook_block from;
-    open_codebook(dtype, block, &from);
-    memcpy(to->q, from.q, sizeof to->q);
-    for (int i = 0; i < 16; i++)
-        to->scale[i] = from.d * (float)from.small[i];
+    opened_book opened;
+    if (book_is_opened(dtype))
+        open_book(dtype, block, &opened);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        book_quants q = take_book(dtype, block, &opened, i);
+        __m256i w = book_has_signs(dtype) ? _mm256_sign_epi8(q.w, q.sign) : q.w;
+        bytes_put(to->q + 32 * i, _mm256_sub_epi8(w, _mm256_set1_epi8((char)book_below(dtype))));
+    }
+    int8_t small[16];
+    _mm_storeu_si128((__m128i *)(void *)small, small_of_book(dtype, block, &opened));
+    put_scaled(to->scale, small, book_scale(dtype, block, &opened));
 }
 
 V_INLINE void take_block(ir_dtype dtype, const uint8_t *block, block_parts *to)
@@ -220,7 +186,7 @@ V_INLINE void take_block(ir_dtype dtype, const uint8_t *block, block_parts *to)
         take_pairs(block, to);
     } else {
         take_six_bits(block, block + 128, to->q);
-        take_q6_k_scales(block + 192, half_at(block + 208), to);
+        put_scaled(to->scale, block + 192, half_at(block + 208));
     }
 }
 

@@ -1,8 +1,8 @@
 /* codebooks.c - take blocks of the IQ and TQ formats apart (see codebooks.h).
  *
  * input -> output: the bytes of a block -> codebook_block.  One function for each format.  Eight elements are handled
- * at a time as the bytes of a 64-bit word, the first in its lowest byte: an entry of a code book is spread over the
- * bytes, mapped to magnitudes, and negated where its sign bits say so.  Cost: about one operation for each weight.
+ * at a time as the bytes of a 64-bit word, the first in its lowest byte: an entry of a code book is negated where its
+ * sign bits say so.  Cost: about one operation for each weight.
  *
  * In the layouts below d is an f16, and numbers in brackets are bytes.  Unless stated otherwise, small = 2 s + 1 with s
  * of four bits (two in a byte, the low half first), which is how the formats define their scales.
@@ -42,22 +42,6 @@ static void put_word(int8_t *to, uint64_t word)
         to[i] = (int8_t)(uint8_t)(word >> 8 * i);
 }
 
-/* Eight elements of two bits, each in a byte of its own. */
-static uint64_t spread_two_bits(uint64_t entry)
-{
-    entry = (entry | entry << 24) & 0x000000ff000000ffu;
-    entry = (entry | entry << 12) & 0x000f000f000f000fu;
-    return (entry | entry << 6) & 3 * EACH;
-}
-
-/* Two entries of four elements of four bits. */
-static uint64_t spread_four_bits(uint64_t first, uint64_t second)
-{
-    uint64_t both = first | second << 32;
-    both = (both | both << 8) & 0x00ff00ff00ff00ffu;
-    return (both | both << 4) & 15 * EACH;
-}
-
 /* Negate the bytes whose bit of `signs` is set.  Every byte is 1 ... 127, so no sum carries into the next byte. */
 static uint64_t negate_bytes(uint64_t word, uint32_t signs)
 {
@@ -72,24 +56,16 @@ static uint32_t signs_of(uint32_t index)
     return index | (uint32_t)__builtin_parity(index) << 7;
 }
 
-/* The magnitudes of IQ2: 8, 25, 43. */
-static uint64_t iq2_word(uint16_t entry, uint32_t signs)
+/* Eight elements of IQ3. */
+static uint64_t iq3_word(const uint32_t *book, uint32_t first, uint32_t second, uint32_t signs)
 {
-    uint64_t v = spread_two_bits(entry);
-    return negate_bytes(8 * EACH + 17 * v + (v >> 1 & EACH), signs);
-}
-
-/* The magnitudes of IQ3_XXS: 4, 12, 20 ... 52, 62. */
-static uint64_t iq3_xxs_word(const uint8_t *index, uint32_t signs)
-{
-    uint64_t v = spread_four_bits(iq3_xxs_book[index[0]], iq3_xxs_book[index[1]]);
-    return negate_bytes(4 * EACH + 8 * v + 2 * ((v + EACH) >> 3 & EACH), signs);
+    return negate_bytes(book[first] | (uint64_t)book[second] << 32, signs);
 }
 
 /* Elements -1, 0, 1 of IQ1 with an eighth added or subtracted, times 8. */
 static uint64_t iq1_word(uint32_t index, bool less)
 {
-    uint64_t above = 8 * spread_two_bits(iq1_book[index]) + (less ? 7 : 9) * EACH; /* 16 more than wanted */
+    uint64_t above = codebook_iq1[index] + (less ? 7 : 9) * EACH; /* 16 more than wanted */
     return (above + 0x70 * EACH) ^ 0x80 * EACH;
 }
 
@@ -112,7 +88,7 @@ static void take_iq2_xxs(const uint8_t *b, codebook_block *to)
         const uint8_t *index = b + 2 + 8 * g;
         uint32_t rest = u32_at(index + 4);
         for (int i = 0; i < 4; i++)
-            put_word(to->q + 32 * g + 8 * i, iq2_word(iq2_xxs_book[index[i]], signs_of(rest >> 7 * i & 127)));
+            put_word(to->q + 32 * g + 8 * i, negate_bytes(codebook_iq2_xxs[index[i]], signs_of(rest >> 7 * i & 127)));
         to->small[2 * g] = to->small[2 * g + 1] = (int8_t)(2 * (rest >> 28) + 1);
     }
 }
@@ -123,7 +99,7 @@ static void take_iq2_xs(const uint8_t *b, codebook_block *to)
     to->d = f16_at(b) / 8;
     for (int i = 0; i < 32; i++) {
         uint32_t word = u16_at(b + 2 + 2 * i);
-        put_word(to->q + 8 * i, iq2_word(iq2_xs_book[word & 511], signs_of(word >> 9)));
+        put_word(to->q + 8 * i, negate_bytes(codebook_iq2_xs[word & 511], signs_of(word >> 9)));
     }
     put_odd(b + 66, 16, to);
 }
@@ -134,7 +110,7 @@ static void take_iq2_s(const uint8_t *b, codebook_block *to)
     to->d = f16_at(b) / 8;
     for (int i = 0; i < 32; i++) {
         uint32_t high = b[66 + i / 4] >> 2 * (i % 4) & 3u;
-        put_word(to->q + 8 * i, iq2_word(iq2_s_book[b[2 + i] | high << 8], b[34 + i]));
+        put_word(to->q + 8 * i, negate_bytes(codebook_iq2_s[b[2 + i] | high << 8], b[34 + i]));
     }
     put_odd(b + 74, 16, to);
 }
@@ -145,22 +121,23 @@ static void take_iq3_xxs(const uint8_t *b, codebook_block *to)
     to->d = f16_at(b) / 4;
     for (int g = 0; g < 8; g++) {
         uint32_t rest = u32_at(b + 66 + 4 * g);
-        for (int i = 0; i < 4; i++)
-            put_word(to->q + 32 * g + 8 * i, iq3_xxs_word(b + 2 + 8 * g + 2 * i, signs_of(rest >> 7 * i & 127)));
+        for (int i = 0; i < 4; i++) {
+            const uint8_t *index = b + 2 + 8 * g + 2 * i;
+            put_word(to->q + 32 * g + 8 * i,
+                     iq3_word(codebook_iq3_xxs, index[0], index[1], signs_of(rest >> 7 * i & 127)));
+        }
         to->small[2 * g] = to->small[2 * g + 1] = (int8_t)(2 * (rest >> 28) + 1);
     }
 }
 
-/* d; [64] low bits of indices; [8] a high bit of eight indices each; [32] signs; [4] s for each 32.  The magnitudes are
- * 1, 3, 5 ... 15. */
+/* d; [64] low bits of indices; [8] a high bit of eight indices each; [32] signs; [4] s for each 32. */
 static void take_iq3_s(const uint8_t *b, codebook_block *to)
 {
     to->d = f16_at(b);
     for (int i = 0; i < 32; i++) {
         uint32_t high = b[66 + i / 4] >> 2 * (i % 4);
-        uint64_t v = spread_four_bits(iq3_s_book[b[2 + 2 * i] | (high & 1) << 8],
-                                      iq3_s_book[b[3 + 2 * i] | (high >> 1 & 1) << 8]);
-        put_word(to->q + 8 * i, negate_bytes(2 * v + EACH, b[74 + i]));
+        put_word(to->q + 8 * i, iq3_word(codebook_iq3_s, b[2 + 2 * i] | (high & 1) << 8,
+                                         b[3 + 2 * i] | (high >> 1 & 1) << 8, b[74 + i]));
     }
     put_odd(b + 106, 32, to);
 }

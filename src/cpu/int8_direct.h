@@ -1,0 +1,222 @@
+/* int8_direct.h - products with 8-bit activations for few tokens: eight rows of weights at a time, whose integers are
+ * unpacked in registers.
+ *
+ * Included by int8_kernels.h.  Weights are bytes in the order of K, so that lanes are added up at the end of a block.
+ */
+#ifndef CPU_INT8_DIRECT_H
+#define CPU_INT8_DIRECT_H
+
+#include "cpu/int8_rows.h"
+
+enum {
+    INT8_AHEAD_BYTES = 8192
+}; /* how far before their use weights are asked for: the rows of a box follow each other */
+
+V_INLINE void ask_for(const uint8_t *at, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 256)
+#pragma GCC unroll 4
+        for (int line = 0; line < 4; line++)
+            _mm_prefetch((const char *)at + INT8_AHEAD_BYTES + i + 64 * line, _MM_HINT_T1);
+}
+
+/* Lane r: the sum of the lanes of a[r]. */
+V_INLINE __m256i sum_lanes(const __m256i a[INT8_ROWS])
+{
+    __m256i low = _mm256_hadd_epi32(_mm256_hadd_epi32(a[0], a[1]), _mm256_hadd_epi32(a[2], a[3]));
+    __m256i high = _mm256_hadd_epi32(_mm256_hadd_epi32(a[4], a[5]), _mm256_hadd_epi32(a[6], a[7]));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31));
+}
+
+/* A block of 32 of eight rows. */
+V_INLINE void direct_32(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *const *token,
+                        const uint8_t *const *row, int64_t b, __m256 *sum)
+{
+    const int64_t at = b * ir_dtype_table[dtype].block_bytes;
+    const uint8_t *block[INT8_ROWS];
+    quants w[INT8_ROWS];
+    __m256i dot[INT8_ROWS];
+    __m256 d, m;
+#pragma GCC unroll 8
+    for (int r = 0; r < INT8_ROWS; r++) {
+        block[r] = row[r] + at;
+        w[r] = take_quants(dtype, block[r], 0, 0);
+    }
+    take_scales(dtype, block, 0, &d, &m);
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) {
+        __m256i q = bytes_at(token[t] + 32 * b);
+#pragma GCC unroll 8
+        for (int r = 0; r < INT8_ROWS; r++)
+            dot[r] = HAS_DOT ? add_dot(dtype, _mm256_setzero_si256(), w[r], q)
+                             : _mm256_madd_epi16(pairs_of(dtype, w[r], q), _mm256_set1_epi16(1));
+        __m256i j = _mm256_set1_epi32(x_sums_32(x, token[t])[b]);
+        sum[t] = add_block(dtype, sum[t], less_excess(dtype, sum_lanes(dot), j), j, d, m, x_scales(x, token[t])[b],
+                           x_scaled_sums(x, token[t])[b]);
+    }
+}
+
+/* Sums of a block of 256 of x in 16 bits, the same in both lanes of 128 bits: of 32 neighbours each if the format is
+ * wide, else of 16, the first and the last eight. */
+typedef struct block_sums {
+    __m256i first, last;
+} block_sums;
+
+V_INLINE block_sums take_sums(ir_dtype dtype, const int16_t *sums)
+{
+    __m256i s = bytes_at(sums);
+    if (!is_wide(dtype))
+        return (block_sums){_mm256_permute4x64_epi64(s, 0x44), _mm256_permute4x64_epi64(s, 0xee)};
+    s = _mm256_madd_epi16(s, _mm256_set1_epi16(1));
+    s = _mm256_permute4x64_epi64(_mm256_packs_epi32(s, s), 0x88);
+    return (block_sums){s, s};
+}
+
+/* j of two blocks, each as the sum of a lane of 128 bits. */
+V_INLINE __m256i multiply_sums(ir_dtype dtype, const small_integers *s, block_sums x)
+{
+    __m256i factors = sum_factors(dtype, s), j = _mm256_madd_epi16(low_words(dtype, factors), x.first);
+    if (is_wide(dtype))
+        return j;
+    return _mm256_add_epi32(j, _mm256_madd_epi16(high_words(dtype, factors), x.last));
+}
+
+/* The small integers of two blocks in 16 bits, from where a row's loop takes them: of a wide format each twice, in a word
+ * of 32 bits, which is loaded to all lanes; of another those of the halves of 32 weights at the same place of both lanes
+ * of 128 bits. */
+typedef union row_scales {
+    __m256i lanes[2];       /* [row] */
+    uint32_t word[2][2][4]; /* [weight / 128][row][weight / 32 % 4] */
+} row_scales;
+
+V_INLINE void spread_scales(ir_dtype dtype, const small_integers *s, row_scales *to)
+{
+    if (is_wide(dtype)) {
+        __m256i words = low_words(dtype, s->scale);
+        to->lanes[0] = _mm256_unpacklo_epi16(words, words);
+        to->lanes[1] = _mm256_unpackhi_epi16(words, words);
+        return;
+    }
+    const __m256i even_odd =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+    __m256i bytes = _mm256_shuffle_epi8(s->scale, even_odd);
+    to->lanes[0] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes));
+    to->lanes[1] = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes, 1));
+}
+
+/* Those of the i-th 32 weights of a row. */
+V_INLINE __m256i scale_of(ir_dtype dtype, const row_scales *s, int row, int i)
+{
+    if (is_wide(dtype))
+        return _mm256_set1_epi32((int)s->word[i / 4][row][i % 4]);
+    return _mm256_shuffle_epi8(s->lanes[row], _mm256_set1_epi16((short)((2 * i + 1) << 8 | 2 * i)));
+}
+
+/* i of a block of one row, as sums of eight lanes; x: the first bytes of its block of each token. */
+V_INLINE void direct_row(ir_dtype dtype, int nt, const uint8_t *const *x, const uint8_t *block,
+                         const opened_book *opened, const row_scales *scales, int row, __m256i *sum)
+{
+    for (int t = 0; t < nt; t++)
+        sum[t] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        quants q = take_quants(dtype, block, opened, i);
+        __m256i scale = scale_of(dtype, scales, row, i);
+#pragma GCC unroll 4
+        for (int t = 0; t < nt; t++) {
+            __m256i pairs = pairs_of(dtype, q, bytes_at(x[t] + 32 * i));
+            if (is_even(dtype)) /* 8 x 2 x 3 x 127 fits 16 bits */
+                sum[t] = _mm256_add_epi16(sum[t], pairs);
+            else
+                sum[t] = INT8_DOT_PAIRS(sum[t], pairs, scale);
+            sum[t] = in_order(sum[t]);
+        }
+    }
+    for (int t = 0; t < nt && is_even(dtype); t++)
+        sum[t] = _mm256_madd_epi16(sum[t], _mm256_set1_epi16(1));
+}
+
+/* i and j of a block of two rows, each as the sum of a lane of 128 bits. */
+V_INLINE void direct_two(ir_dtype dtype, int nt, const uint8_t *const *x, const block_sums *x_sums,
+                         const uint8_t *const block[2], opened_book *const *opened, __m256i *i, __m256i *j, int stride)
+{
+    __m256i low[INT8_DIRECT_TOKENS], high[INT8_DIRECT_TOKENS];
+    row_scales scales;
+    for (int r = 0; r < 2 && book_is_opened(dtype); r++)
+        open_book(dtype, block[r], opened[r]);
+    const small_integers s = take_small(dtype, block, (const opened_book *const[2]){opened[0], opened[1]});
+    spread_scales(dtype, &s, &scales);
+    memory_as_it_is();
+    direct_row(dtype, nt, x, block[0], opened[0], &scales, 0, low);
+    direct_row(dtype, nt, x, block[1], opened[1], &scales, 1, high);
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) {
+        __m256i crossed = _mm256_permute2x128_si256(low[t], high[t], 0x21);
+        __m256i sum = _mm256_add_epi32(_mm256_blend_epi32(low[t], high[t], 0xf0), crossed);
+        j[t * stride] = needs_sums(dtype) ? multiply_sums(dtype, &s, x_sums[t]) : sum;
+        i[t * stride] = less_excess(dtype, sum, j[t * stride]);
+    }
+}
+
+/* Lane r: the sum of the low lane of 128 bits of a[r]; lane 4 + r: of its high lane. */
+V_INLINE __m256i sum_halves(const __m256i a[4])
+{
+    return _mm256_hadd_epi32(_mm256_hadd_epi32(a[0], a[1]), _mm256_hadd_epi32(a[2], a[3]));
+}
+
+/* A block of 256 of eight rows: row r goes with row 4 + r. */
+V_INLINE void direct_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *const *token,
+                         const uint8_t *const *row, int64_t b, __m256 *sum)
+{
+    enum { HALF = INT8_ROWS / 2 };
+    const int64_t at = b * ir_dtype_table[dtype].block_bytes;
+    __m256i i[INT8_DIRECT_TOKENS * HALF], j[INT8_DIRECT_TOKENS * HALF];
+    opened_book opened[INT8_ROWS];
+    block_sums x_sums[INT8_DIRECT_TOKENS];
+    const uint8_t *block[INT8_ROWS], *tokens[INT8_DIRECT_TOKENS];
+    __m256 d, m;
+#pragma GCC unroll 8
+    for (int r = 0; r < INT8_ROWS; r++)
+        block[r] = row[r] + at;
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) {
+        tokens[t] = token[t] + 256 * b;
+        x_sums[t] = take_sums(dtype, x_sums_16(x, token[t]) + 16 * b);
+    }
+    for (int r = 0; r < HALF; r++) {
+        const uint8_t *two[2] = {block[r], block[r + HALF]};
+        opened_book *const open[2] = {&opened[r], &opened[r + HALF]};
+        direct_two(dtype, nt, tokens, x_sums, two, open, i + r, j + r, HALF);
+    }
+    take_scales(dtype, block, opened, &d, &m);
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++)
+        sum[t] = add_block(dtype, sum[t], sum_halves(i + t * HALF), sum_halves(j + t * HALF), d, m,
+                           x_scales(x, token[t])[b], 0);
+}
+
+V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *w, int64_t row_bytes, int64_t n,
+                          float *sums, int64_t ld)
+{
+    const uint8_t *token[INT8_DIRECT_TOKENS], *row[INT8_ROWS];
+    const int64_t blocks = x->k / ir_dtype_table[dtype].block_elements,
+                  ahead = (int64_t)ir_dtype_table[dtype].block_bytes * INT8_ROWS;
+    find_tokens(x, 0, nt, token);
+    for (int64_t r = 0; r < n; r += INT8_ROWS) {
+        __m256 sum[INT8_DIRECT_TOKENS];
+        for (int t = 0; t < nt; t++)
+            sum[t] = _mm256_setzero_ps();
+        find_rows(w, row_bytes, r, n, row);
+        for (int64_t b = 0; b < blocks; b++) {
+            ask_for(row[0] + b * ahead, ahead);
+            if (has_parts(dtype))
+                direct_256(dtype, nt, x, token, row, b, sum);
+            else
+                direct_32(dtype, nt, x, token, row, b, sum);
+        }
+        for (int64_t t = 0; t < nt && t < x->n; t++)
+            _mm256_storeu_ps(sums + t * ld + r, sum[t]);
+    }
+}
+
+#endif

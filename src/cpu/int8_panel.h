@@ -1,5 +1,5 @@
-/* int8_panel.h - products with 8-bit activations for many tokens: eight rows of weights at a time, unpacked once for all
- * tokens into a panel that stays in the first cache.
+/* int8_panel.h - products with 8-bit activations for many tokens: eight rows of weights at a time, unpacked once for
+ * all tokens into a panel that stays in the first cache.
  *
  * Included by int8_kernels.h.  In a panel rows are interleaved by four elements, so that a lane is a row.
  */

@@ -11,8 +11,8 @@
 #include "ir/codebooks.h"
 
 /* Element i of entry e. */
-#define OF_2_BITS(e, i) ((uint64_t)((e) >> 2 * (i) & 3))
-#define OF_4_BITS(e, i) ((uint32_t)((e) >> 4 * (i) & 15))
+#define OF_2_BITS(e, i) ((uint64_t)((e) >> 2 * (i)&3))
+#define OF_4_BITS(e, i) ((uint32_t)((e) >> 4 * (i)&15))
 /* As byte i. */
 #define IQ1_AT(e, i) (8 * OF_2_BITS(e, i) << 8 * (i))
 #define IQ2_AT(e, i) ((8 + 17 * OF_2_BITS(e, i) + OF_2_BITS(e, i) / 2) << 8 * (i))

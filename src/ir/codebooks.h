@@ -25,8 +25,8 @@ static inline bool codebook_has(ir_dtype dtype)
 /* Take one block apart.  dtype: codebook_has is true; `block` needs no alignment. */
 void codebook_take(ir_dtype dtype, const uint8_t *block, codebook_block *to);
 
-/* Magnitudes by index, a byte for each element, the first in the lowest: 8, 25 and 43 in IQ2, 4, 12, 20 ... 52 and 62 in
- * IQ3_XXS, 1, 3, 5 ... 15 in IQ3_S; and of IQ1 8 (e + 1) for an element e of -1, 0 and 1. */
+/* Magnitudes by index, a byte for each element, the first in the lowest: 8, 25 and 43 in IQ2, 4, 12, 20 ... 52 and 62
+ * in IQ3_XXS, 1, 3, 5 ... 15 in IQ3_S; and of IQ1 8 (e + 1) for an element e of -1, 0 and 1. */
 extern const uint64_t codebook_iq1[2048], codebook_iq2_xxs[256], codebook_iq2_xs[512], codebook_iq2_s[1024];
 extern const uint32_t codebook_iq3_xxs[256], codebook_iq3_s[512];
 

@@ -130,6 +130,9 @@ LINT_FAULTS = {
     "file-name": ("src/ir/graph_util.c", "int x;\n", "does not say what the file is for"),
     "identifier": ("src/ir/a.c", function("    return frobnicate_impl;"), "'frobnicate_impl'"),
     "long-function": ("src/ir/a.c", function("\n".join(["    n++;"] * 100)), "at most 100"),
+    "long-file": ("src/ir/a.c", "int x;\n" * 801, "at most 800"),
+    "two-choices": ("src/ir/a.c", function("    return n ? 1 : n == 2 ? 2 : 3;"), "1 statement(s) with two ?"),
+    "wide-lines": ("src/ir/a.c", ("int " + "x" * 101 + ";\n") * 60, "60 lines over 100 columns"),
     "long-line": ("src/ir/a.c", "int " + "x" * 120 + ";\n", "at most 120"),
     "table-row": ("src/ir/a.c", "/* Rows.\n *   one    i32[T]   the first, with a remark rising two    i32[R]\n"
                   " * live=rows     which token each row of logits belongs to three   f32[R]\n */\n", "run together"),
@@ -162,6 +165,20 @@ def test_lint_takes_tables(sound):
 def test_lint_reads_no_comments_or_strings(sound):
     write(sound, "src/ir/a.c", '/* abort() */\nconst char *x = "exit(1)"; // gets()\n')
     check_sound("lint.py", sound)
+
+
+def list_mutants(*options):
+    done = subprocess.run([sys.executable, str(TOOLS / "mutate.py"), "--list", *options], check=True, timeout=300,
+                          capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
+def test_mutants_are_drawn_by_seed_and_room():
+    first = list_mutants("--n", "12", "--seed", "3", "--rooms", "device", "pass", "rt")
+    assert first == list_mutants("--n", "12", "--seed", "3", "--rooms", "device", "pass", "rt")
+    for room in ("device/", "src/pass/", "src/rt/"):
+        assert sum(line.startswith(room) for line in first) == 4
+    assert first != list_mutants("--n", "12", "--seed", "4", "--rooms", "device", "pass", "rt")
 
 
 DOC_FAULTS = {

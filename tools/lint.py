@@ -3,7 +3,8 @@
 
 Input: every text file of the repository; output: one line for each finding, exit code 1 if any.  The rules: library
 code calls nothing that aborts, prints or overruns; no unfinished work is marked in place of doing it; names say what a
-thing is; functions stay under 100 lines and lines under 121 columns; a file opens with its purpose; a test can fail.
+thing is; functions stay under 100 lines, files under 801 and lines under 121 columns; a file opens with its purpose; a
+test can fail.  Two figures of the whole tree are printed and may not grow: statements with two `?`, wide lines.
 C is read by a few regular expressions, which the formatting of the house makes reliable: a function's body begins and
 ends with a brace in the first column.
 """
@@ -17,6 +18,13 @@ import tree
 
 MAX_FUNCTION_LINES = 100
 MAX_LINE_COLUMNS = 120
+MAX_FILE_LINES = 800
+LONGER_FILES = {"tests/check_cuda.c", "src/gen/body_warps_test.c", "tests/fake_cuda.c", "device/task/linear_tile.cuh"}
+# Of all C of src, device and include.  These hold what is reached; what is wanted is 1 and 1.
+MAX_DOUBLE_CHOICES = 4.0  # statements with two `?`, per 1,000 lines of code
+MAX_WIDE_LINES = 9.0  # lines over WIDE_COLUMNS, of 100
+WIDE_COLUMNS = 100
+MEASURED = ("src/", "device/", "include/")
 C_ENDINGS = (".c", ".h", ".cu", ".cuh")
 CODE_ENDINGS = C_ENDINGS + (".py", ".sh", ".cmake", "CMakeLists.txt", "dev", ".ci/run")
 TEXT_ENDINGS = CODE_ENDINGS + (".md", ".in")
@@ -98,6 +106,9 @@ def check_lengths(name, text, code):
         line = re.sub(r" *\\$", "", line)
         if len(line) > MAX_LINE_COLUMNS:
             yield f"{name}:{i}: {len(line)} columns, at most {MAX_LINE_COLUMNS}"
+    n_lines = text.count("\n")
+    if n_lines > MAX_FILE_LINES and name not in LONGER_FILES:
+        yield f"{name}:{n_lines}: {n_lines} lines, at most {MAX_FILE_LINES}: it comes apart along a seam"
     for function, first, last, _ in functions(code) if name.endswith(C_ENDINGS) else ():
         if last - first + 1 > MAX_FUNCTION_LINES:
             yield f"{name}:{first}: {function} has {last - first + 1} lines, at most {MAX_FUNCTION_LINES}"
@@ -198,12 +209,34 @@ def check_file(root, name):
     yield from check_py_tests(name, text)
 
 
+def check_measures(root, names):
+    """What holds of the tree as a whole; the figures are printed."""
+    n_code = n_lines = n_wide = n_double = 0
+    for name in names:
+        if not name.startswith(MEASURED) or not name.endswith(C_ENDINGS):
+            continue
+        text = tree.read(root, name)
+        code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, code_only(text), flags=re.M)
+        n_code += sum(bool(line.strip()) for line in code.split("\n"))
+        n_lines += sum(bool(line.strip()) for line in text.split("\n"))
+        n_wide += sum(len(line) > WIDE_COLUMNS for line in text.split("\n"))
+        n_double += sum(part.count("?") >= 2 for part in re.split("[;{}]", code))
+    double, wide = 1000 * n_double / max(n_code, 1), 100 * n_wide / max(n_lines, 1)
+    print(f"two ? in a statement: {double:.2f} per 1,000 lines (at most {MAX_DOUBLE_CHOICES}); "
+          f"lines over {WIDE_COLUMNS} columns: {wide:.1f} % (at most {MAX_WIDE_LINES})")
+    if double > MAX_DOUBLE_CHOICES:
+        yield f"{n_double} statement(s) with two ?, {double:.2f} per 1,000 lines, at most {MAX_DOUBLE_CHOICES}"
+    if wide > MAX_WIDE_LINES:
+        yield f"{n_wide} lines over {WIDE_COLUMNS} columns, {wide:.1f} %, at most {MAX_WIDE_LINES}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=pathlib.Path, default=tree.ROOT)
     root = parser.parse_args().root
     names = [n for n in tree.files(root, *TEXT_ENDINGS) if not n.startswith("tests/corpus/")]
     findings = [finding for name in names for finding in check_file(root, name)]
+    findings += check_measures(root, names)
     return tree.report(findings, f"house rules, {len(names)} files")
 
 

@@ -1,19 +1,29 @@
 #!/usr/bin/env python3
 """Which small faults do the tests not notice?
 
-    tools/mutate.py --n 40                       of all rooms
-    tools/mutate.py --rooms pass tgraph --seed 3 others, in two rooms
+    tools/mutate.py --n 40                       of all rooms, as many of each
+    tools/mutate.py --rooms pass rt --seed 3     others, in two rooms
     tools/mutate.py --rooms op --list            what would be changed; builds nothing
+    tools/mutate.py --n 150 --minutes 30         as far as it comes; the same command goes on
 
 A mutant is one small change in a condition: a comparison off by one or turned round, a part of an && or || left out,
-a CHECK that never fails.  The sources are copied to .cache/mutate, all mutants are compiled at once, each behind a test
-of the environment variable MPK_MUTANT, and for each one the tests of its room run until one fails.  The same seed,
-rooms and sources give the same mutants.  A survivor is a test that is missing, a condition that nothing needs, or a
-mutant that changes nothing that can be seen.
+a CHECK that never fails.  The sources are copied to .cache/mutate/tree.  Those of src are compiled at once, each mutant
+behind a test of the environment variable MPK_MUTANT; one of device is written into the copy alone, because the tests
+of emulated bodies compile device/ when they run.  For each mutant the tests that see its file (FILES, else TESTS) run
+until one fails.  The same seed, rooms and sources give the same mutants.
 
-Not covered: src/rt and device, which other compilers read as text.
+Printed for each: the test that noticed, or SURVIVES, or "equivalent" if tools/mutate_equivalent.txt names it.  A
+survivor is a test that is missing, a condition that nothing needs, or a mutant that changes nothing that can be seen.
+Results are kept in .cache/mutate/results.json, and a mutant of an unchanged file is not run again, unless --again says
+so (after a change of tests).
+
+Not covered: device/ptx, device/role and the three files above them, which no test without a GPU runs; memory orders,
+which only the thread sanitizer sees.
 """
 import argparse
+import collections
+import hashlib
+import json
 import os
 import pathlib
 import random
@@ -22,26 +32,41 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 
 import tree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPY = ROOT / ".cache" / "mutate"
-BUILD = COPY / "build"
-# The tests that run for a fault in a room, as ctest's -R takes them; the quick ones alone (-LE slow).
+TREE = COPY / "tree"
+RESULTS = COPY / "results.json"
+EQUIVALENT = ROOT / "tools" / "mutate_equivalent.txt"
+# The tests that run for a fault in a room, as ctest's -R takes them; those named slow are left out.
 TESTS = {
-    "base": "base_test|json_test|load_test", "cpu": "^(body_test|engine_test|stress_test)$",
-    "cuda": "cuda_|cache_test|driver_test|nvrtc_test|decode_graph|one_kernel",
+    "base": "base_test|json_test|load_test",
+    "carriers": "^carriers_test$",
+    "cpu": "^(body_test|engine_test|stress_test)$",
+    "cuda": "cuda_|carriers|cache_test|driver_test|nvrtc_test|decode_graph|one_kernel",
+    "device": "^body_(emulated|warps)_test$",
     "engine": "engine|decode_graph|one_kernel|watch|company",
-    "gen": "arch_test|source_test|gpu_bodies|decode_graph|body_emulated",
+    "gen": "arch_test|source_test|gpu_bodies|decode_graph|body_emulated|body_warps",
+    "grammar": "grammar",
     "host": "books|engine_test|rt_serve|cuda_serve",
     "image": "verify_test|engine_test|cuda_test|stress", "ir": "ir_test|op_test|numbers_test|golden|operators",
     "jinja": "jinja", "load": "gguf|hf_config|load_test|safetensors|experts|tokenizer",
     "model": "model_test|hf_config|gguf|fuse_ops", "net": "net_",
     "op": "op_test|ir_test|numbers|aten|fuse|body_test|gpu_bodies|pass_test",
     "pass": "golden|fuse|recognise|decompose|verify|gpu_bodies|pass_test|decode_graph",
+    "rt": "^(rt_|books|model_check|stress|engine_test)",
+    "super": "super|body_warps",
     "tgraph": "verify_test|golden|decompose|pass_test|stress",
 }
+# Of files that fewer tests see, or others.
+FILES = (
+    ("src/op/map_", "op_test|ir_test|fuse_map|aten|body_test"),
+    ("src/gen/body_", "gpu_bodies|body_emulated|body_warps"),
+    ("src/net/net_parts", "net_parts|net_server"),
+)
 CONTEXT = 30  # characters shown around a change
 MOST_BYTES = 16 << 30  # of address space, for a test that a mutant lets run wild
 SKIPPED = re.compile(r"_(test|fuzz)\.c$")
@@ -53,34 +78,59 @@ COMPARE = re.compile(r"(?<![<>=!\-])(<=|>=|==|!=|<|>)(?![<>=])")
 OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 SWITCH = """#ifndef MUTATE_H
 #define MUTATE_H
+#ifdef __CUDACC_RTC__
+#define mutant(n) 0
+#else
 #include <stdlib.h>
 static inline int mutant(int n)
 {
     static int chosen = -1;
     if (chosen < 0) {
         const char *word = getenv("MPK_MUTANT");
-        chosen = word ? atoi(word) : 0;
+        chosen = word ? (int)strtol(word, 0, 10) : 0;
     }
     return chosen == n;
 }
 #endif
+#pragma GCC diagnostic ignored "-Wtype-limits"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wint-in-bool-context"
+#pragma GCC diagnostic ignored "-Wparentheses"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Warray-bounds"
+#pragma GCC diagnostic ignored "-Wstringop-overflow"
+#endif
 """
+
+
+def room_of(path):
+    """The folder, but for files whose faults are looked for by themselves."""
+    if path == "src/cuda/carriers.c":
+        return "carriers"
+    return "device" if path.startswith("device/") else path.split("/")[1]
 
 
 class Mutant:
     """Characters [at, end) of a file, and what stands there instead."""
 
-    def __init__(self, path, text, at, end, changed):
+    def __init__(self, path, text, at, end, changed, is_truth):
         self.path, self.at, self.end, self.changed = path, at, end, changed
+        self.is_truth = is_truth  # whether it holds is all that counts, whatever its type is
         self.line = text.count("\n", 0, at) + 1
         self.original = text[at:end]
+        place = f"{path} {at} {end} {changed} {text}"
+        self.key = hashlib.sha256(place.encode()).hexdigest()
+        self.room = room_of(path)
 
     def __str__(self):
+        return f"{self.path}:{self.line}: {self.words()}"
+
+    def words(self):
         old, new = (" ".join(words.split()) for words in (self.original, self.changed))
         same = len(os.path.commonprefix([old, new]))
         rest = len(os.path.commonprefix([old[same:][::-1], new[same:][::-1]]))
         first, end = max(0, same - CONTEXT), len(old) - rest + CONTEXT
-        return f"{self.path}:{self.line}: {old[first:end]}  ->  {new[first:len(new) - rest + CONTEXT]}"
+        return f"{old[first:end]}  ->  {new[first:len(new) - rest + CONTEXT]}"
 
 
 def blank(text):
@@ -113,83 +163,109 @@ def cut(text, at, end, separator):
 
 
 def conditions(text):
-    """Places of what is tested: [at, end, is_check)."""
+    """What is tested: [at, end), whether of a CHECK, whether only its truth counts."""
     for start in START.finditer(text):
         word = start.group(0).strip()
         if word == "return":
-            yield start.end(), text.index(";", start.end()), False
+            yield start.end(), text.index(";", start.end()), False, False
         elif word == "CHECK":
             parts = cut(text, start.end() + 1, closing(text, start.end()), ",")
             if len(parts) > 2:
-                yield *parts[1], True
+                yield *parts[1], True, True
         else:
-            yield start.end() + 1, closing(text, start.end()), False
+            yield start.end() + 1, closing(text, start.end()), False, True
 
 
 def mutants_of(path):
     source = (ROOT / path).read_text()
     text = blank(source)
-    for at, end, is_check in conditions(text):
+    for at, end, is_check, is_truth in conditions(text):
         if "{" in text[at:end] or "?" in text[at:end]:
             continue
         whole = source[at:end]
         if is_check:
-            yield Mutant(path, source, at, end, "1")
+            yield Mutant(path, source, at, end, "1", True)
         for m in COMPARE.finditer(text, at, end):
-            yield Mutant(path, source, at, end, whole[:m.start() - at] + OTHER[m.group(1)] + whole[m.end() - at:])
+            changed = whole[:m.start() - at] + OTHER[m.group(1)] + whole[m.end() - at:]
+            yield Mutant(path, source, at, end, changed, is_truth)
         for separator in ("&&", "||"):
             parts = cut(text, at, end, separator)
             for i in range(len(parts) if len(parts) > 1 else 0):
                 kept = [source[a:b].strip() for k, (a, b) in enumerate(parts) if k != i]
-                yield Mutant(path, source, at, end, f" {separator} ".join(kept))
+                yield Mutant(path, source, at, end, f" {separator} ".join(kept), True)
 
 
 def choose(args):
-    """n mutants, no two in one condition."""
-    paths = [p for p in tree.files(ROOT) if re.match(r"src/(\w+)/[\w.]+\.[ch]$", p) and not SKIPPED.search(p)
-             and p.split("/")[1] in args.rooms]
-    everything = [m for path in sorted(paths) for m in mutants_of(path)]
-    random.Random(args.seed).shuffle(everything)
+    """n mutants, as many of each room as of any other while it has some, no two in one condition."""
+    paths = [p for p in tree.files(ROOT) if re.match(r"src/\w+/[\w.]+\.[ch]$|device/(task|tile)/\w+\.cuh$", p)
+             and not SKIPPED.search(p) and room_of(p) in args.rooms and (not args.files or re.search(args.files, p))]
+    waiting = {room: [] for room in args.rooms}
+    for path in sorted(paths):
+        waiting[room_of(path)] += mutants_of(path)
     chosen, taken = [], {}
-    for m in everything:
-        ranges = taken.setdefault(m.path, [])
-        if len(chosen) < args.n and all(m.end <= at or end <= m.at for at, end in ranges):
-            ranges.append((m.at, m.end))
-            chosen.append(m)
+    for room in args.rooms:
+        random.Random(f"{args.seed} {room}").shuffle(waiting[room])
+    while len(chosen) < args.n and any(waiting.values()):
+        for room in args.rooms:
+            while waiting[room] and len(chosen) < args.n:
+                m = waiting[room].pop()
+                ranges = taken.setdefault(m.path, [])
+                if all(m.end <= at or end <= m.at for at, end in ranges):
+                    ranges.append((m.at, m.end))
+                    chosen.append(m)
+                    break
     return sorted(chosen, key=lambda m: (m.path, m.at))
 
 
+def write(path, text):
+    """Only what differs, so that only that is compiled again."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
 def write_copy(mutants):
-    """The tree, with mutant number i + 1 behind a switch."""
-    for path in tree.files(ROOT):
-        to = COPY / "tree" / path
+    """The tree, with mutant number i + 1 of src behind a switch."""
+    (COPY / "mutate.h").parent.mkdir(parents=True, exist_ok=True)
+    write(COPY / "mutate.h", SWITCH)
+    paths = tree.files(ROOT)
+    known = set(paths)
+    for old in TREE.glob("*/**/*"):
+        path = old.relative_to(TREE).as_posix()
+        if old.is_file() and path not in known and not path.startswith("build/"):
+            old.unlink()
+    for path in paths:
+        to = TREE / path
         to.parent.mkdir(parents=True, exist_ok=True)
-        text = None
-        of_file = [(i + 1, m) for i, m in enumerate(mutants) if m.path == path]
+        of_file = [(i + 1, m) for i, m in enumerate(mutants) if m.path == path and m.room != "device"]
         if of_file:
             text = (ROOT / path).read_text()
             for number, m in reversed(of_file):
-                text = f"{text[:m.at]} mutant({number}) ? ({m.changed}) : ({m.original}){text[m.end:]}"
-        if text is None:
-            if not to.exists() or to.read_bytes() != (ROOT / path).read_bytes():
-                shutil.copy2(ROOT / path, to)
-        elif not to.exists() or to.read_text() != text:
-            to.write_text(text)
-    (COPY / "mutate.h").write_text(SWITCH)
+                truth = "!!" if m.is_truth else ""
+                switch = f" mutant({number}) ? {truth}({m.changed}) : {truth}({m.original})"
+                text = text[:m.at] + switch + text[m.end:]
+            write(to, f'#include "{COPY / "mutate.h"}"\n{text}')
+        elif not to.exists() or to.read_bytes() != (ROOT / path).read_bytes():
+            shutil.copy2(ROOT / path, to)
 
 
 def build():
-    flags = f"-include {COPY / 'mutate.h'} -w"
-    subprocess.run(["cmake", "-S", COPY / "tree", "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-                    f"-DCMAKE_C_FLAGS={flags}", "-DMPK_WERROR=OFF"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", BUILD], check=True, stdout=subprocess.DEVNULL)
+    cache = {"CMAKE_C_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {}
+    for command in (["--preset", "release"], ["--build", "--preset", "release"]):
+        result = subprocess.run(["cmake", *command], cwd=TREE, capture_output=True, text=True,
+                                env={**os.environ, **cache})
+        if result.returncode:
+            sys.exit(f"mutate.py: the mutants are not built:\n{result.stdout[-3000:]}{result.stderr[-1000:]}")
 
 
-def run(number, room, seconds):
+def tests_of(path):
+    return next((tests for start, tests in FILES if path.startswith(start)), TESTS[room_of(path)])
+
+
+def run(number, tests, seconds):
     """The test that notices mutant `number`, or None."""
-    result = subprocess.run(["ctest", "--test-dir", BUILD, "-R", TESTS[room], "-LE", "slow|fuzz", "-j2",
-                             "--stop-on-failure", "--timeout", str(seconds)], capture_output=True, text=True,
-                            env={**os.environ, "MPK_MUTANT": str(number)},
+    result = subprocess.run(["ctest", "--test-dir", TREE / "build", "-R", tests, "-LE", "slow|fuzz", "-j2",
+                             "--stop-on-failure", "--no-tests=error", "--timeout", str(seconds)],
+                            capture_output=True, text=True, env={**os.environ, "MPK_MUTANT": str(number)},
                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES)))
     failed = re.search(r"^\s*\d+ - (\S+) \(", result.stdout, re.M)
     if result.returncode == 0:
@@ -197,12 +273,65 @@ def run(number, room, seconds):
     return failed.group(1) if failed else f"ctest: {result.stdout[-200:]}{result.stderr[-200:]}"
 
 
+def try_one(number, m, seconds):
+    if m.room != "device":
+        return run(number, tests_of(m.path), seconds)
+    text = (ROOT / m.path).read_text()
+    try:
+        (TREE / m.path).write_text(text[:m.at] + m.changed + text[m.end:])
+        return run(0, tests_of(m.path), seconds)
+    finally:
+        (TREE / m.path).write_text(text)
+
+
+def is_equivalent(m):
+    """Is the mutant named as one that changes nothing?  A line: file: old  ->  new  # why"""
+    lines = EQUIVALENT.read_text().splitlines() if EQUIVALENT.exists() else []
+    return any(line.split("  # ")[0].strip() == f"{m.path}: {m.words()}" for line in lines)
+
+
+def try_all(mutants, args):
+    """What each came to: the test that noticed, "SURVIVES", "equivalent", or None if time ran out before."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    sound, end = set(), time.monotonic() + 60 * args.minutes
+    for i, m in enumerate(mutants):
+        known = None if args.again else results.get(m.key)
+        if is_equivalent(m):
+            known = "equivalent"
+        elif not known and time.monotonic() < end:
+            tests = tests_of(m.path)
+            if tests not in sound and (noticed := run(0, tests, args.timeout)):
+                sys.exit(f"mutate.py: without a mutant {noticed} fails already")
+            sound.add(tests)
+            known = try_one(i + 1, m, args.timeout) or "SURVIVES"
+            results[m.key] = known
+            RESULTS.write_text(json.dumps(results, indent=0))
+        if known:
+            print(f"{known}: {m}", flush=True)
+        yield m, known
+
+
+def report(outcomes):
+    """A line for each room, and one for all."""
+    rooms = collections.defaultdict(collections.Counter)
+    for m, known in outcomes:
+        what = {"SURVIVES": "survive", "equivalent": "equivalent", None: "not run"}.get(known, "killed")
+        for room in (m.room, "all"):
+            rooms[room][what] += 1
+    for room in [*sorted(set(rooms) - {"all"}), *(["all"] if rooms else [])]:
+        counts = ", ".join(f"{n} {what}" for what, n in sorted(rooms[room].items()))
+        print(f"{room}: {sum(rooms[room].values())} drawn: {counts}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--n", type=int, default=40, help="how many mutants (40)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rooms", nargs="+", choices=sorted(TESTS), default=sorted(TESTS), metavar="ROOM")
+    parser.add_argument("--files", metavar="REGEX", help="only in files whose path matches")
     parser.add_argument("--timeout", type=int, default=120, metavar="SECONDS", help="of one test (120)")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no mutant after so many (no limit)")
+    parser.add_argument("--again", action="store_true", help="also those whose result is known")
     parser.add_argument("--list", action="store_true", help="only print the mutants")
     args = parser.parse_args()
     mutants = choose(args)
@@ -211,17 +340,7 @@ def main():
         return 0
     write_copy(mutants)
     build()
-    for room in args.rooms:
-        noticed = run(0, room, args.timeout)
-        if noticed:
-            sys.exit(f"mutate.py: without a mutant {noticed} fails already (tests of {room})")
-    survivors = []
-    for i, m in enumerate(mutants):
-        noticed = run(i + 1, m.path.split("/")[1], args.timeout)
-        print(f"{noticed or 'SURVIVES'}: {m}", flush=True)
-        if not noticed:
-            survivors.append(m)
-    print(f"{len(mutants) - len(survivors)} of {len(mutants)} noticed")
+    report(list(try_all(mutants, args)))
     return 0
 
 

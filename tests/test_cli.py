@@ -13,7 +13,7 @@ import pytest
 import support
 import tiny
 
-VERBS = ["run", "chat", "serve", "batch", "score", "tokenize", "quantize", "compile", "inspect", "opt",
+VERBS = ["run", "chat", "serve", "batch", "score", "tokenize", "quantize", "perplexity", "compile", "inspect", "opt",
          "bench", "doctor"]
 CONFIGURATION = support.ROOT / "models" / "qwen3-0.6b"
 

@@ -64,7 +64,7 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_score, cmd_tokenize, cmd_compile, cmd_inspect,
-    cmd_quantize, cmd_opt, cmd_bench, cmd_doctor;
+    cmd_quantize, cmd_perplexity, cmd_opt, cmd_bench, cmd_doctor;
 
 /* One row: its value is `member` of the struct `t`; then what else is not zero, as .field = value. */
 #define CLI_OPTION(t, member, option_name, kind, ...)                                 \

@@ -5,16 +5,16 @@
 
 #include "cli/cli.h"
 
-static const cli_command *const commands[] = {&cmd_run,     &cmd_chat,     &cmd_batch,    &cmd_serve,
-                                              &cmd_score,   &cmd_tokenize, &cmd_quantize, &cmd_compile,
-                                              &cmd_inspect, &cmd_opt,      &cmd_bench,    &cmd_doctor};
+static const cli_command *const commands[] = {&cmd_run,        &cmd_chat,     &cmd_batch,    &cmd_serve,   &cmd_score,
+                                              &cmd_perplexity, &cmd_tokenize, &cmd_quantize, &cmd_compile, &cmd_inspect,
+                                              &cmd_opt,        &cmd_bench,    &cmd_doctor};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_verbs(FILE *to)
 {
     fprintf(to, "mpk %s: a language model as one compiled program\n\n", mpk_version());
     for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(to, "  mpk %-9s %s\n", commands[i]->name, commands[i]->summary);
+        fprintf(to, "  mpk %-10s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(to, "\nmpk VERB --help tells the options of each, mpk --version the version.\n"
                 "A MODEL is a Hugging Face folder, a GGUF file, or an image made by mpk compile.\n"
                 "Exit codes: 0 done, 1 failed, 2 wrong usage.\n");

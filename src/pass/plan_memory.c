@@ -5,8 +5,9 @@
  * Weights, state, step inputs and outputs are matched by name across graphs; an entry is as large as its largest
  * tensor. A temporary takes the lowest offset at which everything it would overwrite is provably dead: events order
  * every task that touches the old tensor before every task that writes the new one.  So reuse adds neither hazards nor
- * events, whatever the timing.  Cost: temporaries x temporaries still in place, times their tasks where no barrier lies
- * between.
+ * events, whatever the timing.  Of several peers each has a range of its own in the areas of state and temporaries, in
+ * their order: that range is all that a device of its own needs.  Cost: temporaries x temporaries still in place, times
+ * their tasks where no barrier lies between.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
@@ -25,7 +26,7 @@ typedef struct planner {
     tg_program *p;
     map names; /* entry by name */
     VEC(entry) entries;
-    uint64_t temps_bytes;
+    uint64_t temps_bytes[IR_MAX_PEERS]; /* of each peer: those of the graph that needs most */
 } planner;
 
 static uint64_t align(uint64_t bytes)
@@ -91,22 +92,30 @@ static mpk_status add_weight(planner *p, entry *e, uint32_t capacity)
     return MPK_OK;
 }
 
-/* Assign offsets in the order in which the entries were found. */
+/* Assign offsets in the order in which the entries were found, peer after peer. */
+static void place_peer(planner *p, uint32_t peer)
+{
+    for (size_t i = 0; i < p->entries.n; i++) {
+        entry *e = &p->entries.at[i];
+        if (e->area == TG_WEIGHTS || e->first->peer != peer)
+            continue;
+        e->offset = p->p->area_bytes[e->area];
+        p->p->area_bytes[e->area] += align(e->bytes);
+    }
+}
+
 static mpk_status place_entries(planner *p)
 {
     uint32_t n_weights = 0;
     for (size_t i = 0; i < p->entries.n; i++)
         n_weights += p->entries.at[i].area == TG_WEIGHTS;
     NEW(p->s->cx, p->s->result, p->p->weights, n_weights);
-    for (size_t i = 0; i < p->entries.n; i++) {
-        entry *e = &p->entries.at[i];
-        if (e->area == TG_WEIGHTS) {
-            TRY(add_weight(p, e, n_weights));
-            continue;
-        }
-        e->offset = p->p->area_bytes[e->area];
-        p->p->area_bytes[e->area] += align(e->bytes);
-    }
+    for (size_t i = 0; i < p->entries.n; i++)
+        if (p->entries.at[i].area == TG_WEIGHTS)
+            TRY(add_weight(p, &p->entries.at[i], n_weights));
+    place_peer(p, IR_EVERYWHERE);
+    for (uint32_t peer = 0; peer < IR_MAX_PEERS; peer++)
+        place_peer(p, peer);
     return MPK_OK;
 }
 
@@ -121,36 +130,36 @@ typedef struct temps {
     pass_state *s;
     const ir_graph *ir;
     tg_alive alive;
-    VEC(temporary) placed; /* tensors not yet covered wholly by later ones */
-    uint64_t bytes;
+    struct {
+        VEC(temporary) placed; /* tensors not yet covered wholly by later ones */
+        uint64_t bytes;
+    } peers[IR_MAX_PEERS];
 } temps;
 
-/* Place a temporary at the lowest offset that fits: at 0 or right after a placed one. */
+/* Place a temporary at the lowest offset of its peer's range that fits: at 0 or right after a placed one. */
 static mpk_status place_temporary(temps *t, ir_tensor_id root, tg_place *place)
 {
     const ir_tensor *tensor = &t->ir->tensors.at[root];
-    uint64_t bytes = align((uint64_t)ir_bytes(tensor)), best = UINT64_MAX;
+    uint64_t bytes = align((uint64_t)ir_bytes(tensor)), best = UINT64_MAX, *all = &t->peers[tensor->peer].bytes;
+    size_t n = t->peers[tensor->peer].placed.n, kept = 0;
+    temporary *placed = t->peers[tensor->peer].placed.at;
     bool *fixed; /* must not be overwritten */
-    NEW(t->s->cx, t->s->scratch, fixed, t->placed.n);
-    for (size_t i = 0; i < t->placed.n; i++)
-        fixed[i] = !tg_may_overwrite(&t->alive, tensor->producer, t->placed.at[i].root);
-    for (size_t i = 0; i <= t->placed.n; i++) {
-        uint64_t offset = i ? t->placed.at[i - 1].offset + t->placed.at[i - 1].bytes : 0;
+    NEW(t->s->cx, t->s->scratch, fixed, n);
+    for (size_t i = 0; i < n; i++)
+        fixed[i] = !tg_may_overwrite(&t->alive, tensor->producer, placed[i].root);
+    for (size_t i = 0; i <= n; i++) {
+        uint64_t offset = i ? placed[i - 1].offset + placed[i - 1].bytes : 0;
         bool fits = offset < best;
-        for (size_t k = 0; k < t->placed.n && fits; k++)
-            fits = !fixed[k] || offset >= t->placed.at[k].offset + t->placed.at[k].bytes ||
-                   t->placed.at[k].offset >= offset + bytes;
+        for (size_t k = 0; k < n && fits; k++)
+            fits = !fixed[k] || offset >= placed[k].offset + placed[k].bytes || placed[k].offset >= offset + bytes;
         best = fits ? offset : best;
     }
-    size_t kept = 0;
-    for (size_t i = 0; i < t->placed.n; i++) {
-        const temporary *old = &t->placed.at[i];
-        if (old->offset < best || old->offset + old->bytes > best + bytes)
-            t->placed.at[kept++] = *old;
-    }
-    t->placed.n = kept;
-    PUSH(t->s->cx, t->s->scratch, &t->placed, (temporary){root, best, bytes});
-    t->bytes = best + bytes > t->bytes ? best + bytes : t->bytes;
+    for (size_t i = 0; i < n; i++)
+        if (placed[i].offset < best || placed[i].offset + placed[i].bytes > best + bytes)
+            placed[kept++] = placed[i];
+    t->peers[tensor->peer].placed.n = kept;
+    PUSH(t->s->cx, t->s->scratch, &t->peers[tensor->peer].placed, (temporary){root, best, bytes});
+    *all = best + bytes > *all ? best + bytes : *all;
     *place = (tg_place){TG_TEMPS, best};
     return MPK_OK;
 }
@@ -176,9 +185,28 @@ static mpk_status place_graph(planner *p, tg_compiled *c)
         else if (map_get(&p->names, names[i], &index))
             places[i] = (tg_place){p->entries.at[index].area, p->entries.at[index].offset};
     }
-    p->temps_bytes = t.bytes > p->temps_bytes ? t.bytes : p->temps_bytes;
+    for (uint32_t k = 0; k < IR_MAX_PEERS; k++)
+        p->temps_bytes[k] = t.peers[k].bytes > p->temps_bytes[k] ? t.peers[k].bytes : p->temps_bytes[k];
     c->places = places;
     return MPK_OK;
+}
+
+/* The ranges of the peers one behind the other, the same in all graphs. */
+static void join_ranges(planner *p)
+{
+    uint64_t first[IR_MAX_PEERS], n = 0;
+    for (uint32_t k = 0; k < IR_MAX_PEERS; k++) {
+        first[k] = n;
+        n += p->temps_bytes[k];
+    }
+    p->p->area_bytes[TG_TEMPS] = n;
+    for (uint32_t i = 0; i < p->p->n_graphs; i++) {
+        tg_compiled *c = &p->p->graphs[i];
+        tg_place *places = (tg_place *)c->places;
+        for (ir_tensor_id t = 0; t < c->ir->tensors.n; t++)
+            if (places[t].area == TG_TEMPS)
+                places[t].offset += first[c->ir->tensors.at[tg_root(c->ir, t)].peer];
+    }
 }
 
 static mpk_status gather_graph(planner *p, const ir_graph *ir)
@@ -203,6 +231,6 @@ mpk_status pass_plan_memory(pass_state *s, tg_program *program)
     for (uint32_t i = 0; i < program->n_graphs; i++)
         NOTE(s->cx, place_graph(&p, &program->graphs[i]), "planning the memory of %u tokens",
              program->graphs[i].n_tokens);
-    program->area_bytes[TG_TEMPS] = p.temps_bytes;
+    join_ranges(&p);
     return MPK_OK;
 }

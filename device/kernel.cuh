@@ -10,7 +10,7 @@
  *   MPK_WARPS + 1        clerk            role/clerk.cuh
  *   MPK_WARPS + 2        worker 0: the step task, role/step.cuh, or in a call role/calls.cuh
  *                        workers 1 .. n_schedulers: a scheduler, rt/rt_event.h
- *   MPK_WARPS + 3        worker 0: the courier, role/courier.cuh
+ *   MPK_WARPS + 3        worker 0: the courier, role/courier.cuh, or on GPUs 1 to n - 1 role/peers.cuh
  *                        others: the watcher, role/watcher.cuh
  *
  * All that roles tell each other lies in mpk_worker (tile/worker.cuh), in shared memory.  Each file states the
@@ -27,6 +27,7 @@
 #include "role/clerk.cuh"
 #include "role/courier.cuh"
 #include "role/loader.cuh"
+#include "role/peers.cuh"
 #include "role/step.cuh"
 #include "role/watcher.cuh"
 
@@ -103,6 +104,12 @@ extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(r
         return;
     else if (warp == MPK_WARPS + 2 && blockIdx.x == 0 && k->call.is_one)
         call_loop(k);
+#if MPK_PEERS > 1
+    else if (blockIdx.x == 0 && k->peer) {
+        if (threadIdx.x == (MPK_WARPS + 3) * 32)
+            peer_loop(k);
+    }
+#endif
 #if !MPK_CALLS
     else if (warp == MPK_WARPS + 2 && blockIdx.x == 0)
         step_loop(k);

@@ -3,20 +3,10 @@
  * for bit, through the books, the mailbox, pinned logits, masks and a kernel that rests and is started again. */
 #include "check.h"
 
-#include "base/rng.h"
-#include "cpu/cpu.h"
-#include "cuda/cuda_machine.h"
-#include "fake_cuda.h"
 #include "ir/op.h"
 #include "load/load.h"
-#include "model/model.h"
-#include "op/rules.h"
-#include "pass/pass.h"
 #include "rt/rt_step.h"
-
-static uint64_t seed;
-
-enum { TOKENS = 12, REQUESTS = 5, VOCABULARY = 97 };
+#include "serve_bed.h"
 
 typedef struct server {
     arena *a;
@@ -29,17 +19,6 @@ typedef struct server {
     unsigned in_graph; /* the baseline's kernels so far of the graph that runs */
     unsigned wrong;    /* that were launched early and should not, or the other way round */
 } server;
-
-static void move(rt_ring *from, const void *source, rt_ring *to, void *target, rt_u32 mask, size_t size)
-{
-    rt_u32 n = rt_ring_ready(from), space = rt_ring_space(to, mask + 1);
-    for (rt_u32 i = 0; i < n && i < space; i++) {
-        memcpy((char *)target + (to->written.value & mask) * size,
-               (const char *)source + (from->read.value & mask) * size, size);
-        rt_ring_wrote(to, 1);
-        rt_ring_took(from, 1);
-    }
-}
 
 static void run_op(server *s, const rt_machine *m, uint32_t g, uint32_t k)
 {
@@ -108,54 +87,6 @@ static void run_server(void *user, const fake_launch *l)
     rt_store_release_system(k->host_state, RT_STOPPING);
 }
 
-static mpk_status all_f32(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                          ir_dtype *dtype)
-{
-    (void)cx;
-    (void)self;
-    (void)name;
-    (void)rank;
-    (void)dims;
-    *dtype = IR_F32;
-    return MPK_OK;
-}
-
-static void make_model(mpk_context *cx, arena *a, tg_program *program, program_image *image)
-{
-    static const uint32_t n_tokens[] = {1, 8};
-    model_config c = {.family = STR("llama"),
-                      .n_layers = 1,
-                      .hidden_size = 32,
-                      .n_heads = 2,
-                      .n_kv_heads = 1,
-                      .head_size = 16,
-                      .ffn_size = 48,
-                      .vocab_size = VOCABULARY,
-                      .max_positions = 128,
-                      .norm_eps = 1e-5,
-                      .tied_embeddings = true,
-                      .activation = STR("silu"),
-                      .rope_size = 16,
-                      .rope_theta = 10000,
-                      .bos_token = -1};
-    model_weights w = {all_f32, NULL};
-    ir_graph *g[2];
-    pass_options o = {.n_workers = 6, .page_bytes = 16384, .pages_per_worker = 1024};
-    for (int i = 0; i < 2; i++) {
-        model_shape s = {.n_tokens = n_tokens[i],
-                         .n_rows = i ? 3 : 1,
-                         .n_slots = 3,
-                         .n_pages = 9,
-                         .page_tokens = 16,
-                         .max_pages_per_slot = 4,
-                         .kv_dtype = IR_F32,
-                         .activation_dtype = IR_F32};
-        check_ok(cx, model_build(cx, a, &c, &s, &w, &g[i]));
-    }
-    check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, program));
-    check_ok(cx, image_make(cx, a, program, image));
-}
-
 static void bind_server(server *s, machine *on)
 {
     const cuda_machine *m = cuda_of(on);
@@ -181,92 +112,6 @@ static void bind_server(server *s, machine *on)
     }
 }
 
-typedef struct answers {
-    int32_t tokens[REQUESTS][TOKENS];
-    float logits[VOCABULARY];
-} answers;
-
-static bool is_masked(uint32_t request)
-{
-    return request % 2 == 1;
-}
-
-/* Is a token in the mask of a request's token number `index`?  About one in four is. */
-static bool may_come(uint32_t request, uint32_t index, int32_t token)
-{
-    return rng_u64(seed + 1000 * request + index, (uint64_t)token) % 4 == 0;
-}
-
-static void put_mask(machine *m, uint64_t id, uint32_t request, uint32_t index)
-{
-    uint32_t bits[(VOCABULARY + 31) / 32] = {1}; /* never none */
-    for (int32_t i = 0; i < VOCABULARY; i++)
-        bits[i / 32] |= (uint32_t)may_come(request, index, i) << i % 32;
-    machine_put_mask(m, id, index, bits);
-}
-
-/* Requests at the same time, more than there are slots.  Each second one has masks, the first of them when the first
- * token of any request is there; the last one wants logits. */
-static void ask(mpk_context *cx, machine *m, answers *out)
-{
-    static const int32_t record[RULES_LISTS] = {[RULES_REPETITION] = 0x3f800000, [RULES_TYPICAL] = 0x3f800000};
-    uint64_t ids[REQUESTS];
-    uint32_t n[REQUESTS] = {0}, open = REQUESTS;
-    bool begun = false;
-    memset(out, 0, sizeof *out);
-    for (uint32_t r = 0; r < REQUESTS; r++) {
-        int32_t prompt[20];
-        for (uint32_t i = 0; i < 20; i++)
-            prompt[i] = (int32_t)(rng_u64(seed + r, i) % VOCABULARY);
-        machine_request q = {.tokens = prompt, .n_tokens = 1 + 4 * r, .max_tokens = TOKENS, .top_p = 1};
-        if (is_masked(r)) {
-            q.is_masked = true;
-            q.rules = record;
-            q.n_rules = RULES_LISTS;
-        }
-        if (r + 1 == REQUESTS) {
-            q.host_samples = true;
-            q.logits = out->logits;
-        }
-        check_ok(cx, machine_submit(cx, m, &q, &ids[r]));
-    }
-    while (open) {
-        rt_token got[8];
-        uint32_t k;
-        check_ok(cx, machine_drain(cx, m, got, 8, 5000000000u, &k));
-        assert_true(k > 0);
-        for (uint32_t r = 1; r < REQUESTS && !begun; r += 2)
-            put_mask(m, ids[r], r, 0);
-        begun = true;
-        for (uint32_t i = 0; i < k; i++)
-            for (uint32_t r = 0; r < REQUESTS; r++) {
-                if (got[i].id != ids[r])
-                    continue;
-                if (got[i].token >= 0 && n[r] < TOKENS)
-                    out->tokens[r][n[r]++] = got[i].token;
-                else if (got[i].reason == RT_GOING)
-                    machine_cancel(m, ids[r]); /* its logits are there */
-                open -= got[i].reason != RT_GOING;
-                if (is_masked(r) && got[i].reason == RT_GOING)
-                    put_mask(m, ids[r], r, n[r]);
-            }
-    }
-}
-
-/* What cuda_compile would give for an image. */
-static str fake_code(mpk_context *cx, arena *a, const program_image *image)
-{
-    gen_source source;
-    static const char elf[] = "\177ELF of the kernel";
-    char *code = arena_alloc(a, 1, sizeof(cuda_code_head) + 2 * sizeof elf);
-    check_ok(cx, gen_source_of_image(cx, a, image, gen_arch_find("sm_90a"), GEN_KERNEL, &source));
-    cuda_code_head head = cuda_head_of(source.text, sizeof elf);
-    memcpy(code, &head, sizeof head);
-    memcpy(code + sizeof head, elf, sizeof elf);
-    memcpy(code + sizeof head + sizeof elf, elf, sizeof elf);
-    return (str){code, sizeof head + 2 * sizeof elf};
-}
-
 static void serve_as(cuda_mode mode)
 {
     static answers here, there, again;
@@ -279,11 +124,11 @@ static void serve_as(cuda_mode mode)
     char words[256];
     const fake_cuda_face *fake = fake_cuda_start("capability:90,sms:6,memory:67108864");
     assert_non_null(fake);
-    make_model(&cx, &a, &program, &image);
+    make_model(&cx, &a, 1, &program, &image);
     machine_weight *made_up = arena_alloc(&a, image.n_weights, sizeof *made_up);
     for (uint32_t i = 0; i < image.n_weights; i++)
         made_up[i].dtype = image.weights[i].dtype;
-    str code = fake_code(&cx, &a, &image);
+    str code = fake_code(&cx, &a, &image, GEN_KERNEL);
     cuda_options o = {.code = code.at, .code_bytes = code.n, .mode = mode};
     machine_weights w = {.at = made_up, .seed = seed};
     check_ok(&cx, cuda_start(&cx, &image, &w, &o, &gpu));

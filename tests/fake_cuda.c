@@ -16,19 +16,34 @@ enum {
     NO_MEMORY = 2,
     NO_CONTEXT = 201,
     BAD_PTX = 218,
+    NO_PEER = 217,
     NOT_FOUND = 500,
     BAD_ADDRESS = 700,
+    PEER_ALREADY = 704,
     TOO_LARGE = 720
 };
 
-typedef enum kind { CONTEXT, MEMORY, PINNED, REGISTERED, STREAM, EVENT, MODULE, GRAPH, READY_GRAPH, N_KINDS } kind;
-static const char *const kind_names[N_KINDS] = {"context", "memory", "pinned", "registered", "stream",
-                                                "event",   "module", "graph",  "ready graph"};
+typedef enum kind {
+    CONTEXT,
+    MEMORY,
+    PINNED,
+    REGISTERED,
+    STREAM,
+    EVENT,
+    MODULE,
+    GRAPH,
+    READY_GRAPH,
+    ACCESS,
+    N_KINDS
+} kind;
+static const char *const kind_names[N_KINDS] = {"context", "memory", "pinned", "registered",  "stream",
+                                                "event",   "module", "graph",  "ready graph", "peer access"};
 
 /* Ranges of memory that the driver knows. */
 typedef struct range {
     struct range *next;
     kind kind;
+    int device;
     uint64_t at, n;
 } range;
 
@@ -56,11 +71,18 @@ typedef struct stream {
     graph *recording; /* NULL: runs */
 } stream;
 
-enum { MAX_ENTRIES = 96 };
+enum { MAX_ENTRIES = 96, MAX_DEVICES = 16 };
+
+/* A device is its own context; the thread's current one is `current`. */
+typedef struct gpu {
+    bool reaches[MAX_DEVICES];
+    uint64_t used_bytes;
+} gpu;
+
 static struct {
     pthread_mutex_t lock;
     int live[N_KINDS];
-    uint64_t used_bytes;
+    gpu devices[MAX_DEVICES];
     range *ranges;
     const char *entries[MAX_ENTRIES];
     unsigned calls[MAX_ENTRIES], n_launches;
@@ -69,7 +91,13 @@ static struct {
     void *user;
     const void *variables; /* of the module loaded last */
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
-static _Thread_local void *current;
+static _Thread_local gpu *current;
+
+/* The device of the thread; the first where none is current. */
+static int here(void)
+{
+    return current ? (int)(current - fake.devices) : 0;
+}
 
 /* The number after `word:` in MPK_FAKE_CUDA, else `otherwise`. */
 static uint64_t setting(const char *word, uint64_t otherwise)
@@ -151,12 +179,12 @@ static int end_handle(kind k, void *handle)
 static void add_range(kind k, uint64_t at, uint64_t n)
 {
     range *r = calloc(1, sizeof *r);
-    *r = (range){NULL, k, at, n};
+    *r = (range){NULL, k, here(), at, n};
     pthread_mutex_lock(&fake.lock);
     r->next = fake.ranges;
     fake.ranges = r;
     fake.live[k]++;
-    fake.used_bytes += k == MEMORY ? n : 0;
+    fake.devices[r->device].used_bytes += k == MEMORY ? n : 0;
     pthread_mutex_unlock(&fake.lock);
 }
 
@@ -170,7 +198,7 @@ static bool remove_range(kind k, uint64_t at)
             found = *r;
             *r = found->next;
             fake.live[k]--;
-            fake.used_bytes -= k == MEMORY ? found->n : 0;
+            fake.devices[found->device].used_bytes -= k == MEMORY ? found->n : 0;
             break;
         }
     pthread_mutex_unlock(&fake.lock);
@@ -182,7 +210,7 @@ static bool remove_range(kind k, uint64_t at)
 static uint64_t used_bytes(void)
 {
     pthread_mutex_lock(&fake.lock);
-    uint64_t n = fake.used_bytes;
+    uint64_t n = fake.devices[here()].used_bytes;
     pthread_mutex_unlock(&fake.lock);
     return n;
 }
@@ -196,6 +224,29 @@ static bool is_known(uint64_t at, uint64_t n)
         known = r->kind != REGISTERED && at >= r->at && at - r->at <= r->n && n <= r->n - (at - r->at);
     pthread_mutex_unlock(&fake.lock);
     return known;
+}
+
+/* May a kernel of this device touch all of [at, at + n)?  Pinned memory, its own, that of devices that it reaches. */
+static int may_touch(int device, uint64_t at, uint64_t n)
+{
+    int known = 0;
+    pthread_mutex_lock(&fake.lock);
+    for (const range *r = fake.ranges; r && !known; r = r->next)
+        known = r->kind != REGISTERED && at >= r->at && at - r->at <= r->n && n <= r->n - (at - r->at) &&
+                (r->kind == PINNED || r->device == device || fake.devices[device].reaches[r->device]);
+    pthread_mutex_unlock(&fake.lock);
+    return known;
+}
+
+static int device_of(uint64_t at)
+{
+    int device = -1;
+    pthread_mutex_lock(&fake.lock);
+    for (const range *r = fake.ranges; r && device < 0; r = r->next)
+        if (r->kind == MEMORY && at >= r->at && at - r->at < r->n)
+            device = r->device;
+    pthread_mutex_unlock(&fake.lock);
+    return device;
 }
 
 /* ---- what tests ask ---- */
@@ -256,7 +307,8 @@ static const void *variables(void)
 }
 
 EXPORT extern const fake_cuda_face fake_cuda;
-const fake_cuda_face fake_cuda = {reset, leaks, launches, last, set_kernel, entry_name, calls, variables};
+const fake_cuda_face fake_cuda = {reset,      leaks, launches,  last,      set_kernel,
+                                  entry_name, calls, variables, may_touch, device_of};
 
 /* ---- the driver ---- */
 
@@ -295,7 +347,51 @@ ENTRY cuDeviceGetCount(int *n)
 {
     ENTER("cuDeviceGetCount");
     *n = (int)setting("gpus", 1);
+    return *n > MAX_DEVICES ? INVALID : 0;
+}
+
+/* ---- links ---- */
+
+ENTRY cuDeviceCanAccessPeer(int *can, int from, int to);
+ENTRY cuDeviceCanAccessPeer(int *can, int from, int to)
+{
+    ENTER("cuDeviceCanAccessPeer");
+    *can = from != to && setting("links", 1);
     return 0;
+}
+
+ENTRY cuDeviceGetP2PAttribute(int *value, int id, int from, int to);
+ENTRY cuDeviceGetP2PAttribute(int *value, int id, int from, int to)
+{
+    ENTER("cuDeviceGetP2PAttribute");
+    *value = id == 1 ? 0 : (int)setting("atomics", 1);
+    return from == to || (id != 1 && id != 3) ? INVALID : 0;
+}
+
+ENTRY cuCtxEnablePeerAccess(gpu *to, unsigned flags);
+ENTRY cuCtxEnablePeerAccess(gpu *to, unsigned flags)
+{
+    ENTER_CURRENT("cuCtxEnablePeerAccess");
+    bool *reaches = &current->reaches[to - fake.devices];
+    if (flags || to == current || !setting("links", 1))
+        return NO_PEER;
+    if (*reaches)
+        return PEER_ALREADY;
+    *reaches = true;
+    count(ACCESS, 1);
+    return 0;
+}
+
+ENTRY cuCtxDisablePeerAccess(gpu *to);
+ENTRY cuCtxDisablePeerAccess(gpu *to)
+{
+    int code = enter("cuCtxDisablePeerAccess");
+    bool *reaches = &current->reaches[to - fake.devices];
+    if (!*reaches)
+        return INVALID;
+    *reaches = false;
+    count(ACCESS, -1);
+    return code;
 }
 
 ENTRY cuDeviceGet(int *device, int index);
@@ -325,9 +421,8 @@ ENTRY cuDeviceGetPCIBusId(char *name, int n, int device)
 ENTRY cuDeviceTotalMem_v2(size_t *n, int device);
 ENTRY cuDeviceTotalMem_v2(size_t *n, int device)
 {
-    (void)device;
     ENTER("cuDeviceTotalMem");
-    *n = setting("memory", 1 << 30);
+    *n = setting("memory", 1 << 30) + (device ? setting("more", 0) : 0);
     return 0;
 }
 
@@ -380,13 +475,12 @@ ENTRY cuDeviceGetAttribute(int *value, int id, int device)
     }
 }
 
-ENTRY cuDevicePrimaryCtxRetain(void **context, int device);
-ENTRY cuDevicePrimaryCtxRetain(void **context, int device)
+ENTRY cuDevicePrimaryCtxRetain(gpu **context, int index);
+ENTRY cuDevicePrimaryCtxRetain(gpu **context, int index)
 {
-    (void)device;
     ENTER("cuDevicePrimaryCtxRetain");
     count(CONTEXT, 1);
-    *context = &fake;
+    *context = &fake.devices[index];
     return 0;
 }
 
@@ -398,16 +492,16 @@ ENTRY cuDevicePrimaryCtxRelease_v2(int device)
     return enter("cuDevicePrimaryCtxRelease");
 }
 
-ENTRY cuCtxSetCurrent(void *context);
-ENTRY cuCtxSetCurrent(void *context)
+ENTRY cuCtxSetCurrent(gpu *context);
+ENTRY cuCtxSetCurrent(gpu *context)
 {
     ENTER("cuCtxSetCurrent");
     current = context;
     return 0;
 }
 
-ENTRY cuCtxGetCurrent(void **context);
-ENTRY cuCtxGetCurrent(void **context)
+ENTRY cuCtxGetCurrent(gpu **context);
+ENTRY cuCtxGetCurrent(gpu **context)
 {
     ENTER("cuCtxGetCurrent");
     *context = current;
@@ -779,7 +873,11 @@ ENTRY cuLaunchKernelEx(const config *c, function *f, void **arguments, void **ex
 ENTRY cuLaunchKernelEx(const config *c, function *f, void **arguments, void **extra)
 {
     ENTER_CURRENT("cuLaunchKernelEx");
-    fake_launch l = {.function = f->name, c->grid[0], c->block[0], c->shared_bytes, 0, 0, 0, 0};
+    fake_launch l = {.function = f->name,
+                     .n_blocks = c->grid[0],
+                     .n_threads = c->block[0],
+                     .shared_bytes = c->shared_bytes,
+                     .device = here()};
     for (unsigned i = 0; i < c->n_attributes; i++) {
         l.cooperative |= c->attributes[i].id == 2 && c->attributes[i].on;
         l.early |= c->attributes[i].id == 6 && c->attributes[i].on;

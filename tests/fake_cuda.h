@@ -1,11 +1,12 @@
-/* fake_cuda.h - a stand-in for libcuda: one GPU whose memory is the host's, which counts everything and fails on
- * demand.
+/* fake_cuda.h - a stand-in for libcuda: GPUs whose memory is the host's, which count everything and fail on demand.
  *
  * A test calls fake_cuda_start and then uses cuda/driver.h as ever.  What the GPU is and which calls fail is said in
  * MPK_FAKE_CUDA, words with commas between:
  *     fail:cuMemAlloc:3        the third call of cuMemAlloc since the reset fails with CUDA_ERROR_UNKNOWN
  *     fail:cuMemAlloc:3:2      the same with error 2
  *     gpus:0  version:11040  capability:86  sms:4  shared:101376  memory:1048576  blocks:1 (that an SM holds)
+ *     links:0 (GPUs do not reach each other)  atomics:0 (they do by a link that has none)
+ *     more:4096 (bytes of memory that all GPUs but the first have more)
  *
  * Streams run at once, on the calling thread.  A kernel does nothing, unless the test gives it a function.  Kernels
  * have one argument of 8 bytes or none; addresses that were not allocated are refused, as are calls of a thread without
@@ -22,7 +23,7 @@
 typedef struct fake_launch {
     const char *function;
     unsigned n_blocks, n_threads, shared_bytes;
-    int cooperative, early, from_graph;
+    int cooperative, early, from_graph, device;
     uint64_t argument; /* 0: none */
 } fake_launch;
 
@@ -38,6 +39,8 @@ typedef struct fake_cuda_face {
     const char *(*entry)(unsigned i);             /* names that fail: takes; NULL after the last */
     unsigned (*calls)(const char *entry);         /* since the reset */
     const void *(*variables)(void); /* where every variable lies of the module loaded last; NULL: none was */
+    int (*may_touch)(int device, uint64_t at, uint64_t n); /* 1: a kernel of this device may touch these bytes */
+    int (*device_of)(uint64_t at);                         /* whose memory this is; -1: no GPU's */
 } fake_cuda_face;
 
 /* Make cuda_driver_open find the stand-in, with these words in MPK_FAKE_CUDA (NULL: none), and reset it.  NULL: it was

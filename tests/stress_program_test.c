@@ -3,22 +3,17 @@
  * so for the joint programs of several peers.
  * And images: what was written opens and runs the same; damaged ones are refused, or run without harm.
  */
-#include "base/rng.h"
 #include "base/thread.h"
 #include "check.h"
 #include "cpu/cpu.h"
 #include "ir/op.h"
 #include "pass/pass.h"
-
-enum { MAX_VALUES = 40 };
+#include "random_program.h"
 
 typedef struct bed {
     mpk_context cx;
     arena arena;
-    uint64_t seed, used;
-    ir_graph *g;
-    ir_tensor_id values[MAX_VALUES]; /* f32[T, any] */
-    uint32_t n_values, n_names;
+    random_program random;
     tg_program program;
     program_image image;
     void **weights;
@@ -26,79 +21,18 @@ typedef struct bed {
 
 static uint32_t below(bed *b, uint32_t n)
 {
-    return (uint32_t)(rng_u64(b->seed, b->used++) % n);
+    return random_below(&b->random, n);
 }
 
-static int64_t columns(const bed *b, ir_tensor_id t)
+static void build(bed *b, uint64_t seed)
 {
-    return b->g->tensors.at[t].dims[1];
-}
-
-static ir_tensor_id add_leaf(bed *b, ir_kind kind, ir_live live, int64_t rows, int64_t width)
-{
-    ir_tensor_id t;
-    char name[32];
-    snprintf(name, sizeof name, "leaf%u", b->n_names++);
-    check_ok(&b->cx, ir_add_tensor(&b->cx, b->g, kind, live, name, IR_F32, 2, (int64_t[]){rows, width}, &t));
-    return t;
-}
-
-static void add_op(bed *b, const char *op, uint32_t n_in, const ir_tensor_id *in, const ir_set *set)
-{
-    ir_tensor_id out;
-    check_ok(&b->cx, ir_add_op(&b->cx, b->g, op, NULL, n_in, in, set, &out));
-    b->values[b->n_values++] = out;
-}
-
-/* One random operator over what is there. */
-static void grow(bed *b)
-{
-    static const char *const unary[] = {"silu", "gelu", "softmax", "rms_norm", "copy"}, *const binary[] = {"add",
-                                                                                                           "mul"};
-    ir_tensor_id x = b->values[below(b, b->n_values)], y = b->values[below(b, b->n_values)];
-    int64_t width = columns(b, x), from = below(b, (uint32_t)width), to = from + 1 + below(b, (uint32_t)(width - from));
-    switch (below(b, 5)) {
-    case 0:
-        add_op(b, unary[below(b, 5)], 1, &x, NULL);
-        break;
-    case 1:
-        if (columns(b, x) == columns(b, y))
-            add_op(b, binary[below(b, 2)], 2, (ir_tensor_id[]){x, y}, NULL);
-        break;
-    case 2:
-        add_op(b, "linear", 2, (ir_tensor_id[]){x, add_leaf(b, IR_CONST, IR_ALL, 1 + below(b, 40), width)}, NULL);
-        break;
-    case 3:
-        if (width + columns(b, y) < 100)
-            add_op(b, "concat", 2, (ir_tensor_id[]){x, y}, (ir_set[]){{.name = "axis", .i = 1}, {0}});
-        break;
-    default:
-        add_op(b, "slice", 1, &x,
-               (ir_set[]){{.name = "starts", .ints = (int64_t[]){0, from}, .n_ints = 2},
-                          {.name = "stops", .ints = (int64_t[]){b->g->tensors.at[x].dims[0], to}, .n_ints = 2},
-                          {0}});
-    }
-}
-
-static void build(bed *b)
-{
-    int64_t rows = 1 + below(b, 12);
-    ir_live live = below(b, 2) ? IR_TOKENS : IR_ALL;
-    check_ok(&b->cx, ir_create(&b->cx, &b->arena, "random", &b->g));
-    for (uint32_t i = 0; i < 2; i++)
-        b->values[b->n_values++] = add_leaf(b, IR_INPUT, live, rows, 1 + below(b, 40));
-    uint32_t n = 3 + below(b, 25);
-    while (b->n_values < n)
-        grow(b);
-    ir_tensor_id last = b->values[n - 1]; /* perhaps a view: a program of views alone has nothing to run */
-    add_op(b, "linear", 2, (ir_tensor_id[]){last, add_leaf(b, IR_CONST, IR_ALL, 7, columns(b, last))}, NULL);
-    check_ok(&b->cx, ir_add_output(&b->cx, b->g, b->values[n]));
+    random_build(&b->random, &b->cx, &b->arena, seed);
 }
 
 /* n_workers: of each peer. */
 static void compile(bed *b, uint32_t n_workers, uint32_t n_peers)
 {
-    uint32_t n_tokens = (uint32_t)b->g->tensors.at[b->values[0]].dims[0];
+    uint32_t n_tokens = (uint32_t)b->random.rows;
     pass_options o = {.n_workers = n_workers * n_peers,
                       .n_peers = n_peers,
                       .page_bytes = 32768,
@@ -109,15 +43,8 @@ static void compile(bed *b, uint32_t n_workers, uint32_t n_peers)
         o.launch = PASS_LAUNCH_AOT;
     o.fusion = (pass_fusion[]){PASS_FUSE_FULL, PASS_FUSE_NONE}[below(b, 2)];
     o.coarse_events = below(b, 4) == 0;
-    check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &o, 1, &b->g, &n_tokens, &b->program));
+    check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &o, 1, &b->random.g, &n_tokens, &b->program));
     check_ok(&b->cx, image_make(&b->cx, &b->arena, &b->program, &b->image));
-}
-
-/* A tensor's data follows from its name, so that interpreter and machine are given the same. */
-static void fill(const bed *b, const ir_tensor *t, void *data)
-{
-    for (int64_t i = 0; i < ir_elements(t); i++)
-        ((float *)data)[i] = rng_normal(hash_bytes(t->name.at, t->name.n, b->seed), (uint64_t)i);
 }
 
 static void make_weights(bed *b)
@@ -127,7 +54,7 @@ static void make_weights(bed *b)
         ir_tensor t = {.name = b->image.weights[i].name, .rank = 2};
         memcpy(t.dims, b->image.weights[i].dims, sizeof t.dims);
         b->weights[i] = arena_alloc(&b->arena, (size_t)ir_elements(&t), sizeof(float));
-        fill(b, &t, b->weights[i]);
+        random_fill(&b->random, &t, b->weights[i]);
     }
 }
 
@@ -139,7 +66,7 @@ static void interpret(bed *b, uint32_t live, ir_values *v)
     check_ok(&b->cx, ir_eval_allocate(&b->cx, &b->arena, g, v));
     for (ir_tensor_id t = 0; t < g->tensors.n; t++)
         if (g->tensors.at[t].kind == IR_INPUT || g->tensors.at[t].kind == IR_CONST)
-            fill(b, &g->tensors.at[t], v->data[t]);
+            random_fill(&b->random, &g->tensors.at[t], v->data[t]);
     check_ok(&b->cx, ir_eval(&b->cx, &b->arena, g, v));
 }
 
@@ -172,7 +99,7 @@ static void run_image(bed *b, const program_image *image, uint64_t delay_seed)
         const ir_graph *g = image->ir[0];
         for (ir_tensor_id t = 0; t < g->tensors.n; t++)
             if (g->tensors.at[t].kind == IR_INPUT)
-                fill(b, &g->tensors.at[t], cpu_tensor(m, 0, t));
+                random_fill(&b->random, &g->tensors.at[t], cpu_tensor(m, 0, t));
         check_ok(&b->cx, machine_run_graph(&b->cx, m, 0, live, live));
         compare(b, m, &v, live);
     }
@@ -185,9 +112,9 @@ static void test_random_programs(void **state)
     uint64_t seed = check_seed(), end = clock_ns() + 3500000000u;
     uint32_t n = 0;
     for (; n < 10 || clock_ns() < end; n++) {
-        bed b = {.seed = seed + n};
+        bed b = {0};
         program_image again;
-        build(&b);
+        build(&b, seed + n);
         uint32_t n_workers = 1 + below(&b, below(&b, 8) ? 8 : 64);
         compile(&b, n_workers, below(&b, 2) ? 1 : 2 + below(&b, 3));
         make_weights(&b);
@@ -206,9 +133,9 @@ static void test_random_programs(void **state)
 static void test_a_peer_that_stalls(void **state)
 {
     (void)state;
-    bed b = {.seed = 11};
+    bed b = {0};
     machine *m;
-    build(&b);
+    build(&b, 11);
     compile(&b, 2, 2);
     make_weights(&b);
     const rt_graph *g = image_table(b.image.block, RT_GRAPHS);
@@ -238,8 +165,8 @@ static void test_hostile_images(void **state)
     (void)state;
     uint64_t seed = check_seed(), end = clock_ns() + 2500000000u;
     uint32_t n = 0, accepted = 0;
-    bed b = {.seed = 11};
-    build(&b);
+    bed b = {0};
+    build(&b, 11);
     compile(&b, 2, 2);
     make_weights(&b);
     size_t bytes = b.image.block->n_bytes;
@@ -288,7 +215,7 @@ static void test_hostile_images(void **state)
 static void test_lists_out_of_order(void **state)
 {
     (void)state;
-    bed b = {.seed = 0};
+    bed b = {0};
     rt_header *copy = NULL;
     program_image opened;
     const rt_range *range = NULL;
@@ -296,8 +223,8 @@ static void test_lists_out_of_order(void **state)
     for (uint64_t program = 1; !range; program++) { /* until one leaves a worker two tasks of its own */
         arena_free(&b.arena);
         free(copy);
-        b = (bed){.seed = program};
-        build(&b);
+        b = (bed){0};
+        build(&b, program);
         compile(&b, 1, 1);
         bytes = b.image.block->n_bytes;
         copy = aligned_alloc(64, (bytes + 63) / 64 * 64);

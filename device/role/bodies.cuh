@@ -146,7 +146,7 @@ static __device__ __noinline__ void await_step(void)
         mpk_w.choice = MPK_STOP;
         return;
     }
-    while ((step = rt_load_wide_acquire_device(&c->step)) == last)
+    while ((step = mpk_load_step(c)) == last)
         if (++n % 64 == 0 && ptx_load_flag(&mpk_w.abort))
             break;
     if (ptx_load_flag(&mpk_w.abort)) {

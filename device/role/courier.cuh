@@ -15,6 +15,7 @@
 #ifndef ROLE_COURIER_CUH
 #define ROLE_COURIER_CUH
 
+#include "role/peers.cuh"
 #include "role/watcher.cuh"
 #include "role/step.cuh"
 
@@ -142,6 +143,8 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
             if (k->delays)
                 courier_note(k, &burst, sent, tokens.written, host[COURIER_TAKEN]);
             courier_words(k, host[COURIER_WANTED], host[COURIER_ABORT], &asked, &done);
+            if (MPK_PEERS > 1)
+                peer_obey(k);
             if (rt_load_relaxed_device(&m->control->abort) != RT_RUNNING)
                 ptx_store_flag(&mpk_w.abort, 1);
         }
@@ -150,6 +153,8 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
         if (!n && !last)
             __nanosleep(500);
     } while (!last || n); /* what was written before the end still goes out */
+    if (MPK_PEERS > 1 && lane == 0)
+        rt_peers_stop(k);
     if (lane == 0)
         tell_end(k);
 }

@@ -89,7 +89,7 @@ MPK_FN void ending_follow(mpk_ending *e, const rt_machine *m, rt_u64 step)
 /* Every lane acquires by itself, since each reads results of the step. */
 MPK_FN int step_has_ended(const mpk_ending *e)
 {
-    return rt_every((rt_i32)(rt_load_acquire_device(e->counter) - e->wanted) >= 0);
+    return rt_every((rt_i32)(mpk_load_counter(e->counter) - e->wanted) >= 0);
 }
 
 /* Has the step lasted too long?  The time counts from the first look at the clock in this step. */
@@ -101,6 +101,15 @@ MPK_FN int step_is_stuck(const rt_machine *m, rt_u64 *since, rt_u32 *n)
     if (!*since)
         *since = now;
     return rt_every(now - *since > m->limits.stall_ns);
+}
+
+/* Counters lie where their tasks are: of several GPUs it is the host that finds the task which waits. */
+MPK_FN void step_raise_stall(rt_machine *m)
+{
+    if (MPK_PEERS > 1)
+        rt_raise(m, 0, RT_STALL, RT_NONE, RT_END);
+    else
+        rt_raise_stall(m, 0);
 }
 
 /* No request runs: should the kernel end? */
@@ -131,7 +140,7 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
             if (!step_is_stuck(m, &since, &n))
                 continue;
             if (rt_lane() == 0)
-                rt_raise_stall(m, 0);
+                step_raise_stall(m);
             break;
         }
         if (mpk_timed && runs && rt_lane() == 0)
@@ -139,6 +148,8 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
         runs = rt_step_poll(m, &m->workers[0]);
         if (runs) {
             step = m->serving->step;
+            if (MPK_PEERS > 1)
+                rt_peers_publish(k, step);
             ending_follow(&ending, m, step);
             since = idle_since = 0;
         } else if (step_rests(k, m, &idle_since)) {

@@ -77,9 +77,9 @@ MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
         return 1;
     const rt_word *counter = mpk_w.counters + l.e->depends;
     const rt_u32 wanted = l.e->needed * mpk_w.epoch;
-    bool came = (rt_i32)(rt_load_acquire_device(counter) - wanted) >= 0;
+    bool came = (rt_i32)(mpk_load_counter(counter) - wanted) >= 0;
     while (!came && !load_is_over(&l))
-        came = (rt_i32)(rt_load_acquire_device(counter) - wanted) >= 0;
+        came = (rt_i32)(mpk_load_counter(counter) - wanted) >= 0;
     if (!__all_sync(0xffffffffu, came))
         l.cancelled = 1;
     return !l.cancelled;

@@ -10,6 +10,7 @@
 
 #include "ptx/ptx.cuh"
 #include "rt/rt_event.h"
+#include "rt/rt_peers.h"
 
 enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a worker holds, ahead and in use */
 enum { MPK_STEP_TASK_BYTES = 2560 };                    /* room for mpk_stepper (role/step.cuh) */
@@ -114,6 +115,18 @@ MPK_FN void mpk_await_written(rt_u32 turn)
 }
 #endif
 
+/* ---- words that other GPUs may write ---- */
+
+/* A counter; what its tasks wrote is seen after it. */
+MPK_FN rt_u32 mpk_load_counter(const rt_word *counter)
+{
+    return MPK_PEERS > 1 ? rt_load_acquire_system(counter) : rt_load_acquire_device(counter);
+}
+MPK_FN rt_u64 mpk_load_step(const rt_control *control)
+{
+    return MPK_PEERS > 1 ? rt_load_wide_acquire_system(&control->step) : rt_load_wide_acquire_device(&control->step);
+}
+
 /* ---- events, as bodies use them ---- */
 
 /* One thread: until the event is activated; 0: the machine aborts. */
@@ -121,7 +134,7 @@ MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
 {
     const rt_word *counter = mpk_w.counters + event;
     rt_u32 wanted = needed * mpk_w.epoch, n = 0;
-    while ((rt_i32)(rt_load_acquire_device(counter) - wanted) < 0)
+    while ((rt_i32)(mpk_load_counter(counter) - wanted) < 0)
         if (++n % 64 == 0 && ptx_load_flag(&mpk_w.abort))
             return 0;
     return 1;
@@ -198,6 +211,8 @@ MPK_FN void mpk_count(rt_u32 event, rt_u32 kind)
 {
     if (kind == RT_TRIGGER_COUNT)
         ptx_add_release(mpk_w.counters + event, 1); /* partner: mpk_poll */
+    else if (MPK_PEERS > 1 && kind & RT_TRIGGER_PEERS)
+        rt_peers_count(mpk_w.k, event, kind);
     else
         mpk_trigger_launch(event);
 }

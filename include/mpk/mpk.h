@@ -188,7 +188,8 @@ typedef struct mpk_engine_options {
      * the CPU and with batch_invariant that changes no bit of an answer. */
     uint32_t no_prefix_cache;
     /* Peers that share the model, 1 to 16: each holds and multiplies its part of the weights and of the KV cache
-     * (docs/gpus.md); 0: 1.  On the CPU they are groups of threads.  More than one GPU: MPK_EUNSUPPORTED. */
+     * (docs/gpus.md); 0: 1.  On the CPU they are groups of threads, else GPUs from `device` on, which must
+     * be of one kind and linked by NVLink: MPK_EUNSUPPORTED otherwise. */
     uint32_t gpus;
     /* Speculation: a request that decodes may have drafts, tokens that are guessed, in a step beside its last token.
      * Each place draws with its own random number, and a draft stands if it is the token that is drawn there.  So it

@@ -115,11 +115,12 @@ typedef struct cli_engine {
         CLI_OPTION(t, m.coarse_events, "coarse-events", CLI_FLAG,                                                   \
                    .help = "one event between operators instead of one between tiles"),                             \
         CLI_OPTION(t, m.verify, "verify", CLI_FLAG, .help = "prove the task graph before it runs")
-#define CLI_DEVICE_ROW(t, m)                                                     \
-    CLI_OPTION(t, m.device, "device", CLI_TEXT, .value = "auto|cpu|cuda|cuda:1", \
-               .help = "where it runs (auto: a GPU if there is one)"),           \
-        CLI_OPTION(t, m.gpus, "gpus", CLI_COUNT, .value = "N",                   \
-                   .help = "share the model among N peers: on the CPU groups of threads (1)", .least = 1, .most = 16)
+#define CLI_DEVICE_ROW(t, m)                                                                                 \
+    CLI_OPTION(t, m.device, "device", CLI_TEXT, .value = "auto|cpu|cuda|cuda:1",                             \
+               .help = "where it runs (auto: a GPU if there is one)"),                                       \
+        CLI_OPTION(t, m.gpus, "gpus", CLI_COUNT, .value = "N",                                               \
+                   .help = "share the model among N GPUs of this host, or on the CPU groups of threads (1)", \
+                   .least = 1, .most = 16)
 #define CLI_TARGET_ROW(t, m)                                                     \
     CLI_OPTION(t, m.target, "target", CLI_TEXT, .value = "sm_80|sm_90a|sm_100a", \
                .help = "for a GPU of this architecture, which need not be here")

@@ -118,16 +118,31 @@ static void add_gpu(report *r, arena *a, const json_value *gpu)
                 translated && translated->boolean ? ", translated by the driver" : "");
 }
 
+/* Between several GPUs: may they share a program (--gpus)? */
+static void add_links(report *r, const json_value *links)
+{
+    size_t good = 0;
+    for (size_t i = 0; i < links->n; i++) {
+        const json_value *reaches = json_get(&links->items[i], "reaches"),
+                         *atomics = json_get(&links->items[i], "atomics");
+        good += reaches && reaches->boolean && atomics && atomics->boolean;
+    }
+    add_finding(r, "gpu links", NULL, "%zu of %zu can share a program (NVLink): --gpus %s", good, links->n,
+                good == links->n ? "works with all" : "needs GPUs with links both ways");
+}
+
 /* True if there is one that works. */
 static bool look_at_gpus(report *r, arena *a, const json_value *machine)
 {
     const json_value *gpus = json_get(machine, "gpus"), *list = json_get(gpus, "list");
-    const json_value *file = json_get(gpus, "driver_file");
+    const json_value *file = json_get(gpus, "driver_file"), *links = json_get(gpus, "links");
     const char *problem = words_of(a, gpus, "problem");
     if (list)
         add_finding(r, "gpu driver", NULL, "CUDA %s", words_of(a, gpus, "driver"));
     for (size_t i = 0; list && i < list->n && i < MAX_GPUS; i++)
         add_gpu(r, a, &list->items[i]);
+    if (links && links->n)
+        add_links(r, links);
     if (*problem && file && file->boolean)
         add_finding(r, "gpu", problem, "an NVIDIA driver, but no GPU that works");
     else if (*problem)

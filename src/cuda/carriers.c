@@ -198,7 +198,7 @@ static bool can_end(flow *f, ir_op_id end)
     for (uint32_t t = 0; t < f->g->n_tasks; t++)
         if (f->tasks[t].op != RT_NONE && f->tasks[t].op < end && may_carry(f, f->tasks[t].op) && !f->before[t])
             return false;
-    for (uint32_t w = 0; w < f->m->machine.image.block->n_workers; w++) {
+    for (uint32_t w = 0; w < cuda_workers(f->m); w++) {
         bool did = false, ends = false;
         for (uint32_t k = f->ranges[w].first; k < f->ranges[w].last && !ends; k++) {
             uint32_t op = f->tasks[f->lists[k]].op;
@@ -278,7 +278,7 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
                 .ir = m->machine.image.ir[graph],
                 .g = g,
                 .tasks = (const rt_task *)image_table(h, RT_TASKS) + g->first_task,
-                .ranges = (const rt_range *)image_table(h, RT_RANGES) + g->first_range,
+                .ranges = cuda_ranges(m, g),
                 .lists = image_table(h, RT_LISTS),
                 .out = &m->carriers.flows[graph]};
     NEW(cx, scratch, f->can, f->ir->tensors.n);
@@ -419,12 +419,12 @@ static mpk_status add_worker(mpk_context *cx, cuda_machine *m, const flow *f, ui
 static bool may_carry_any(const cuda_machine *m)
 {
     const bool runs_whole_steps = m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS;
-    return runs_whole_steps && m->arch.features & GEN_BULK && !m->options.no_carriers;
+    return runs_whole_steps && m->arch.features & GEN_BULK && !m->options.no_carriers && m->n_peers == 1;
 }
 
 static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph)
 {
-    const uint32_t workers = m->machine.image.block->n_workers;
+    const uint32_t workers = cuda_workers(m);
     flow f;
     TRY(begin_flow(cx, scratch, m, graph, &f));
     if (may_carry_any(m) && !f.g->n_jit && find_range(&f))
@@ -438,7 +438,7 @@ static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, u
 
 mpk_status cuda_plan_carriers(mpk_context *cx, cuda_machine *m)
 {
-    const uint32_t workers = m->machine.image.block->n_workers, n = m->machine.image.n_graphs;
+    const uint32_t workers = cuda_workers(m), n = m->machine.image.n_graphs;
     mpk_status status = MPK_OK;
     NEW(cx, &m->arena, m->carriers.flows, n);
     NEW(cx, &m->arena, m->carriers.first_clear, n * workers + 1);

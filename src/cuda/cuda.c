@@ -6,7 +6,8 @@
  *
  * Host and kernel talk through the mailbox and the rings in pinned memory.  While the kernel runs it fills every SM:
  * nothing else that needs one (filling memory, packing) may be started and waited for, see cuda_pause.
- * Whoever waits also looks at the stream: a kernel that died is noticed, nobody waits for ever.
+ * Whoever waits also looks at the stream: a kernel that died is noticed, nobody waits for ever (launch.c).  Of a
+ * program that several GPUs share each has a machine of its own behind the first one's (peers.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,22 +23,21 @@ enum {
     SPIN_NS = 20000,
     SHORT_SLEEP_NS = 5000,
     LONG_SLEEP_NS = 100000,
-    LOOK_NS = 2000000,  /* between looks at the stream */
     LONG_WAIT = 4000,   /* short sleeps without news before longer ones */
     LENT_AT_START = 16, /* pieces of pinned memory for logits */
 };
-static const uint64_t STOP_NS = 10000000000u; /* how long a kernel that was told to stop may take, and no less than a
-                                                 step may */
 
 /* ---- the device ---- */
 
 static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 {
     bool as_ptx;
-    uint32_t workers = m->machine.image.block->n_workers;
+    uint32_t workers = cuda_workers(m);
     TRY(cuda_driver_open(cx, &m->driver));
     CHECK(cx, m->options.device < cuda_driver_gpus(m->driver), MPK_EUNSUPPORTED,
           "there is no GPU %u: this process sees %u", m->options.device, cuda_driver_gpus(m->driver));
+    CHECK(cx, m->n_peers == 1 || m->options.mode == CUDA_PERSISTENT, MPK_EUNSUPPORTED,
+          "a program that %u GPUs share runs in the persistent mode alone", m->n_peers);
     TRY(cuda_gpu_open(cx, m->driver, m->options.device, &m->gpu));
     const cuda_facts *f = cuda_gpu_facts(m->gpu);
     const gen_arch *row = gen_arch_for(f->major, f->minor, &as_ptx);
@@ -66,12 +66,12 @@ static mpk_status allocate(mpk_context *cx, cuda_machine *m)
 {
     static const char *const names[RT_AREAS] = {"weights", "state (KV cache)", "step inputs and outputs",
                                                 "temporaries"};
-    const rt_u64 *area = m->machine.image.block->area_bytes;
     TRY(cuda_memory_alloc(cx, m->gpu, names[0], m->weights.n_bytes, &m->weight_block));
     for (int i = m->options.mode == CUDA_CALLS ? RT_TEMPS : RT_STATE; i < RT_AREAS; i++) {
-        TRY(cuda_memory_alloc(cx, m->gpu, names[i], area[i], &m->areas[i]));
+        const uint64_t n = m->windows[i].n_bytes;
+        TRY(cuda_memory_alloc(cx, m->gpu, names[i], n, &m->areas[i]));
         if (m->areas[i])
-            TRY(cuda_fill_on(cx, m->gpu, m->copies, m->areas[i], 0, area[i]));
+            TRY(cuda_fill_on(cx, m->gpu, m->copies, m->areas[i], 0, n));
     }
     TRY(cuda_memory_alloc(cx, m->gpu, "carried results", m->carriers.n_bytes, &m->carried_block));
     if (m->carried_block)
@@ -95,7 +95,7 @@ static mpk_status allocate_rings(mpk_context *cx, cuda_machine *m)
     m->rings.command_ring = &m->mailbox->command_ring;
     m->rings.token_ring = &m->mailbox->token_ring;
     m->rings.bell = &m->mailbox->bell;
-    if (!m->serving.ready)
+    if (!m->serving.ready || m->peer)
         return MPK_OK;
     uint64_t requests = lines(((uint64_t)m->rings.request_mask + 1) * sizeof(rt_request)),
              commands = lines(((uint64_t)m->rings.command_mask + 1) * sizeof(rt_command)),
@@ -127,115 +127,15 @@ static mpk_status upload_tables(mpk_context *cx, cuda_machine *m)
     return status;
 }
 
-/* ---- launching and watching; the lock is held ---- */
-
-static rt_u32 state_of(const cuda_machine *m)
-{
-    return rt_load_acquire_system(&m->mailbox->state);
-}
-
-static void note_lost(cuda_machine *m, mpk_status status, const char *words)
-{
-    if (m->lost)
-        return;
-    m->lost = true;
-    m->lost_status = status;
-    snprintf(m->lost_words, sizeof m->lost_words, "%s", words);
-}
-
-/* Has the kernel died without a word?  Looked at now and then, or now. */
-static void look(cuda_machine *m, bool now)
-{
-    mpk_context cx = {0};
-    bool done = false;
-    uint64_t time = clock_ns();
-    if (!m->launched || m->lost || (!now && time - m->looked_ns < LOOK_NS))
-        return;
-    m->looked_ns = time;
-    mpk_status status = cuda_gpu_use(&cx, m->gpu);
-    if (status == MPK_OK)
-        status = cuda_stream_poll(&cx, m->gpu, m->work, &done);
-    if (status != MPK_OK)
-        note_lost(m, status, cx.text);
-    else if (done && state_of(m) == RT_RUNNING)
-        note_lost(m, MPK_EDEVICE, "the kernel ended without saying why");
-}
-
-/* The kernel's work is in memory: start it, or start it again. */
-static mpk_status launch(mpk_context *cx, cuda_machine *m)
-{
-    cuda_address abort_word = m->table_block + m->layout.control + offsetof(rt_control, abort);
-    TRY(cuda_gpu_use(cx, m->gpu));
-    TRY(cuda_fill_on(cx, m->gpu, m->work, abort_word, 0, sizeof(rt_word)));
-    rt_store_release_system(&m->mailbox->state, RT_RUNNING);
-    TRY(cuda_launch_main(cx, m, m->work));
-    m->launched = true;
-    m->looked_ns = clock_ns();
-    m->n_launches++;
-    return MPK_OK;
-}
-
-/* There is work: a kernel that has gone to rest starts again, behind its own end on the stream. */
-static void keep_running(cuda_machine *m)
-{
-    mpk_context cx = {0};
-    if (m->baseline || m->lost || (m->launched && state_of(m) != RT_STOPPING))
-        return;
-    mpk_status status = launch(&cx, m);
-    if (status != MPK_OK)
-        note_lost(m, status, cx.text);
-}
-
-/* Wait until the kernel has ended.  False: it does not end. */
-static bool await_end(cuda_machine *m)
-{
-    mpk_context cx = {0};
-    uint64_t end = clock_ns() + (m->options.stall_ns > STOP_NS ? m->options.stall_ns : STOP_NS);
-    for (;;) {
-        bool done = false;
-        mpk_status status = cuda_stream_poll(&cx, m->gpu, m->work, &done);
-        if (status != MPK_OK)
-            note_lost(m, status, cx.text);
-        if (done || status != MPK_OK)
-            return true;
-        if (clock_ns() > end)
-            return false;
-        nanosleep(&(struct timespec){0, SHORT_SLEEP_NS}, NULL);
-    }
-}
-
-/* Tell the kernel to end, and wait for it. */
-static bool end_kernel(cuda_machine *m)
-{
-    if (!m->launched)
-        return true;
-    rt_store_release_system(&m->mailbox->abort, 1);
-    bool ended = await_end(m);
-    rt_store_release_system(&m->mailbox->abort, 0);
-    return ended;
-}
-
-mpk_status cuda_pause(mpk_context *cx, cuda_machine *m)
-{
-    if (m->baseline)
-        return MPK_OK;
-    TRY(machine_check(cx, &m->machine));
-    pthread_mutex_lock(&m->lock);
-    bool ended = end_kernel(m);
-    pthread_mutex_unlock(&m->lock);
-    CHECK(cx, ended, MPK_ESTALLED, "the kernel does not stop");
-    return MPK_OK;
-}
-
 /* ---- the machine's functions ---- */
 
 static mpk_status check_machine(mpk_context *cx, machine *base)
 {
     cuda_machine *m = cuda_of(base);
-    if (state_of(m) == RT_FAULTED)
-        return machine_say_fault(cx, base, &m->mailbox->fault);
+    if (cuda_state(m) == RT_FAULTED)
+        return cuda_say_fault(cx, m);
     pthread_mutex_lock(&m->lock);
-    look(m, false);
+    cuda_look(m, false);
     bool lost = m->lost;
     mpk_status status = m->lost_status;
     pthread_mutex_unlock(&m->lock);
@@ -275,7 +175,7 @@ static mpk_status await_once(mpk_context *cx, cuda_machine *m, rt_u32 wanted, pa
     while (rt_load_acquire_system(&m->mailbox->once_done) != wanted) {
         TRY(check_machine(cx, &m->machine));
         pthread_mutex_lock(&m->lock);
-        keep_running(m);
+        cuda_keep_running(m);
         pthread_mutex_unlock(&m->lock);
         rest(p);
     }
@@ -304,7 +204,7 @@ static void ring(machine *base)
 {
     cuda_machine *m = cuda_of(base);
     pthread_mutex_lock(&m->lock);
-    keep_running(m);
+    cuda_keep_running(m);
     pthread_mutex_unlock(&m->lock);
     machine_ring_host(base);
 }
@@ -312,7 +212,7 @@ static void ring(machine *base)
 static bool has_news(const cuda_machine *m, rt_u32 seen)
 {
     return rt_load_acquire_system(&m->mailbox->bell) != seen || rt_ring_ready(&m->mailbox->token_ring) ||
-           state_of(m) == RT_FAULTED || m->lost;
+           cuda_state(m) == RT_FAULTED || m->lost;
 }
 
 /* The kernel cannot wake a thread: while requests are under way the host polls. */
@@ -324,8 +224,8 @@ static void poll_news(cuda_machine *m, rt_u32 seen, uint64_t end, patience *p)
             return;
         }
         pthread_mutex_lock(&m->lock);
-        look(m, false);
-        keep_running(m);
+        cuda_look(m, false);
+        cuda_keep_running(m);
         pthread_mutex_unlock(&m->lock);
         rest(p);
     }
@@ -343,9 +243,10 @@ static void describe(machine *base, machine_facts *out)
     cuda_machine *m = cuda_of(base);
     mpk_context cx = {0};
     rt_control control;
-    out->device = cuda_gpu_facts(m->gpu)->name;
+    out->device = m->name;
     out->scratch_bytes = (uint64_t)m->shared_bytes * base->image.block->n_workers;
-    out->area_bytes += m->layout.n_bytes + m->carriers.n_bytes;
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        out->area_bytes += m->peers[i]->layout.n_bytes + m->peers[i]->carriers.n_bytes;
     out->device_ns = m->device_ns;
     out->code_ns = m->code_ns;
     out->code_wait_ns = m->code_wait_ns;
@@ -487,7 +388,7 @@ static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t
     if (status == MPK_OK)
         return;
     pthread_mutex_lock(&m->lock);
-    note_lost(m, status, cx.text);
+    cuda_note_lost(m, m, status, cx.text);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -515,7 +416,28 @@ static void release_memory(cuda_machine *m)
         cuda_module_release(m->gpu, m->loader);
 }
 
-/* A kernel that does not end keeps its memory: freeing would wait for it. */
+/* Everything of one GPU but the machine itself.  A kernel that does not end keeps its memory: freeing would wait for
+ * it. */
+static void leave_gpu(cuda_machine *m, bool ended)
+{
+    mpk_context late = {0};
+    if (m->gpu && ended) {
+        cuda_gpu_use(&late, m->gpu);
+        release_memory(m);
+    }
+    if (ended)
+        cuda_gpu_close(m->gpu);
+}
+
+static void free_machine(cuda_machine *m, bool ended)
+{
+    if (ended)
+        cuda_driver_close(m->driver);
+    arena_free(&m->arena);
+    free(m->logits);
+    free(m);
+}
+
 static void stop(machine *base)
 {
     cuda_machine *m = cuda_of(base);
@@ -524,24 +446,27 @@ static void stop(machine *base)
     cuda_baseline_stop(m);
     cuda_context before = m->gpu ? cuda_driver_current(m->driver) : NULL;
     if (m->gpu && cuda_gpu_use(&cx, m->gpu) == MPK_OK && m->has_lock)
-        ended = end_kernel(m);
+        ended = cuda_end_kernels(m);
     if (m->has_books)
         machine_end(base);
-    if (m->gpu && ended) {
+    if (m->gpu && ended)
         cuda_calls_stop(m);
+    if (ended)
+        cuda_unlink_peers(m);
+    for (uint32_t i = m->n_peers; i-- > 1;)
+        if (m->peers[i]) {
+            leave_gpu(m->peers[i], ended);
+            free_machine(m->peers[i], ended);
+        }
+    if (m->gpu && ended)
         release_memory(m);
-    }
     if (m->gpu)
         cuda_gpu_leave(m->gpu, before);
-    if (ended) {
+    if (ended)
         cuda_gpu_close(m->gpu);
-        cuda_driver_close(m->driver);
-    }
     if (m->has_lock)
         pthread_mutex_destroy(&m->lock);
-    free(m->logits);
-    arena_free(&m->arena);
-    free(m);
+    free_machine(m, ended);
 }
 
 static const machine_def cuda_def = {.name = "cuda",
@@ -611,6 +536,24 @@ static void read_options(cuda_machine *m, const cuda_options *from)
     o->idle_ns = o->idle_ns ? o->idle_ns : 200000000u;
 }
 
+/* The machines of the other peers; from the next GPU on, in their order. */
+static mpk_status make_peers(mpk_context *cx, cuda_machine *m)
+{
+    for (uint32_t i = 1; i < m->n_peers; i++) {
+        cuda_machine *p = calloc(1, sizeof *p);
+        CHECK(cx, p, MPK_ENOMEM, "out of memory for a machine");
+        m->peers[i] = p;
+        p->machine.image = m->machine.image;
+        p->options = m->options;
+        p->options.device += i;
+        p->peer = i;
+        p->n_peers = m->n_peers;
+    }
+    for (uint32_t i = 1; i < m->n_peers; i++)
+        memcpy(m->peers[i]->peers, m->peers, sizeof m->peers);
+    return MPK_OK;
+}
+
 static mpk_status tell(mpk_context *cx, const cuda_machine *m, const char *stage, double done)
 {
     return m->options.progress ? m->options.progress(cx, m->options.progress_user, stage, done) : MPK_OK;
@@ -632,11 +575,31 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
 /* All that the kernel works on but its tables, which hold the addresses. */
 static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const machine_weights *weights, const cuda_code_job *j)
 {
+    TRY(cuda_gpu_use(cx, m->gpu));
     NOTE(cx, cuda_load_loader(cx, m, j), "preparing to load weights");
     TRY(allocate(cx, m));
     TRY(allocate_rings(cx, m));
     return m->options.mode == CUDA_CALLS ? cuda_calls_start(cx, m, weights)
                                          : cuda_upload_weights(cx, m, weights, IR_NONE);
+}
+
+static mpk_status fill_all(mpk_context *cx, cuda_machine *m, const machine_weights *weights, const cuda_code_job *j)
+{
+    for (uint32_t i = 0; i < m->n_peers; i++) {
+        mpk_status status = fill_memory(cx, m->peers[i], weights, j);
+        if (status != MPK_OK)
+            return m->n_peers > 1 ? status_note(cx, status, "filling GPU %u", m->peers[i]->options.device) : status;
+    }
+    return MPK_OK;
+}
+
+static mpk_status load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code_job *j)
+{
+    for (uint32_t i = 0; i < m->n_peers; i++) {
+        TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
+        NOTE(cx, cuda_load_kernel(cx, m->peers[i], j), "preparing the kernel");
+    }
+    return MPK_OK;
 }
 
 /* Code and weights side by side. */
@@ -645,29 +608,62 @@ static mpk_status prepare(mpk_context *cx, cuda_machine *m, const machine_weight
     uint64_t begin;
     mpk_status status = cuda_begin_code(cx, m, j);
     if (status == MPK_OK)
-        status = fill_memory(cx, m, weights, j);
+        status = fill_all(cx, m, weights, j);
     if (status == MPK_OK && j->has_thread)
         status = tell(cx, m, "compiling the kernel", 0);
     NOTE(cx, cuda_end_code(cx, j, status), "preparing the machine");
     begin = clock_ns();
-    NOTE(cx, cuda_load_kernel(cx, m, j), "preparing the kernel");
+    TRY(load_kernels(cx, m, j));
     m->code_wait_ns += clock_ns() - begin;
     m->code_ns += clock_ns() - begin;
     TRY(tell(cx, m, "compiling the kernel", 1));
     return cuda_offer_code(cx, m, j);
 }
 
+static void name_device(cuda_machine *m)
+{
+    const char *name = cuda_gpu_facts(m->gpu)->name;
+    if (m->n_peers > 1)
+        snprintf(m->name, sizeof m->name, "%u x %s", m->n_peers, name);
+    else
+        snprintf(m->name, sizeof m->name, "%s", name);
+}
+
+/* All GPUs: what can be refused, then the links between them. */
+static mpk_status plan_all(mpk_context *cx, cuda_machine *m)
+{
+    TRY(make_peers(cx, m));
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        TRY(plan(cx, m->peers[i]));
+    if (m->n_peers > 1)
+        TRY(cuda_link_peers(cx, m));
+    name_device(m);
+    for (uint32_t i = 0; i < m->n_peers; i++) {
+        TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
+        TRY(cuda_stream_create(cx, m->peers[i]->gpu, &m->peers[i]->work));
+        TRY(cuda_stream_create(cx, m->peers[i]->gpu, &m->peers[i]->copies));
+    }
+    return cuda_gpu_use(cx, m->gpu);
+}
+
+static mpk_status upload_all(mpk_context *cx, cuda_machine *m)
+{
+    for (uint32_t i = m->n_peers; i-- > 0;) {
+        TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
+        TRY(upload_tables(cx, m->peers[i]));
+    }
+    return MPK_OK;
+}
+
 static mpk_status start(mpk_context *cx, cuda_machine *m, const machine_weights *weights)
 {
     cuda_code_job job = {0};
-    TRY(plan(cx, m));
-    TRY(cuda_stream_create(cx, m->gpu, &m->work));
-    TRY(cuda_stream_create(cx, m->gpu, &m->copies));
+    TRY(plan_all(cx, m));
     mpk_status status = prepare(cx, m, weights, &job);
     text_free(&job.loader);
     text_free(&job.kernel);
     TRY(status);
-    TRY(upload_tables(cx, m));
+    TRY(upload_all(cx, m));
     TRY(prepare_logits(cx, m));
     TRY(prepare_masks(cx, m));
     TRY(machine_begin(cx, &m->machine, m->machine.def, &m->machine.image, &m->serving,
@@ -683,6 +679,8 @@ mpk_status cuda_start(mpk_context *cx, const program_image *image, const machine
     cuda_machine *m = calloc(1, sizeof *m);
     CHECK(cx, m, MPK_ENOMEM, "out of memory for a machine");
     m->machine.image = *image;
+    m->n_peers = image->block->n_peers;
+    m->peers[0] = m;
     read_options(m, options);
     m->machine.def = m->options.mode == CUDA_CALLS ? &calls_def : &cuda_def;
     m->has_lock = pthread_mutex_init(&m->lock, NULL) == 0;

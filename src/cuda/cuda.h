@@ -84,7 +84,7 @@ typedef struct cuda_options {
 mpk_status cuda_start(mpk_context *cx, const program_image *image, const machine_weights *weights,
                       const cuda_options *options, machine **out);
 
-/* What cuda_start allocates on the GPU. */
+/* What cuda_start allocates on the GPU; of several GPUs that share a program on all of them. */
 typedef struct cuda_memory {
     uint64_t weights_bytes; /* all copies, as bodies read them */
     uint64_t state_bytes;   /* the KV cache */

@@ -1,10 +1,12 @@
 /* cuda_machine.h - what the files of the machine on a GPU share.
  *
- *   cuda.c      start, launch, watch, stop        tables.c    the runtime's tables and entries in device memory
+ *   cuda.c      start, run, stop                  tables.c    the runtime's tables and entries in device memory
+ *   launch.c    kernels: started, watched, ended
  *   memory.c    what all of it takes              weights.c   which copy of a weight is needed
  *   upload.c    host memory -> GPU, packed on the way
  *   tensors.c   tensors read and written by the host, KV pages in the bodies' order
  *   carriers.c  results that tell by themselves when they are there
+ *   peers.c     several GPUs that share a program: links, each one's memory, whose counters a task adds to
  *   baseline.c  the same bodies as a CUDA graph               profile.c   when tasks ran
  *   calls.c     one launch for each run, in the caller's memory
  */
@@ -110,7 +112,7 @@ typedef struct cuda_layout {
     uint64_t control, counters, epochs, workers, schedulers, jit, jit_slots, event, event_slots;
     uint64_t serving, slots, running, free_pages, kv_pages, buckets, chains;
     uint64_t request_ring, command_ring, token_ring, requests, commands, tokens;
-    uint64_t entries, first_entry, jit_entry, clears, first_clear;
+    uint64_t entries, first_entry, jit_entry, clears, first_clear, pushes, first_push;
     uint64_t op_kernels, op_entries, op_first; /* of the baseline; empty without */
     uint64_t times, delays;                    /* of a profile; empty without */
     uint64_t n_bytes;
@@ -118,9 +120,21 @@ typedef struct cuda_layout {
     uint32_t jit_capacity, event_capacity;
 } cuda_layout;
 
+/* The bytes of an area that a GPU holds. */
+typedef struct cuda_window {
+    uint64_t first, n_bytes;
+} cuda_window;
+
+/* One GPU's part.  Of a program of several peers there is one for each, and everything but books, rings and whatever
+ * else talks to the outside is each one's own; peers[0] is the machine that others see. */
 typedef struct cuda_machine {
     machine machine; /* first */
     arena arena;
+    uint32_t peer, n_peers;
+    struct cuda_machine *peers[IR_MAX_PEERS]; /* [n_peers], the same in all */
+    bool reaches[IR_MAX_PEERS];               /* this one has asked for access to peer i and must end it */
+    cuda_window windows[RT_AREAS];
+    char name[160]; /* of the device, for people */
     cuda_options options;
     cuda_driver *driver;
     cuda_gpu *gpu;
@@ -141,7 +155,7 @@ typedef struct cuda_machine {
 
     cuda_weight_plan weights;
     cuda_carriers carriers;
-    cuda_address weight_block, areas[RT_AREAS], carried_block, table_block;
+    cuda_address weight_block, areas[RT_AREAS], carried_block, table_block; /* areas: of their windows */
     cuda_layout layout;
     cuda_memory memory;
     rt_serving serving; /* as at the start */
@@ -172,7 +186,33 @@ static inline cuda_machine *cuda_of(machine *m)
     return (cuda_machine *)m;
 }
 
-/* ---- cuda.c ---- */
+/* Workers of this GPU. */
+static inline uint32_t cuda_workers(const cuda_machine *m)
+{
+    return m->machine.image.block->n_workers / m->machine.image.block->n_peers;
+}
+
+/* The ranges of this GPU's workers in a graph. */
+static inline const rt_range *cuda_ranges(const cuda_machine *m, const rt_graph *g)
+{
+    return (const rt_range *)image_table(m->machine.image.block, RT_RANGES) + g->first_range +
+           (uint64_t)m->peer * cuda_workers(m);
+}
+
+/* ---- launch.c; the lock is held but for cuda_state and cuda_say_fault ---- */
+
+/* How all kernels are: faulted if one is, and running until the last one has said that it ends. */
+rt_u32 cuda_state(const cuda_machine *m);
+/* Has a kernel died without a word?  Looked at now and then, or now. */
+void cuda_look(cuda_machine *m, bool now);
+/* Something of GPU `which` is lost, and with it the machine: all kernels leave. */
+void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status status, const char *words);
+/* There is work: start the kernels, or start them again if they have gone to rest. */
+void cuda_keep_running(cuda_machine *m);
+/* Tell the kernels to end and wait for them.  False: one does not end. */
+bool cuda_end_kernels(cuda_machine *m);
+/* The status of the fault, with its words. */
+mpk_status cuda_say_fault(mpk_context *cx, const cuda_machine *m);
 
 /* Let the kernel end, if it runs; nothing is under way.  It starts again with the next work. */
 mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
@@ -217,6 +257,23 @@ mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s);
 /* The source of the whole module; pages give way to scratch where both do not fit.  *shared: bytes of a block. */
 mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image, gen_arch *arch, gen_whole whole,
                             gen_source *source, uint32_t *shared);
+
+/* ---- peers.c ---- */
+
+/* Which bytes of each area this GPU holds. */
+void cuda_plan_windows(cuda_machine *m);
+/* Whose memory a tensor lies in; what lies everywhere: this GPU's. */
+const cuda_machine *cuda_owner(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor);
+/* kinds[event]: what triggering it takes (rt_entry.trigger_kind). */
+mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machine *m, uint32_t graph, rt_u32 *kinds);
+/* Inputs of a step that GPUs other than the first read: count them, or (to) fill them in; first: [n_graphs + 1]. */
+uint32_t cuda_list_pushes(const cuda_machine *m, rt_push *to, rt_u32 *first);
+/* The GPUs are there, alike, and linked; then every one of them reaches all others.  MPK_EUNSUPPORTED, in one line. */
+mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m);
+/* Ends what cuda_link_peers began. */
+void cuda_unlink_peers(cuda_machine *m);
+/* A stall that names no task: the first task, in topological order, whose event is not activated. */
+void cuda_find_waiting(const cuda_machine *m, rt_fault *f);
 
 /* ---- memory.c ---- */
 

@@ -25,19 +25,54 @@ static const char *arch_name(uint32_t i)
 
 /* ---- devices ---- */
 
-/* A GPU that is not here: all its memory is taken to be free. */
+/* Workers of all GPUs, as many on each. */
+static uint32_t count_workers(const target_ask *ask, uint32_t n_peers, uint32_t n_sms)
+{
+    uint32_t each = ask->options->threads / n_peers;
+    return ask->options->threads ? (each ? each : 1) * n_peers : n_sms * n_peers;
+}
+
+static void name_device(target_device *out, const char *name)
+{
+    if (out->n_peers > 1)
+        snprintf(out->name, sizeof out->name, "%u x %.100s", out->n_peers, name);
+    else
+        snprintf(out->name, sizeof out->name, "%s", name);
+}
+
+/* GPUs that are not here: all their memory is taken to be free. */
 static void describe_arch(const target_ask *ask, target_device *out)
 {
     const gen_arch *arch = gen_arch_find(ask->arch);
-    out->n_workers = ask->options->threads ? ask->options->threads : arch->n_sms;
+    char name[64];
+    out->n_workers = count_workers(ask, out->n_peers, arch->n_sms);
     out->free_bytes = UINT64_MAX;
     snprintf(out->arch, sizeof out->arch, "%s", arch->name);
-    snprintf(out->name, sizeof out->name, "%s (%s)", arch->name, arch->gpu);
+    snprintf(name, sizeof name, "%s (%s)", arch->name, arch->gpu);
+    name_device(out, name);
 }
 
 static void leave(target_device *d)
 {
     cuda_let_go(d->held);
+}
+
+/* The GPUs of a program are one behind the other; what the one with the least memory has counts for all.  That they are
+ * alike and linked is checked when a machine starts. */
+static mpk_status find_memory(mpk_context *cx, const target_ask *ask, const cuda_device_facts *first,
+                              target_device *out)
+{
+    uint64_t least = first->free_bytes;
+    CHECK(cx, out->n_peers <= first->n_devices - ask->index, MPK_EUNSUPPORTED,
+          "%u GPUs from cuda:%u on were asked for, and this process may use %u in all", out->n_peers, ask->index,
+          first->n_devices);
+    for (uint32_t i = 1; i < out->n_peers; i++) {
+        cuda_device_facts f;
+        TRY(cuda_probe(cx, ask->index + i, &f));
+        least = f.free_bytes < least ? f.free_bytes : least;
+    }
+    out->free_bytes = least * out->n_peers;
+    return MPK_OK;
 }
 
 static mpk_status describe_gpu(mpk_context *cx, const target_ask *ask, target_device *out)
@@ -46,14 +81,14 @@ static mpk_status describe_gpu(mpk_context *cx, const target_ask *ask, target_de
     bool as_ptx;
     TRY(cuda_probe(cx, ask->index, &f));
     gen_arch_for(f.gpu.major, f.gpu.minor, &as_ptx);
+    TRY(find_memory(cx, ask, &f, out));
     out->runs_code = !as_ptx;
     out->index = ask->index;
-    out->n_workers = ask->options->threads ? ask->options->threads : f.gpu.n_sms;
-    out->free_bytes = f.free_bytes;
+    out->n_workers = count_workers(ask, out->n_peers, f.gpu.n_sms);
     snprintf(out->arch, sizeof out->arch, "%s", f.arch->name);
-    snprintf(out->name, sizeof out->name, "%s", f.gpu.name);
-    CHECK(cx, out->n_workers <= f.gpu.n_sms, MPK_EARG, "%u workers, but %s has %u SMs, and each holds one",
-          out->n_workers, f.gpu.name, f.gpu.n_sms);
+    name_device(out, f.gpu.name);
+    CHECK(cx, out->n_workers <= f.gpu.n_sms * out->n_peers, MPK_EARG,
+          "%u workers, but %s has %u SMs, and each holds one", out->n_workers / out->n_peers, f.gpu.name, f.gpu.n_sms);
     return MPK_OK;
 }
 
@@ -69,11 +104,9 @@ static mpk_status find_compiler(mpk_context *cx)
 static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     cuda_held *held = NULL;
-    out->n_peers = 1;
+    out->n_peers = ask->options->gpus ? ask->options->gpus : 1;
     CHECK(cx, !ask->options->speculation, MPK_EUNSUPPORTED,
           "speculation is for a CPU (device cpu): a GPU does not try drafts yet");
-    CHECK(cx, ask->options->gpus <= 1, MPK_EUNSUPPORTED,
-          "a program runs on one GPU, not on %u; on a CPU (device cpu) gpus are groups of threads", ask->options->gpus);
     if (ask->arch) {
         describe_arch(ask, out);
         return MPK_OK;

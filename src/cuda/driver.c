@@ -16,6 +16,10 @@ enum {
     CUDA_OUT_OF_MEMORY = 2,
     CUDA_NO_DEVICE = 100,
     CUDA_NOT_READY = 600,
+    CUDA_PEER_ALREADY = 704,
+
+    LINK_RANK = 1, /* of a pair of GPUs */
+    LINK_ATOMICS = 3,
 
     OLDEST_DRIVER = 11080, /* cuLaunchKernelEx */
 
@@ -73,6 +77,10 @@ typedef struct launch_config {
     X(cuCtxSetCurrent, "cuCtxSetCurrent", (cuda_context))                                                           \
     X(cuCtxGetCurrent, "cuCtxGetCurrent", (cuda_context *))                                                         \
     X(cuCtxSynchronize, "cuCtxSynchronize", (void))                                                                 \
+    X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, int, int))                                            \
+    X(cuDeviceGetP2PAttribute, "cuDeviceGetP2PAttribute", (int *, int, int, int))                                   \
+    X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (cuda_context, unsigned))                                     \
+    X(cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", (cuda_context))                                             \
     X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t *, size_t *))                                                        \
     X(cuMemAlloc, "cuMemAlloc_v2", (cuda_address *, size_t))                                                        \
     X(cuMemFree, "cuMemFree_v2", (cuda_address))                                                                    \
@@ -150,6 +158,7 @@ static const struct meaning {
     {500, 500, MPK_EFORMAT, "the code does not have it: compile again"},
     {700, 700, MPK_EDEVICE, "a kernel touched memory that is not its own; the GPU is lost to this process: end it"},
     {701, 701, MPK_ELIMIT, "the kernel needs more registers or threads than the GPU has"},
+    {217, 217, MPK_EUNSUPPORTED, "the GPUs cannot reach each other's memory: mpk doctor shows the links"},
     {702, 702, MPK_EDEVICE, "the display's time limit ended a kernel: use a GPU without a display"},
     {709, 710, MPK_EDEVICE, "a kernel failed; the GPU is lost to this process: end it"},
     {712, 712, MPK_EDEVICE, "it is pinned already"},
@@ -408,6 +417,40 @@ mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g)
 {
     CALL(cx, g->d, cuCtxSynchronize, (), "wait for the GPU");
     return MPK_OK;
+}
+
+/* ---- links ---- */
+
+mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from, uint32_t to, cuda_link *out)
+{
+    int a, b, reaches = 0, atomics = 0, rank = 0;
+    TRY(find_device(cx, d, from, &a));
+    TRY(find_device(cx, d, to, &b));
+    CALL(cx, d, cuDeviceCanAccessPeer, (&reaches, a, b), "ask for the link from GPU %u to GPU %u", from, to);
+    if (reaches) {
+        CALL(cx, d, cuDeviceGetP2PAttribute, (&atomics, LINK_ATOMICS, a, b), "ask what GPU %u may do on GPU %u", from,
+             to);
+        CALL(cx, d, cuDeviceGetP2PAttribute, (&rank, LINK_RANK, a, b), "ask how fast GPU %u reaches GPU %u", from, to);
+    }
+    *out = (cuda_link){.reaches = reaches != 0, .atomics = atomics != 0, .rank = (uint32_t)rank};
+    return MPK_OK;
+}
+
+mpk_status cuda_gpu_reach(mpk_context *cx, cuda_gpu *g, cuda_gpu *to, bool *made)
+{
+    int code = g->d->cuCtxEnablePeerAccess(to->context, 0);
+    *made = code == CUDA_SUCCESS;
+    if (code != CUDA_SUCCESS && code != CUDA_PEER_ALREADY)
+        return fail(cx, g->d, code, "cuCtxEnablePeerAccess", "let GPU %d reach the memory of GPU %d", g->device,
+                    to->device);
+    return MPK_OK;
+}
+
+void cuda_gpu_unreach(cuda_gpu *g, cuda_gpu *to)
+{
+    mpk_context late = {0};
+    if (cuda_gpu_use(&late, g) == MPK_OK)
+        g->d->cuCtxDisablePeerAccess(to->context);
 }
 
 /* ---- memory ---- */

@@ -75,6 +75,21 @@ cuda_context cuda_driver_current(const cuda_driver *d);
 /* Wait until everything that was started on it has ended.  Never returns while a persistent kernel runs. */
 mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g);
 
+/* ---- Links between GPUs ---- */
+
+typedef struct cuda_link {
+    bool reaches;  /* kernels of the first read and write the second's memory */
+    bool atomics;  /* and change single words there: NVLink does, PCIe does not */
+    uint32_t rank; /* 0: the fastest kind of link in this machine */
+} cuda_link;
+
+/* From one GPU to another.  MPK_EARG: there is no such GPU. */
+mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from, uint32_t to, cuda_link *out);
+/* Let kernels of g reach all memory of `to`, what is allocated later too; g is current.  *made: it was not so before
+ * (PyTorch may have done it), so that whoever asked ends it by cuda_gpu_unreach.  MPK_EUNSUPPORTED: no link. */
+mpk_status cuda_gpu_reach(mpk_context *cx, cuda_gpu *g, cuda_gpu *to, bool *made);
+void cuda_gpu_unreach(cuda_gpu *g, cuda_gpu *to);
+
 /* ---- Memory ---- */
 
 mpk_status cuda_memory_available(mpk_context *cx, cuda_gpu *g, uint64_t *free_bytes, uint64_t *total_bytes);

@@ -36,6 +36,22 @@ static mpk_status add_gpu(mpk_context *cx, text *t, const cuda_driver *d, uint32
     return MPK_OK;
 }
 
+/* Whether programs may be shared: from each GPU to each other. */
+static mpk_status add_links(mpk_context *cx, text *t, const cuda_driver *d)
+{
+    const uint32_t n = cuda_driver_gpus(d);
+    text_print(t, ", \"links\": [");
+    for (uint32_t i = 0; i < n * n; i++) {
+        cuda_link link;
+        if (i / n == i % n)
+            continue;
+        TRY(cuda_driver_link(cx, d, i / n, i % n, &link));
+        text_print(t, "%s{\"from\": %u, \"to\": %u, \"reaches\": %s, \"atomics\": %s, \"rank\": %u}", i > 1 ? ", " : "",
+                   i / n, i % n, link.reaches ? "true" : "false", link.atomics ? "true" : "false", link.rank);
+    }
+    return MPK_OK;
+}
+
 /* A list as long as it could be made, and what ended it too early. */
 static void add_driver(mpk_context *cx, text *t, const cuda_driver *d)
 {
@@ -46,6 +62,10 @@ static void add_driver(mpk_context *cx, text *t, const cuda_driver *d)
     for (uint32_t i = 0; i < cuda_driver_gpus(d) && status == MPK_OK; i++)
         status = add_gpu(cx, t, d, i);
     text_print(t, "]");
+    if (status == MPK_OK) {
+        status = add_links(cx, t, d);
+        text_print(t, "]");
+    }
     if (status != MPK_OK) {
         text_print(t, ", \"driver_file\": true, ");
         add_problem(t, cx);

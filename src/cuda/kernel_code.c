@@ -205,7 +205,7 @@ static cuda_launch main_launch(cuda_machine *m, void **arguments)
 {
     return (cuda_launch){.function = m->main,
                          .name = "mpk_kernel",
-                         .n_blocks = m->machine.image.block->n_workers,
+                         .n_blocks = cuda_workers(m),
                          .n_threads = m->arch.worker_threads,
                          .shared_bytes = m->shared_bytes,
                          .arguments = arguments,

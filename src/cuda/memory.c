@@ -10,14 +10,14 @@
 
 static void count_memory(cuda_machine *m)
 {
-    const rt_u64 *area = m->machine.image.block->area_bytes;
+    const cuda_window *area = m->windows;
     const bool calls = m->options.mode == CUDA_CALLS; /* inputs, states, outputs and most weights are the caller's */
     const uint64_t staging = (uint64_t)CUDA_LANES * 2 * CUDA_PIECE_BYTES;
     cuda_memory *n = &m->memory;
     *n = (cuda_memory){.weights_bytes = m->weights.n_bytes,
-                       .state_bytes = calls ? 0 : area[RT_STATE],
-                       .step_bytes = calls ? 0 : area[RT_STEP],
-                       .temps_bytes = area[RT_TEMPS],
+                       .state_bytes = calls ? 0 : area[RT_STATE].n_bytes,
+                       .step_bytes = calls ? 0 : area[RT_STEP].n_bytes,
+                       .temps_bytes = area[RT_TEMPS].n_bytes,
                        .carried_bytes = m->carriers.n_bytes,
                        .tables_bytes = m->layout.n_bytes,
                        .staging_bytes = calls                          ? 0
@@ -30,6 +30,7 @@ static void count_memory(cuda_machine *m)
 mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
 {
     uint64_t begin = clock_ns();
+    cuda_plan_windows(m);
     gen_whole whole = m->options.mode == CUDA_CALLS ? GEN_CALL : GEN_KERNEL;
     NOTE(cx, cuda_make_source(cx, &m->arena, &m->machine.image, &m->arch, whole, &m->source, &m->shared_bytes),
          "writing the kernel");
@@ -64,18 +65,34 @@ mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m)
     return MPK_OK;
 }
 
+static void add_memory(cuda_memory *to, const cuda_memory *n)
+{
+    to->weights_bytes += n->weights_bytes;
+    to->state_bytes += n->state_bytes;
+    to->step_bytes += n->step_bytes;
+    to->temps_bytes += n->temps_bytes;
+    to->carried_bytes += n->carried_bytes;
+    to->tables_bytes += n->tables_bytes;
+    to->staging_bytes += n->staging_bytes;
+    to->total_bytes += n->total_bytes;
+}
+
 mpk_status cuda_plan_memory(mpk_context *cx, const program_image *image, const gen_arch *arch,
                             const cuda_options *options, cuda_memory *out)
 {
     cuda_machine *m = calloc(1, sizeof *m);
+    cuda_memory all = {0};
+    mpk_status status = MPK_OK;
     CHECK(cx, m, MPK_ENOMEM, "out of memory for a plan of memory");
-    m->machine.image = *image;
-    m->options = *options;
-    m->arch = *arch;
-    mpk_status status = cuda_plan_program(cx, m);
+    for (uint32_t i = 0; i < image->block->n_peers && status == MPK_OK; i++) {
+        *m = (cuda_machine){
+            .machine.image = *image, .options = *options, .arch = *arch, .peer = i, .n_peers = image->block->n_peers};
+        status = cuda_plan_program(cx, m);
+        add_memory(&all, &m->memory);
+        arena_free(&m->arena);
+    }
     if (status == MPK_OK)
-        *out = m->memory;
-    arena_free(&m->arena);
+        *out = all;
     free(m);
     return status;
 }

@@ -18,17 +18,21 @@ static void add_task(const rt_times *t, machine_times *to)
     to->longest = body > to->longest ? body : to->longest;
 }
 
-static void average(const cuda_machine *m, uint32_t graph, const rt_entry *entries, const rt_times *times,
-                    machine_times *out)
+/* The tasks of one GPU. */
+static void add_tasks(const cuda_machine *m, uint32_t graph, const rt_entry *entries, const rt_times *times,
+                      machine_times *out)
 {
     const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
-    memset(out, 0, g->n_ops * sizeof *out);
     for (uint64_t i = 0; i < m->layout.n_tasks; i++) {
         uint64_t op = (uint64_t)entries[i].op - g->first_op;
         if (entries[i].op != RT_NONE && op < g->n_ops && times[i].end)
             add_task(&times[i], &out[op]);
     }
-    for (uint32_t k = 0; k < g->n_ops; k++) {
+}
+
+static void average(uint32_t n_ops, machine_times *out)
+{
+    for (uint32_t k = 0; k < n_ops; k++) {
         double n = out[k].n_tasks ? out[k].n_tasks : 1;
         out[k].wait /= n;
         out[k].body /= n;
@@ -66,7 +70,7 @@ static mpk_status read_times(mpk_context *cx, cuda_machine *m, uint32_t graph, m
     if (status == MPK_OK)
         status = download(cx, m, times, m->layout.times, n * sizeof *times);
     if (status == MPK_OK)
-        average(m, graph, entries, times, out);
+        add_tasks(m, graph, entries, times, out);
     free(entries);
     free(times);
     return status;
@@ -94,8 +98,12 @@ static mpk_status read_delays(mpk_context *cx, cuda_machine *m, machine_delays *
 mpk_status cuda_read_profile(mpk_context *cx, machine *base, uint32_t graph, machine_profile *out)
 {
     cuda_machine *m = cuda_of(base);
+    const uint32_t n_ops = ((const rt_graph *)image_table(base->image.block, RT_GRAPHS) + graph)->n_ops;
     TRY(begin_reading(cx, m));
-    TRY(read_times(cx, m, graph, out->times));
+    memset(out->times, 0, n_ops * sizeof *out->times);
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        TRY(read_times(cx, m->peers[i], graph, out->times));
+    average(n_ops, out->times);
     TRY(read_delays(cx, m, &out->to_host));
     out->clock_khz = cuda_gpu_facts(m->gpu)->clock_khz;
     return MPK_OK;

@@ -27,15 +27,10 @@ static uint32_t power_of_two(uint64_t n)
     return p;
 }
 
-static uint32_t n_workers(const cuda_machine *m)
-{
-    return m->machine.image.block->n_workers;
-}
-
 /* Worker 0 has the step task in the place of a scheduler. */
 static uint32_t n_schedulers(const cuda_machine *m)
 {
-    uint32_t n = n_workers(m) > 1 ? n_workers(m) - 1 : 1;
+    uint32_t n = cuda_workers(m) > 1 ? cuda_workers(m) - 1 : 1;
     return n < SCHEDULERS ? n : SCHEDULERS;
 }
 
@@ -50,7 +45,7 @@ static void size_queues(cuda_machine *m)
     const rt_event *events = image_table(m->machine.image.block, RT_EVENTS);
     uint64_t jit = 2, event = 2; /* of one slot, the turn words of `taken` and `free again` would be the same */
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
-        uint64_t j = rt_jit_bound(graph_of(m, i), events, n_workers(m)), e = rt_event_bound(graph_of(m, i), events);
+        uint64_t j = rt_jit_bound(graph_of(m, i), events, cuda_workers(m)), e = rt_event_bound(graph_of(m, i), events);
         jit = j > jit ? j : jit;
         event = e > event ? e : event;
     }
@@ -73,7 +68,7 @@ static void place_image(cuda_machine *m, uint64_t *n)
 static void place_state(cuda_machine *m, uint64_t *n)
 {
     cuda_layout *l = &m->layout;
-    uint64_t workers = n_workers(m), schedulers = n_schedulers(m), graphs = m->machine.image.n_graphs;
+    uint64_t workers = cuda_workers(m), schedulers = n_schedulers(m), graphs = m->machine.image.n_graphs;
     l->control = place(n, 1, sizeof(rt_control));
     l->counters = place(n, image_count(m->machine.image.block, RT_EVENTS), sizeof(rt_word));
     l->epochs = place(n, graphs, sizeof(rt_u32));
@@ -105,24 +100,39 @@ bool cuda_has_op_kernels(const cuda_machine *m)
     return m->options.mode == CUDA_GRAPH || m->options.mode == CUDA_GRAPH_PDL;
 }
 
+/* Those in the lists of this GPU's workers, and JIT tasks. */
+static uint64_t count_tasks(const cuda_machine *m)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
+        const rt_range *ranges = cuda_ranges(m, graph_of(m, i));
+        n += graph_of(m, i)->n_jit;
+        for (uint32_t w = 0; w < cuda_workers(m); w++)
+            n += ranges[w].last - ranges[w].first;
+    }
+    return n;
+}
+
 mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
 {
     const rt_header *h = m->machine.image.block;
     cuda_layout *l = &m->layout;
-    uint64_t n = 0, workers = n_workers(m), graphs = m->machine.image.n_graphs;
+    uint64_t n = 0, workers = cuda_workers(m), graphs = m->machine.image.n_graphs;
     CHECK(cx, workers && workers <= RT_MAX_WORKERS, MPK_EARG, "the image is for %llu workers",
           (unsigned long long)workers);
     size_queues(m);
-    l->n_tasks = image_count(h, RT_TASKS);
+    l->n_tasks = count_tasks(m);
     l->n_ops = image_count(h, RT_OPS);
     l->kernel = place(&n, 1, sizeof(rt_kernel));
     place_image(m, &n);
     place_state(m, &n);
     l->entries = place(&n, l->n_tasks, sizeof(rt_entry));
     l->first_entry = place(&n, graphs * workers + 1, sizeof(rt_u32));
-    l->jit_entry = place(&n, l->n_tasks, sizeof(rt_u32));
+    l->jit_entry = place(&n, image_count(h, RT_TASKS), sizeof(rt_u32));
     l->clears = place(&n, m->carriers.clears.n, sizeof(rt_clear));
     l->first_clear = place(&n, graphs * workers + 1, sizeof(rt_u32));
+    l->pushes = place(&n, cuda_list_pushes(m, NULL, NULL), sizeof(rt_push));
+    l->first_push = place(&n, graphs + 1, sizeof(rt_u32));
     if (cuda_has_op_kernels(m)) {
         l->op_kernels = place(&n, l->n_ops + 1, sizeof(rt_kernel));
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
@@ -139,8 +149,9 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
 
 /* ---- entries ---- */
 
-cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
+cuda_address cuda_tensor_address(const cuda_machine *of, uint32_t graph, ir_tensor_id tensor)
 {
+    const cuda_machine *m = cuda_owner(of, graph, tensor);
     const ir_graph *g = m->machine.image.ir[graph];
     const tg_place *p = &m->machine.image.places[graph][tensor];
     int64_t stride[IR_MAX_RANK], offset;
@@ -150,7 +161,7 @@ cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tenso
     if (own != CUDA_IN_AREA)
         return m->carried_block + own + bytes;
     if (p->area != TG_WEIGHTS)
-        return m->areas[p->area] + p->offset + bytes;
+        return m->areas[p->area] + (p->offset - m->windows[p->area].first) + bytes;
     if (m->calls)
         return cuda_call_weight(m, (uint32_t)p->offset) + bytes;
     const cuda_resident *r = &m->weights.weights[p->offset];
@@ -185,39 +196,40 @@ static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t 
     return e->body == RT_NONE ? MPK_OK : fill_operands(cx, m, graph, at, e);
 }
 
-static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, const rt_entry *patterns, rt_entry *e)
-{
-    const rt_graph *g = graph_of(m, graph);
-    const rt_task *t = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task + task;
-    const rt_event *events = (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
-    *e = t->op == RT_NONE ? (rt_entry){.body = RT_NONE, .op = RT_NONE} : patterns[t->op];
-    e->depends = g->first_event + t->depends;
-    e->needed = events[t->depends].needed;
-    e->triggers = g->first_event + t->triggers;
-    e->trigger_kind = events[t->triggers].jit ? RT_TRIGGER_LAUNCH : RT_TRIGGER_COUNT;
-    e->task = task;
-    memcpy(e->lo, t->lo, sizeof e->lo);
-    memcpy(e->hi, t->hi, sizeof e->hi);
-}
-
 /* Where the entries of a block lie, and how far they are filled. */
 typedef struct filling {
     rt_entry *entries;
     rt_u32 *first, *of_task;
     uint32_t n, n_first;
     rt_entry *patterns; /* of the operators of the graph at hand */
+    rt_u32 *kinds;      /* [events] of its triggers */
 } filling;
+
+static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, const filling *f, rt_entry *e)
+{
+    const rt_graph *g = graph_of(m, graph);
+    const rt_task *t = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task + task;
+    const rt_event *events = (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    *e = t->op == RT_NONE ? (rt_entry){.body = RT_NONE, .op = RT_NONE} : f->patterns[t->op];
+    e->depends = g->first_event + t->depends;
+    e->needed = events[t->depends].needed;
+    e->triggers = g->first_event + t->triggers;
+    e->trigger_kind = f->kinds[t->triggers];
+    e->task = task;
+    memcpy(e->lo, t->lo, sizeof e->lo);
+    memcpy(e->hi, t->hi, sizeof e->hi);
+}
 
 static void fill_aot(const cuda_machine *m, uint32_t graph, filling *f)
 {
     const rt_graph *g = graph_of(m, graph);
-    const rt_range *ranges = (const rt_range *)image_table(m->machine.image.block, RT_RANGES) + g->first_range;
+    const rt_range *ranges = cuda_ranges(m, g);
     const rt_u32 *lists = image_table(m->machine.image.block, RT_LISTS);
-    for (uint32_t w = 0; w < n_workers(m); w++) {
+    for (uint32_t w = 0; w < cuda_workers(m); w++) {
         f->first[f->n_first++] = f->n;
         for (uint32_t k = ranges[w].first; k < ranges[w].last; k++, f->n++) {
             f->of_task[g->first_task + lists[k]] = f->n;
-            fill_entry(m, graph, lists[k], f->patterns, &f->entries[f->n]);
+            fill_entry(m, graph, lists[k], f, &f->entries[f->n]);
             f->entries[f->n].is_last = k + 1 == ranges[w].last;
         }
         uint32_t n = ranges[w].last - ranges[w].first;
@@ -233,7 +245,7 @@ static void fill_jit(const cuda_machine *m, uint32_t graph, filling *f)
         if (tasks[t].worker != RT_NONE)
             continue;
         f->of_task[g->first_task + t] = f->n;
-        fill_entry(m, graph, t, f->patterns, &f->entries[f->n]);
+        fill_entry(m, graph, t, f, &f->entries[f->n]);
         f->entries[f->n++].is_last = 1;
     }
 }
@@ -246,16 +258,22 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
                  .of_task = (rt_u32 *)(void *)(block + m->layout.jit_entry)};
     NEW(cx, scratch, f.patterns, m->layout.n_ops);
     rt_entry *all = f.patterns;
+    rt_u32 *kinds;
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
         for (uint32_t k = 0; k < graph_of(m, i)->n_ops; k++)
-            TRY(fill_pattern(cx, m, i, k, &all[graph_of(m, i)->first_op + k]));
+            if (m->machine.image.ir[i]->ops.at[k].peer == m->peer)
+                TRY(fill_pattern(cx, m, i, k, &all[graph_of(m, i)->first_op + k]));
+    NEW(cx, scratch, kinds, image_count(m->machine.image.block, RT_EVENTS));
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
         f.patterns = all + graph_of(m, i)->first_op;
+        f.kinds = kinds + graph_of(m, i)->first_event;
+        TRY(cuda_find_triggers(cx, scratch, m, i, f.kinds));
         fill_aot(m, i, &f);
     }
     f.first[f.n_first] = f.n;
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
         f.patterns = all + graph_of(m, i)->first_op;
+        f.kinds = kinds + graph_of(m, i)->first_event;
         fill_jit(m, i, &f);
     }
     CHECK(cx, f.n == m->layout.n_tasks, MPK_EVERIFY, "the lists of the image hold %u tasks of %llu", f.n,
@@ -272,7 +290,7 @@ static void fill_clears(const cuda_machine *m, char *block)
         to[i].at += m->carried_block;
     }
     memcpy(block + m->layout.first_clear, c->first_clear,
-           ((size_t)m->machine.image.n_graphs * n_workers(m) + 1) * sizeof(rt_u32));
+           ((size_t)m->machine.image.n_graphs * cuda_workers(m) + 1) * sizeof(rt_u32));
 }
 
 /* ---- the baseline: entries by operator ---- */
@@ -286,7 +304,7 @@ static void fill_by_operator(const cuda_machine *m, char *block)
     const rt_u32 *of_task = (const rt_u32 *)(const void *)(block + m->layout.jit_entry);
     rt_entry *out = (rt_entry *)(void *)(block + m->layout.op_entries);
     rt_range *ranges = (rt_range *)(void *)(block + m->layout.op_first);
-    uint64_t workers = n_workers(m);
+    uint64_t workers = cuda_workers(m);
     for (int pass = 0; pass < 2; pass++) { /* count, then place */
         for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
             const rt_graph *g = graph_of(m, i);
@@ -348,7 +366,7 @@ static void fill_state(const cuda_machine *m, char *block)
     control->idle.value = 1;
     control->step.value = RT_NO_STEP;
     control->free_pages.value = m->serving.n_free;
-    for (uint32_t i = 0; i < n_workers(m); i++) {
+    for (uint32_t i = 0; i < cuda_workers(m); i++) {
         workers[i].index = i;
         rt_queue_reset((rt_queue *)(void *)(block + l->jit) + i,
                        (rt_slot_word *)(void *)(block + l->jit_slots) + (uint64_t)i * l->jit_capacity,
@@ -380,7 +398,7 @@ static void fill_machine(const cuda_machine *m, rt_machine *rt)
         .ranges = AT(base + l->ranges),
         .lists = AT(base + l->lists),
         .n_graphs = m->machine.image.n_graphs,
-        .n_workers = n_workers(m),
+        .n_workers = cuda_workers(m),
         .n_schedulers = n_schedulers(m),
         .jit_mask = l->jit_capacity - 1,
         .event_mask = l->event_capacity - 1,
@@ -393,7 +411,7 @@ static void fill_machine(const cuda_machine *m, rt_machine *rt)
         .jit_slots = AT(base + l->jit_slots),
         .event = AT(base + l->event),
         .event_slots = AT(base + l->event_slots),
-        .limits = {.stall_ns = o->stall_ns, .body_ns = o->body_ns, .processors = n_workers(m)},
+        .limits = {.stall_ns = o->stall_ns, .body_ns = o->body_ns, .processors = cuda_workers(m)},
         .serving = AT(base + l->serving),
         .slots = AT(base + l->slots),
         .running = AT(base + l->running),
@@ -414,6 +432,20 @@ static void fill_machine(const cuda_machine *m, rt_machine *rt)
         .command_mask = m->rings.command_mask,
         .token_mask = m->rings.token_mask,
     };
+}
+
+static void fill_peers(const cuda_machine *m, rt_kernel *k)
+{
+    k->peer = m->peer;
+    k->n_peers = m->n_peers;
+    for (uint32_t i = 0; i < m->n_peers; i++) {
+        const cuda_address base = m->peers[i]->table_block;
+        const cuda_layout *l = &m->peers[i]->layout;
+        k->peers[i] = (rt_peer){.counters = AT(base + l->counters),
+                                .control = AT(base + l->control),
+                                .step_area = AT(m->peers[i]->areas[RT_STEP]),
+                                .stop = AT(base + l->kernel + offsetof(rt_kernel, stop))};
+    }
 }
 
 static void fill_kernel(const cuda_machine *m, rt_kernel *k)
@@ -448,6 +480,9 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->host_once_wanted = AT(box + offsetof(cuda_mailbox, once_wanted));
     k->host_once = AT(box + offsetof(cuda_mailbox, once));
     k->host_once_done = AT(box + offsetof(cuda_mailbox, once_done));
+    k->pushes = AT(base + l->pushes);
+    k->first_push = AT(base + l->first_push);
+    fill_peers(m, k);
 }
 
 /* One argument for each operator, and behind them one for the step task.  Nothing mirrors the rings here: the step task
@@ -471,7 +506,7 @@ static void fill_op_kernels(const cuda_machine *m, char *block)
             k[op].mode = RT_ONE_OP;
             k[op].graph = i;
             k[op].entries = AT(m->table_block + l->op_entries);
-            k[op].one = AT(m->table_block + l->op_first + op * n_workers(m) * sizeof(rt_range));
+            k[op].one = AT(m->table_block + l->op_first + op * cuda_workers(m) * sizeof(rt_range));
         }
     k[l->n_ops] = *whole;
     k[l->n_ops].mode = RT_ONE_STEP;
@@ -483,6 +518,8 @@ mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
     fill_image(m, block);
     fill_state(m, block);
     fill_clears(m, block);
+    cuda_list_pushes(m, (rt_push *)(void *)(block + m->layout.pushes),
+                     (rt_u32 *)(void *)(block + m->layout.first_push));
     mpk_status status = fill_entries(cx, m, &scratch, block);
     arena_free(&scratch);
     TRY(status);

@@ -70,18 +70,45 @@ static kv_kind kind_of(const cuda_machine *m, uint32_t graph, ir_tensor_id root)
 
 /* ---- writing ---- */
 
+static bool has_weight(const cuda_machine *m, uint32_t weight)
+{
+    for (size_t i = 0; i < m->weights.packed.n; i++)
+        for (uint32_t k = 0; k < m->weights.packed.at[i].n_parts; k++)
+            if (m->weights.packed.at[i].parts[k].weight == weight)
+                return true;
+    return m->weights.weights[weight].plain;
+}
+
+static mpk_status check_alone(mpk_context *cx, const cuda_machine *m, uint32_t weight)
+{
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        CHECK(cx, !m->peers[i]->weights.weights[weight].scales, MPK_EUNSUPPORTED,
+              "weight %.*s is multiplied into others and cannot be replaced alone",
+              STR_ARG(m->machine.image.weights[weight].name));
+    return MPK_OK;
+}
+
+/* On every GPU that has it. */
+static mpk_status upload_weight(mpk_context *cx, cuda_machine *m, const machine_weights *from, uint32_t weight)
+{
+    for (uint32_t i = 0; i < m->n_peers; i++) {
+        TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
+        if (has_weight(m->peers[i], weight))
+            TRY(cuda_upload_weights(cx, m->peers[i], from, weight));
+    }
+    return MPK_OK;
+}
+
 /* A weight is packed again, which wants the SMs: the kernel leaves them meanwhile. */
 static mpk_status write_weight(mpk_context *cx, cuda_machine *m, uint32_t weight, const void *from)
 {
-    CHECK(cx, !m->weights.weights[weight].scales, MPK_EUNSUPPORTED,
-          "weight %.*s is multiplied into others and cannot be replaced alone",
-          STR_ARG(m->machine.image.weights[weight].name));
+    TRY(check_alone(cx, m, weight));
     machine_weight *one = calloc(m->machine.image.n_weights, sizeof *one);
     CHECK(cx, one, MPK_ENOMEM, "out of memory for the list of weights");
     one[weight] = (machine_weight){.at = from, .dtype = m->machine.image.weights[weight].dtype};
     mpk_status status = cuda_pause(cx, m);
     if (status == MPK_OK)
-        status = cuda_upload_weights(cx, m, &(machine_weights){.at = one}, weight);
+        status = upload_weight(cx, m, &(machine_weights){.at = one}, weight);
     free(one);
     return status;
 }
@@ -91,8 +118,9 @@ mpk_status cuda_write_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_
     cuda_machine *m = cuda_of(base);
     const ir_tensor *t = &base->image.ir[graph]->tensors.at[tensor];
     const tg_place *p = &base->image.places[graph][tensor];
+    const cuda_machine *own = cuda_owner(m, graph, tensor); /* inputs of a step: GPU 0, whose step task sends them on */
     CHECK(cx, t->shares == IR_NONE, MPK_EARG, "tensor %%%.*s is a part of another: write that", STR_ARG(t->name));
-    TRY(cuda_gpu_use(cx, m->gpu));
+    TRY(cuda_gpu_use(cx, own->gpu));
     if (p->area == TG_WEIGHTS)
         return write_weight(cx, m, (uint32_t)p->offset, from);
     kv_kind kind = kind_of(m, graph, tensor);
@@ -104,9 +132,9 @@ mpk_status cuda_write_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_
         reorder(t, kind, from, ordered, false);
     }
     mpk_status status =
-        cuda_upload_on(cx, m->gpu, m->copies, m->areas[p->area] + p->offset, ordered ? ordered : from, n);
+        cuda_upload_on(cx, own->gpu, own->copies, cuda_tensor_address(m, graph, tensor), ordered ? ordered : from, n);
     if (status == MPK_OK)
-        status = cuda_stream_wait(cx, m->gpu, m->copies);
+        status = cuda_stream_wait(cx, own->gpu, own->copies);
     free(ordered);
     return status;
 }
@@ -117,12 +145,14 @@ static mpk_status read_root(mpk_context *cx, cuda_machine *m, uint32_t graph, ir
 {
     const tg_place *p = &m->machine.image.places[graph][root];
     const ir_tensor *t = &m->machine.image.ir[graph]->tensors.at[root];
+    const cuda_machine *own = cuda_owner(m, graph, root);
     cuda_address at = cuda_tensor_address(m, graph, root);
     uint64_t n = (uint64_t)ir_bytes(t);
     CHECK(cx, p->area != TG_WEIGHTS || at, MPK_EUNSUPPORTED,
           "weight %.*s is kept in the bodies' own layout and cannot be read back", STR_ARG(t->name));
-    TRY(cuda_download_on(cx, m->gpu, m->copies, to, at, n));
-    TRY(cuda_stream_wait(cx, m->gpu, m->copies));
+    TRY(cuda_gpu_use(cx, own->gpu));
+    TRY(cuda_download_on(cx, own->gpu, own->copies, to, at, n));
+    TRY(cuda_stream_wait(cx, own->gpu, own->copies));
     kv_kind kind = kind_of(m, graph, root);
     if (kind == KV_NONE)
         return MPK_OK;
@@ -140,7 +170,6 @@ mpk_status cuda_read_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_t
     const ir_graph *g = base->image.ir[graph];
     ir_tensor_id root = tensor;
     int64_t stride[IR_MAX_RANK], offset;
-    TRY(cuda_gpu_use(cx, m->gpu));
     while (g->tensors.at[root].shares != IR_NONE)
         root = g->tensors.at[root].shares;
     if (root == tensor)
@@ -163,7 +192,12 @@ mpk_status cuda_clear_state(mpk_context *cx, machine *base)
     cuda_machine *m = cuda_of(base);
     TRY(cuda_gpu_use(cx, m->gpu));
     TRY(cuda_pause(cx, m));
-    if (m->areas[RT_STATE])
-        TRY(cuda_fill_on(cx, m->gpu, m->copies, m->areas[RT_STATE], 0, base->image.block->area_bytes[RT_STATE]));
-    return cuda_stream_wait(cx, m->gpu, m->copies);
+    for (uint32_t i = 0; i < m->n_peers; i++) {
+        const cuda_machine *p = m->peers[i];
+        TRY(cuda_gpu_use(cx, p->gpu));
+        if (p->areas[RT_STATE])
+            TRY(cuda_fill_on(cx, p->gpu, p->copies, p->areas[RT_STATE], 0, p->windows[RT_STATE].n_bytes));
+        TRY(cuda_stream_wait(cx, p->gpu, p->copies));
+    }
+    return MPK_OK;
 }

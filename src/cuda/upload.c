@@ -327,7 +327,8 @@ static mpk_status report(mpk_context *cx, upload *u)
     const cuda_options *o = &u->m->options;
     if (!o->progress || u->only != IR_NONE)
         return MPK_OK;
-    return o->progress(cx, o->progress_user, "loading weights", (double)u->done / (double)u->pieces.n);
+    return o->progress(cx, o->progress_user, "loading weights",
+                       (u->m->peer + (double)u->done / (double)u->pieces.n) / u->m->n_peers);
 }
 
 static mpk_status run_pieces(mpk_context *cx, lane *l)
@@ -335,7 +336,7 @@ static mpk_status run_pieces(mpk_context *cx, lane *l)
     upload *u = l->u;
     for (;;) {
         size_t i = atomic_fetch_add(&u->next, 1);
-        if (i >= l->end || u->failed || u->m->has_no_code)
+        if (i >= l->end || u->failed || u->m->peers[0]->has_no_code)
             break;
         TRY(load_piece(cx, l, &u->pieces.at[i]));
         u->done++;

@@ -137,7 +137,7 @@ static mpk_status find_uses(mpk_context *cx, cuda_machine *m)
             const gen_use *use = &m->source.uses[g][k];
             cuda_packed packed;
             plan->packed_of[g][k] = RT_NONE;
-            if (use->instance == RT_NONE)
+            if (use->instance == RT_NONE || image->ir[g]->ops.at[k].peer != m->peer)
                 continue;
             note_plain(m, g, &image->ir[g]->ops.at[k], &use->pack);
             if (!use->pack.n_weights)

@@ -15,7 +15,7 @@ typedef struct emitter {
     arena *arena;
     const gen_arch *arch;
     gen_whole whole;
-    uint32_t n_workers, n_graphs;
+    uint32_t n_workers, n_graphs, n_peers;
     const gen_graph *graphs;
     map numbers; /* text of an instance as number 0 -> its number */
     VEC(gen_instance) instances;
@@ -243,6 +243,7 @@ static void print_constants(emitter *e, uint32_t scratch_bytes)
         {"JIT_PAGES", loads && a->features & GEN_BULK ? a->n_pages / 2 : 0,
          "of these, kept for the loads of JIT tasks"},
         {"HYBRID", jit ? 1 : 0, "1: there are JIT tasks"},
+        {"PEERS", e->n_peers, "GPUs that share the program, each with so many workers"},
         {"CALLS", e->whole == GEN_CALL, "1: each launch is a call, no requests are served"},
         {"SCRATCH_BYTES", scratch_bytes, "of shared memory for a body"},
         {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies with mbarriers"},
@@ -427,6 +428,16 @@ static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
     return MPK_OK;
 }
 
+static uint32_t count_peers(uint32_t n_graphs, const gen_graph *graphs)
+{
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < n_graphs; i++) {
+        uint32_t n = ir_count_peers(graphs[i].ir);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs, uint32_t n_workers,
                            const gen_arch *arch, gen_whole whole, gen_source *out)
 {
@@ -438,6 +449,7 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
                  .n_graphs = n_graphs,
                  .graphs = graphs};
     uint32_t scratch_bytes = 0;
+    e.n_peers = count_peers(n_graphs, graphs);
     TRY(choose_all(&e));
     for (size_t i = 0; i < e.instances.n; i++)
         if (e.instances.at[i].scratch_bytes > scratch_bytes)
@@ -505,5 +517,6 @@ mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *i
         TRY(find_jit_ops(cx, a, image, i, &graphs[i].jit));
         TRY(find_boxes(cx, a, image, i, &graphs[i].boxes));
     }
-    return gen_source_make(cx, a, image->n_graphs, graphs, image->block->n_workers, arch, whole, out);
+    return gen_source_make(cx, a, image->n_graphs, graphs, image->block->n_workers / image->block->n_peers, arch, whole,
+                           out);
 }

@@ -67,8 +67,9 @@ typedef enum gen_whole {
     GEN_GENERIC, /* only bodies of rank 0, without pages and loaders: the same */
 } gen_whole;
 
-/* Write the source for these graphs on n_workers workers.  Everything is allocated from a; the tensor programs are
- * borrowed.  MPK_EUNSUPPORTED: no body of this architecture accepts an operator; its name and operands are named. */
+/* Write the source for these graphs on n_workers workers of each peer.  Everything is allocated from a; the tensor
+ * programs are borrowed.  MPK_EUNSUPPORTED: no body of this architecture accepts an operator; its name and operands are
+ * named. */
 mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs, uint32_t n_workers,
                            const gen_arch *arch, gen_whole whole, gen_source *out);
 /* The kernel for an image: GEN_KERNEL or GEN_CALL. */

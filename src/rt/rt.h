@@ -33,7 +33,7 @@ enum {
     RT_VERSION = 1,
     RT_MAX_RANK = 6,
     RT_MAX_GRAPHS = 32,
-    RT_MAX_WORKERS = 1024,
+    RT_MAX_WORKERS = 4096, /* of all peers */
     RT_MAX_EOS = 16,
     RT_MAX_TOKENS = 8192, /* of a step */
     RT_MAX_ROWS = 8190,

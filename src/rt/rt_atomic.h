@@ -1,8 +1,8 @@
 /* rt_atomic.h - atomic operations on a CPU: order and scope are in each name.
  *
- * Scope `device`: between workers and schedulers of one machine.  Scope `system`: between them and the host.  On a CPU
- * both are the same; rt_atomic_cuda.h tells them apart, and tests/rt_atomic_model.h passes each one to the model
- * checker.
+ * Scope `device`: between workers and schedulers of one device.  Scope `system`: between them and the host, and between
+ * the GPUs of one machine.  On a CPU both are the same; rt_atomic_cuda.h tells them apart, and tests/rt_atomic_model.h
+ * passes each one to the model checker.
  *
  * There are no fences.  Each argument in docs/runtime.md relies on acquire and release of one location, which is easier
  * to check than a fence, and ThreadSanitizer does not model fences.
@@ -30,6 +30,10 @@ RT_FN rt_u64 rt_load_wide_acquire_device(const rt_wide *w)
 {
     return __atomic_load_n(&w->value, __ATOMIC_ACQUIRE);
 }
+RT_FN rt_u64 rt_load_wide_acquire_system(const rt_wide *w)
+{
+    return __atomic_load_n(&w->value, __ATOMIC_ACQUIRE);
+}
 
 RT_FN void rt_store_relaxed_device(rt_word *w, rt_u32 v)
 {
@@ -50,6 +54,14 @@ RT_FN void rt_store_wide_relaxed_device(rt_wide *w, rt_u64 v)
 RT_FN void rt_store_wide_release_device(rt_wide *w, rt_u64 v)
 {
     __atomic_store_n(&w->value, v, __ATOMIC_RELEASE);
+}
+RT_FN void rt_store_wide_release_system(rt_wide *w, rt_u64 v)
+{
+    __atomic_store_n(&w->value, v, __ATOMIC_RELEASE);
+}
+RT_FN void rt_count_release_system(rt_word *w, rt_u32 n)
+{
+    __atomic_fetch_add(&w->value, n, __ATOMIC_RELEASE);
 }
 
 /* Each returns the old value. */

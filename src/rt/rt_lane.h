@@ -26,6 +26,9 @@ enum { RT_OWN_BYTES = 8192 };
 enum {
     RT_TRIGGER_COUNT = 0,  /* an add: those who wait poll the counter */
     RT_TRIGGER_LAUNCH = 1, /* the worker that completes the event also hands its JIT tasks to a scheduler */
+    RT_TRIGGER_PEERS = 2,  /* tasks of other peers trigger it, or wait for it: an add at system scope to its counter on
+                              each peer p whose bit RT_TRIGGER_PEER << p is set, where some task waits for it */
+    RT_TRIGGER_PEER = 256,
 };
 
 /* One task, resolved.  256 bytes: two cache lines. */
@@ -110,6 +113,23 @@ typedef struct rt_call {
     rt_u64 *held;            /* [n_workers] number of the set that the worker's entries hold */
 } rt_call;
 
+/* A program of several peers runs as a kernel on the GPU of each, with that GPU's own tasks, lists and counters; GPU 0
+ * has the step task.  What a kernel knows of the GPU of a peer are addresses in its memory (rt_peers.h). */
+enum { RT_MAX_PEERS = 16 };
+typedef struct rt_peer {
+    rt_word *counters;
+    rt_control *control;
+    char *step_area;
+    rt_word *stop; /* rt_kernel.stop */
+} rt_peer;
+
+/* An input of a step that other peers read, too: rows of it that `live` counts, one behind the other. */
+typedef struct rt_push {
+    rt_u64 offset; /* in the step area of every peer; a multiple of 8 */
+    rt_u32 n_rows, row_bytes;
+    rt_u32 live, reserved; /* RT_ALL, RT_TOKENS, RT_ROWS */
+} rt_push;
+
 /* The kernel's only argument; lies in device memory. */
 typedef struct rt_kernel {
     rt_machine machine; /* all addresses are the device's; its rings are device memory */
@@ -142,6 +162,13 @@ typedef struct rt_kernel {
     const rt_word *host_once_wanted; /* host-driven steps: rt_control.once_* are written by the courier from these */
     const rt_u32 *host_once;         /* [3]: graph, tokens, rows */
     rt_word *host_once_done;
+
+    /* Where several peers share the program. */
+    rt_u32 peer, n_peers;
+    rt_word stop; /* another GPU: 1 asks this one's kernel to stop */
+    rt_peer peers[RT_MAX_PEERS];
+    const rt_push *pushes;
+    const rt_u32 *first_push; /* [n_graphs + 1] */
 } rt_kernel;
 
 typedef char rt_size_of_entry[sizeof(rt_entry) == 256 ? 1 : -1];

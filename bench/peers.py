@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Several GPUs beside one: the same answers, and how fast; with made-up weights, so that configurations are enough.
+
+    python3 bench/peers.py --mpk build/mpk [--gpus 2] [--models qwen3-8b ...] [--batches 1 16]
+
+Input: models/.  Output: a line of JSON for each check and figure.  For each model the logits of a text on N GPUs are
+compared with those on one (KL divergence, nats, mean over tokens), and must be the same bytes in two runs; then mpk
+bench runs on one GPU and on N.  Exit code 1 if a check fails.  Standard library only; called by hand, on a machine with
+GPUs.
+"""
+import argparse
+import array
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MOST_NATS = 1e-3  # between sums that are grouped differently, in bf16
+
+
+def run(mpk, *arguments, timeout):
+    result = subprocess.run([mpk, *map(str, arguments)], capture_output=True, text=True, timeout=timeout)
+    if result.returncode:
+        raise RuntimeError(f"mpk {' '.join(map(str, arguments))}: {result.stderr.strip()[-1000:]}")
+    return result.stdout
+
+
+def logits(options, model, gpus, folder):
+    """Bytes of float32 [T, V], and V."""
+    ids, out = folder / "ids.txt", folder / "logits.npy"
+    ids.write_text(" ".join(str(i * 7919 % 50000) for i in range(1, options.tokens + 1)))
+    run(options.mpk, "score", ROOT / "models" / model, "--random-weights", 1, "--device", "cuda", "--gpus", gpus,
+        "--context", 256, "--tokens", ids, "--logits", out, timeout=options.timeout)
+    data = out.read_bytes()
+    head = 10 + int.from_bytes(data[8:10], "little")
+    shape = data[10:head].decode().split("(")[1].split(")")[0].split(",")
+    return data[head:], int(shape[1])
+
+
+def log_shares(row):
+    most = max(row)
+    total = math.log(sum(math.exp(x - most) for x in row)) + most
+    return [x - total for x in row]
+
+
+def divergence(a, b, width):
+    """Mean over rows of KL(a, b)."""
+    a, b = array.array("f", a), array.array("f", b)
+    rows = len(a) // width
+    sums = 0.0
+    for r in range(rows):
+        p, q = log_shares(a[r * width:(r + 1) * width]), log_shares(b[r * width:(r + 1) * width])
+        sums += sum(math.exp(x) * (x - y) for x, y in zip(p, q))
+    return sums / rows
+
+
+def check(options, model, folder):
+    one, width = logits(options, model, 1, folder)
+    several, _ = logits(options, model, options.gpus, folder)
+    again, _ = logits(options, model, options.gpus, folder)
+    nats = divergence(one, several, width)
+    good = several == again and nats < MOST_NATS
+    print(json.dumps({"model": model, "check": "logits", "gpus": options.gpus, "kl_nats": nats,
+                      "same_bits_twice": several == again, "good": good}), flush=True)
+    return good
+
+
+def bench(options, model, batch, gpus):
+    text = run(options.mpk, "bench", ROOT / "models" / model, "--random-weights", 1, "--device", "cuda", "--gpus", gpus,
+               "-b", batch, "-n", options.generate, "-r", 2, "--context", 512, "--json", timeout=options.timeout)
+    print(json.dumps({"model": model, "batch": batch, "gpus": gpus, "bench": json.loads(text)}), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mpk", default=str(ROOT / "build" / "mpk"))
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--models", nargs="+", default=["qwen3-0.6b", "qwen3-1.7b", "qwen3-8b"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
+    parser.add_argument("--tokens", type=int, default=32, help="of the text whose logits are compared")
+    parser.add_argument("--generate", type=int, default=256)
+    parser.add_argument("--timeout", type=float, default=120, help="seconds of one call of mpk")
+    options = parser.parse_args()
+    good = True
+    with tempfile.TemporaryDirectory() as name:
+        for model in options.models:
+            try:
+                good &= check(options, model, pathlib.Path(name))
+                for batch in options.batches:
+                    for gpus in (1, options.gpus):
+                        bench(options, model, batch, gpus)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                print(json.dumps({"model": model, "error": str(error)}), flush=True)
+                good = False
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

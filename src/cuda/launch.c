@@ -1,0 +1,178 @@
+/* launch.c - kernels of a machine: started, watched, asked to end; on one GPU or on several that share a program.
+ *
+ * Input: modules and tables (cuda.c).  A kernel tells how it ended in its mailbox; one that died is found by a look at
+ * its stream.  Several kernels are one machine: they start together, and what ends one ends all.  A kernel is started
+ * again only when all have ended: what a GPU stores to others (rt_kernel.stop) has then arrived.
+ * Called by the machine's functions, which hold the lock.
+ */
+#include <stdio.h>
+
+#include "base/thread.h"
+#include "cuda/cuda_machine.h"
+
+enum {
+    LOOK_NS = 2000000, /* between looks at the stream */
+    SHORT_SLEEP_NS = 5000,
+};
+static const uint64_t STOP_NS = 10000000000u; /* how long a kernel that was told to stop may take, and no less than a
+                                                 step may */
+
+rt_u32 cuda_state(const cuda_machine *m)
+{
+    rt_u32 state = RT_STOPPING;
+    for (uint32_t i = 0; i < m->n_peers; i++) {
+        rt_u32 one = rt_load_acquire_system(&m->peers[i]->mailbox->state);
+        state = one == RT_FAULTED || state == RT_FAULTED ? RT_FAULTED : one == RT_RUNNING ? RT_RUNNING : state;
+    }
+    return state;
+}
+
+/* The host's word to all kernels: 1 asks them to stop. */
+static void tell_kernels(cuda_machine *m, rt_u32 stop)
+{
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        rt_store_release_system(&m->peers[i]->mailbox->abort, stop);
+}
+
+/* "GPU 1: ", where there are several. */
+static const char *name_gpu(const cuda_machine *m, char words[32])
+{
+    words[0] = 0;
+    if (m->n_peers > 1)
+        snprintf(words, 32, "GPU %u: ", m->options.device);
+    return words;
+}
+
+void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status status, const char *words)
+{
+    char gpu[32];
+    if (m->lost)
+        return;
+    m->lost = true;
+    m->lost_status = status;
+    snprintf(m->lost_words, sizeof m->lost_words, "%s%s", name_gpu(which, gpu), words);
+    if (m->n_peers > 1)
+        tell_kernels(m, 1);
+}
+
+static void look_at(cuda_machine *m, const cuda_machine *which)
+{
+    mpk_context cx = {0};
+    bool done = false;
+    mpk_status status = cuda_gpu_use(&cx, which->gpu);
+    if (status == MPK_OK)
+        status = cuda_stream_poll(&cx, which->gpu, which->work, &done);
+    if (status != MPK_OK)
+        cuda_note_lost(m, which, status, cx.text);
+    else if (done && rt_load_acquire_system(&which->mailbox->state) == RT_RUNNING)
+        cuda_note_lost(m, which, MPK_EDEVICE, "the kernel ended without saying why");
+}
+
+void cuda_look(cuda_machine *m, bool now)
+{
+    uint64_t time = clock_ns();
+    if (!m->launched || m->lost || (!now && time - m->looked_ns < LOOK_NS))
+        return;
+    m->looked_ns = time;
+    for (uint32_t i = m->n_peers; i-- > 0;)
+        look_at(m, m->peers[i]);
+}
+
+/* Before a launch on this GPU. */
+static mpk_status reset_words(mpk_context *cx, cuda_machine *m)
+{
+    const cuda_address abort_word = m->table_block + m->layout.control + offsetof(rt_control, abort);
+    const cuda_address stop_word = m->table_block + m->layout.kernel + offsetof(rt_kernel, stop);
+    TRY(cuda_gpu_use(cx, m->gpu));
+    TRY(cuda_fill_on(cx, m->gpu, m->work, abort_word, 0, sizeof(rt_word)));
+    rt_store_release_system(&m->mailbox->state, RT_RUNNING);
+    if (m->n_peers == 1)
+        return MPK_OK;
+    TRY(cuda_fill_on(cx, m->gpu, m->work, stop_word, 0, sizeof(rt_word)));
+    return cuda_stream_wait(cx, m->gpu, m->work); /* before another GPU's kernel can write it */
+}
+
+/* The kernel's work is in memory: start it, or start it again.  GPU 0 comes last: its kernel has the step task. */
+static mpk_status launch(mpk_context *cx, cuda_machine *m)
+{
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        TRY(reset_words(cx, m->peers[i]));
+    m->launched = true;
+    for (uint32_t i = m->n_peers; i-- > 0;) {
+        TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
+        TRY(cuda_launch_main(cx, m->peers[i], m->peers[i]->work));
+    }
+    m->looked_ns = clock_ns();
+    m->n_launches++;
+    return MPK_OK;
+}
+
+/* There is work: a kernel that has gone to rest starts again, behind its own end on the stream. */
+void cuda_keep_running(cuda_machine *m)
+{
+    mpk_context cx = {0};
+    if (m->baseline || m->lost || (m->launched && cuda_state(m) != RT_STOPPING))
+        return;
+    mpk_status status = launch(&cx, m);
+    if (status != MPK_OK)
+        cuda_note_lost(m, m, status, cx.text);
+}
+
+/* Wait until a kernel has ended.  False: it does not end. */
+static bool await_end(cuda_machine *m, const cuda_machine *which, uint64_t end)
+{
+    mpk_context cx = {0};
+    mpk_status status = cuda_gpu_use(&cx, which->gpu);
+    for (;;) {
+        bool done = false;
+        if (status == MPK_OK)
+            status = cuda_stream_poll(&cx, which->gpu, which->work, &done);
+        if (status != MPK_OK)
+            cuda_note_lost(m, which, status, cx.text);
+        if (done || status != MPK_OK)
+            return true;
+        if (clock_ns() > end)
+            return false;
+        nanosleep(&(struct timespec){0, SHORT_SLEEP_NS}, NULL);
+    }
+}
+
+/* Tell the kernels to end, and wait for them. */
+bool cuda_end_kernels(cuda_machine *m)
+{
+    bool ended = true;
+    if (!m->launched)
+        return true;
+    tell_kernels(m, 1);
+    uint64_t end = clock_ns() + (m->options.stall_ns > STOP_NS ? m->options.stall_ns : STOP_NS);
+    for (uint32_t i = m->n_peers; i-- > 0;)
+        ended &= await_end(m, m->peers[i], end);
+    tell_kernels(m, 0);
+    return ended;
+}
+
+mpk_status cuda_pause(mpk_context *cx, cuda_machine *m)
+{
+    if (m->baseline)
+        return MPK_OK;
+    TRY(machine_check(cx, &m->machine));
+    pthread_mutex_lock(&m->lock);
+    bool ended = cuda_end_kernels(m);
+    pthread_mutex_unlock(&m->lock);
+    CHECK(cx, ended, MPK_ESTALLED, "the kernel does not stop");
+    return MPK_OK;
+}
+
+/* The fault of the first GPU that has one; the others were asked to stop. */
+mpk_status cuda_say_fault(mpk_context *cx, const cuda_machine *m)
+{
+    char gpu[32];
+    uint32_t i = 0;
+    while (i + 1 < m->n_peers && rt_load_acquire_system(&m->peers[i]->mailbox->state) != RT_FAULTED)
+        i++;
+    rt_fault fault = m->peers[i]->mailbox->fault;
+    cuda_find_waiting(m, &fault);
+    mpk_status status = machine_say_fault(cx, &m->machine, &fault);
+    return m->n_peers > 1 ? status_note(cx, status, "told by %.*s", (int)strlen(name_gpu(m->peers[i], gpu)) - 2, gpu)
+                          : status;
+}

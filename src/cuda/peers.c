@@ -1,0 +1,238 @@
+/* peers.c - several GPUs of a host that share a program (docs/gpus.md): what is each one's own, and what crosses.
+ *
+ * Input: the image of a joint program, whose operators and tensors have peers.  Output: which bytes of an area a GPU
+ * holds, which counters a task adds to, which inputs the step task pushes, and access from each GPU to all others.
+ *
+ * An event has a counter on every GPU where a task waits for it; the end event on GPU 0.  Its triggers add to each of
+ * them.  Where waits and triggers are all on one GPU, nothing is different from a program of one peer; else each
+ * addition has system scope (rt/rt_peers.h).
+ */
+#include <stdlib.h>
+
+#include "cuda/cuda_machine.h"
+
+/* ---- memory ---- */
+
+static bool is_here(const cuda_machine *m, const ir_tensor *t)
+{
+    return t->peer == m->peer || t->peer == IR_EVERYWHERE;
+}
+
+/* Inputs and outputs of a step lie at the same place on every GPU.  The plan keeps peers apart in the other areas; if
+ * an image does not, a window is larger than it need be. */
+void cuda_plan_windows(cuda_machine *m)
+{
+    const program_image *image = &m->machine.image;
+    uint64_t first[RT_AREAS], end[RT_AREAS] = {0};
+    memset(first, 0xff, sizeof first);
+    for (uint32_t g = 0; g < image->n_graphs; g++)
+        for (ir_tensor_id i = 0; i < image->ir[g]->tensors.n; i++) {
+            const tg_place *p = &image->places[g][i];
+            const ir_tensor *t = &image->ir[g]->tensors.at[tg_root(image->ir[g], i)];
+            uint64_t last = p->offset + (uint64_t)ir_bytes(t);
+            if (p->area == TG_WEIGHTS || !is_here(m, t))
+                continue;
+            first[p->area] = p->offset < first[p->area] ? p->offset : first[p->area];
+            end[p->area] = last > end[p->area] ? last : end[p->area];
+        }
+    for (int i = 0; i < RT_AREAS; i++)
+        m->windows[i] = (cuda_window){end[i] ? first[i] : 0, end[i] ? end[i] - first[i] : 0};
+    m->windows[RT_STEP] = (cuda_window){0, image->block->area_bytes[RT_STEP]};
+    if (m->n_peers == 1)
+        for (int i = RT_STATE; i < RT_AREAS; i++)
+            m->windows[i] = (cuda_window){0, image->block->area_bytes[i]};
+}
+
+const cuda_machine *cuda_owner(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
+{
+    const uint32_t peer = m->machine.image.ir[graph]->tensors.at[tensor].peer;
+    return peer == IR_EVERYWHERE ? m : m->peers[peer];
+}
+
+/* ---- events ---- */
+
+static uint32_t peer_of_task(const cuda_machine *m, const rt_task *t)
+{
+    return t->worker == RT_NONE ? 0 : t->worker / cuda_workers(m);
+}
+
+mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machine *m, uint32_t graph, rt_u32 *kinds)
+{
+    const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
+    const rt_task *tasks = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task;
+    const rt_event *events = (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    uint32_t *wait, *add; /* [events] bit p: tasks of peer p do */
+    NEW(cx, scratch, wait, g->n_events);
+    NEW(cx, scratch, add, g->n_events);
+    wait[RT_END] = 1;
+    for (uint32_t t = 0; t < g->n_tasks; t++) {
+        wait[tasks[t].depends] |= 1u << peer_of_task(m, &tasks[t]);
+        add[tasks[t].triggers] |= 1u << peer_of_task(m, &tasks[t]);
+    }
+    for (uint32_t e = 0; e < g->n_events; e++) {
+        const bool is_inner = m->n_peers == 1 || (wait[e] == add[e] && !(wait[e] & (wait[e] - 1)));
+        kinds[e] = events[e].jit ? RT_TRIGGER_LAUNCH
+                   : is_inner    ? RT_TRIGGER_COUNT
+                                 : RT_TRIGGER_PEERS | wait[e] * RT_TRIGGER_PEER;
+    }
+    return MPK_OK;
+}
+
+/* ---- inputs ---- */
+
+/* Does an operator of another peer than the first read it? */
+static bool is_read_elsewhere(const ir_graph *ir, ir_tensor_id input)
+{
+    for (ir_op_id i = 0; i < ir->ops.n; i++)
+        for (uint32_t k = 0; k < ir->ops.at[i].n_in; k++)
+            if (ir->ops.at[i].peer && ir->ops.at[i].in[k] != IR_NONE && tg_root(ir, ir->ops.at[i].in[k]) == input)
+                return true;
+    return false;
+}
+
+static rt_push push_of(const ir_tensor *t, uint64_t offset)
+{
+    const bool has_rows = t->live != IR_ALL && t->rank && t->dims[0];
+    const uint64_t rows = has_rows ? (uint64_t)t->dims[0] : 1;
+    return (rt_push){.offset = offset,
+                     .n_rows = (rt_u32)rows,
+                     .row_bytes = (rt_u32)((uint64_t)ir_bytes(t) / rows),
+                     .live = t->live == IR_TOKENS ? RT_TOKENS
+                             : t->live == IR_ROWS ? RT_ROWS
+                                                  : RT_ALL};
+}
+
+uint32_t cuda_list_pushes(const cuda_machine *m, rt_push *to, rt_u32 *first)
+{
+    const program_image *image = &m->machine.image;
+    uint32_t n = 0;
+    for (uint32_t g = 0; g < image->n_graphs; g++) {
+        if (to)
+            first[g] = n;
+        for (ir_tensor_id i = 0; m->n_peers > 1 && i < image->ir[g]->tensors.n; i++) {
+            const ir_tensor *t = &image->ir[g]->tensors.at[i];
+            if (t->kind != IR_INPUT || t->shares != IR_NONE || !is_read_elsewhere(image->ir[g], i))
+                continue;
+            if (to)
+                to[n] = push_of(t, image->places[g][i].offset);
+            n++;
+        }
+    }
+    if (to)
+        first[image->n_graphs] = n;
+    return n;
+}
+
+/* ---- links ---- */
+
+static mpk_status check_alike(mpk_context *cx, const cuda_machine *a, const cuda_machine *b)
+{
+    const cuda_facts *f = cuda_gpu_facts(a->gpu), *g = cuda_gpu_facts(b->gpu);
+    CHECK(cx,
+          f->major == g->major && f->minor == g->minor && f->n_sms == g->n_sms && f->memory_bytes == g->memory_bytes,
+          MPK_EUNSUPPORTED,
+          "GPU %u (%s, %u SMs, %.1f GiB) and GPU %u (%s, %u SMs, %.1f GiB) differ: a program is shared by GPUs of one "
+          "kind",
+          a->options.device, f->name, f->n_sms, (double)f->memory_bytes / (1 << 30), b->options.device, g->name,
+          g->n_sms, (double)g->memory_bytes / (1 << 30));
+    return MPK_OK;
+}
+
+static mpk_status check_link(mpk_context *cx, const cuda_machine *a, const cuda_machine *b)
+{
+    cuda_link link;
+    TRY(cuda_driver_link(cx, a->driver, a->options.device, b->options.device, &link));
+    CHECK(cx, link.reaches, MPK_EUNSUPPORTED,
+          "GPU %u cannot reach the memory of GPU %u: mpk doctor shows the links; use fewer GPUs, or others "
+          "(CUDA_VISIBLE_DEVICES)",
+          a->options.device, b->options.device);
+    CHECK(cx, link.atomics, MPK_EUNSUPPORTED,
+          "GPU %u reaches GPU %u over a link without atomic operations (PCIe): a program is shared over NVLink",
+          a->options.device, b->options.device);
+    return MPK_OK;
+}
+
+/* The kernel knows from the program whether it is shared. */
+static mpk_status check_use(mpk_context *cx, const cuda_machine *m)
+{
+    uint32_t most = 0;
+    for (uint32_t g = 0; g < m->machine.image.n_graphs; g++) {
+        uint32_t n = ir_count_peers(m->machine.image.ir[g]);
+        most = n > most ? n : most;
+    }
+    CHECK(cx, most == m->n_peers, MPK_EUNSUPPORTED, "the program keeps %u GPU%s busy, not %u", most,
+          most == 1 ? "" : "s", m->n_peers);
+    return MPK_OK;
+}
+
+mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m)
+{
+    TRY(check_use(cx, m));
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        for (uint32_t k = 0; k < m->n_peers; k++) {
+            if (i == k)
+                continue;
+            TRY(check_alike(cx, m->peers[i], m->peers[k]));
+            TRY(check_link(cx, m->peers[i], m->peers[k]));
+            TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
+            TRY(cuda_gpu_reach(cx, m->peers[i]->gpu, m->peers[k]->gpu, &m->peers[i]->reaches[k]));
+        }
+    return cuda_gpu_use(cx, m->gpu);
+}
+
+void cuda_unlink_peers(cuda_machine *m)
+{
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        for (uint32_t k = 0; k < m->n_peers; k++)
+            if (m->peers[i] && m->peers[i]->reaches[k])
+                cuda_gpu_unreach(m->peers[i]->gpu, m->peers[k]->gpu);
+}
+
+/* ---- a stall ---- */
+
+/* Of one GPU, all graphs; NULL: they cannot be read. */
+static rt_word *read_counters(const cuda_machine *m, uint64_t n)
+{
+    mpk_context late = {0};
+    rt_word *counters = calloc(n, sizeof *counters);
+    bool is_there = counters && cuda_gpu_use(&late, m->gpu) == MPK_OK &&
+                    cuda_download_on(&late, m->gpu, m->copies, counters, m->table_block + m->layout.counters,
+                                     n * sizeof *counters) == MPK_OK &&
+                    cuda_stream_wait(&late, m->gpu, m->copies) == MPK_OK;
+    if (is_there)
+        return counters;
+    free(counters);
+    return NULL;
+}
+
+static void find_waiting(const cuda_machine *m, rt_word *const *counters, rt_fault *f)
+{
+    const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + f->graph;
+    const rt_task *tasks = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task;
+    const rt_event *events = (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    for (uint32_t t = 0; t < g->n_tasks; t++) {
+        const rt_word *mine = counters[peer_of_task(m, &tasks[t])];
+        const rt_u32 event = tasks[t].depends, needed = events[event].needed;
+        const rt_u32 seen = mine ? mine[g->first_event + event].value - needed * (f->epoch - 1) : needed;
+        if ((rt_i32)(seen - needed) >= 0)
+            continue;
+        f->task = t;
+        f->event = event;
+        f->seen = seen;
+        f->needed = needed;
+        return;
+    }
+}
+
+void cuda_find_waiting(const cuda_machine *m, rt_fault *f)
+{
+    const uint64_t n = image_count(m->machine.image.block, RT_EVENTS);
+    rt_word *counters[IR_MAX_PEERS] = {0};
+    if (m->n_peers == 1 || f->kind != RT_STALL || f->task != RT_NONE || f->graph >= m->machine.image.n_graphs)
+        return;
+    for (uint32_t p = 0; p < m->n_peers; p++)
+        counters[p] = read_counters(m->peers[p], n);
+    find_waiting(m, counters, f);
+    for (uint32_t p = 0; p < m->n_peers; p++)
+        free(counters[p]);
+}

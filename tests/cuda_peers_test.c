@@ -1,0 +1,338 @@
+/* cuda_peers_test.c - GPUs that share a program, against a stand-in for the driver (fake_cuda.h), with kernels that are
+ * emulated from their tables (emulated_gpus.h): random joint programs give the interpreter's bits, requests the CPU's
+ * answers; GPUs that cannot share are refused; whatever fails, nothing stays.
+ */
+#include "check.h"
+
+#include "emulated_gpus.h"
+#include "load/load.h"
+#include "random_program.h"
+
+typedef struct bed {
+    mpk_context cx;
+    arena arena;
+    random_program random;
+    tg_program program;
+    program_image image;
+    machine_weight *weights;
+    void **plain; /* the same, f32 */
+    gpus gpus;
+    machine *m;
+    str code;
+} bed;
+
+static void set_words(uint32_t n_gpus, const char *more)
+{
+    char words[512];
+    snprintf(words, sizeof words, "capability:90,sms:6,memory:67108864,gpus:%u%s%s", n_gpus, *more ? "," : "", more);
+    setenv("MPK_FAKE_CUDA", words, 1);
+}
+
+static mpk_status start(bed *b)
+{
+    cuda_options o = {.code = b->code.at, .code_bytes = b->code.n, .stall_ns = 1000000};
+    machine_weights w = {.at = b->weights, .seed = seed};
+    b->m = NULL;
+    return cuda_start(&b->cx, &b->image, &w, &o, &b->m);
+}
+
+static void make_weights(bed *b)
+{
+    const uint32_t n = b->image.n_weights;
+    b->weights = arena_alloc(&b->arena, n + 1, sizeof *b->weights);
+    b->plain = arena_alloc(&b->arena, n + 1, sizeof *b->plain);
+    for (uint32_t i = 0; i < n; i++) {
+        ir_tensor t = {.name = b->image.weights[i].name, .rank = b->image.weights[i].rank};
+        memcpy(t.dims, b->image.weights[i].dims, sizeof t.dims);
+        b->plain[i] = arena_alloc(&b->arena, (size_t)ir_elements(&t), sizeof(float));
+        random_fill(&b->random, &t, b->plain[i]);
+        b->weights[i] = (machine_weight){.at = b->plain[i], .dtype = IR_F32};
+    }
+}
+
+static void prepare(bed *b, uint32_t n_gpus)
+{
+    b->gpus = (gpus){.image = &b->image, .seed = b->random.seed, .n = n_gpus, .dies = -1};
+    b->gpus.workers = calloc(n_gpus, sizeof *b->gpus.workers);
+    b->gpus.fake = fake_cuda_start(NULL);
+    assert_non_null(b->gpus.fake);
+    set_words(n_gpus, "");
+    b->code = fake_code(&b->cx, &b->arena, &b->image, GEN_KERNEL);
+}
+
+/* A random program on up to six workers of each GPU. */
+static void set_up(bed *b, uint64_t of, uint32_t n_gpus)
+{
+    random_build(&b->random, &b->cx, &b->arena, of);
+    uint32_t n_tokens = (uint32_t)b->random.rows;
+    pass_options o = {.n_workers = (1 + random_below(&b->random, 6)) * n_gpus,
+                      .n_peers = n_gpus,
+                      .page_bytes = 16384,
+                      .pages_per_worker = 1024,
+                      .launch = PASS_LAUNCH_AOT,
+                      .verify = true};
+    check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &o, 1, &b->random.g, &n_tokens, &b->program));
+    check_ok(&b->cx, image_make(&b->cx, &b->arena, &b->program, &b->image));
+    make_weights(b);
+    prepare(b, n_gpus);
+}
+
+static void tear_down(bed *b)
+{
+    char words[256];
+    machine_stop(b->m);
+    b->gpus.fake->leaks(words, sizeof words);
+    assert_string_equal(words, "");
+    b->gpus.fake->kernel(NULL, NULL);
+    free(b->gpus.workers);
+    arena_free(&b->arena);
+}
+
+/* The program may leave some GPUs without work: it is refused then. */
+static bool starts(bed *b, uint32_t n_gpus)
+{
+    if (ir_count_peers(b->image.ir[0]) == n_gpus) {
+        check_ok(&b->cx, start(b));
+        b->gpus.fake->kernel(gpus_launched, &b->gpus);
+        return true;
+    }
+    check_fails(&b->cx, MPK_EUNSUPPORTED, "the program keeps", start(b));
+    return false;
+}
+
+static void write_inputs(bed *b, uint64_t run, ir_values *v)
+{
+    const ir_graph *g = b->image.ir[0];
+    b->random.seed += run;
+    for (ir_tensor_id t = 0; t < g->tensors.n; t++)
+        if (g->tensors.at[t].kind == IR_INPUT) {
+            random_fill(&b->random, &g->tensors.at[t], v->data[t]);
+            check_ok(&b->cx, machine_write_tensor(&b->cx, b->m, 0, t, v->data[t]));
+        }
+    b->random.seed -= run;
+}
+
+static void compare_outputs(bed *b, const ir_values *v, uint32_t live)
+{
+    const ir_graph *g = b->image.ir[0];
+    for (size_t i = 0; i < g->outputs.n; i++) {
+        const ir_tensor *t = &g->tensors.at[g->outputs.at[i]];
+        float *have = calloc((size_t)ir_elements(t), sizeof *have);
+        float *want = calloc((size_t)ir_elements(t), sizeof *want);
+        check_ok(&b->cx, machine_read_tensor(&b->cx, b->m, 0, g->outputs.at[i], have));
+        machine_gather(g, g->outputs.at[i], v->data[g->outputs.at[i]], want);
+        int64_t rows = t->live == IR_ALL || t->dims[0] < live ? t->dims[0] : live;
+        assert_memory_equal(have, want, (size_t)(rows * t->dims[1]) * sizeof(float));
+        free(have);
+        free(want);
+    }
+}
+
+/* Some steps, whose inputs and live entries differ. */
+static void run_steps(bed *b)
+{
+    const ir_graph *g = b->image.ir[0];
+    for (uint64_t run = 0; run < 3; run++) {
+        uint32_t live = 1 + random_below(&b->random, 12);
+        ir_values v = {.live = {UINT32_MAX, live, live}};
+        v.data = arena_alloc(&b->arena, g->tensors.n, sizeof(void *));
+        check_ok(&b->cx, ir_eval_allocate(&b->cx, &b->arena, g, &v));
+        write_inputs(b, run, &v);
+        for (ir_tensor_id t = 0; t < g->tensors.n; t++)
+            if (g->tensors.at[t].kind == IR_CONST)
+                random_fill(&b->random, &g->tensors.at[t], v.data[t]);
+        check_ok(&b->cx, ir_eval(&b->cx, &b->arena, g, &v));
+        check_ok(&b->cx, machine_run_graph(&b->cx, b->m, 0, live, live));
+        compare_outputs(b, &v, live);
+    }
+}
+
+static void test_random_programs(void **state)
+{
+    (void)state;
+    uint32_t n_late = 0, n_run = 0;
+    for (uint32_t n = 0; n < 60; n++) {
+        bed b = {0};
+        uint32_t n_gpus = 2 + n % 3;
+        set_up(&b, seed + n, n_gpus);
+        if (starts(&b, n_gpus)) {
+            run_steps(&b);
+            n_run++;
+        }
+        n_late += b.gpus.late_stores;
+        tear_down(&b);
+    }
+    print_message("%u programs, %u stores in other GPUs' memory\n", n_run, n_late);
+    assert_true(n_run > 5 && n_late > 20);
+}
+
+static void test_requests(void **state)
+{
+    (void)state;
+    static answers here, there, again;
+    for (uint32_t n_gpus = 2; n_gpus <= 3; n_gpus++) {
+        bed b = {.random.seed = seed};
+        machine *cpu;
+        make_model(&b.cx, &b.arena, n_gpus, &b.program, &b.image);
+        make_weights(&b);
+        prepare(&b, n_gpus);
+        check_ok(&b.cx, start(&b));
+        b.gpus.fake->kernel(gpus_launched, &b.gpus);
+        ask(&b.cx, b.m, &there);
+        assert_true(b.gpus.launches >= 2 * n_gpus); /* they rested between requests */
+        ask(&b.cx, b.m, &again);
+        check_ok(&b.cx, cpu_start(&b.cx, &b.image, b.plain, &(cpu_options){.no_fast_bodies = true}, &cpu));
+        ask(&b.cx, cpu, &here);
+        machine_stop(cpu);
+        assert_memory_equal(&here, &there, sizeof here);
+        assert_memory_equal(&here, &again, sizeof here);
+        tear_down(&b);
+    }
+}
+
+/* ---- memory ---- */
+
+/* Each GPU holds its part of weights and caches, and all parts together are the whole. */
+static void test_memory(void **state)
+{
+    (void)state;
+    bed b = {.random.seed = seed};
+    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_weights(&b);
+    prepare(&b, 2);
+    check_ok(&b.cx, start(&b));
+    const rt_u64 *area = b.image.block->area_bytes;
+    const cuda_machine *first = cuda_of(b.m), *second = first->peers[1];
+    cuda_memory plan;
+    check_ok(&b.cx, cuda_plan_memory(&b.cx, &b.image, gen_arch_find("sm_90a"), &(cuda_options){0}, &plan));
+    assert_true(first->windows[RT_STATE].n_bytes + second->windows[RT_STATE].n_bytes <= area[RT_STATE]);
+    assert_true(first->windows[RT_TEMPS].n_bytes + second->windows[RT_TEMPS].n_bytes <= area[RT_TEMPS]);
+    assert_int_equal(first->memory.total_bytes + second->memory.total_bytes, plan.total_bytes);
+    assert_true(second->weights.n_bytes < 0.7 * (double)area[RT_WEIGHTS]);
+    for (uint32_t i = 0; i < 2; i++)
+        for (int k = RT_STATE; k < RT_AREAS; k++)
+            assert_int_equal(b.gpus.fake->device_of(first->peers[i]->areas[k]), i);
+    tear_down(&b);
+}
+
+/* ---- what cannot be shared, and what fails ---- */
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n_gpus;
+        const char *words, *needle;
+    } cases[] = {
+        {1, "", "there is no GPU 1: this process sees 1"},
+        {2, "links:0", "GPU 0 cannot reach the memory of GPU 1: mpk doctor shows the links"},
+        {2, "atomics:0", "over a link without atomic operations (PCIe)"},
+        {2, "more:4096", "differ: a program is shared by GPUs of one kind"},
+    };
+    bed b = {.random.seed = seed};
+    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_weights(&b);
+    prepare(&b, 2);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char words[256];
+        set_words(cases[i].n_gpus, cases[i].words);
+        check_fails(&b.cx, MPK_EUNSUPPORTED, cases[i].needle, start(&b));
+        b.gpus.fake->leaks(words, sizeof words);
+        assert_string_equal(words, "");
+    }
+    set_words(2, "");
+    cuda_options o = {.code = b.code.at, .code_bytes = b.code.n, .mode = CUDA_GRAPH};
+    check_fails(&b.cx, MPK_EUNSUPPORTED, "in the persistent mode alone",
+                cuda_start(&b.cx, &b.image, &(machine_weights){.at = b.weights}, &o, &b.m));
+    b.m = NULL;
+    tear_down(&b);
+}
+
+/* Each call of the driver fails once. */
+static void test_every_failure(void **state)
+{
+    (void)state;
+    bed b = {.random.seed = seed};
+    char words[256];
+    uint32_t refused = 0;
+    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_weights(&b);
+    prepare(&b, 2);
+    check_ok(&b.cx, start(&b));
+    machine_stop(b.m);
+    for (unsigned e = 0; b.gpus.fake->entry(e); e++) {
+        const char *entry = b.gpus.fake->entry(e);
+        unsigned n = b.gpus.fake->calls(entry);
+        for (unsigned k = 1; k <= n; k++) {
+            snprintf(words, sizeof words, "fail:%s:%u", entry, k);
+            set_words(2, words);
+            b.gpus.fake->reset();
+            mpk_status status = start(&b);
+            if (strcmp(entry, "cuCtxSetCurrent") == 0)
+                set_words(2, ""); /* a GPU that cannot be made current cannot let go of others either */
+            if (status == MPK_OK)
+                machine_stop(b.m);
+            refused += status != MPK_OK;
+            b.gpus.fake->leaks(words, sizeof words);
+            if (words[0])
+                fail_msg("call %u of %s failed, and %s stayed", k, entry, words);
+        }
+        set_words(2, "");
+        b.gpus.fake->reset();
+        check_ok(&b.cx, start(&b));
+        machine_stop(b.m);
+    }
+    b.m = NULL;
+    assert_true(refused > 40);
+    tear_down(&b);
+}
+
+/* A task of GPU 1 whose event needs one trigger more than will come: one error for all, which names both. */
+static void test_a_stall(void **state)
+{
+    (void)state;
+    bed b = {.random.seed = seed};
+    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_weights(&b);
+    const rt_graph *g = image_table(b.image.block, RT_GRAPHS);
+    const rt_task *tasks = image_table(b.image.block, RT_TASKS);
+    rt_event *events = (rt_event *)(uintptr_t)image_table(b.image.block, RT_EVENTS);
+    uint32_t t = 0;
+    while (t < g->n_tasks && (tasks[t].worker < 6 || tasks[t].depends == RT_START))
+        t++;
+    assert_true(t < g->n_tasks);
+    events[tasks[t].depends].needed++;
+    prepare(&b, 2);
+    check_ok(&b.cx, start(&b));
+    b.gpus.fake->kernel(gpus_launched, &b.gpus);
+    check_fails(&b.cx, MPK_ESTALLED, " on peer 1 waits for event", machine_run_graph(&b.cx, b.m, 0, 1, 1));
+    assert_non_null(strstr(b.cx.text, "told by GPU 0"));
+    tear_down(&b);
+}
+
+static void test_a_lost_gpu(void **state)
+{
+    (void)state;
+    bed b = {.random.seed = seed};
+    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_weights(&b);
+    prepare(&b, 2);
+    b.gpus.dies = 1;
+    check_ok(&b.cx, start(&b));
+    b.gpus.fake->kernel(gpus_launched, &b.gpus);
+    check_ok(&b.cx, machine_run_graph(&b.cx, b.m, 0, 1, 1));
+    check_fails(&b.cx, MPK_EDEVICE, "GPU 1: the kernel ended without saying why",
+                machine_run_graph(&b.cx, b.m, 0, 1, 1));
+    tear_down(&b);
+}
+
+int main(void)
+{
+    seed = check_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_programs), cmocka_unit_test(test_requests),      cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_every_failure), cmocka_unit_test(test_a_stall),
+        cmocka_unit_test(test_a_lost_gpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,258 @@
+/* emulated_gpus.h - the kernels of GPUs that share a program, on the host: what they do with their tables.
+ *
+ * Input: the arguments of launches on the stand-in for the driver (fake_cuda.h).  The launch on GPU 0, the last, runs
+ * all of them in this thread until there is nothing to do.  At each turn a worker of any GPU, chosen at random, does
+ * the next entry of its list if the entry's counter allows it, by the operator's reference code at the addresses in the
+ * entry.
+ *
+ * What the emulation watches:
+ *   - a GPU touches its own memory and that of GPUs which it has asked to reach; a task reads from its own GPU alone;
+ *   - what a worker stores in another GPU's memory arrives only when that worker counts at system scope, and of several
+ *     such stores nothing says which comes first;
+ *   - a counter is never added to by one GPU at device scope and by another at all.
+ * The step task and its pushes are the runtime's own code.
+ */
+#ifndef TESTS_EMULATED_GPUS_H
+#define TESTS_EMULATED_GPUS_H
+
+#include "ir/op.h"
+#include "rt/rt_peers.h"
+#include "rt/rt_step.h"
+#include "serve_bed.h"
+
+enum { MAX_GPUS = 8, MAX_LATE = 64, MAX_LISTS = 64 };
+
+/* A result on its way to another GPU. */
+typedef struct late_store {
+    op_call call;
+    ir_box box;
+    void *source; /* as it was when it was sent */
+} late_store;
+
+typedef struct emulated_worker {
+    rt_u64 step;
+    rt_u32 next, last;
+    late_store late[MAX_LATE];
+    uint32_t n_late;
+} emulated_worker;
+
+typedef struct gpus {
+    const program_image *image;
+    const fake_cuda_face *fake;
+    uint64_t seed, turns;
+    rt_kernel *kernels[MAX_GPUS];
+    emulated_worker (*workers)[MAX_LISTS]; /* [n][workers of each] */
+    uint32_t n, launches, steps, late_stores;
+    int dies; /* this GPU's kernel ends without a word; -1: none does */
+} gpus;
+
+static inline uint32_t gpus_below(gpus *s, uint32_t n)
+{
+    return (uint32_t)(rng_u64(s->seed, s->turns++) % n);
+}
+
+/* The remote stores of a worker arrive, in any order. */
+static inline void gpus_deliver(gpus *s, emulated_worker *w)
+{
+    while (w->n_late) {
+        late_store *l = &w->late[gpus_below(s, w->n_late)];
+        l->call.op->def->ref(&l->call, &l->box, NULL);
+        free(l->source);
+        *l = w->late[--w->n_late];
+    }
+}
+
+static inline void gpus_count(gpus *s, uint32_t p, emulated_worker *w, const rt_entry *e)
+{
+    if (e->trigger_kind == RT_TRIGGER_COUNT) {
+        rt_add_acq_rel_device(&s->kernels[p]->machine.counters[e->triggers], 1);
+        return;
+    }
+    assert_true(e->trigger_kind & RT_TRIGGER_PEERS);
+    gpus_deliver(s, w);
+    for (uint32_t i = 0; i < s->n; i++)
+        assert_true(i == p || !(e->trigger_kind & RT_TRIGGER_PEER << i) ||
+                    s->fake->may_touch((int)p, (uintptr_t)&s->kernels[p]->peers[i].counters[e->triggers], 4));
+    rt_peers_count(s->kernels[p], e->triggers, e->trigger_kind);
+}
+
+/* The operator bound to the addresses of the entry. */
+static inline void gpus_bind(gpus *s, uint32_t p, const rt_entry *e, const ir_graph *ir, const ir_op *op,
+                             const rt_u32 *live, op_call *call)
+{
+    void **data = calloc(ir->tensors.n, sizeof *data);
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (op->in[i] != IR_NONE) {
+            data[op->in[i]] = (void *)(uintptr_t)e->at[gen_operand_of_input(op, i)];
+            assert_int_equal(s->fake->device_of(e->at[gen_operand_of_input(op, i)]), p);
+        }
+    for (uint32_t i = 0; i < op->n_out; i++) {
+        data[op->out[i]] = (void *)(uintptr_t)e->at[gen_operand_of_output(op, i)];
+        assert_true(s->fake->may_touch((int)p, e->at[gen_operand_of_output(op, i)], 1));
+    }
+    op_bind(ir, op, data, live, call);
+    free(data);
+}
+
+static inline void gpus_send(gpus *s, emulated_worker *w, const op_call *call, const ir_box *box)
+{
+    const ir_graph *ir = s->image->ir[rt_word_graph(w->step)];
+    const ir_tensor *x = &ir->tensors.at[call->op->in[0]];
+    const ir_tensor *root = &ir->tensors.at[tg_root(ir, call->op->in[0])];
+    assert_true(w->n_late < MAX_LATE);
+    late_store *l = &w->late[w->n_late++];
+    *l = (late_store){.call = *call, .box = *box, .source = malloc((size_t)ir_bytes(root))};
+    int64_t offset = ir_row_bytes(x->dtype, x->offset);
+    memcpy(l->source, (const char *)call->in[0].data - offset, (size_t)ir_bytes(root));
+    l->call.in[0].data = (char *)l->source + offset;
+    s->late_stores++;
+}
+
+static inline void gpus_run(gpus *s, uint32_t p, emulated_worker *w, const rt_entry *e)
+{
+    const rt_u32 graph = rt_word_graph(w->step), live[] = {UINT32_MAX, rt_word_tokens(w->step), rt_word_rows(w->step)};
+    const ir_graph *ir = s->image->ir[graph];
+    const rt_graph *rows = image_table(s->image->block, RT_GRAPHS);
+    const ir_op *op = &ir->ops.at[e->op - rows[graph].first_op];
+    op_call *call = calloc(1, sizeof *call);
+    ir_box box = {0};
+    for (uint32_t i = 0; i < e->rank; i++) {
+        box.lo[i] = e->lo[i];
+        box.hi[i] = i == 0 && e->hi[0] > live[e->live] ? live[e->live] : e->hi[i];
+    }
+    gpus_bind(s, p, e, ir, op, live, call);
+    size_t n = op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, &box) : 0;
+    void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
+    if (e->rank && box.lo[0] >= box.hi[0]) {
+    } else if (op_result_peer(op) != p) {
+        gpus_send(s, w, call, &box);
+    } else {
+        op->def->ref(call, &box, scratch);
+    }
+    free(scratch);
+    free(call);
+}
+
+/* One turn of a worker; false: it waits. */
+static inline bool gpus_turn(gpus *s, uint32_t p, uint32_t worker)
+{
+    const rt_kernel *k = s->kernels[p];
+    emulated_worker *w = &s->workers[p][worker];
+    if (w->next == w->last) {
+        rt_u64 step = rt_load_wide_acquire_system(&k->machine.control->step);
+        if (step == w->step)
+            return false;
+        const rt_u32 *first = k->first_entry + rt_word_graph(step) * k->machine.n_workers + worker;
+        w->step = step;
+        w->next = first[0];
+        w->last = first[1];
+        return true;
+    }
+    const rt_entry *e = &k->entries[w->next];
+    rt_u32 wanted = e->needed * rt_word_epoch(w->step);
+    assert_false(e->quiet);
+    if ((rt_i32)(rt_load_acquire_system(&k->machine.counters[e->depends]) - wanted) < 0)
+        return false;
+    if (e->body != RT_NONE)
+        gpus_run(s, p, w, e);
+    gpus_count(s, p, w, e);
+    w->next++;
+    return true;
+}
+
+/* Some turns at random, then every worker once: whether any of them could do something. */
+static inline bool gpus_work(gpus *s)
+{
+    const uint32_t each = s->kernels[0]->machine.n_workers;
+    bool did = false;
+    for (uint32_t i = 0; i < 16; i++)
+        did |= gpus_turn(s, gpus_below(s, s->n), gpus_below(s, each));
+    for (uint32_t p = 0; p < s->n && !did; p++)
+        for (uint32_t w = 0; w < each; w++)
+            did |= gpus_turn(s, p, w);
+    return did;
+}
+
+static inline bool gpus_has_ended(const gpus *s)
+{
+    const rt_machine *m = &s->kernels[0]->machine;
+    rt_u64 step = m->serving->step;
+    const rt_graph *g = &m->graphs[rt_word_graph(step)];
+    return (rt_i32)(rt_load_acquire_system(&m->counters[g->first_event + RT_END]) -
+                    m->events[g->first_event + RT_END].needed * rt_word_epoch(step)) >= 0;
+}
+
+/* As courier and step task do it.  False: nothing was published. */
+static inline bool gpus_begin(gpus *s, rt_u32 *asked)
+{
+    rt_kernel *k = s->kernels[0];
+    rt_machine *m = &k->machine;
+    rt_control *c = m->control;
+    if (m->serving->ready) {
+        move(k->host_request_ring, k->host_requests, m->request_ring, m->requests, m->request_mask, sizeof(rt_request));
+        move(k->host_command_ring, k->host_commands, m->command_ring, m->commands, m->command_mask, sizeof(rt_command));
+    }
+    rt_u32 wanted = rt_load_acquire_system(k->host_once_wanted);
+    if (wanted != *asked) {
+        c->once_graph = k->host_once[0];
+        c->once_tokens = k->host_once[1];
+        c->once_rows = k->host_once[2];
+        *asked = wanted;
+        rt_store_release_system(&c->once_wanted, wanted);
+    }
+    m->workers[0].owner = 1;
+    bool published = rt_step_poll(m, &m->workers[0]) != 0;
+    if (m->serving->ready)
+        move(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask, sizeof(rt_token));
+    rt_store_release_system(k->host_once_done, rt_load_acquire_system(&c->once_done));
+    if (published)
+        rt_peers_publish(k, m->serving->step);
+    return published;
+}
+
+/* A kernel's last words. */
+static inline void gpus_tell(gpus *s, uint32_t p, rt_u32 state)
+{
+    rt_kernel *k = s->kernels[p];
+    k->start_step = k->machine.control->step.value;
+    *k->host_fault = k->machine.control->fault;
+    rt_peers_stop(k);
+    if ((int)p != s->dies)
+        rt_store_release_system(k->host_state, state);
+}
+
+static inline void gpus_serve(gpus *s)
+{
+    rt_u32 asked = s->kernels[0]->machine.control->once_wanted.value;
+    bool stalls = false;
+    while (!stalls && gpus_begin(s, &asked)) {
+        s->steps++;
+        while (!stalls && !gpus_has_ended(s))
+            stalls = !gpus_work(s);
+    }
+    if (stalls)
+        rt_raise(&s->kernels[0]->machine, 0, RT_STALL, RT_NONE, RT_END); /* step_raise_stall */
+    for (uint32_t p = s->n; p-- > 0;)
+        gpus_tell(s, p, stalls && p == 0 ? RT_FAULTED : RT_STOPPING);
+}
+
+/* What a launch does; of the last GPU's everything. */
+static inline void gpus_launched(void *user, const fake_launch *l)
+{
+    gpus *s = user;
+    if (strcmp(l->function, "mpk_kernel") != 0)
+        return;
+    s->launches++;
+    s->kernels[l->device] = (rt_kernel *)(uintptr_t)l->argument;
+    assert_int_equal(s->fake->device_of(l->argument), l->device);
+    assert_int_equal(s->kernels[l->device]->peer, l->device);
+    assert_int_equal(s->kernels[l->device]->stop.value, 0);
+    if (l->device)
+        return;
+    for (uint32_t p = 0; p < s->n; p++)
+        for (uint32_t w = 0; w < MAX_LISTS; w++)
+            s->workers[p][w] = (emulated_worker){.step = s->kernels[p]->start_step};
+    gpus_serve(s);
+}
+
+#endif

@@ -1,0 +1,159 @@
+/* serve_bed.h - what the tests of requests on a GPU's machine share: a small model, requests and their answers, entries
+ * moved between rings as the courier does it.  For cuda_serve_test.c and cuda_peers_test.c.
+ */
+#ifndef TESTS_SERVE_BED_H
+#define TESTS_SERVE_BED_H
+
+#include "check.h"
+
+#include "base/rng.h"
+#include "cpu/cpu.h"
+#include "cuda/cuda_machine.h"
+#include "fake_code.h"
+#include "fake_cuda.h"
+#include "model/model.h"
+#include "op/rules.h"
+#include "pass/pass.h"
+#include "rt/rt_queue.h"
+
+static uint64_t seed;
+
+enum { TOKENS = 12, REQUESTS = 5, VOCABULARY = 97 };
+
+static inline void move(rt_ring *from, const void *source, rt_ring *to, void *target, rt_u32 mask, size_t size)
+{
+    rt_u32 n = rt_ring_ready(from), space = rt_ring_space(to, mask + 1);
+    for (rt_u32 i = 0; i < n && i < space; i++) {
+        memcpy((char *)target + (to->written.value & mask) * size,
+               (const char *)source + (from->read.value & mask) * size, size);
+        rt_ring_wrote(to, 1);
+        rt_ring_took(from, 1);
+    }
+}
+
+static inline mpk_status all_f32(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                                 const int64_t *dims, ir_dtype *dtype)
+{
+    (void)cx;
+    (void)self;
+    (void)name;
+    (void)rank;
+    (void)dims;
+    *dtype = IR_F32;
+    return MPK_OK;
+}
+
+/* Six workers on each of n_peers peers. */
+static inline void make_model(mpk_context *cx, arena *a, uint32_t n_peers, tg_program *program, program_image *image)
+{
+    static const uint32_t n_tokens[] = {1, 8};
+    model_config c = {.family = STR("llama"),
+                      .n_layers = 1,
+                      .hidden_size = 32,
+                      .n_heads = 4,
+                      .n_kv_heads = 2,
+                      .head_size = 8,
+                      .ffn_size = 48,
+                      .vocab_size = VOCABULARY,
+                      .max_positions = 128,
+                      .norm_eps = 1e-5,
+                      .tied_embeddings = true,
+                      .activation = STR("silu"),
+                      .rope_size = 8,
+                      .rope_theta = 10000,
+                      .bos_token = -1};
+    model_weights w = {all_f32, NULL};
+    ir_graph *g[2];
+    pass_options o = {.n_workers = 6 * n_peers,
+                      .n_peers = n_peers,
+                      .launch = n_peers > 1 ? PASS_LAUNCH_AOT : PASS_LAUNCH_AUTO,
+                      .page_bytes = 16384,
+                      .pages_per_worker = 1024};
+    for (int i = 0; i < 2; i++) {
+        model_shape s = {.n_tokens = n_tokens[i],
+                         .n_rows = i ? 3 : 1,
+                         .n_slots = 3,
+                         .n_pages = 9,
+                         .page_tokens = 16,
+                         .max_pages_per_slot = 4,
+                         .kv_dtype = IR_F32,
+                         .activation_dtype = IR_F32};
+        check_ok(cx, model_build(cx, a, &c, &s, &w, &g[i]));
+    }
+    check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, program));
+    check_ok(cx, image_make(cx, a, program, image));
+}
+
+typedef struct answers {
+    int32_t tokens[REQUESTS][TOKENS];
+    float logits[VOCABULARY];
+} answers;
+
+static inline bool is_masked(uint32_t request)
+{
+    return request % 2 == 1;
+}
+
+/* Is a token in the mask of a request's token number `index`?  About one in four is. */
+static inline bool may_come(uint32_t request, uint32_t index, int32_t token)
+{
+    return rng_u64(seed + 1000 * request + index, (uint64_t)token) % 4 == 0;
+}
+
+static inline void put_mask(machine *m, uint64_t id, uint32_t request, uint32_t index)
+{
+    uint32_t bits[(VOCABULARY + 31) / 32] = {1}; /* never none */
+    for (int32_t i = 0; i < VOCABULARY; i++)
+        bits[i / 32] |= (uint32_t)may_come(request, index, i) << i % 32;
+    machine_put_mask(m, id, index, bits);
+}
+
+/* Requests at the same time, more than there are slots.  Each second one has masks, the first of them when the first
+ * token of any request is there; the last one wants logits. */
+static void ask(mpk_context *cx, machine *m, answers *out)
+{
+    static const int32_t record[RULES_LISTS] = {[RULES_REPETITION] = 0x3f800000, [RULES_TYPICAL] = 0x3f800000};
+    uint64_t ids[REQUESTS];
+    uint32_t n[REQUESTS] = {0}, open = REQUESTS;
+    bool begun = false;
+    memset(out, 0, sizeof *out);
+    for (uint32_t r = 0; r < REQUESTS; r++) {
+        int32_t prompt[20];
+        for (uint32_t i = 0; i < 20; i++)
+            prompt[i] = (int32_t)(rng_u64(seed + r, i) % VOCABULARY);
+        machine_request q = {.tokens = prompt, .n_tokens = 1 + 4 * r, .max_tokens = TOKENS, .top_p = 1};
+        if (is_masked(r)) {
+            q.is_masked = true;
+            q.rules = record;
+            q.n_rules = RULES_LISTS;
+        }
+        if (r + 1 == REQUESTS) {
+            q.host_samples = true;
+            q.logits = out->logits;
+        }
+        check_ok(cx, machine_submit(cx, m, &q, &ids[r]));
+    }
+    while (open) {
+        rt_token got[8];
+        uint32_t k;
+        check_ok(cx, machine_drain(cx, m, got, 8, 5000000000u, &k));
+        assert_true(k > 0);
+        for (uint32_t r = 1; r < REQUESTS && !begun; r += 2)
+            put_mask(m, ids[r], r, 0);
+        begun = true;
+        for (uint32_t i = 0; i < k; i++)
+            for (uint32_t r = 0; r < REQUESTS; r++) {
+                if (got[i].id != ids[r])
+                    continue;
+                if (got[i].token >= 0 && n[r] < TOKENS)
+                    out->tokens[r][n[r]++] = got[i].token;
+                else if (got[i].reason == RT_GOING)
+                    machine_cancel(m, ids[r]); /* its logits are there */
+                open -= got[i].reason != RT_GOING;
+                if (is_masked(r) && got[i].reason == RT_GOING)
+                    put_mask(m, ids[r], r, n[r]);
+            }
+    }
+}
+
+#endif

@@ -345,6 +345,35 @@ static void numbers_read_back(void **state)
         assert_false(str_read_double(str_from(bad[i]), &back));
 }
 
+static void characters_are_written(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t c;
+        const char *utf8;
+    } cases[] = {{'A', "A"},
+                 {0x7f, "\x7f"},
+                 {0x80, "\xc2\x80"},
+                 {0x7ff, "\xdf\xbf"},
+                 {0x800, "\xe0\xa0\x80"},
+                 {0xffff, "\xef\xbf\xbf"},
+                 {0x10000, "\xf0\x90\x80\x80"},
+                 {0x10ffff, "\xf4\x8f\xbf\xbf"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char bytes[4];
+        const size_t n = str_put_char(bytes, cases[i].c);
+        assert_int_equal(n, strlen(cases[i].utf8));
+        assert_memory_equal(bytes, cases[i].utf8, n);
+        assert_int_equal(str_char_bytes(bytes[0]), n);
+    }
+    static const char digits[] = "0123456789abcdefABCDEF";
+    for (int c = 0; c < 256; c++) {
+        const char *at = c ? strchr(digits, c) : NULL;
+        const int place = at ? (int)(at - digits) : -1;
+        assert_int_equal(str_hex_digit((char)c), place < 16 ? place : place - 6);
+    }
+}
+
 /* A deadline keeps its nanoseconds below a second, and is as far away as was asked. */
 static void deadlines_carry(void **state)
 {
@@ -368,6 +397,7 @@ int main(void)
         cmocka_unit_test(arena_adopts),
         cmocka_unit_test(calls_are_spread),
         cmocka_unit_test(cores_are_counted),
+        cmocka_unit_test(characters_are_written),
         cmocka_unit_test(deadlines_carry),
         cmocka_unit_test(map_finds_what_was_put),
         cmocka_unit_test(errors_keep_the_first_message),

@@ -82,13 +82,10 @@ static mpk_status read_hex4(reader *r, unsigned *out)
 {
     unsigned value = 0;
     for (int i = 0; i < 4; i++, r->at++) {
-        int c = peek(r);
-        if (c >= '0' && c <= '9')
-            value = value * 16 + (unsigned)(c - '0');
-        else if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'))
-            value = value * 16 + (unsigned)((c | 0x20) - 'a' + 10);
-        else
+        const int digit = str_hex_digit((char)peek(r));
+        if (digit < 0)
             return fail_at(r, "four hexadecimal digits");
+        value = value * 16 + (unsigned)digit;
     }
     *out = value;
     return MPK_OK;
@@ -110,12 +107,7 @@ static mpk_status read_unicode_escape(reader *r, char **to)
             return fail_at(r, "the second half of a character");
         c = 0x10000 + ((c - 0xd800) << 10) + (second - 0xdc00);
     }
-    unsigned size = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    static const unsigned char lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
-    for (unsigned i = size; i-- > 1; c >>= 6)
-        (*to)[i] = (char)(0x80 | (c & 0x3f));
-    (*to)[0] = (char)(lead[size] | c);
-    *to += size;
+    *to += str_put_char(*to, c);
     return MPK_OK;
 }
 

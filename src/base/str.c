@@ -27,6 +27,30 @@ static void leave_c_locale(c_locale *l)
     freelocale(l->c);
 }
 
+int str_hex_digit(char c)
+{
+    const char low = (char)(c | 0x20);
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
+}
+
+size_t str_char_bytes(char first)
+{
+    const unsigned char c = (unsigned char)first;
+    return 1 + (c >= 0x80) + (c >= 0xe0) + (c >= 0xf0);
+}
+
+size_t str_put_char(char to[4], uint32_t c)
+{
+    static const unsigned char lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
+    const size_t size = 1 + (c >= 0x80) + (c >= 0x800) + (c >= 0x10000);
+    for (size_t i = size; i-- > 1; c >>= 6)
+        to[i] = (char)(0x80 | (c & 0x3f));
+    to[0] = (char)(lead[size] | c);
+    return size;
+}
+
 bool str_read_double(str s, double *out)
 {
     char digits[NUMBER_BYTES + 1], *end = digits;
@@ -108,8 +132,10 @@ char *text_room(text *t, size_t n)
 {
     static const char zeros[4096];
     const size_t at = t->n;
-    for (size_t left = n; left && !t->failed; left -= left < sizeof zeros ? left : sizeof zeros)
-        text_add(t, zeros, left < sizeof zeros ? left : sizeof zeros);
+    for (size_t left = n, some; left && !t->failed; left -= some) {
+        some = left < sizeof zeros ? left : sizeof zeros;
+        text_add(t, zeros, some);
+    }
     return t->failed || !n ? NULL : t->at + at;
 }
 

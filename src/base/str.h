@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -29,6 +30,13 @@ static inline bool str_is(str a, const char *text)
 {
     return str_equal(a, str_from(text));
 }
+
+/* The value of a hexadecimal digit in either case; -1: it is none. */
+int str_hex_digit(char c);
+/* Bytes of the character that begins with `first`, in valid UTF-8. */
+size_t str_char_bytes(char first);
+/* Write the UTF-8 of a character; returns its bytes. */
+size_t str_put_char(char to[4], uint32_t c);
 
 /* The decimal number that s spells as a whole, with a point in any locale of the program; false if it is none. */
 bool str_read_double(str s, double *out);

@@ -216,7 +216,7 @@ static int read_variables(chat *c, arena *a, const cli_list *list, const char **
     text t = {0};
     int code = CLI_DONE;
     for (uint32_t i = 0; i < list->n && code == CLI_DONE; i++) {
-        text_add(&t, i ? ", " : "{", i ? 2 : 1);
+        text_print(&t, "%s", i ? ", " : "{");
         code = add_variable(c, a, list->at[i], &t);
     }
     if (list->n)

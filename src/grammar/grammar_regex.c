@@ -75,8 +75,7 @@ static mpk_status read_hex(regex_reader *r, uint32_t digits, uint32_t *out)
 {
     *out = 0;
     for (uint32_t i = 0; i < digits; i++, r->at++) {
-        char c = peek(r), low = (char)(c | 32);
-        int digit = c >= '0' && c <= '9' ? c - '0' : low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
+        const int digit = str_hex_digit(peek(r));
         if (digit < 0)
             return fault(r, "a hexadecimal digit is missing");
         *out = *out * 16 + (uint32_t)digit;

@@ -50,18 +50,11 @@ static mpk_status unescape(schema_reader *r, str part, str *out)
     NEW(r->k->cx, r->k->a, to, part.n + 1);
     for (size_t i = 0; i < part.n; i++) {
         char c = part.at[i];
-        unsigned hex;
-        char digits[3] = {0};
         if (c == '~' && i + 1 < part.n && (part.at[i + 1] == '0' || part.at[i + 1] == '1')) {
             c = part.at[++i] == '0' ? '~' : '/';
-        } else if (c == '%' && i + 2 < part.n) {
-            memcpy(digits, part.at + i + 1, 2);
-            hex = 0;
-            for (int k = 0; k < 2; k++) {
-                char d = (char)(digits[k] | 32);
-                hex = hex * 16 + (unsigned)(digits[k] >= '0' && digits[k] <= '9' ? digits[k] - '0' : d - 'a' + 10);
-            }
-            c = (char)hex;
+        } else if (c == '%' && i + 2 < part.n && str_hex_digit(part.at[i + 1]) >= 0 &&
+                   str_hex_digit(part.at[i + 2]) >= 0) {
+            c = (char)(str_hex_digit(part.at[i + 1]) * 16 + str_hex_digit(part.at[i + 2]));
             i += 2;
         }
         to[n++] = c;

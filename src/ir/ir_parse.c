@@ -83,13 +83,6 @@ static str scan(parser *p, bool (*belongs)(char))
     return (str){from, (size_t)(p->at - from)};
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Decode one character of a quoted text; -1 if it is invalid. */
 static int scan_char(parser *p)
 {
@@ -103,9 +96,9 @@ static int scan_char(parser *p)
     p->at += 2;
     if (c == '"' || c == '\\')
         return c;
-    if (c != 'x' || p->end - p->at < 2 || hex_digit(p->at[0]) < 0 || hex_digit(p->at[1]) < 0)
+    if (c != 'x' || p->end - p->at < 2 || str_hex_digit(p->at[0]) < 0 || str_hex_digit(p->at[1]) < 0)
         return -1;
-    int value = hex_digit(p->at[0]) * 16 + hex_digit(p->at[1]);
+    int value = str_hex_digit(p->at[0]) * 16 + str_hex_digit(p->at[1]);
     p->at += 2;
     return value;
 }

@@ -17,7 +17,9 @@ static mpk_status macro_attribute(jrun *r, const jmacro *m, str name, jval *out)
             *out = jinja_bool(m->node->catches & marks[i].mark);
             return MPK_OK;
         }
-    *out = str_is(name, "name") ? m->name.at ? jinja_str(m->name) : jinja_none() : jinja_undefined(name);
+    *out = jinja_undefined(name);
+    if (str_is(name, "name"))
+        *out = m->name.at ? jinja_str(m->name) : jinja_none();
     if (!str_is(name, "arguments"))
         return MPK_OK;
     TRY(jinja_make_list(r, J_TUPLE, 0, out));
@@ -167,7 +169,9 @@ static int64_t clamp(int64_t i, int64_t length, int64_t low, int64_t high)
 {
     if (i < 0)
         i = i < -length ? low : i + length;
-    return i < low ? low : i > high ? high : i;
+    if (i < low)
+        return low;
+    return i > high ? high : i;
 }
 
 static mpk_status find_cut(jrun *r, int64_t length, jval start, jval stop, jval step, cut *out)
@@ -179,12 +183,15 @@ static mpk_status find_cut(jrun *r, int64_t length, jval start, jval stop, jval 
     if (out->step < -INT64_MAX)
         out->step = -INT64_MAX;
     const bool back = out->step < 0;
-    const int64_t low = back ? -1 : 0, high = back ? length - 1 : length;
+    const int64_t low = back ? -1 : 0;
+    const int64_t high = back ? length - 1 : length;
     TRY(slice_index(r, start, back ? INT64_MAX : 0, &from));
     from = clamp(from, length, low, high);
     TRY(slice_index(r, stop, 0, &to));
-    to = stop.kind == J_NONE || stop.kind == J_ABSENT ? (back ? -1 : length) : clamp(to, length, low, high);
-    int64_t distance = back ? from - to : to - from, stride = back ? -out->step : out->step;
+    to = clamp(to, length, low, high);
+    if (stop.kind == J_NONE || stop.kind == J_ABSENT)
+        to = back ? -1 : length;
+    const int64_t sign = back ? -1 : 1, distance = sign * (to - from), stride = sign * out->step;
     out->first = from;
     out->n = distance <= 0 ? 0 : (distance - 1) / stride + 1;
     return MPK_OK;

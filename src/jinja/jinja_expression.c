@@ -106,6 +106,21 @@ static mpk_status make_pair(jparser *p, jnode_kind kind, int op, jnode *left, jn
 
 /* ---- literals ---- */
 
+/* Of an integer that begins 0x, 0o or 0b; else 10.  mark: its second character in lower case. */
+static int base_of(char mark)
+{
+    switch (mark) {
+    case 'x':
+        return 16;
+    case 'o':
+        return 8;
+    case 'b':
+        return 2;
+    default:
+        return 10;
+    }
+}
+
 static mpk_status read_integer(jparser *p, const jtoken *t, jval *out)
 {
     char digits[128];
@@ -114,8 +129,7 @@ static mpk_status read_integer(jparser *p, const jtoken *t, jval *out)
         if (t->text.at[i] != '_')
             digits[n++] = t->text.at[i];
     digits[n] = 0;
-    char mark = n > 1 ? (char)(digits[1] | 0x20) : 0;
-    int base = mark == 'x' ? 16 : mark == 'o' ? 8 : mark == 'b' ? 2 : 10;
+    const int base = base_of(n > 1 ? (char)(digits[1] | 0x20) : 0);
     char *end = digits;
     errno = 0;
     long long value = strtoll(digits + (base == 10 ? 0 : 2), &end, base);

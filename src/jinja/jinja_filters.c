@@ -239,11 +239,8 @@ static mpk_status read_int_text(jrun *r, str s, int64_t base, int64_t *out, bool
          (base == 2 && (clean.at[1] | 0x20) == 'b')))
         clean = (str){clean.at + 2, clean.n - 2};
     for (size_t i = 0; i < clean.n; i++) {
-        char c = clean.at[i];
-        int64_t d = c >= '0' && c <= '9'                     ? c - '0'
-                    : (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? (c | 0x20) - 'a' + 10
-                                                             : 99;
-        if (d >= base)
+        const int64_t d = str_hex_digit(clean.at[i]);
+        if (d < 0 || d >= base)
             return MPK_OK;
         if (x > (uint64_t)(INT64_MAX - d) / (uint64_t)base)
             return jinja_refuse(r, "integers beyond 64 bits are not supported");

@@ -22,20 +22,32 @@ enum { WIDEST = 1 << 16 };
 static void add_fill(text *out, uint32_t c, int n)
 {
     char bytes[4];
-    size_t size = jinja_put_char(bytes, c);
+    size_t size = str_put_char(bytes, c);
     for (int i = 0; i < n; i++)
         text_add(out, bytes, size);
+}
+
+/* '=': what fills stands behind the sign. */
+static char align_of(const spec *s, bool is_number)
+{
+    if (s->align)
+        return s->align;
+    if (!is_number)
+        return '<';
+    return s->zero ? '=' : '>';
 }
 
 /* A body with what its spec puts around it; sign_bytes: of its start, before which zeros do not go. */
 static mpk_status add_padded(jrun *r, const spec *s, str body, size_t sign_bytes, bool is_number, text *out)
 {
     TRY(jinja_charge(r, body.n + (size_t)s->width));
-    int length = body.n < WIDEST * 4 ? (int)jinja_chars(body) : WIDEST * 4,
-        room = s->width > length ? s->width - length : 0;
-    char align = s->align ? s->align : s->zero && is_number ? '=' : is_number ? '>' : '<';
-    uint32_t fill = s->fill ? s->fill : s->zero ? '0' : ' ';
-    int left = align == '<' ? 0 : align == '^' ? room / 2 : room;
+    const int length = body.n < WIDEST * 4 ? (int)jinja_chars(body) : WIDEST * 4;
+    const int room = s->width > length ? s->width - length : 0;
+    const char align = align_of(s, is_number);
+    const uint32_t zero_or_space = s->zero ? '0' : ' ', fill = s->fill ? s->fill : zero_or_space;
+    int left = align == '<' ? 0 : room;
+    if (align == '^')
+        left = room / 2;
     if (align == '=') {
         text_add(out, body.at, sign_bytes);
         add_fill(out, fill, room);
@@ -72,9 +84,24 @@ static size_t add_sign(text *t, bool negative, char sign)
     return t->n;
 }
 
+static unsigned base_of(char kind)
+{
+    switch (kind) {
+    case 'x':
+    case 'X':
+        return 16;
+    case 'o':
+        return 8;
+    case 'b':
+        return 2;
+    default:
+        return 10;
+    }
+}
+
 static void integer_body(const spec *s, int64_t x, text *t, size_t *sign)
 {
-    unsigned base = s->kind == 'x' || s->kind == 'X' ? 16 : s->kind == 'o' ? 8 : s->kind == 'b' ? 2 : 10;
+    const unsigned base = base_of(s->kind);
     *sign = add_sign(t, x < 0, s->sign);
     if (s->alternate && base != 10) {
         text_print(t, "0%c", s->kind);
@@ -263,7 +290,7 @@ static mpk_status add_char(jrun *r, spec *s, jval v, text *out)
     str c = v.text;
     if (jinja_is_integral(v) && jinja_integral(v) >= 0 && jinja_integral(v) < 0x110000 &&
         (jinja_integral(v) < 0xd800 || jinja_integral(v) >= 0xe000))
-        c = (str){bytes, jinja_put_char(bytes, (uint32_t)jinja_integral(v))};
+        c = (str){bytes, str_put_char(bytes, (uint32_t)jinja_integral(v))};
     else if (v.kind != J_STR || jinja_chars(v.text) != 1)
         return jinja_fail(r, "%%c needs a character");
     return add_str(r, s, c, out);

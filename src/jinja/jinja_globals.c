@@ -23,7 +23,8 @@ static mpk_status call_range(jrun *r, const jargs *args, jval *out)
     const bool up = n[2] > 0;
     uint64_t distance = up ? (uint64_t)n[1] - (uint64_t)n[0] : (uint64_t)n[0] - (uint64_t)n[1];
     uint64_t stride = up ? (uint64_t)n[2] : (uint64_t)-n[2];
-    uint64_t count = (up ? n[1] <= n[0] : n[0] <= n[1]) ? 0 : (distance - 1) / stride + 1;
+    const bool is_empty = up ? n[1] <= n[0] : n[0] <= n[1];
+    uint64_t count = is_empty ? 0 : (distance - 1) / stride + 1;
     if (count > JINJA_MAX_RANGE)
         return jinja_fail(r, "range: more than %d numbers", JINJA_MAX_RANGE);
     TRY(jinja_charge(r, sizeof *g));

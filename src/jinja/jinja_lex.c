@@ -182,7 +182,7 @@ static bool is_name_char(uint32_t c)
     if (c < 0x80)
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
     char bytes[4];
-    return jinja_is_class((str){bytes, jinja_put_char(bytes, c)}, J_ALNUM);
+    return jinja_is_class((str){bytes, str_put_char(bytes, c)}, J_ALNUM);
 }
 
 /* Digits with single underscores between them; the end. */
@@ -253,19 +253,16 @@ static mpk_status read_hex(lexer *l, size_t *at, size_t end, unsigned n, char **
     uint32_t c = 0;
     size_t begin = *at;
     for (unsigned i = 0; i < n; i++, (*at)++) {
-        char d = *at < end ? l->s.at[*at] : 0;
-        if (is_digit(d))
-            c = c * 16 + (uint32_t)(d - '0');
-        else if ((d | 0x20) >= 'a' && (d | 0x20) <= 'f')
-            c = c * 16 + (uint32_t)((d | 0x20) - 'a' + 10);
-        else
+        const int digit = *at < end ? str_hex_digit(l->s.at[*at]) : -1;
+        if (digit < 0)
             return bad_escape(l, begin);
+        c = c * 16 + (uint32_t)digit;
     }
     if (c > 0x10ffff)
         return bad_escape(l, begin);
     if (c >= 0xd800 && c < 0xe000)
         return jinja_fail_at(l->cx, MPK_EUNSUPPORTED, l->s, begin, "half a character (a surrogate) is not supported");
-    *to += jinja_put_char(*to, c);
+    *to += str_put_char(*to, c);
     return MPK_OK;
 }
 
@@ -275,7 +272,7 @@ static void spell_char(lexer *l, size_t *at, char **to)
     size_t size;
     uint32_t c = jinja_char(l->s.at + *at, &size);
     char spelled[16];
-    int n = snprintf(spelled, sizeof spelled, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+    int n = snprintf(spelled, sizeof spelled, jinja_escape_of(c), c);
     memcpy(*to, spelled, (size_t)n);
     *to += n;
     *at += size;
@@ -300,7 +297,7 @@ static mpk_status read_escape(lexer *l, size_t *at, size_t end, char **to)
         uint32_t octal = (uint32_t)(c - '0');
         for (int i = 0; i < 2 && *at < end && l->s.at[*at] >= '0' && l->s.at[*at] <= '7'; i++)
             octal = octal * 8 + (uint32_t)(l->s.at[(*at)++] - '0');
-        *to += jinja_put_char(*to, octal);
+        *to += str_put_char(*to, octal);
     } else if (c == 'N')
         return jinja_fail_at(l->cx, MPK_EUNSUPPORTED, l->s, *at - 2, "characters by name (\\N) are not supported");
     else if (c != '\n') {

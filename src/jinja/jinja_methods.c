@@ -116,7 +116,9 @@ static mpk_status dict_get(jrun *r, jval self, const jargs *args, jval *out)
     TRY(jinja_bind(r, "get", args, "/key default", 1, a));
     TRY(jinja_check_hashable(r, a[0]));
     TRY(jinja_dict_find(r, self.dict, a[0], &found));
-    *out = found ? *found : a[1].kind == J_ABSENT ? jinja_none() : a[1];
+    *out = a[1].kind == J_ABSENT ? jinja_none() : a[1];
+    if (found)
+        *out = *found;
     return MPK_OK;
 }
 

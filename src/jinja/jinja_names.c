@@ -46,10 +46,14 @@ static mpk_status touch(symbols *s, str name, bool stores)
 
 static mpk_status load(symbols *s, str name)
 {
-    unsigned mark = str_is(name, "caller")    ? J_CATCH_CALLER
-                    : str_is(name, "kwargs")  ? J_CATCH_KWARGS
-                    : str_is(name, "varargs") ? J_CATCH_VARARGS
-                                              : 0;
+    static const struct {
+        const char *name;
+        unsigned mark;
+    } marks[] = {{"caller", J_CATCH_CALLER}, {"kwargs", J_CATCH_KWARGS}, {"varargs", J_CATCH_VARARGS}};
+    unsigned mark = 0;
+    for (int i = 0; i < 3; i++)
+        if (str_is(name, marks[i].name))
+            mark = marks[i].mark;
     for (const symbols *o = s; mark && o; o = o->outer)
         if (o->macro)
             o->macro->catches |= mark;

@@ -131,13 +131,26 @@ static mpk_status floats(jrun *r, int op, double a, double b, jval *out)
         return float_power(r, a, b, out);
     if (b == 0 && op != '+' && op != '-' && op != '*')
         return jinja_fail(r, "division by zero");
-    *out = jinja_float(op == '+'   ? a + b
-                       : op == '-' ? a - b
-                       : op == '*' ? a * b
-                       : op == '/' ? a / b
-                       : op == '%' ? float_modulo(a, b)
-                                   : float_floor(a, b));
-    return MPK_OK;
+    switch (op) {
+    case '+':
+        *out = jinja_float(a + b);
+        return MPK_OK;
+    case '-':
+        *out = jinja_float(a - b);
+        return MPK_OK;
+    case '*':
+        *out = jinja_float(a * b);
+        return MPK_OK;
+    case '/':
+        *out = jinja_float(a / b);
+        return MPK_OK;
+    case '%':
+        *out = jinja_float(float_modulo(a, b));
+        return MPK_OK;
+    default:
+        *out = jinja_float(float_floor(a, b));
+        return MPK_OK;
+    }
 }
 
 /* ---- texts and lists ---- */

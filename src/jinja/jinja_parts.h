@@ -555,8 +555,9 @@ mpk_status jinja_percent(jrun *r, str format, jval arguments, jval *out);
 mpk_status jinja_str_format(jrun *r, str format, const jargs *args, jval *out);
 
 /* jinja_text.c: text is valid UTF-8 */
+/* How Python spells a character that it does not print: the format of one unsigned. */
+const char *jinja_escape_of(uint32_t c);
 uint32_t jinja_char(const char *at, size_t *size);
-size_t jinja_put_char(char to[4], uint32_t c);
 size_t jinja_chars(str s);
 /* Offset of the character number i (at most their number). */
 size_t jinja_offset(str s, size_t i);

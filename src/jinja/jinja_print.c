@@ -36,8 +36,12 @@ void jinja_float_repr(text *out, double x)
 {
     char digits[32];
     int n;
-    if (isnan(x) || isinf(x)) {
-        text_print(out, "%s", isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+    if (isnan(x)) {
+        text_print(out, "nan");
+        return;
+    }
+    if (isinf(x)) {
+        text_print(out, x > 0 ? "inf" : "-inf");
         return;
     }
     text_print(out, "%s", signbit(x) ? "-" : "");
@@ -83,7 +87,7 @@ static mpk_status repr_str(jrun *r, str s, text *out)
         else if (jinja_is_printable(c))
             text_add(out, s.at + i, size);
         else
-            text_print(out, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+            text_print(out, jinja_escape_of(c), c);
     }
     text_add(out, &quote, 1);
     return MPK_OK;
@@ -305,8 +309,10 @@ static mpk_status json_indent(jrun *r, const jjson *style, size_t level, text *o
 
 static void json_float(text *out, double x)
 {
-    if (isnan(x) || isinf(x))
-        text_print(out, "%s", isnan(x) ? "NaN" : x > 0 ? "Infinity" : "-Infinity");
+    if (isnan(x))
+        text_print(out, "NaN");
+    else if (isinf(x))
+        text_print(out, x > 0 ? "Infinity" : "-Infinity");
     else
         jinja_float_repr(out, x);
 }

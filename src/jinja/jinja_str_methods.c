@@ -177,9 +177,14 @@ static mpk_status partition_at(jrun *r, jval self, const jargs *args, bool last,
         TRY(jinja_rfind(r, self.text, at, &i));
     const str s = self.text, none = {s.at, 0};
     TRY(jinja_make_list(r, J_TUPLE, 3, out));
-    TRY(push_part(r, out->list, i == SIZE_MAX ? (last ? none : s) : (str){s.at, i}));
+    str before = last ? none : s, behind = last ? s : none;
+    if (i != SIZE_MAX) {
+        before = (str){s.at, i};
+        behind = (str){s.at + i + at.n, s.n - i - at.n};
+    }
+    TRY(push_part(r, out->list, before));
     TRY(push_part(r, out->list, i == SIZE_MAX ? none : at));
-    TRY(push_part(r, out->list, i == SIZE_MAX ? (last ? s : none) : (str){s.at + i + at.n, s.n - i - at.n}));
+    TRY(push_part(r, out->list, behind));
     mark_all(self, out->list);
     return MPK_OK;
 }
@@ -218,6 +223,14 @@ static mpk_status str_join(jrun *r, jval self, const jargs *args, jval *out)
 
 /* ---- searching ---- */
 
+/* An index that counts from the end if it is negative; 0: it is before the beginning. */
+static int64_t from_end(int64_t i, int64_t length)
+{
+    if (i >= 0)
+        return i;
+    return i < -length ? 0 : i + length;
+}
+
 /* The part of s that start and end mean (in characters), false if start lies behind it. */
 static mpk_status search_range(jrun *r, str s, jval start, jval end, const char *what, str *out, int64_t *skipped,
                                bool *valid)
@@ -234,8 +247,10 @@ static mpk_status search_range(jrun *r, str s, jval start, jval end, const char 
         TRY(jinja_need_int(r, start, what, &from));
     if (end.kind > J_NONE)
         TRY(jinja_need_int(r, end, what, &to));
-    from = from < 0 ? (from < -length ? 0 : from + length) : from;
-    to = to < 0 ? (to < -length ? 0 : to + length) : to > length ? length : to;
+    from = from_end(from, length);
+    to = from_end(to, length);
+    if (to > length)
+        to = length;
     *valid = from <= to && from <= length;
     if (!*valid)
         return MPK_OK;
@@ -508,7 +523,9 @@ static mpk_status just_method(jrun *r, jval self, const jargs *args, int side, j
         return jinja_fail(r, "what fills must be one character");
     TRY(jinja_charge(r, self.text.n));
     int64_t length = (int64_t)jinja_chars(self.text), room = width > length ? width - length : 0;
-    int64_t left = side < 0 ? 0 : side > 0 ? room : room / 2 + (room & width & 1);
+    int64_t left = side > 0 ? room : 0;
+    if (!side)
+        left = room / 2 + (room & width & 1);
     TRY(pad(r, self.text, left, room - left, fill, &s));
     return give(self, s, out);
 }

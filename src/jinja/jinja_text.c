@@ -10,7 +10,7 @@
 uint32_t jinja_char(const char *at, size_t *size)
 {
     const unsigned char *p = (const unsigned char *)at;
-    *size = p[0] < 0x80 ? 1 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
+    *size = str_char_bytes(*at);
     switch (*size) {
     case 1:
         return p[0];
@@ -23,14 +23,11 @@ uint32_t jinja_char(const char *at, size_t *size)
     }
 }
 
-size_t jinja_put_char(char to[4], uint32_t c)
+const char *jinja_escape_of(uint32_t c)
 {
-    static const unsigned char lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
-    size_t size = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = size; i-- > 1; c >>= 6)
-        to[i] = (char)(0x80 | (c & 0x3f));
-    to[0] = (char)(lead[size] | c);
-    return size;
+    if (c < 0x100)
+        return "\\x%02x";
+    return c < 0x10000 ? "\\u%04x" : "\\U%08x";
 }
 
 bool jinja_is_valid(str s)
@@ -289,20 +286,20 @@ static size_t put_several(char *to, const uint16_t c[3])
 {
     size_t n = 0;
     for (int i = 0; i < 3 && c[i]; i++)
-        n += jinja_put_char(to + n, c[i]);
+        n += str_put_char(to + n, c[i]);
     return n;
 }
 
 static size_t put_upper(char *to, uint32_t c)
 {
     const jcase_row *row = c < 0x80 ? NULL : find_row(c);
-    return row ? put_several(to, row->upper) : jinja_put_char(to, (uint32_t)utf8proc_toupper((utf8proc_int32_t)c));
+    return row ? put_several(to, row->upper) : str_put_char(to, (uint32_t)utf8proc_toupper((utf8proc_int32_t)c));
 }
 
 static size_t put_title(char *to, uint32_t c)
 {
     const jcase_row *row = c < 0x80 ? NULL : find_row(c);
-    return row ? put_several(to, row->title) : jinja_put_char(to, (uint32_t)utf8proc_totitle((utf8proc_int32_t)c));
+    return row ? put_several(to, row->title) : str_put_char(to, (uint32_t)utf8proc_totitle((utf8proc_int32_t)c));
 }
 
 static size_t put_lower(char *to, str s, size_t i, uint32_t c)
@@ -311,8 +308,8 @@ static size_t put_lower(char *to, str s, size_t i, uint32_t c)
     if (c == 0x130)
         return put_several(to, dotted);
     if (c == 0x3a3)
-        return jinja_put_char(to, is_final_sigma(s, i) ? 0x3c2 : 0x3c3);
-    return jinja_put_char(to, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
+        return str_put_char(to, is_final_sigma(s, i) ? 0x3c2 : 0x3c3);
+    return str_put_char(to, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
 }
 
 mpk_status jinja_set_case(jrun *r, str s, jcase to, str *out)
@@ -329,7 +326,7 @@ mpk_status jinja_set_case(jrun *r, str s, jcase to, str *out)
         else if ((to == J_CAPITAL && i == 0) || (to == J_TITLE && !inside))
             p += put_title(p, c);
         else if (to == J_SWAP && !is_upper(c))
-            p += jinja_put_char(p, c);
+            p += str_put_char(p, c);
         else
             p += put_lower(p, s, i, c);
         inside = has_case(c);

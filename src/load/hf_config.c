@@ -265,7 +265,7 @@ static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_de
 static mpk_status add_eos_tokens(mpk_context *cx, const json_value *value, model_config *c)
 {
     const json_value *items = json_is(value, JSON_KIND_LIST) ? value->items : value;
-    size_t n = json_is(value, JSON_KIND_LIST) ? value->n : value ? 1 : 0;
+    const size_t n = json_is(value, JSON_KIND_LIST) ? value->n : value != NULL;
     for (size_t i = 0; i < n; i++) {
         CHECK(cx, items[i].is_integer && items[i].integer <= INT32_MAX, MPK_EFORMAT,
               "\"eos_token_id\" is not a token id");

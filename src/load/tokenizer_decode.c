@@ -86,8 +86,7 @@ int byte_of_token(str token)
         return -1;
     int value = 0;
     for (int i = 3; i < 5; i++) {
-        int d = token.at[i];
-        int digit = d >= '0' && d <= '9' ? d - '0' : (d | 32) >= 'a' && (d | 32) <= 'f' ? (d | 32) - 'a' + 10 : -1;
+        const int digit = str_hex_digit(token.at[i]);
         if (digit < 0)
             return -1;
         value = value * 16 + digit;

@@ -17,8 +17,9 @@ static void must(bool holds)
 static bool is_valid(str s)
 {
     for (size_t i = 0; i < s.n;) {
-        unsigned char c = (unsigned char)s.at[i];
-        size_t n = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+        const unsigned char c = (unsigned char)s.at[i];
+        const bool begins = c < 0x80 || (c >= 0xc2 && c < 0xf5);
+        const size_t n = begins ? 1 + (size_t)(c >= 0x80) + (c >= 0xe0) + (c >= 0xf0) : 0;
         if (!n || n > s.n - i)
             return false;
         for (size_t k = 1; k < n; k++)

@@ -21,8 +21,7 @@
 /* The length in bytes of the character at at[0], in valid UTF-8. */
 static inline size_t utf8_length(const char *at)
 {
-    unsigned char c = (unsigned char)*at;
-    return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+    return str_char_bytes(*at);
 }
 /* The character at at[0], in valid UTF-8. */
 uint32_t utf8_get(const char *at);

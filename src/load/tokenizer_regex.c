@@ -132,12 +132,13 @@ static mpk_status translate_property(translator *t)
 /* \xHH, \x{H...}, \uHHHH. */
 static mpk_status translate_code(translator *t)
 {
-    bool braces = t->at + 2 < t->in.n && t->in.at[t->at + 2] == '{';
-    size_t i = t->at + 2 + braces, most = braces ? 6 : t->in.at[t->at + 1] == 'u' ? 4 : 2, digits = 0;
+    const bool braces = t->at + 2 < t->in.n && t->in.at[t->at + 2] == '{';
+    size_t i = t->at + 2 + braces, most = t->in.at[t->at + 1] == 'u' ? 4 : 2, digits = 0;
+    if (braces)
+        most = 6;
     uint32_t c = 0;
     for (; i < t->in.n && digits < most; i++, digits++) {
-        int d = t->in.at[i];
-        int value = d >= '0' && d <= '9' ? d - '0' : (d | 32) >= 'a' && (d | 32) <= 'f' ? (d | 32) - 'a' + 10 : -1;
+        const int value = str_hex_digit(t->in.at[i]);
         if (value < 0)
             break;
         c = c * 16 + (uint32_t)value;

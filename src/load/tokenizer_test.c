@@ -213,8 +213,9 @@ static int whole_characters(str s)
 {
     int n = 0;
     for (size_t i = 0; i < s.n; n++) {
-        unsigned char c = (unsigned char)s.at[i];
-        size_t length = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+        const unsigned char c = (unsigned char)s.at[i];
+        const bool begins = c < 0x80 || (c >= 0xc2 && c < 0xf5);
+        const size_t length = begins ? 1 + (size_t)(c >= 0x80) + (c >= 0xe0) + (c >= 0xf0) : 0;
         if (!length || length > s.n - i)
             return -1;
         for (size_t j = 1; j < length; j++)

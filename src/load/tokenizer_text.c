@@ -42,10 +42,14 @@ void utf8_add(text *t, uint32_t c)
 static bool continues(const unsigned char *at, unsigned n, unsigned char c)
 {
     unsigned char low = 0x80, high = 0xbf;
-    if (n == 1) {
-        low = at[0] == 0xe0 ? 0xa0 : at[0] == 0xf0 ? 0x90 : 0x80;
-        high = at[0] == 0xed ? 0x9f : at[0] == 0xf4 ? 0x8f : 0xbf;
-    }
+    if (n == 1 && at[0] == 0xe0)
+        low = 0xa0;
+    if (n == 1 && at[0] == 0xf0)
+        low = 0x90;
+    if (n == 1 && at[0] == 0xed)
+        high = 0x9f;
+    if (n == 1 && at[0] == 0xf4)
+        high = 0x8f;
     return c >= low && c <= high;
 }
 
@@ -173,7 +177,9 @@ uint32_t byte_to_char(unsigned char byte)
 {
     if (is_kept(byte))
         return byte;
-    return byte <= ' ' ? 0x100u + byte : byte <= 0xa0 ? 0x100u + 33 + (byte - 0x7fu) : 0x143;
+    if (byte <= ' ')
+        return 0x100u + byte;
+    return byte <= 0xa0 ? 0x100u + 33 + (byte - 0x7fu) : 0x143;
 }
 
 int byte_from_char(uint32_t c)
@@ -182,7 +188,9 @@ int byte_from_char(uint32_t c)
         return is_kept(c) ? (int)c : -1;
     if (c > 0x143)
         return -1;
-    return c <= 0x120 ? (int)(c - 0x100) : c < 0x143 ? (int)(c - 0x100 - 33 + 0x7f) : 0xad;
+    if (c <= 0x120)
+        return (int)(c - 0x100);
+    return c < 0x143 ? (int)(c - 0x100 - 33 + 0x7f) : 0xad;
 }
 
 /* --- normalisation --- */

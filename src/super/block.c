@@ -141,10 +141,11 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
     for (uint32_t i = 0; i < s->n_from; i++)
         text_print(out, " %s", p->tiles[s->from[i]].name);
     if (s->verb == BLOCK_BOUND)
-        text_print(out, " %s%s", axis_name(p, s->axis),
-                   s->bound == BLOCK_CAUSAL   ? " causal"
-                   : s->bound == BLOCK_WINDOW ? " window"
-                                              : "");
+        text_print(out, " %s", axis_name(p, s->axis));
+    if (s->verb == BLOCK_BOUND && s->bound == BLOCK_CAUSAL)
+        text_print(out, " causal");
+    if (s->verb == BLOCK_BOUND && s->bound == BLOCK_WINDOW)
+        text_print(out, " window");
     if (s->operand != BLOCK_NONE)
         text_print(out, " %s %s", s->verb == BLOCK_STORE ? "to" : "from", p->operands[s->operand].name);
     if (s->verb == BLOCK_FILL || s->bound == BLOCK_WINDOW)

@@ -63,9 +63,10 @@ static field *entry(const runner *r, int8_t tile, uint32_t which, uint32_t row, 
 static field *spread(const runner *r, int8_t tile, uint32_t which, const block_tile *of, uint32_t row, uint32_t column)
 {
     const block_tile *t = &r->p->tiles[tile];
-    uint32_t at[2];
+    uint32_t at[2] = {0, 0};
     for (int side = 0; side < 2; side++)
-        at[side] = t->axis[side] == BLOCK_NONE ? 0 : t->axis[side] == of->axis[0] ? row : column;
+        if (t->axis[side] != BLOCK_NONE)
+            at[side] = t->axis[side] == of->axis[0] ? row : column;
     return entry(r, tile, which, at[0], at[1]);
 }
 
@@ -97,7 +98,11 @@ static uint64_t offset_of(const runner *r, const block_step *s, const block_tile
     const block_operand *o = &r->p->operands[s->operand];
     uint64_t offset = 0;
     for (int8_t axis = 0; axis < (int8_t)r->p->n_axes; axis++) {
-        int64_t at = r->base[axis] + (t->axis[0] == axis ? (int64_t)row : t->axis[1] == axis ? (int64_t)column : 0);
+        int64_t at = r->base[axis];
+        if (t->axis[0] == axis)
+            at += (int64_t)row;
+        else if (t->axis[1] == axis)
+            at += (int64_t)column;
         offset += (uint64_t)(at * o->stride[axis]);
     }
     return offset;
@@ -218,6 +223,20 @@ static field call(const runner *r, const map_step *m, const field *x)
     return field_unknown(strcmp(f->name, "max") == 0 ? name ^ r->run->shift : name, x, f->arity);
 }
 
+static field value_of(const runner *r, const map_step *s, const field *x, const field *of)
+{
+    switch (s->kind) {
+    case MAP_INPUT:
+        return x[s->number];
+    case MAP_NUMBER:
+        return field_of(s->type == MAP_F || s->type == MAP_D ? s->real : (double)s->whole);
+    case MAP_CALL:
+        return call(r, s, of);
+    default:
+        return of[0];
+    }
+}
+
 /* Rounding and conversions between floats change nothing here. */
 static field evaluate(const runner *r, const map_program *m, const field *x)
 {
@@ -225,10 +244,7 @@ static field evaluate(const runner *r, const map_program *m, const field *x)
     for (uint32_t i = 0; i < m->n; i++) {
         const map_step *s = &m->steps[i];
         const field of[MAP_ARGUMENTS] = {v[s->arg[0]], v[s->arg[1]], v[s->arg[2]]};
-        v[i] = s->kind == MAP_INPUT    ? x[s->number]
-               : s->kind == MAP_NUMBER ? field_of(s->type == MAP_F || s->type == MAP_D ? s->real : (double)s->whole)
-               : s->kind == MAP_CALL   ? call(r, s, of)
-                                       : of[0];
+        v[i] = value_of(r, s, x, of);
     }
     return v[m->result];
 }
@@ -367,8 +383,10 @@ static mpk_status do_step(runner *r, const block_step *s)
 static uint32_t end_of(const block_program *p, uint32_t loop)
 {
     uint32_t depth = 1, i = loop;
-    while (depth && ++i < p->n_steps)
-        depth += p->steps[i].verb == BLOCK_LOOP ? 1 : p->steps[i].verb == BLOCK_END ? -1u : 0;
+    while (depth && ++i < p->n_steps) {
+        depth += p->steps[i].verb == BLOCK_LOOP;
+        depth -= p->steps[i].verb == BLOCK_END;
+    }
     return i;
 }
 
@@ -441,7 +459,7 @@ static mpk_status prepare(runner *r)
         s->pitch = (uint32_t)block_extent(r->p, i, 1);
         s->step =
             is_shared ? block_copy_bytes(r->p, i) / entry_bytes(t) : (uint32_t)block_extent(r->p, i, 0) * s->pitch;
-        const uint32_t n = s->step * (is_shared ? t->stages : t->parts > 1 ? t->parts : 1);
+        const uint32_t parts = t->parts > 1 ? t->parts : 1, n = s->step * (is_shared ? t->stages : parts);
         NEW(r->cx, r->arena, s->at, n);
         for (uint32_t k = 0; k < n; k++) /* what nobody has written is nothing in particular */
             s->at[k] = field_random(r->run->shift + 1 + (uint64_t)i, k);

@@ -8,7 +8,8 @@ static uint32_t scaled(int64_t whole, int exponent, uint64_t prime)
 {
     uint64_t size = (uint64_t)(whole < 0 ? -whole : whole) % prime;
     uint64_t half = (prime + 1) / 2;
-    size = size * field_power(exponent < 0 ? half : 2, (uint64_t)(exponent < 0 ? -exponent : exponent), prime) % prime;
+    const uint64_t times = (uint64_t)(exponent < 0 ? -(int64_t)exponent : exponent);
+    size = size * field_power(exponent < 0 ? half : 2, times, prime) % prime;
     return (uint32_t)(whole < 0 ? (prime - size) % prime : size);
 }
 

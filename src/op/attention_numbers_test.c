@@ -70,6 +70,7 @@ static void test_written_in_8_bits(void **state)
     memcpy(data_of(&b, "s"), (int32_t[]){0, 0, 0}, 12);
     memcpy(data_of(&b, "pages"), (int32_t[]){5, 0, 3}, 12);
     memset((float *)data_of(&b, "v") + 32, 0, 32 * sizeof(float));
+    ((float *)data_of(&b, "v"))[2 * 2 * 64 + 70] = INFINITY; /* the row of token 2, head 1 */
     eval(&b);
     for (int64_t i = 0; i < 3 * 2 * 64; i++) {
         static const int64_t places[] = {5 * 8, 3 * 8 + 1, 0 * 8 + 2}; /* of head 0: page * G * P + position in it */
@@ -80,6 +81,10 @@ static void test_written_in_8_bits(void **state)
             for (int64_t j = i / 32 * 32; j < i / 32 * 32 + 32; j++)
                 largest = fmax(largest, fabs(at(&b, from, j)));
             double x = at(&b, from, i), found = unpacked_at(&b, which ? "vc" : "kc", to);
+            if (which && i / 64 == 5) {
+                assert_true(isnan(found));
+                continue;
+            }
             assert_true(fabs(found - x) <= largest / 127 * 0.501 + largest * 5e-4);
             if (fabs(x) == largest)
                 assert_true(fabs(found - x) <= largest * 5e-4);

@@ -3,16 +3,13 @@
  * cache[n_pages, G, P, K]; pages i32[B, N] names the pages of a slot in the order of positions.  Whatever the integers
  * hold at run time, nothing outside the cache is touched: a slot, position or page that does not exist has no place.
  *
- * A cache of q8_0 holds a row of K entries as blocks of 32: the scale d = largest magnitude / 127 in f16, and the
- * entries as whole numbers x / d, rounded half away from zero, d before it is rounded.  A row is packed by itself when
- * it is stored, so what a token reads depends on that token alone.
+ * A cache of q8_0 holds a row of K entries as blocks of 32 (ir/blocks.h).  A row is packed by itself when it is stored,
+ * so what a token reads depends on that token alone.
  */
 #ifndef OP_PAGES_H
 #define OP_PAGES_H
 
-#include <math.h>
-
-#include "base/num.h"
+#include "ir/blocks.h"
 #include "op/fill.h"
 #include "op/walk.h"
 
@@ -59,33 +56,19 @@ static inline ir_box pages_box(const ir_tensor *cache, int64_t lo, int64_t hi)
     return b;
 }
 
-/* One block of q8_0.  What is not finite makes the block so. */
-static inline void pages_pack_block(const float x[PAGES_BLOCK], unsigned char *to)
-{
-    float largest = 0, finite = 0;
-    for (int i = 0; i < PAGES_BLOCK; i++) {
-        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
-        finite += x[i] * 0;
-    }
-    float d = largest / 127 + finite, inverse = d >= 1e-9f && d <= 1e38f ? 1 / d : 0;
-    f16 scale = num_to_f16(d);
-    memcpy(to, &scale, sizeof scale);
-    for (int i = 0; i < PAGES_BLOCK; i++) {
-        float q = inverse > 0 ? x[i] * inverse : d != 0; /* else the scale says it all: 0, or not finite */
-        to[sizeof scale + (size_t)i] = (unsigned char)(signed char)(int)roundf(q);
-    }
-}
-
-/* n floats into a row of the cache. */
+/* n floats into a row of the cache.  A row of q8_0 that is not finite, or beyond its scales, becomes NaN. */
 static inline void pages_put_row(const op_view *cache, int64_t offset, int64_t n, const float *from)
 {
     if (cache->dtype != IR_Q8_0) {
         walk_store_row(cache, offset, 0, n, from);
         return;
     }
-    unsigned char *to = (unsigned char *)cache->data + offset / PAGES_BLOCK * PAGES_BLOCK_BYTES;
-    for (int64_t i = 0; i < n; i += PAGES_BLOCK, to += PAGES_BLOCK_BYTES)
-        pages_pack_block(from + i, to);
+    void *to = (char *)cache->data + ir_row_bytes(IR_Q8_0, offset);
+    float zero = 0;
+    for (int64_t i = 0; i < n; i++)
+        zero += from[i] * 0;
+    if (zero != 0 || !blocks_pack_row(IR_Q8_0, from, NULL, n, to))
+        memset(to, 0x7f, (size_t)ir_row_bytes(IR_Q8_0, n)); /* scales of 0x7f7f are NaN */
 }
 
 /* Copy the keys (or values) of one token and head, n floats, into the cache; nothing if there is no place for them. */

@@ -41,10 +41,10 @@ static mpk_status keep_subject(subject s)
     "state %kc : bf16[80, 2, 16, 64]\nstate %vc : bf16[80, 2, 16, 64]\n"
 static const char *const more_graphs[] = {
     "input %x : f32[4, 6001] live=rows\ninput %s : f32[4, 4] live=rows\ninput %e : i64[4] live=rows\n"
-    "input %d : i32[4] live=rows\ninput %a : i32[4, 6] live=rows\ninput %u : i32[4, 64]\ninput %h : i32[60]\n"
+    "input %d : i32[4] live=rows\ninput %a : i32[4, 7] live=rows\ninput %u : i32[4, 64]\ninput %h : i32[60]\n"
     "state %c : f32[4, 6001]\n%t, %o, %p = sample(%x, %s, %e, %d, %a, %u, %h, %c)\n",
     "input %x : f32[4, 2000] live=rows\ninput %s : f32[4, 4] live=rows\ninput %e : i64[4] live=rows\n"
-    "input %d : i32[4] live=rows\ninput %a : i32[4, 6] live=rows\ninput %u : i32[8, 64]\ninput %h : i32[60]\n"
+    "input %d : i32[4] live=rows\ninput %a : i32[4, 7] live=rows\ninput %u : i32[8, 64]\ninput %h : i32[60]\n"
     "state %c : f32[4, 2000]\n%t, %o, %p = sample(%x, %s, %e, %d, %a, %u, %h, %c)\n",
     "input %q : bf16[3, 4, 64] live=tokens\n" PLACES("3", "2, 40") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
     "input %k : bf16[5, 2, 64] live=tokens\ninput %v : bf16[5, 2, 64] live=tokens\n" PLACES(

@@ -406,7 +406,7 @@ static void test_logits(void **state)
     set_up(&b, "input %x : f32[7, 64] live=tokens\nconst %w : f32[1003, 64]\nconst %n : f32[64]\ninput %r : i32[5] "
                "live=rows\ninput %s : f32[5, 4] live=rows\ninput %seed : i64[5] live=rows\ninput %d : i32[5] "
                "live=rows\n%g = gather(%x, %r)\n%h = rms_norm(%g, %n) {eps = 1e-05}\n%l1 = linear(%h, %w)\n"
-               "input %a : i32[5, 6] live=rows\ninput %u : i32[1, 11]\ninput %y : i32[1]\nstate %c : f32[1, 1003]\n"
+               "input %a : i32[5, 7] live=rows\ninput %u : i32[1, 11]\ninput %y : i32[1]\nstate %c : f32[1, 1003]\n"
                "%t1, %c1, %p1 = sample(%l1, %s, %seed, %d, %a, %u, %y, %c)\n%l2, %peaks = logits(%x, %w, %n, %r) {eps "
                "= 1e-05}\n"
                "%t2, %c2, %p2 = sample(%l2, %s, %seed, %d, %a, %u, %y, %c1, %peaks)\n");
@@ -450,7 +450,7 @@ static void draw(const float *sampling, int counts[6])
     bed b;
     static const float weights[6] = {3, 8, 1, 6, 2, 4};
     set_up(&b, "input %x : f32[4000, 6]\ninput %s : f32[4000, 4]\ninput %seed : i64[4000]\ninput %d : i32[4000]\n"
-               "input %a : i32[4000, 6]\ninput %u : i32[1, 11]\ninput %h : i32[1]\nstate %c : f32[1, 6]\n"
+               "input %a : i32[4000, 7]\ninput %u : i32[1, 11]\ninput %h : i32[1]\nstate %c : f32[1, 6]\n"
                "%t, %choice, %p = sample(%x, %s, %seed, %d, %a, %u, %h, %c)\n");
     for (int r = 0; r < 4000; r++) {
         for (int i = 0; i < 6; i++)

@@ -658,6 +658,61 @@ static void test_cancelled_once(void **state)
     free(b);
 }
 
+/* The name of the first n pages of a text without salt. */
+static rt_name name_of_pages(const bed *b, const rt_i32 *text, rt_u32 n)
+{
+    rt_name name = rt_name_begin(&b->serving, "", 0);
+    rt_name_tokens(&b->serving, &name, text, n * P);
+    return name;
+}
+
+/* Once the prompt of a request whose tokens the host samples has been fed, the host writes other things to its part of
+ * the arena.  The pages of the answer get their true names all the same. */
+static void test_names_of_host_sampled_answers(void **state)
+{
+    (void)state;
+    enum { ANSWER = 2 * P, AT = TEXT };
+    static const rt_u32 prompts[] = {1, P - 1, P, P + 1, 2 * P + 3};
+    make_graphs(8, 8);
+    for (size_t k = 0; k < sizeof prompts / sizeof *prompts; k++) {
+        bed *b = make(1, 8, 8, 16, RING, 4);
+        rt_u32 n = prompts[k], n_names = n / P + 1;
+        rt_i32 text[3 * P + ANSWER];
+        for (rt_u32 i = 0; i < 3 * P + ANSWER; i++)
+            text[i] = (rt_i32)(rng_u64(77 + k, i) % V);
+        for (rt_u32 i = 0; i < n && i < 3 * P; i++)
+            arena[i] = text[i];
+        rt_i32 *end = arena + n;
+        for (rt_u32 i = 0; i < n_names; i++, end += RT_NAME_WORDS) {
+            rt_name name = name_of_pages(b, text, i);
+            memcpy(end, &name, sizeof name);
+        }
+        b->requests[0] = (rt_request){
+            .id = 1, .n_prompt = n, .n_names = n_names, .flags = RT_HOST_SAMPLES, .logits = (rt_u64)(uintptr_t)logits};
+        rt_ring_wrote(&b->request_ring, 1);
+        while (poll(b))
+            ;
+        assert_int_equal(b->slots[0].state, RT_SLOT_WAITING);
+        for (rt_u32 i = 0; i < AT; i++)
+            arena[i] = 1;
+        memcpy(arena + AT, text + n, ANSWER * sizeof *text);
+        b->commands[0] =
+            (rt_command){.kind = RT_APPEND, .id = 1, .n = ANSWER, .tokens = AT, .logits = (rt_u64)(uintptr_t)logits};
+        rt_ring_wrote(&b->command_ring, 1);
+        while (poll(b))
+            ;
+        b->commands[1] = (rt_command){.kind = RT_CANCEL, .id = 1};
+        rt_ring_wrote(&b->command_ring, 1);
+        (void)poll(b);
+        assert_int_equal(b->serving.n_kept, (n + ANSWER) / P);
+        for (rt_u32 i = 1; i <= (n + ANSWER) / P; i++) {
+            rt_name name = name_of_pages(b, text, i);
+            assert_true(rt_page_find(&b->m, &name) != RT_NONE);
+        }
+        free(b);
+    }
+}
+
 /* What goes into the step word comes out of it. */
 static void test_step_word(void **state)
 {
@@ -683,6 +738,7 @@ int main(void)
         cmocka_unit_test(test_scheduler_deals_in_turn),
         cmocka_unit_test(test_late_mask),
         cmocka_unit_test(test_cancelled_once),
+        cmocka_unit_test(test_names_of_host_sampled_answers),
         cmocka_unit_test(test_step_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

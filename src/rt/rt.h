@@ -405,7 +405,7 @@ typedef struct rt_kv_page {
 /* How far the text of a slot has been named: `name` is that of its first n pages. */
 typedef struct rt_chain {
     rt_name name;
-    rt_u32 n, reserved;
+    rt_u32 n, known; /* known 0: there is no name yet, not even of no page */
 } rt_chain;
 
 /* What a slot knows of its drafts (rt_draft.h). */

@@ -95,16 +95,19 @@ RT_FN rt_i32 *rt_page_entry(const rt_machine *m, rt_u32 slot, rt_u32 i)
 }
 
 /* The name of the text of a slot's first n pages.  Names of the prompt's full pages came with the request; beyond them
- * the name is continued over the slot's row of `history`, one page at a time and never backwards. */
+ * the name is continued over the slot's row of `history`, one page at a time and never backwards.  A name that is known
+ * is not read again: once a request whose tokens the host samples has been fed, its part of the token arena may hold
+ * something else. */
 RT_LARGE_FN const rt_name *rt_chain_to(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_serving *s = m->serving;
     const rt_request *r = &m->running[index];
     rt_chain *c = &m->chains[index];
     rt_u32 given = n < r->n_names ? n : r->n_names - 1;
-    if (c->n <= given || n == given) {
+    if (!c->known || c->n < given || c->n > n) {
         c->name = rt_name_given(m, r, given);
         c->n = given;
+        c->known = 1;
     }
     for (; c->n < n; c->n++)
         rt_name_tokens(s, &c->name, rt_slot_text(m, index) + (rt_u64)c->n * s->page_tokens, s->page_tokens);
@@ -266,7 +269,7 @@ RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
     if (slot->source != RT_AGAIN)
         slot->count = 0;
     slot->position = slot->n_fed = slot->step_tokens = 0;
-    m->chains[index].n = 0;
+    m->chains[index].n = m->chains[index].known = 0;
     slot->state = RT_SLOT_PARKED;
     m->serving->n_active--;
     m->serving->n_parked++;
@@ -401,9 +404,11 @@ RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r,
     slot->n_source = r->n_prompt;
     s->n_promised += slot->reserved;
     s->n_active++;
-    m->chains[index].n = 0;
-    if (rt_slot_shares(m, index))
+    m->chains[index].n = m->chains[index].known = 0;
+    if (rt_slot_shares(m, index)) {
+        rt_chain_to(m, index, 0);
         rt_count(&m->control->asked, r->n_prompt);
+    }
     if (r->n_rules)
         rt_slot_take_rules(m, index);
     if (s->draft_tokens)

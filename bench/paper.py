@@ -454,7 +454,7 @@ def parse(arguments):
     p.add_argument("--target", default="sm_90a", help="architecture of the table of the compiler's stages")
     p.add_argument("--prompt", type=int, default=64, metavar="N")
     p.add_argument("--generate", type=int, default=1024, metavar="N")
-    p.add_argument("--runs", type=int, default=5, metavar="N", help="in one process, behind one that warms up")
+    p.add_argument("--runs", type=int, default=5, metavar="N", help="in one process, after one that warms up")
     p.add_argument("--rounds", type=int, default=2, metavar="N", help="how often the variants of a row take turns")
     p.add_argument("--prompts", nargs="+", type=int, default=[64, 2048], metavar="N", help="tokens, of section prompts")
     p.add_argument("--contexts", default="64-4096", metavar="A-B", help="of section unequal")

@@ -4,7 +4,7 @@
     bench/rivals.py '{"what": "eager", "model": "models/qwen3-0.6b", "batch": 1, ...}'
 
 Input: one JSON object, {"what": NAME, and that function's arguments}; output: one JSON object on the last line.
-Weights are random everywhere: time does not depend on them.  A decode step is timed over the whole loop, from behind
+Weights are random everywhere: time does not depend on them.  A decode step is timed over the whole loop, from after
 the prompt to the last token, with one synchronisation at either end: the rival is never slowed by being watched.
 """
 import inspect

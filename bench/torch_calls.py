@@ -4,7 +4,7 @@
     bench/torch_calls.py [--ways mpk,inductor,eager] [--dtypes bf16,f16] [--loops N] [--jobs N] [NAME ...]
 
 NAME: a row of MODELS, default all; weights and inputs are random, the same for all ways.  One line of JSON for each
-row and way: milliseconds a call (the median of the loops, each of CALLS calls one behind the other), the largest
+row and way: milliseconds a call (the median of the loops, each of CALLS calls one after the other), the largest
 difference from eager in float32 as a part of its largest value, seconds of the first call.  Rows are processes of their
 own: `jobs` of them compile side by side, but only one at a time is timed.
 """

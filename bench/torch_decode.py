@@ -6,7 +6,7 @@
 
 MODEL: a folder with a config.json (models/qwen3-0.6b); weights are random, the same for all ways.  Batch 1, a static
 cache of `window` positions that all ways write in place, greedy.  One line of JSON for each way, as soon as it is
-known: milliseconds a token, the median of the loops behind one that compiles (eager: of one); launches by the host in
+known: milliseconds a token, the median of the loops after one that compiles (eager: of one); launches by the host in
 a step; what a call takes the host, in microseconds; seconds that the first step took, and for mpk how many of them
 were its own and what the backend itself takes of a call.
 
@@ -45,7 +45,7 @@ class Session:
         self.reference = self.in_float32()
 
     def in_float32(self):
-        """Logits behind each of the forced tokens [tokens, vocabulary], float32."""
+        """Logits after each of the forced tokens [tokens, vocabulary], float32."""
         net = copy.deepcopy(self.net).float()
         ids = torch.cat([self.prompt, self.forced], 1)
         logits = net(input_ids=ids, logits_to_keep=self.forced.shape[1], use_cache=False).logits[0].clone()
@@ -54,7 +54,7 @@ class Session:
         return logits
 
     def start(self):
-        """The first token behind the prompt and its place, by eager."""
+        """The first token after the prompt and its place, by eager."""
         self.cache.reset()
         place = torch.zeros(1, dtype=torch.long, device="cuda")
         token = rivals.call_model(self.net, self.prompt, self.cache, place).clone()
@@ -78,7 +78,7 @@ class Session:
         return out, spent * 1e3 / n
 
     def judge(self, choices):
-        """How good float32 finds these choices behind the forced tokens."""
+        """How good float32 finds these choices after the forced tokens."""
         best = self.reference.max(-1)
         taken = self.reference.gather(-1, choices[:, None])[:, 0]
         regret = (best.values - taken) / self.reference.std(-1)
@@ -249,7 +249,7 @@ def main():
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--limit", type=int, default=600, help="seconds that a way may take, compiling included")
-    parser.add_argument("--profile", action="store_true", help="behind the ways: where the time of a step of mpk goes")
+    parser.add_argument("--profile", action="store_true", help="after the ways: where the time of a step of mpk goes")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("torch_decode: PyTorch finds no GPU")

@@ -47,7 +47,7 @@ static const char long_pages[] = "input %q : bf16[2, 2, 64] live=tokens\n"
                                  "%y = attention(%q, %k, %v, %p, %s, %t)\n"
                                  "output %y\n";
 
-/* Products one behind the other, as a model's layers; what the first reads is made by an operator that does not carry.
+/* Products one after the other, as a model's layers; what the first reads is made by an operator that does not carry.
  */
 static const char chain[] = "input %t : bf16[4, 256] live=tokens\n"
                             "const %a : bf16[512, 256]\n"
@@ -62,7 +62,7 @@ static const char chain[] = "input %t : bf16[4, 256] live=tokens\n"
                             "%y = linear(%k, %a)\n"
                             "output %y\n";
 
-/* Experts behind products, as in a layer of a mixture: ids and weights come from logits.  And a product behind them. */
+/* Experts after products, as in a layer of a mixture: ids and weights come from logits.  And a product after them. */
 #define EXPERTS(n, k)                        \
     "input %t : bf16[4, 256] live=tokens\n"  \
     "const %a : bf16[256, 256]\n"            \

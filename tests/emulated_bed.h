@@ -35,7 +35,7 @@ static inline bool has_command(const char *name)
 }
 
 /* The source between two files of tests/ as a shared object, by the first compiler that is there; NULL: none is. */
-static inline void *compile_emulated(const gen_source *source, const char *before, const char *behind)
+static inline void *compile_emulated(const gen_source *source, const char *before, const char *after)
 {
     static const char *const compilers[] = {"c++", "g++", "clang++", "clang"};
     char folder[] = "/tmp/mpk-bodies-XXXXXX", code[64], object[64], command[1024];
@@ -45,7 +45,7 @@ static inline void *compile_emulated(const gen_source *source, const char *befor
     snprintf(object, sizeof object, "%s/bodies.so", folder);
     FILE *f = fopen(code, "w");
     assert_non_null(f);
-    fprintf(f, "#include \"tests/%s\"\n%s\n#include \"tests/%s\"\n", before, source->text.at, behind);
+    fprintf(f, "#include \"tests/%s\"\n%s\n#include \"tests/%s\"\n", before, source->text.at, after);
     assert_int_equal(fclose(f), 0);
     for (size_t i = 0; !library && i < sizeof compilers / sizeof *compilers; i++) {
         if (!has_command(compilers[i]))

@@ -37,7 +37,7 @@
 
 enum {
     EMULATED_BODIES = 256,                 /* threads that call bodies */
-    EMULATED_CLERK = EMULATED_BODIES + 32, /* behind the loader's warp */
+    EMULATED_CLERK = EMULATED_BODIES + 32, /* after the loader's warp */
     EMULATED_THREADS = EMULATED_CLERK + 1,
     EMULATED_WARPS = EMULATED_THREADS / 32 + 1,
     EMULATED_STACK = 128 << 10,

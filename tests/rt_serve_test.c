@@ -69,7 +69,7 @@ static float logit(uint64_t h, int v)
     return (float)(mix(h, (uint64_t)v) % 1000);
 }
 
-/* Draw `number` behind a text of this hash whose last token is `last`. */
+/* Draw `number` after a text of this hash whose last token is `last`. */
 static int32_t next_token(uint64_t h, uint64_t number, int32_t last)
 {
     uint64_t x = mix(h, number);
@@ -153,7 +153,7 @@ typedef struct program {
     program_image image;
 } program;
 
-/* Each tensor lies 1024 bytes behind the one before, in every graph. */
+/* Each tensor lies 1024 bytes after the one before, in every graph. */
 static tg_place *place(const ir_graph *ir, arena *a)
 {
     tg_place *places = arena_alloc(a, ir->tensors.n, sizeof *places);

@@ -189,7 +189,7 @@ static uint32_t below(host *h, uint32_t limit)
     return (uint32_t)(rng_u64(h->seed, h->draws++) % limit);
 }
 
-/* A prompt that begins as some others do, and the names of its pages behind it. */
+/* A prompt that begins as some others do, and the names of its pages after it. */
 static void write_prompt(host *h, const bed *b, rt_request *r)
 {
     rt_i32 *at = arena + r->prompt, story = (rt_i32)below(h, 3), own = (rt_i32)below(h, PER_SLOT * P);

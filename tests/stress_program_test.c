@@ -211,7 +211,7 @@ static void test_hostile_images(void **state)
     arena_free(&b.arena);
 }
 
-/* A worker's list whose tasks are its own, each once, but out of order: a later task could wait for one behind it. */
+/* A worker's list whose tasks are its own, each once, but out of order: a later task could wait for one after it. */
 static void test_lists_out_of_order(void **state)
 {
     (void)state;

@@ -21,10 +21,10 @@ def ids(s, words, special=False):
     return s.post("/tokenize", {"content": words, "add_special": special})["tokens"]
 
 
-def prompt_of(s, before, behind, begun="", extras=()):
+def prompt_of(s, before, after, begun="", extras=()):
     prefix, suffix, middle, file = (ids(s, mark)[0] for mark in MARKS)
     others = [t for name, words in extras for t in [file, *ids(s, name), *ids(s, "\n"), *ids(s, words)]]
-    return [*ids(s, "", True), *others, prefix, *ids(s, before), suffix, *ids(s, behind), middle, *ids(s, begun)]
+    return [*ids(s, "", True), *others, prefix, *ids(s, before), suffix, *ids(s, after), middle, *ids(s, begun)]
 
 
 @pytest.mark.parametrize("begun, extras", [("", []), (" in", []), ("", [("a.py", "the in"), ("b.py", "x\ny")])])

@@ -442,7 +442,7 @@ def test_what_a_program_cannot_take_where_it_is(face):
             runner([wrong])
     freed = torch.ones(8)
     freed.untyped_storage().resize_(0)
-    for _ in range(2):  # also right behind another that was wrong
+    for _ in range(2):  # also right after another that was wrong
         with pytest.raises(mpk.Error, match="freed"):
             runner([freed])
 

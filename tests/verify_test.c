@@ -170,7 +170,7 @@ static void levels_that_lie(void **state)
     check_broken(LINEAR, "its out-tasks end", "event 0", g->events[0].n_out = 400);
 }
 
-/* The numbers of two tasks exchanged, everything else kept: a worker would wait for a task behind it. */
+/* The numbers of two tasks exchanged, everything else kept: a worker would wait for a task after it. */
 static void numbers_that_deadlock(void **state)
 {
     (void)state;

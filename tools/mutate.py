@@ -8,7 +8,7 @@
 
 A mutant is one small change in a condition: a comparison off by one or turned round, a part of an && or || left out,
 a CHECK that never fails.  The sources are copied to .cache/mutate/tree.  Those of src are compiled at once, each mutant
-behind a test of the environment variable MPK_MUTANT; one of device is written into the copy alone, because the tests
+after a test of the environment variable MPK_MUTANT; one of device is written into the copy alone, because the tests
 of emulated bodies compile device/ when they run.  For each mutant the tests that see its file (FILES, else TESTS) run
 until one fails.  The same seed, rooms and sources give the same mutants.
 
@@ -224,7 +224,7 @@ def write(path, text):
 
 
 def write_copy(mutants):
-    """The tree, with mutant number i + 1 of src behind a switch."""
+    """The tree, with mutant number i + 1 of src after a switch."""
     (COPY / "mutate.h").parent.mkdir(parents=True, exist_ok=True)
     write(COPY / "mutate.h", SWITCH)
     paths = tree.files(ROOT)

@@ -64,7 +64,7 @@ def comment(source):
 
 
 def with_headers(source):
-    """The source, and behind it the headers of src/op that it includes."""
+    """The source, and after it the headers of src/op that it includes."""
     names = re.findall(r'#include "(op/[\w.]+)"', source)
     return "\n".join([source, *((ROOT / "src" / name).read_text() for name in names)])
 

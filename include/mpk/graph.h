@@ -116,18 +116,18 @@ MPK_API mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_b
 /* For callers whose tensors have memory of their own and who call often: name the tensors once, inputs, constants,
  * states and outputs in any order, then give their addresses in that order with each call.  Nothing is copied.  The
  * names replace those of an earlier call.  MPK_EARG: an unknown name, a name twice, or an output that is a view of
- * another tensor or an input itself (put `copy` behind it). */
+ * another tensor or an input itself (put `copy` after it). */
 MPK_API mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const char *const *names);
 /* Run once.  data[n]: the bytes of each slot, row-major, dense, as many as its tensor has, and aligned to its elements;
  * used until the next call.  A slot that is written (an output, a state) overlaps no other.  MPK_EARG: n is not what
  * was named, or an address is NULL or not aligned, and nothing was run; else as mpk_program_run. */
 MPK_API mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *const *data);
 /* Of MPK_MODE_CALLS: put one run on a stream (the driver's CUstream; NULL: the default one) and return.  It is one
- * launch of one kernel, behind a small copy if an address has changed since the last, and nothing waits on the host.
+ * launch of one kernel, after a small copy if an address has changed since the last, and nothing waits on the host.
  * Every input, constant, state and output of the program has a slot (mpk_program_name_slots); data[n]: their addresses
  * on the GPU, used until the run has ended on the stream.  Runs of one program follow each other, whatever their
  * streams, and this one also follows the last run of `after` (NULL: of none): kernels of two programs want all of the
- * GPU each, so put them one behind the other.  A constant whose address has changed is read anew. MPK_EARG: as
+ * GPU each, so put them one after the other.  A constant whose address has changed is read anew. MPK_EARG: as
  * mpk_program_call, or `after` runs on another GPU; MPK_EUNSUPPORTED: a program of another mode, or the stream is being
  * captured; MPK_ESTALLED, MPK_EDEVICE: an earlier run failed, or the GPU did. */
 MPK_API mpk_status mpk_program_launch(mpk_context *cx, mpk_program *p, mpk_program *after, void *stream, uint32_t n,

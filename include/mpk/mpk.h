@@ -294,7 +294,7 @@ typedef struct mpk_request_options {
     const int32_t *allowed_tokens; /* no others come; n_allowed 0: all may */
     uint32_t n_allowed;
     uint32_t min_tokens;          /* the model may not end the answer before; 0: off */
-    const char *const *bad_words; /* texts that do not come, at a beginning or behind a space */
+    const char *const *bad_words; /* texts that do not come, at a beginning or after a space */
     uint32_t n_bad_words;
     float top_n_sigma; /* only tokens whose logit is at most so many standard deviations below the largest; 0: off */
     float typical_p;   /* only the tokens of the most typical surprise that add up to this share; 0 or 1: off */
@@ -373,7 +373,7 @@ typedef struct mpk_logprob {
 } mpk_logprob;
 
 /* Log probabilities of token `token` of the answer, of those that have been read or waited for: out[0] of that token,
- * behind it top_logprobs of the most probable ones in falling order.  Returns how many were written, at most `most`;
+ * after it top_logprobs of the most probable ones in falling order.  Returns how many were written, at most `most`;
  * 0: none were asked for, or there is no such token yet. */
 MPK_API uint32_t mpk_request_logprobs(const mpk_request *request, size_t token, mpk_logprob *out, uint32_t most);
 /* The same of a token of the prompt, from number 1 on, once the first token of the answer has come. */

@@ -101,7 +101,7 @@ def lstm_cell(
     input_bias: Tensor | None = None,
     hidden_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What an LSTM cell does on a GPU behind its two products [B, 4 H]; the last result serves training alone."""
+    """What an LSTM cell does on a GPU after its two products [B, 4 H]; the last result serves training alone."""
     gates = input_gates + hidden_gates
     for bias in (input_bias, hidden_bias):
         gates = gates if bias is None else gates + bias

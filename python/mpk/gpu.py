@@ -23,7 +23,7 @@ ALIGNMENT = 16  # bytes; of addresses that a program takes
 
 
 class Order:
-    """The last program that was launched on a GPU: the next one runs behind it, on whatever stream, since each
+    """The last program that was launched on a GPU: the next one runs after it, on whatever stream, since each
     wants the whole GPU."""
 
     def __init__(self) -> None:

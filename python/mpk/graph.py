@@ -173,7 +173,7 @@ class Program:
             c.fail(status)
 
     def launch(self, stream: int, after: Program | None = None) -> None:
-        """Of a GPU: put one run with the tensors at self.addresses on a stream (CUstream; 0: the default one), behind
+        """Of a GPU: put one run with the tensors at self.addresses on a stream (CUstream; 0: the default one), after
         the last run of `after`, and return."""
         if self._forks != c.Process.forks:
             c.Process.check(self._forks)

@@ -184,7 +184,7 @@ class Answer:
     """A whole answer.  finish: "stop" (the model ended it, or a stop text came) or "length".
 
     logprobs: for each token, if SamplingParams.logprobs asks for them: pairs (token, log probability), the token's own
-    first, behind it the most probable ones; prompt_logprobs: the same of the prompt, None for its first token;
+    first, after it the most probable ones; prompt_logprobs: the same of the prompt, None for its first token;
     cached_tokens: how many tokens of the prompt came from the prefix cache; drafted_tokens, accepted_tokens: how many
     were tried ahead, and how many of those stood.
     """

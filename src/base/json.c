@@ -91,7 +91,7 @@ static mpk_status read_hex4(reader *r, unsigned *out)
     return MPK_OK;
 }
 
-/* The character after \u, of one escape or of a pair of surrogates, as UTF-8 at to; *to moves behind it. */
+/* The character after \u, of one escape or of a pair of surrogates, as UTF-8 at to; *to moves after it. */
 static mpk_status read_unicode_escape(reader *r, char **to)
 {
     unsigned c = 0, second = 0;

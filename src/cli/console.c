@@ -206,7 +206,7 @@ static int parse_degree(const cli_command *command, const char *word, mpk_degree
     return CLI_DONE;
 }
 
-/* "none", or "ngram" with numbers behind colons. */
+/* "none", or "ngram" with numbers after colons. */
 static int parse_speculation(const cli_command *command, const char *word, mpk_engine_options *to)
 {
     uint32_t *const numbers[] = {&to->draft_tokens, &to->draft_ngram};

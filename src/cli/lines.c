@@ -23,7 +23,7 @@ static bool take_line(cli_lines *l, const char **line, size_t *n_bytes)
     return true;
 }
 
-/* Room for a piece behind what has come; what was taken goes. */
+/* Room for a piece after what has come; what was taken goes. */
 static bool make_room(cli_lines *l)
 {
     if (l->taken) {

@@ -267,7 +267,7 @@ static void convolve_group(const conv_task *t, int64_t f, int64_t end)
 
 /* ---- planes ---- */
 
-/* A channel's plane with its padding: rows of `stride` parts of `length` columns.  Behind its rows there are as many as
+/* A channel's plane with its padding: rows of `stride` parts of `length` columns.  After its rows there are as many as
  * the last CV_PLANE_ROWS rows of the result may take too much. */
 typedef struct conv_plane {
     int64_t rows, columns, length, floats;

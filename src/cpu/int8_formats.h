@@ -220,7 +220,7 @@ V_INLINE __m256i small_pairs(__m256i b)
 V_INLINE __m256i small_sixes(const uint8_t *low, const uint8_t *high)
 {
     const __m256i down = _mm256_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4), more = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
-    /* Loaded from two bytes before, so that nothing behind the block is read. */
+    /* Loaded from two bytes before, so that nothing after the block is read. */
     const __m256i words = _mm256_broadcastsi128_si256(_mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
     const __m256i last =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13));

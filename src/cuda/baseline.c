@@ -94,7 +94,7 @@ static mpk_status finish(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* Run what was published, and the step task behind it.  *busy: it has published more. */
+/* Run what was published, and the step task after it.  *busy: it has published more. */
 static mpk_status run_step(mpk_context *cx, cuda_machine *m, bool *busy)
 {
     cuda_baseline *b = m->baseline;

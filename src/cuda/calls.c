@@ -5,8 +5,8 @@
  * the caller, are used where they are.  Entries (rt_lane.h) hold addresses: those that the caller may change are listed
  * once (rt_use), and the kernel itself writes new ones into its entries before it looks at them.
  *
- * Nothing here waits for the GPU but cuda_call_wait and the end.  A run is behind the last one, whatever their streams,
- * since they share temporaries and counters; and behind that of another machine, if the caller says so: two kernels
+ * Nothing here waits for the GPU but cuda_call_wait and the end.  A run is after the last one, whatever their streams,
+ * since they share temporaries and counters; and after that of another machine, if the caller says so: two kernels
  * that want all SMs must not get some of them each.
  * Cost of a run: one launch, recorded as a CUDA graph when the machine is made; on another stream than the default one
  * an event; and, if an address has changed, a copy of all addresses to the GPU on the same stream.
@@ -281,8 +281,8 @@ mpk_status cuda_call_check(mpk_context *cx, machine *base)
 }
 
 /* Let m->calls->done come when the last run has ended.  Another stream may be gone when somebody asks, so there the
- * event is recorded behind each run; the default one stays, and most runs there are followed by runs there: only now,
- * behind all that was put there since. */
+ * event is recorded after each run; the default one stays, and most runs there are followed by runs there: only now,
+ * after all that was put there since. */
 static mpk_status mark_end(mpk_context *cx, const cuda_machine *m)
 {
     return m->calls->last ? MPK_OK : cuda_event_record(cx, m->gpu, m->calls->done, NULL);

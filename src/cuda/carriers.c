@@ -143,7 +143,7 @@ static bool reads_root(const flow *f, ir_op_id op, ir_tensor_id root)
     return false;
 }
 
-/* Rows one behind the other, of whole words.  That no i32 is RT_EMPTY, which is -1, is the promise of bodies that
+/* Rows one after the other, of whole words.  That no i32 is RT_EMPTY, which is -1, is the promise of bodies that
  * carry. */
 static bool has_whole_rows(const ir_tensor *t)
 {
@@ -331,7 +331,7 @@ static bool needs_own_place(const flow *f, ir_tensor_id id)
            f->m->machine.image.places[f->index][id].area == TG_TEMPS;
 }
 
-/* Places in the block that all graphs share: what is carried, which is empty when a step begins, and behind that of all
+/* Places in the block that all graphs share: what is carried, which is empty when a step begins, and after that of all
  * graphs the rest (move_rest). */
 static void place_tensors(flow *f, cuda_carriers *to)
 {

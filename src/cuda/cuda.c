@@ -7,7 +7,7 @@
  * Host and kernel talk through the mailbox and the rings in pinned memory.  While the kernel runs it fills every SM:
  * nothing else that needs one (filling memory, packing) may be started and waited for, see cuda_pause.
  * Whoever waits also looks at the stream: a kernel that died is noticed, nobody waits for ever (launch.c).  Of a
- * program that several GPUs share each has a machine of its own behind the first one's (peers.c).
+ * program that several GPUs share each has a machine of its own after the first one's (peers.c).
  */
 #include <stdio.h>
 #include <stdlib.h>

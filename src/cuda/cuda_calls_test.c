@@ -155,7 +155,7 @@ static void test_order_of_calls(void **state)
     check_ok(&c.b->cx, call_with(&c, NULL, slots, stream, data));
     check_ok(&c.b->cx, call_with(&c, other.b->m, slots, stream, data)); /* which was never launched */
     assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits);
-    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 2); /* behind each run on a stream that may go */
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 2); /* after each run on a stream that may go */
     check_ok(&other.b->cx, call_with(&other, c.b->m, other_slots, NULL, data));
     assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits + 1);
     check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data)); /* its own last run was on another stream */

@@ -75,7 +75,7 @@ typedef struct cuda_carriers {
     cuda_flow *flows;     /* [n_graphs] */
     VEC(rt_clear) clears; /* `at`: in the block */
     rt_u32 *first_clear;  /* [n_graphs * n_workers + 1] */
-    uint64_t n_bytes;     /* of the block, which all graphs share: n_carried, and n_rest behind them */
+    uint64_t n_bytes;     /* of the block, which all graphs share: n_carried, and n_rest after them */
     uint64_t n_carried, n_rest;
 } cuda_carriers;
 

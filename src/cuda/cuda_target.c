@@ -57,7 +57,7 @@ static void leave(target_device *d)
     cuda_let_go(d->held);
 }
 
-/* The GPUs of a program are one behind the other; what the one with the least memory has counts for all.  That they are
+/* The GPUs of a program are one after the other; what the one with the least memory has counts for all.  That they are
  * alike and linked is checked when a machine starts. */
 static mpk_status find_memory(mpk_context *cx, const target_ask *ask, const cuda_device_facts *first,
                               target_device *out)

@@ -7,7 +7,7 @@
 
 #include "base/rng.h"
 
-/* A weight whose entries are no neighbours on the host is one behind the other on the GPU. */
+/* A weight whose entries are no neighbours on the host is one after the other on the GPU. */
 static void test_weight_in_parts(void **state)
 {
     (void)state;

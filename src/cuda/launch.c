@@ -107,7 +107,7 @@ static mpk_status launch(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* There is work: a kernel that has gone to rest starts again, behind its own end on the stream. */
+/* There is work: a kernel that has gone to rest starts again, after its own end on the stream. */
 void cuda_keep_running(cuda_machine *m)
 {
     mpk_context cx = {0};

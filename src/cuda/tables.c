@@ -485,7 +485,7 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     fill_peers(m, k);
 }
 
-/* One argument for each operator, and behind them one for the step task.  Nothing mirrors the rings here: the step task
+/* One argument for each operator, and after them one for the step task.  Nothing mirrors the rings here: the step task
  * uses the host's. */
 static void fill_op_kernels(const cuda_machine *m, char *block)
 {

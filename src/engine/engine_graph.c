@@ -320,7 +320,7 @@ static mpk_status find_slot(mpk_context *cx, const mpk_program *p, const char *n
           "'%s' is neither an input, nor a constant, nor a state, nor an output", name);
     *out = ir_find(g, name);
     CHECK(cx, *out == IR_NONE || g->tensors.at[*out].shares == IR_NONE, MPK_EARG,
-          "'%s' is a view and cannot lie in memory of its own; put the operator copy behind it", name);
+          "'%s' is a view and cannot lie in memory of its own; put the operator copy after it", name);
     return MPK_OK;
 }
 

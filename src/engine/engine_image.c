@@ -17,7 +17,7 @@ enum { IMAGE_VERSION = 5, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
 typedef struct image_header {
     char magic[8];
     uint32_t version, path_bytes;
-    uint64_t checksum; /* of the path and of everything behind this field */
+    uint64_t checksum; /* of the path and of everything after this field */
     uint64_t block_bytes, code_bytes, code_hash, fingerprint, random_seed;
     uint32_t random_weights, fusion, launch, coarse_events, kv_dtype, batch_invariant, activations;
     engine_plan plan;

@@ -74,7 +74,7 @@ static mpk_status add_sequence(mpk_context *cx, mpk_request *r, str word, record
     return add_ids(cx, r->engine, ids.at, (uint32_t)ids.n, to);
 }
 
-/* Each text as it stands at the beginning and behind a space. */
+/* Each text as it stands at the beginning and after a space. */
 static mpk_status add_bad_words(mpk_context *cx, mpk_request *r, record *to)
 {
     const mpk_request_options *o = &r->options;

@@ -5,7 +5,7 @@
 
 #include "gen/body_rope.h"
 
-/* Where an operator's inputs stand that all of these have: positions, slots, pages behind each other, and the caches.
+/* Where an operator's inputs stand that all of these have: positions, slots, pages one after the other, and the caches.
  */
 typedef struct inputs {
     const char *op;

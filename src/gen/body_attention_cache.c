@@ -121,7 +121,7 @@ static int64_t rows_at_once(const gen_call *c)
     return rows < 3 ? (rows < most ? rows : most) : most;
 }
 
-/* rows_scratch of the device code, and the new keys and values behind it. */
+/* rows_scratch of the device code, and the new keys and values after it. */
 static uint32_t scratch_of_rows(const gen_call *c)
 {
     enum { WARPS = GEN_BODY_THREADS / 32 };

@@ -26,7 +26,7 @@ PRINTER(gelu, c->op->attributes[0].i ? "GELU_TANH" : "GELU")
 PRINTER(silu_mul, "SILU_MUL")
 GEN_PRINTER(cast, "cast_run", "")
 
-/* The sum of the parts, one behind the other, in the loop over the box's elements. */
+/* The sum of the parts, one after the other, in the loop over the box's elements. */
 static mpk_status print_add_parts(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

@@ -169,7 +169,7 @@ static int set_up_device(void **state)
 
 /* ---- running ---- */
 
-/* Scratch full of garbage, guarded behind. */
+/* Scratch full of garbage, guarded after. */
 static void run_device(bed *b, const ir_box *box, int threads)
 {
     enum { GUARD = 64 };

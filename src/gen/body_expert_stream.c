@@ -23,7 +23,7 @@ static bool accepts(const gen_call *c)
            w->dims[1] % 8 == 0 && w->dims[2] % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
-/* The experts' rows one behind the other: an expert is a whole number of groups. */
+/* The experts' rows one after the other: an expert is a whole number of groups. */
 static void pack(const gen_call *c, gen_pack *out)
 {
     const ir_tensor *w = gen_input(c, W0);

@@ -9,7 +9,7 @@
 #include "gen/source.h"
 #include "shape/linear_stream_shape.h"
 
-/* Scratch that the reductions of device/tile/view.cuh use; what a body needs itself comes behind it. */
+/* Scratch that the reductions of device/tile/view.cuh use; what a body needs itself comes after it. */
 enum { GEN_REDUCE_BYTES = 2048, GEN_BODY_THREADS = 256, GEN_MOST_SCRATCH_BYTES = 24 << 10 };
 
 /* `accepts` of bodies that take any plain dtype and any strides. */
@@ -28,7 +28,7 @@ void gen_print_head_of_rows(const gen_call *c, uint32_t n, text *out);
 void gen_print_head_of_slots(const gen_call *c, uint32_t n, text *out);
 /* "    function(t, in_x, in_weight, out_y": what follows is the record's. */
 void gen_print_call(const gen_call *c, const char *function, text *out);
-/* The whole instance: head, one call with attributes of the operator behind the operands, end.  what: two letters for
+/* The whole instance: head, one call with attributes of the operator after the operands, end.  what: two letters for
  * each attribute, "i" an int, "b" a truth or "d" a double, and its number: "i0d1". */
 void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *what, text *out);
 /* print_NAME, the `print` of a body that is such a call. */
@@ -45,7 +45,7 @@ void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const
         .op = operator, .name = file, .accepts = gen_accepts_plain, .print = printer, .scratch_bytes = scratch \
     }
 
-/* A number as a literal of C: a double, or with an f behind it a float; infinities and NaN too. */
+/* A number as a literal of C: a double, or with an f after it a float; infinities and NaN too. */
 void gen_print_double(double x, text *out);
 void gen_print_float(float x, text *out);
 
@@ -55,11 +55,11 @@ mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, 
 
 /* "MPK_F32" of a plain dtype; of a block dtype NULL. */
 const char *gen_dtype_name(ir_dtype dtype);
-/* Absent, or of this dtype with rows one behind the other. */
+/* Absent, or of this dtype with rows one after the other. */
 bool gen_is_dense(const ir_tensor *t, ir_dtype dtype);
 /* Absent, or neighbours of bf16 or f32: a bias, the weight of a norm. */
 bool gen_is_vector(const ir_tensor *t);
-/* Absent, or a weight that can be packed into a stream (gen_pack): a constant of bf16, rows one behind the other. */
+/* Absent, or a weight that can be packed into a stream (gen_pack): a constant of bf16, rows one after the other. */
 bool gen_is_streamed(const ir_tensor *t);
 /* "SILU" ... "NONE" of an attribute `glu`: what stands behind the prefix of a shape's enumeration. */
 const char *gen_glu_name(str glu);

@@ -6,7 +6,7 @@
  *   - any split of output 0, as a list of tasks on one worker, gives what ref gives, within what the dtype allows;
  *   - another order in which warps run and copies arrive gives the same bits;
  *   - nothing else is written, every page that is loaded is released, every wait ends;
- *   - what must not be read is NaN: dead rows, empty parts, free pages, keys behind a context, memory around the
+ *   - what must not be read is NaN: dead rows, empty parts, free pages, keys after a context, memory around the
  *     operands, and before the task's event its first operand;
  *   - where a body polls operands that carry their readiness, the same when these come piece by piece while it runs;
  *   - a token has the same bits in graphs of any number of tokens up to 16, whatever shares the step with it: products,
@@ -569,7 +569,7 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
                        bool carried)
 {
     static const char *const what[] = {"", "waits for ever", "leaves pages that were loaded",
-                                       "writes behind its scratch"};
+                                       "writes after its scratch"};
     rt_entry entries[MOST_BOXES];
     for (size_t i = 0; i < n; i++)
         make_entry(b, &boxes[i], packed, &entries[i]);

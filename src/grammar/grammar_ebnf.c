@@ -262,7 +262,7 @@ static mpk_status read_rule(ebnf_reader *r)
     TRY(read_name(r, &number));
     skip(r, false);
     if (!take(r, ':') || !take(r, ':') || !take(r, '='))
-        return fault(r, "::= is missing behind the name of a rule");
+        return fault(r, "::= is missing after the name of a rule");
     if (r->k->rules.at[number].body)
         return fault(r, "a rule stands twice");
     TRY(read_alternatives(r, &body));

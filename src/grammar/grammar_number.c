@@ -74,7 +74,7 @@ static char digit_at(const char *fraction, size_t i)
     return i < strlen(fraction) ? fraction[i] : '0';
 }
 
-/* Behind both bounds: zeros change nothing, another digit is above. */
+/* After both bounds: zeros change nothing, another digit is above. */
 static mpk_status fraction_zeros(digits_reader *r, size_t i, bool low, bool high, const node **out)
 {
     const node *zeros, *other, *any;
@@ -121,7 +121,7 @@ static mpk_status fraction_from(digits_reader *r, size_t i, bool low, bool high,
     return MPK_OK;
 }
 
-/* What may stand behind the digits before the point; none for an integer. */
+/* What may stand after the digits before the point; none for an integer. */
 static mpk_status fraction(digits_reader *r, bool low, bool high, const node **out)
 {
     const node *point, *empty, *rest;
@@ -342,7 +342,7 @@ static mpk_status all_multiples(schema_reader *r, uint32_t by, const node **out)
     return node_pair(k, NODE_SEQ, sign, alt, out);
 }
 
-/* 0.01 and the like: so many digits behind the point at most; 0: another number. */
+/* 0.01 and the like: so many digits after the point at most; 0: another number. */
 static uint32_t decimals_of(str s)
 {
     if (s.n < 3 || memcmp(s.at, "0.", 2) != 0 || s.at[s.n - 1] != '1')

@@ -69,7 +69,7 @@ typedef struct maker {
     bool in_string; /* characters stand within a JSON string: chars_node escapes them */
 } maker;
 
-/* The code point at bytes.at[*at], and *at behind it.  MPK_EFORMAT: no UTF-8. */
+/* The code point at bytes.at[*at], and *at after it.  MPK_EFORMAT: no UTF-8. */
 mpk_status chars_read(maker *k, str bytes, size_t *at, uint32_t *out);
 mpk_status chars_add(maker *k, char_set *set, uint32_t low, uint32_t high);
 mpk_status chars_add_set(maker *k, char_set *set, const char_set *other);

@@ -83,7 +83,7 @@ static mpk_status read_hex(regex_reader *r, uint32_t digits, uint32_t *out)
     return MPK_OK;
 }
 
-/* Behind \u: four digits, a pair of surrogates, or {digits}. */
+/* After \u: four digits, a pair of surrogates, or {digits}. */
 static mpk_status read_unicode(regex_reader *r, uint32_t *out)
 {
     uint32_t low, digits = 0;
@@ -107,7 +107,7 @@ static mpk_status read_unicode(regex_reader *r, uint32_t *out)
     return MPK_OK;
 }
 
-/* Behind a backslash: a set (*is_set), or one character. */
+/* After a backslash: a set (*is_set), or one character. */
 static mpk_status read_escape(regex_reader *r, bool in_class, char_set *set, bool *is_set, uint32_t *one)
 {
     if (at_end(r))

@@ -1,6 +1,6 @@
 /* grammar_schema.h - JSON schemas -> trees; for the files grammar_schema*.c and grammar_number.c.
  *
- * Output is JSON as a model writes it: members in the order of `properties`, others behind them; a blank or a line
+ * Output is JSON as a model writes it: members in the order of `properties`, others after them; a blank or a line
  * break with indentation where JSON allows white space; numbers within bounds without exponent.
  */
 #ifndef GRAMMAR_SCHEMA_H

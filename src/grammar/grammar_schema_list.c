@@ -5,7 +5,7 @@ enum { MOST_PREFIX = 500 };
 
 typedef struct list_rules {
     const json_value *prefix; /* NULL: none */
-    const node *item;         /* of the items behind the prefix */
+    const node *item;         /* of the items after the prefix */
     bool item_is_never;
     uint32_t n_prefix, min, max;
     const node *comma; /* and a blank */
@@ -19,7 +19,7 @@ static mpk_status never(schema_reader *r, const node **out)
     return MPK_OK;
 }
 
-/* The items behind the prefix, when `before` items stand before them. */
+/* The items after the prefix, when `before` items stand before them. */
 static mpk_status tail(schema_reader *r, const list_rules *l, uint32_t before, const node **out)
 {
     uint32_t min = l->min > before ? l->min - before : 0;

@@ -139,7 +139,7 @@ static mpk_status read_others(schema_reader *r, const place *at, const json_valu
 
 static mpk_status members_from(schema_reader *r, object_rules *o, size_t i, uint32_t before, const node **out);
 
-/* Members of other names, behind `before` members. */
+/* Members of other names, after `before` members. */
 static mpk_status others_from(schema_reader *r, const object_rules *o, uint32_t before, const node **out)
 {
     uint32_t min = o->min > before ? o->min - before : 0;

@@ -69,7 +69,7 @@ bool host_books_are_busy(host_books *b)
 
 /* ---- the token arena: first fit among the regions of the requests that were sent ---- */
 
-/* Does [at, at + n) overlap a region in use?  *end is then the first place behind it. */
+/* Does [at, at + n) overlap a region in use?  *end is then the first place after it. */
 static bool taken(const host_books *b, uint64_t at, uint64_t n, uint64_t *end)
 {
     for (size_t i = 0; i < b->entries.n; i++) {

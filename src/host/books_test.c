@@ -374,7 +374,7 @@ static void test_lent_logits(void **state)
     fake_close(f);
 }
 
-/* Log probabilities come with their tokens, those of the prompt with the first; rules lie behind the prompt. */
+/* Log probabilities come with their tokens, those of the prompt with the first; rules lie after the prompt. */
 static void test_lent_logprobs(void **state)
 {
     (void)state;

@@ -46,7 +46,7 @@ typedef struct machine_weight {
 /* ---- shares.c: of a weight of the image, of which `from` says where the whole one lies ---- */
 
 uint64_t host_weight_bytes(const tg_weight *w);
-/* Where its bytes lie one behind the other; NULL: in pieces, or nowhere. */
+/* Where its bytes lie one after the other; NULL: in pieces, or nowhere. */
 const void *host_weight_in_place(const tg_weight *w, const machine_weight *from);
 /* Copy them; what was read of parts is given back. */
 void host_copy_weight(const tg_weight *w, const machine_weight *from, char *to);
@@ -172,12 +172,12 @@ typedef struct machine_slots machine_slots;
 mpk_status machine_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n,
                               const ir_tensor_id *roots, machine_slots **out);
 /* Run the graph once with slot i at data[i], aligned to its elements; borrowed until the next call.  On the CPU nothing
- * is copied; elsewhere inputs and states are written before and states and outputs read behind, and a constant is
+ * is copied; elsewhere inputs and states are written before and states and outputs read after, and a constant is
  * written when its address has changed. */
 mpk_status machine_run_slots(mpk_context *cx, machine *m, machine_slots *s, void *const *data);
 
 /* Where the caller's memory is a GPU's: put one run on a stream of his (the driver's handle) and return.  data:
- * addresses of the GPU's, used until the run has ended.  It begins behind the last launch of `after` (NULL: of this
+ * addresses of the GPU's, used until the run has ended.  It begins after the last launch of `after` (NULL: of this
  * machine alone). MPK_EUNSUPPORTED: the machine is of another kind, or the stream is captured; a run that failed before
  * is told here. */
 mpk_status machine_launch_slots(mpk_context *cx, machine *m, machine *after, machine_slots *s, void *stream,

@@ -178,7 +178,7 @@ uint64_t host_context(const rt_serving *s)
 
 /* Commands cannot overflow their ring: a request has at most one cancel and one append under way, and the ring is
  * longer than twice the requests that the machine can know of.  Those lie in the request ring, in slots, or their end
- * in the token ring, and behind a courier in either ring of a pair. */
+ * in the token ring, and after a courier in either ring of a pair. */
 void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, host_rings *rings)
 {
     uint64_t slots = s->n_slots, requests = power_of_two(waiting ? waiting : 256), most = tokens ? tokens : 1024;

@@ -1,7 +1,7 @@
 /* jinja_expression.c - tokens -> the tree of an expression, by recursive descent.
  *
  * From loosest to tightest: choice, or, and, not, comparison, + -, ~, * / // %, **, sign, then what stands behind a
- * value: .name [item] (call), and behind these | filter and `is` test.  So Jinja2 has it: a filter binds tighter than
+ * value: .name [item] (call), and after these | filter and `is` test.  So Jinja2 has it: a filter binds tighter than
  * an operator, and ** is grouped from the left.
  */
 #include "jinja/jinja_parts.h"

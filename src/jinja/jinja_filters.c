@@ -59,7 +59,7 @@ static bool begins_word(uint32_t c)
     return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || jinja_is_space(c);
 }
 
-/* Not Python's title: words begin behind spaces, hyphens and brackets. */
+/* Not Python's title: words begin after spaces, hyphens and brackets. */
 static mpk_status filter_title(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval s, joined = jinja_str(STR(""));

@@ -227,7 +227,7 @@ static mpk_status next_argument(jrun *r, percent *p, jval *out)
     return MPK_OK;
 }
 
-/* (key) behind the %. */
+/* (key) after the %. */
 static mpk_status keyed_argument(jrun *r, percent *p, jval *out)
 {
     str rest = {p->format.at + p->at, p->format.n - p->at};
@@ -522,7 +522,7 @@ static mpk_status add_formatted(jrun *r, jval v, str format, text *out)
     return add_number(r, &s, v, out);
 }
 
-/* {field!conversion:format} behind its brace. */
+/* {field!conversion:format} after its brace. */
 static mpk_status add_field(jrun *r, formatter *f, text *out)
 {
     str rest = {f->format.at + f->at, f->format.n - f->at};

@@ -1,4 +1,4 @@
-/* jinja_is.c - tests: what may stand behind `is`. */
+/* jinja_is.c - tests: what may stand after `is`. */
 #include "jinja/jinja_parts.h"
 
 static mpk_status no_arguments(jrun *r, const jargs *args)

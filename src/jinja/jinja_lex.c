@@ -2,7 +2,7 @@
  *
  * Between tags lies data, up to the next {{, {% or {#.  A sign in a tag ({%- or {%+) says what becomes of white space
  * before it; without one, a {% or {# that stands first in its line loses the space before it (lstrip_blocks), and a %}
- * or #} loses the line's end behind it (trim_blocks).  Brackets inside a tag must match, and while one is open the tag
+ * or #} loses the line's end after it (trim_blocks).  Brackets inside a tag must match, and while one is open the tag
  * does not end.  Time is linear in the source.
  */
 #include "jinja/jinja_parts.h"
@@ -77,7 +77,7 @@ static size_t skip_space(const lexer *l, size_t at)
     return at;
 }
 
-/* The end of a tag: "+%}", "-%}" with the space behind it, "%}" with the line's end; 0 if it is not at `at`. */
+/* The end of a tag: "+%}", "-%}" with the space after it, "%}" with the line's end; 0 if it is not at `at`. */
 static size_t tag_end(const lexer *l, size_t at, const char *close, bool trims)
 {
     bool plus = l->s.at[at] == '+' && trims, minus = l->s.at[at] == '-';
@@ -266,7 +266,7 @@ static mpk_status read_hex(lexer *l, size_t *at, size_t end, unsigned n, char **
     return MPK_OK;
 }
 
-/* Python turns what is not ASCII into an escape first: behind a backslash its letters remain. */
+/* Python turns what is not ASCII into an escape first: after a backslash its letters remain. */
 static void spell_char(lexer *l, size_t *at, char **to)
 {
     size_t size;
@@ -278,7 +278,7 @@ static void spell_char(lexer *l, size_t *at, char **to)
     *at += size;
 }
 
-/* The escape behind the backslash at *at - 1. */
+/* The escape after the backslash at *at - 1. */
 static mpk_status read_escape(lexer *l, size_t *at, size_t end, char **to)
 {
     static const char letters[] = "\\'\"abfnrtv", meanings[] = "\\'\"\a\b\f\n\r\t\v";
@@ -388,7 +388,7 @@ static mpk_status lex_word(lexer *l)
     return MPK_OK;
 }
 
-/* From behind {{ or {% to its end. */
+/* From after {{ or {% to its end. */
 static mpk_status lex_tag(lexer *l, bool is_print, size_t begin)
 {
     l->n_open = 0;

@@ -3,7 +3,7 @@
 
 static mpk_status parse_body(jparser *p, jnode *owner, jnodes *out, const char *const *ends);
 
-/* ---- statements: each begins behind its name and stops at the end of the tag ---- */
+/* ---- statements: each begins after its name and stops at the end of the tag ---- */
 
 static mpk_status expect_block_end(jparser *p)
 {

@@ -424,7 +424,7 @@ struct jrun {
     unsigned depth;
     uint64_t steps;
     int64_t now;
-    char *tail; /* behind the text that was made last; room bytes are free there, so that it can grow in place */
+    char *tail; /* after the text that was made last; room bytes are free there, so that it can grow in place */
     size_t room;
 };
 
@@ -583,7 +583,7 @@ bool jinja_is_printable(uint32_t c);
 /* Offset of the first (last) `what` in s, SIZE_MAX if there is none. */
 size_t jinja_find(str s, str what);
 mpk_status jinja_rfind(jrun *r, str s, str what, size_t *out);
-/* Room for n bytes of text in the arena, behind `before` in place if that is the newest text. */
+/* Room for n bytes of text in the arena, after `before` in place if that is the newest text. */
 mpk_status jinja_text_room(jrun *r, str before, size_t n, char **out);
 mpk_status jinja_copy(jrun *r, str s, str *out);
 

@@ -35,7 +35,7 @@ static void reverse(jlist *l)
     }
 }
 
-/* The first run of what is no white space (from the left or right); s is what is left behind it. */
+/* The first run of what is no white space (from the left or right); s is what is left after it. */
 static str take_word(str *s, bool from_right)
 {
     size_t size, at;
@@ -177,14 +177,14 @@ static mpk_status partition_at(jrun *r, jval self, const jargs *args, bool last,
         TRY(jinja_rfind(r, self.text, at, &i));
     const str s = self.text, none = {s.at, 0};
     TRY(jinja_make_list(r, J_TUPLE, 3, out));
-    str before = last ? none : s, behind = last ? s : none;
+    str before = last ? none : s, after = last ? s : none;
     if (i != SIZE_MAX) {
         before = (str){s.at, i};
-        behind = (str){s.at + i + at.n, s.n - i - at.n};
+        after = (str){s.at + i + at.n, s.n - i - at.n};
     }
     TRY(push_part(r, out->list, before));
     TRY(push_part(r, out->list, i == SIZE_MAX ? none : at));
-    TRY(push_part(r, out->list, behind));
+    TRY(push_part(r, out->list, after));
     mark_all(self, out->list);
     return MPK_OK;
 }
@@ -231,7 +231,7 @@ static int64_t from_end(int64_t i, int64_t length)
     return i < -length ? 0 : i + length;
 }
 
-/* The part of s that start and end mean (in characters), false if start lies behind it. */
+/* The part of s that start and end mean (in characters), false if start lies after it. */
 static mpk_status search_range(jrun *r, str s, jval start, jval end, const char *what, str *out, int64_t *skipped,
                                bool *valid)
 {

@@ -59,7 +59,7 @@ bool gguf_type_is_int(gguf_type type);
 /* The items of an array of strings, borrowed from the mapping; *out is n items in arena a. */
 mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, const str **out);
 
-/* Bytes of a value behind its type (and count). */
+/* Bytes of a value after its type (and count). */
 uint64_t gguf_value_bytes(const gguf_value *v);
 
 /* Index the values of a file in arena a; the tensors are not looked at. */

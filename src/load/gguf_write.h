@@ -29,7 +29,7 @@ void gguf_put_value(gguf_writer *w, const gguf_value *v);
 /* dims outermost first, as in load_tensor.  The dtype has a gguf_type_number. */
 void gguf_put_tensor(gguf_writer *w, str name, ir_dtype dtype, uint32_t rank, const int64_t *dims, uint64_t n_bytes);
 
-/* Zeros to write behind n_bytes of a tensor's data. */
+/* Zeros to write after n_bytes of a tensor's data. */
 static inline size_t gguf_padding(uint64_t n_bytes)
 {
     return (size_t)(-n_bytes % GGUF_ALIGNMENT);

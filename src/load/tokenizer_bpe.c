@@ -138,7 +138,7 @@ static mpk_status add_bytes(encoder *e, str part, size_t start)
 }
 
 /* One symbol for each character; unknown ones become bytes, the unknown token, or nothing.  The unknown token is added
- * late, when the next known character comes (behind any bytes): so the library does it. */
+ * late, when the next known character comes (after any bytes): so the library does it. */
 static mpk_status start_ranked(encoder *e, str word)
 {
     const tokenizer *t = e->t;

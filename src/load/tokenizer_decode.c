@@ -2,7 +2,7 @@
  *
  * The decoding steps are written as they work on a list of tokens: each takes the tokens of the step before.  Here each
  * step takes them one by one and keeps only what it must, so that text flows while tokens come; decoding whole is the
- * same with the end known.  Behind a step that joins all tokens into one (fuse, byte level), the following steps see
+ * same with the end known.  After a step that joins all tokens into one (fuse, byte level), the following steps see
  * parts of one token; those that then need it whole hold it until the end.
  */
 #include "load/tokenizer_parts.h"

@@ -143,7 +143,7 @@ static mpk_status list_ids(exporter *e)
     v->unk_id = t->unk_id;
     v->pad_id = t->pad_id;
     TRY(take_around(e, &t->before, "before", &v->bos_id, &v->add_bos));
-    return take_around(e, &t->after, "behind", &v->eos_id, &v->add_eos);
+    return take_around(e, &t->after, "after", &v->eos_id, &v->add_eos);
 }
 
 /* ---- which name it is ---- */

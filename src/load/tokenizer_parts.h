@@ -62,7 +62,7 @@ mpk_status normalize_unicode(mpk_context *cx, normal_form form, str in, text *ou
 /* A character of the same class and UTF-8 length that PCRE2's tables know, for one that only newer tables know; else c.
  */
 uint32_t char_stand_in(uint32_t c);
-/* Tables of tokenizer_unicode.c behind the functions above. */
+/* Tables of tokenizer_unicode.c after the functions above. */
 bool table_is_inert(uint32_t c);
 bool table_is_new_punctuation(uint32_t c);
 bool table_is_new_numeric(uint32_t c);

@@ -14,7 +14,7 @@
  *   seeds      i64[R] live=rows       random stream of each row
  *   draws      i32[R] live=rows       how many tokens the sequence has drawn before: an index into its stream
  *   asks       i32[R, 7] live=rows    whether the row has rules, and which log probabilities it wants (op/rules.h)
- *   rules      i32[3 B, W]            what each slot's request asks of its tokens (op/rules.h); behind these rows, two
+ *   rules      i32[3 B, W]            what each slot's request asks of its tokens (op/rules.h); after these rows, two
  *                                     masks for each slot (MODEL_MASKS)
  *   history    i32[B * N * P]         the tokens of each slot whose request has rules or drafts, from position 0
  * Outputs:
@@ -30,7 +30,7 @@
 #include "ir/ir.h"
 
 enum { MODEL_MAX_LAYERS = 1024, MODEL_MAX_EXPERTS = 4096 };
-/* Masks for each slot: of the request that runs and of one that waits behind it. */
+/* Masks for each slot: of the request that runs and of one that waits after it. */
 enum { MODEL_MASKS = 2 };
 
 typedef enum model_rope_scaling {

@@ -159,7 +159,7 @@ ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
     return decoder_linear(d, h, "mlp.down_proj", c->hidden_size, c->ffn_size, c->mlp_bias);
 }
 
-/* The layer's weights of all experts, one behind the other: [E, rows, columns]. */
+/* The layer's weights of all experts, one after the other: [E, rows, columns]. */
 static ir_tensor_id add_stack(decoder *d, const char *what, int64_t rows, int64_t columns)
 {
     char name[NAME_BYTES];

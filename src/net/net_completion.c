@@ -64,11 +64,11 @@ mpk_status net_completion_answer(net_exchange *x, const net_request *q)
     return net_reply_json(x, &document);
 }
 
-/* A prompt with a text behind the answer becomes the tokens of a gap. */
+/* A prompt with a text after the answer becomes the tokens of a gap. */
 static mpk_status submit(net_exchange *x, const net_request *q, size_t at)
 {
     net_prompt prompt = q->prompts[at];
-    const net_gap gap = {.before = prompt.text, .behind = q->suffix, .begun = STR("")};
+    const net_gap gap = {.before = prompt.text, .after = q->suffix, .begun = STR("")};
     if (q->suffix.at) {
         prompt = (net_prompt){0};
         TRY(net_infill_ids(x, &gap, &prompt.ids, &prompt.n_ids));

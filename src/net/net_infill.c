@@ -1,6 +1,6 @@
 /* net_infill.c - /infill as llama-server has it, and `suffix` of /v1/completions: the text between two texts.
  *
- * Models that fill gaps have three tokens for it: behind the last of them the answer begins.  They are looked for by
+ * Models that fill gaps have three tokens for it: after the last of them the answer begins.  They are looked for by
  * the names that the makers of such models give them; each text is tokenized by itself.  Other files of a project stand
  * before, apart from each other as the model's makers have it, or by a line.
  */
@@ -103,12 +103,12 @@ mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **i
     filler f = {.x = x, .tokenizer = mpk_engine_tokenizer(x->server->engine)};
     if (!f.tokenizer)
         return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "the model brings no tokenizer: it fills no gaps");
-    if (gap->before.n + gap->behind.n > x->server->most_text_bytes)
+    if (gap->before.n + gap->after.n > x->server->most_text_bytes)
         return net_refuse(
             x->cx, &x->refusal, 400, NULL, "context_length_exceeded",
             "This model's maximum context length is %u tokens. However, the texts around the gap have %zu "
             "bytes, more than so many tokens can hold.",
-            net_work_context(x->server), gap->before.n + gap->behind.n);
+            net_work_context(x->server), gap->before.n + gap->after.n);
     TRY(find_marks(&f));
     TRY(add_begin(&f));
     for (size_t i = 0; gap->extras && i < gap->extras->n; i++)
@@ -116,7 +116,7 @@ mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **i
     TRY(add_token(&f, f.marks[FIM_PREFIX]));
     TRY(add_text(&f, gap->before, false));
     TRY(add_token(&f, f.marks[FIM_SUFFIX]));
-    TRY(add_text(&f, gap->behind, false));
+    TRY(add_text(&f, gap->after, false));
     TRY(add_token(&f, f.marks[FIM_MIDDLE]));
     TRY(add_text(&f, gap->begun, false));
     *ids = f.ids.at;
@@ -213,7 +213,7 @@ static mpk_status read_gap(net_exchange *x, const json_value *body, net_gap *gap
     if (body->kind != JSON_KIND_OBJECT)
         return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "the body is not a JSON object");
     TRY(read_text(x, body, "input_prefix", true, &gap->before));
-    TRY(read_text(x, body, "input_suffix", true, &gap->behind));
+    TRY(read_text(x, body, "input_suffix", true, &gap->after));
     TRY(read_text(x, body, "prompt", false, &gap->begun));
     gap->extras = json_get(body, "input_extra");
     if (gap->extras && gap->extras->kind != JSON_KIND_LIST)

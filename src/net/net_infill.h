@@ -6,7 +6,7 @@
 
 /* Slices of the body. */
 typedef struct net_gap {
-    str before, behind;
+    str before, after;
     str begun;                /* how the text in the gap begins */
     const json_value *extras; /* a list of {"filename", "text"}; NULL: none */
 } net_gap;

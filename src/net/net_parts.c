@@ -153,7 +153,7 @@ static mpk_status parse(mpk_context *cx, net_parts *p, str source, const json_va
     return status == MPK_ENOMEM ? status : MPK_OK;
 }
 
-/* What stands before the mark, and *s behind it; false: the mark is not there. */
+/* What stands before the mark, and *s after it; false: the mark is not there. */
 static bool cut(str *s, const char *mark, str *before)
 {
     const size_t n = strlen(mark);

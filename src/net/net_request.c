@@ -327,7 +327,7 @@ static mpk_status read_prompts(reader *r)
     return MPK_OK;
 }
 
-/* A text behind a prompt that is a text: the answer fills the gap. */
+/* A text after a prompt that is a text: the answer fills the gap. */
 static mpk_status read_suffix(reader *r)
 {
     const net_request *q = r->out;

@@ -263,7 +263,7 @@ static void test_own_units(void **state)
                 }
 }
 
-/* A token behind `cached` positions; number `row` of all that the test makes up. */
+/* A token after `cached` positions; number `row` of all that the test makes up. */
 typedef struct joined {
     int32_t cached, row;
 } joined;

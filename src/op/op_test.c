@@ -94,7 +94,7 @@ static void drop(bed *b, void **copy)
     free(copy);
 }
 
-/* Run the operator on a box, scratch full of garbage and guarded behind. */
+/* Run the operator on a box, scratch full of garbage and guarded after. */
 static void run(bed *b, const ir_box *box)
 {
     enum { GUARD = 64 };

@@ -104,7 +104,7 @@ static ir_box inside(const op_call *call, const ir_box *box)
     return part;
 }
 
-/* What is outside of x: for each axis the slabs before and behind it, of what the axes before left over. */
+/* What is outside of x: for each axis the slabs before and after it, of what the axes before left over. */
 static void fill_outside(const op_call *call, const ir_box *box, const ir_box *part)
 {
     ir_box rest = *box, slab;

@@ -6,7 +6,7 @@
  *
  * Where a token goes in the cache follows from the data, so tasks of one KV head share a box of it; they write apart
  * all the same, for of two tokens at one place the earlier is not written by anyone: each task looks at the places of
- * all later tokens.  Since k and v lie behind q in a row, the box of qkv that a task reads is the one around three
+ * all later tokens.  Since k and v lie after q in a row, the box of qkv that a task reads is the one around three
  * ranges of columns.  Cost: one pass over qkv, and the places of all tokens for each task.
  */
 #include "op/turned.h"
@@ -73,7 +73,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
            (size_t)(op->attributes[HEAD_SIZE].i + 2 * table->dims[2]) * sizeof(float);
 }
 
-/* Keys and values of a token, KV heads lo .. hi - 1, into the cache.  row: scratch, with the angles behind it. */
+/* Keys and values of a token, KV heads lo .. hi - 1, into the cache.  row: scratch, with the angles after it. */
 static void store_heads(const op_call *call, int64_t t, int64_t lo, int64_t hi, float *row)
 {
     const ir_attribute *a = call->attributes;

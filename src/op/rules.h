@@ -33,7 +33,7 @@ enum {
     RULES_FREQUENCY,  /* float bits; off: 0 */
     RULES_SIGMA,      /* float bits; off: 0 */
     RULES_TYPICAL,    /* float bits; off: 1 */
-    RULES_PROMPT,     /* tokens of the prompt: the history behind them was generated */
+    RULES_PROMPT,     /* tokens of the prompt: the history after them was generated */
     RULES_LEAST,      /* tokens to generate before an end may come */
     RULES_BIASES,     /* pairs: id, float bits; no id twice */
     RULES_ALLOWED,    /* ids; 0: all are */

@@ -94,7 +94,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)shape_input(g, op, X)->dims[1] * sizeof(int32_t);
 }
 
-/* A row of logits and the heap of its ids; taken ids stand behind the heap, the first one last. */
+/* A row of logits and the heap of its ids; taken ids stand after the heap, the first one last. */
 typedef struct candidates {
     const op_view *x;
     int64_t offset; /* of the row */
@@ -343,7 +343,7 @@ static void fill_mask(int64_t width, uint32_t number, uint64_t seed, int32_t *wo
 }
 
 /* What rows ask: neither, log probabilities, rules, or both; the history is of few tokens that repeat.  Rows of rules
- * behind those of choice are masks for draws 0, 1, 2 ... */
+ * after those of choice are masks for draws 0, 1, 2 ... */
 static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, int32_t *data)
 {
     const ir_tensor *t = shape_input(g, op, input);

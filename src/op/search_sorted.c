@@ -1,7 +1,7 @@
 /* search_sorted.c - where values would be inserted into sorted lines so that the order stays.
  *
  * sorted [.., N] rising, or [N] for all, values [.., M] of the same dtype -> i64 of values' shape: before equal
- * entries, or (right) behind them.  NaN goes to the end.  Cost: log N comparisons a value.
+ * entries, or (right) after them.  NaN goes to the end.  Cost: log N comparisons a value.
  */
 #include "op/line.h"
 

@@ -2,7 +2,7 @@
  * decides how it is cut (attribute own); the same text for the host and for GPUs.
  *
  * A token of u units is cut into parts of `own` units, or if these are S or more, of ceil(u / S); the last may be
- * shorter.  They lie on neighbouring splits, of which the one behind split S - 1 is split 0, beginning where those of
+ * shorter.  They lie on neighbouring splits, of which the one after split S - 1 is split 0, beginning where those of
  * the token before it end; which part lies on which of them rises with the split, so that splits in rising order are
  * parts in rising order.  So the tokens of a step share the splits, but what is added up, and in which order, follows
  * from u alone.  Cost: no division but by constants.

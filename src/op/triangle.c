@@ -17,7 +17,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Each row is what stays and, behind or before it, zeros. */
+/* Each row is what stays and, after or before it, zeros. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -90,7 +90,7 @@ static void examples(void **state)
     check_fused("input %a : f32[7]\ninput %b : f32[3, 7]\n%s = silu(%a)\n%y = silu_mul(%s, %b)\noutput %y\n", 2, NULL);
 }
 
-/* What is computed from storage before it is overwritten in place must not move behind that. */
+/* What is computed from storage before it is overwritten in place must not move after that. */
 static void not_behind_a_write(void **state)
 {
     (void)state;

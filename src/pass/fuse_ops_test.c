@@ -333,7 +333,7 @@ static void siblings_share_a_norm(void **state)
     }
 }
 
-/* Settings may stand behind the name of a pass; what is no setting is refused. */
+/* Settings may stand after the name of a pass; what is no setting is refused. */
 static void settings_on_text(void **state)
 {
     (void)state;

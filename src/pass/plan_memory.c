@@ -191,7 +191,7 @@ static mpk_status place_graph(planner *p, tg_compiled *c)
     return MPK_OK;
 }
 
-/* The ranges of the peers one behind the other, the same in all graphs. */
+/* The ranges of the peers one after the other, the same in all graphs. */
 static void join_ranges(planner *p)
 {
     uint64_t first[IR_MAX_PEERS], n = 0;

@@ -9,7 +9,7 @@
  * operator goes the first that cuts weights and finds its inputs without communication; else it runs whole on every
  * peer if its inputs are whole there; else it follows the form that its inputs have.  Cutting a weight must pay: the
  * result is used in parts until they are added up, or the weight is large (options->gather_bytes).  For a decoder this
- * gives the usual plan: q, k, v, gate, up by rows, output and down by columns, one sum behind each of the two.
+ * gives the usual plan: q, k, v, gate, up by rows, output and down by columns, one sum after each of the two.
  *
  * What no peer but 0 needs (sampling) runs there alone; transfers that nobody reads go with the next pass that drops
  * dead operators.  Cost: operators x peers, and peers^2 transfers for each change of form.

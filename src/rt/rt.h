@@ -171,7 +171,7 @@ typedef struct rt_section {
 typedef struct rt_header {
     rt_u32 magic, version;
     rt_u64 n_bytes;  /* of the whole image */
-    rt_u64 checksum; /* hash_bytes of everything behind this field, seed 0 */
+    rt_u64 checksum; /* hash_bytes of everything after this field, seed 0 */
     rt_u32 n_workers, page_bytes, pages_per_worker;
     rt_u32 n_peers; /* that share the workers evenly, in order; at least 1 */
     rt_u64 area_bytes[RT_AREAS];
@@ -227,10 +227,10 @@ typedef struct rt_request {
     float temperature, top_k, top_p, min_p;
     rt_i32 eos[RT_MAX_EOS];
     rt_u32 dropped;    /* the machine's: cancelled while it waited */
-    rt_u32 n_rules;    /* words of the record of rules, which lies behind the prompt in the token arena; 0: none */
+    rt_u32 n_rules;    /* words of the record of rules, which lies after the prompt in the token arena; 0: none */
     rt_u64 logprobs;   /* n_logprobs: address of f32[tokens, n_logprobs, 2], of generated tokens or of all */
     rt_u32 n_logprobs; /* entries for each token, at most RT_LOGPROBS; 0: none */
-    rt_u32 n_names;    /* rt_name of the first 0, 1, 2 ... full pages of the prompt, behind the rules in the token
+    rt_u32 n_names;    /* rt_name of the first 0, 1, 2 ... full pages of the prompt, after the rules in the token
                           arena; 0: this request neither takes pages of others nor leaves any */
     rt_u32 mask;       /* 1 + its row among the masks; 0: none.  With a mask it has rules */
     rt_u32 drafts;     /* to try in a step at most; 0: none.  Neither with RT_HOST_SAMPLES nor with a mask */
@@ -430,7 +430,7 @@ typedef struct rt_serving {
     rt_u64 tokens, positions, slots, pages, rows, sampling, seeds, draws, logits, next;
     rt_u64 asks, rules, history, shares;             /* all or none */
     rt_u32 rule_words, history_tokens;               /* of a slot */
-    rt_u32 n_masks;                                  /* rows of `rules` behind those of the slots; 0: none has masks */
+    rt_u32 n_masks;                                  /* rows of `rules` after those of the slots; 0: none has masks */
     rt_u32 n_choices;                                /* rows of a step that can have rules */
     rt_u32 draft_tokens;                             /* of a step with drafts at most; 0: nobody drafts */
     rt_u32 gram_tokens, gram_mask;                   /* N of the index, its buckets - 1 */

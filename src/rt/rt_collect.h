@@ -65,7 +65,7 @@ RT_FN rt_u32 rt_slot_reason(const rt_slot *slot, const rt_request *r, rt_i32 tok
 
 /* A step with drafts has ended: keep the rows that count.  These are the first, and each whose token is the one that
  * the row before it drew, up to a token that ends the text; the others are as if they had never been.  Of the rows that
- * count only the last can end the request, since rt_draft_most drafts nothing behind a limit. */
+ * count only the last can end the request, since rt_draft_most drafts nothing after a limit. */
 RT_LARGE_FN void rt_slot_verify(rt_machine *m, rt_u32 index)
 {
     rt_slot *slot = &m->slots[index];
@@ -107,7 +107,7 @@ RT_FN void rt_slots_find_masks(rt_machine *m)
     }
 }
 
-/* Everything that was to be fed has been, so the last row holds the request's next token: deliver it, behind the drafts
+/* Everything that was to be fed has been, so the last row holds the request's next token: deliver it, after the drafts
  * that were drawn, and either retire the request or feed the token in the next step.  If the host samples, tell it that
  * the logits are there. */
 RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)

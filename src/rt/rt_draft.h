@@ -1,14 +1,14 @@
 /* rt_draft.h - drafts: tokens that a request may get next, guessed from its own text and tried in one step
  * (docs/runtime.md, "Drafts").
  *
- * Input: a slot's row of `history`.  Output: drafts, written into that row behind the text that is known; rt_step.h
- * feeds them behind the last token, and takes back those that were not drawn.  Called by the step task alone.
+ * Input: a slot's row of `history`.  Output: drafts, written into that row after the text that is known; rt_step.h
+ * feeds them after the last token, and takes back those that were not drawn.  Called by the step task alone.
  *
  * The index of a slot holds every position q >= N of the text whose token is known, under a hash of the N tokens before
  * it: `first` has the last q of a bucket, `before[q]` the one before q.  So a look-up finds where the last N tokens
  * stood before, and the token that followed: the drafts are copied from there on.  Of a few such places, the latest
  * first, that with the longest equal text before it is taken.  What the index says is compared with the text, so a hash
- * that two texts share does no harm.  A draft behind the end of the text copies a draft: text that repeats itself goes
+ * that two texts share does no harm.  A draft after the end of the text copies a draft: text that repeats itself goes
  * on repeating itself.
  *
  * Cost: a token enters the index once; a look-up compares at most RT_GRAM_TRIES places.  No scan of the text.
@@ -121,7 +121,7 @@ RT_FN rt_u32 rt_draft_find(const rt_machine *m, rt_u32 slot, rt_u32 known, rt_u3
 
 /* ---- drafting ---- */
 
-/* Tokens that a slot which decodes may draft for the step that is built: as many as have paid so far, and none behind
+/* Tokens that a slot which decodes may draft for the step that is built: as many as have paid so far, and none after
  * an end that is known, or in a page that it was not promised. */
 RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index)
 {
@@ -141,7 +141,7 @@ RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index)
     return n;
 }
 
-/* Write up to n drafts behind the text of a slot that decodes; how many.  As long as few tokens are equal, few are
+/* Write up to n drafts after the text of a slot that decodes; how many.  As long as few tokens are equal, few are
  * drafted: one of N, one more for each further one, so that a place that was found by chance costs little. */
 RT_LARGE_FN rt_u32 rt_draft_make(rt_machine *m, rt_u32 index, rt_u32 n)
 {

@@ -123,7 +123,7 @@ typedef struct rt_peer {
     rt_word *stop; /* rt_kernel.stop */
 } rt_peer;
 
-/* An input of a step that other peers read, too: rows of it that `live` counts, one behind the other. */
+/* An input of a step that other peers read, too: rows of it that `live` counts, one after the other. */
 typedef struct rt_push {
     rt_u64 offset; /* in the step area of every peer; a multiple of 8 */
     rt_u32 n_rows, row_bytes;

@@ -24,10 +24,10 @@
  * (rt_step_fill_apart).
  *
  * Drafts: what the requests of a step in which all decode leave of draft_tokens may hold drafts (rt_draft.h).  Such a
- * request feeds its last token and, behind it, tokens that may follow, each with a row of logits; each row draws as it
+ * request feeds its last token and, after it, tokens that may follow, each with a row of logits; each row draws as it
  * would alone, with the random number of its position.  A row counts if every draft before it was the token drawn
  * there (rt_slot_verify).  The other rows leave nothing: a token reads the KV cache up to its own position alone, so
- * what lies at or behind `position` is written again before anything reads it.
+ * what lies at or after `position` is written again before anything reads it.
  *
  * Back pressure: rt_admit.h promises KV pages before a request is fed.  If there are none, or if the token ring may be
  * too full, the oldest request in the ring waits and so do those after it.

@@ -2,7 +2,7 @@
  *
  * A tile is rows of entries; a row has ROW_BYTES, a multiple of 16.  Matrices of 8 rows x 16 bytes are read at once, so
  * eight rows at the same place should lie in different banks:
- *   BLOCK_PLAIN     rows one behind the other
+ *   BLOCK_PLAIN     rows one after the other
  *   BLOCK_SWIZZLED  the same, but a row's pieces of 16 bytes change places with its number
  *   BLOCK_PADDED    16 bytes more between rows
  */

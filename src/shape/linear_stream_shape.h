@@ -23,14 +23,14 @@ enum {
     STREAM_PEAKS = STREAM_END + 64,                         /* float[2][STREAM_TILE][16 tokens][2] */
     STREAM_PARTS = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* float[STREAM_TILE][8 warps][32 lanes][4] */
     STREAM_SCRATCH = STREAM_PARTS + STREAM_TILE * 8 * 32 * 16,
-    TEAM_TILE = 16,            /* groups, of teams: two times as many, and the peaks of a tile behind their sums */
+    TEAM_TILE = 16,            /* groups, of teams: two times as many, and the peaks of a tile after their sums */
     TEAM_PARTS = STREAM_PEAKS, /* float[TEAM_TILE][8 warps][32 lanes][4] */
     TEAM_PEAKS = TEAM_PARTS + TEAM_TILE * 8 * 32 * 16, /* float[TEAM_TILE][64 tokens][2] */
     TEAM_SCRATCH = TEAM_PEAKS + TEAM_TILE * TEAM_MOST_TOKENS * 8,
 };
 
 /* A page of the packed weight: up to STREAM_PAGE_UNITS blocks of 32 columns for each of 8 warps, 8 rows each.  So a
- * group of 8 rows is pieces of STREAM_UNIT_COLUMNS columns, one behind the other. */
+ * group of 8 rows is pieces of STREAM_UNIT_COLUMNS columns, one after the other. */
 enum { STREAM_UNIT_COLUMNS = 256, STREAM_PAGE_UNITS = 4, TEAM_PIECE_BYTES = 8 * STREAM_UNIT_COLUMNS * 2 };
 
 enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH };

@@ -11,11 +11,11 @@
  *   sync                all threads meet: what they have read may be written over
  *   wait     PENDING    all but the last so many groups of loads have arrived and are seen by all; also a sync.  A
  *                       turn's loads are one group
- *   load     T <- X     a tile at the loops' places; what lies behind the end of an axis is 0
+ *   load     T <- X     a tile at the loops' places; what lies after the end of an axis is 0
  *   fill     T          with `number`
  *   multiply T, A, B    T += A B over the axis that T lacks
  *   add      T, A       the warps' partial sums (A.parts) become one
- *   bound    T, AXIS    entries behind the axis' end become minus infinity; or those whose column lies behind their row
+ *   bound    T, AXIS    entries after the axis' end become minus infinity; or those whose column lies after their row
  *                       (causal), or `number` columns or more before it (window)
  *   map      T, ...     element by element, an expression of the operator map over tiles and numbers; tiles that lack
  *                       an axis are spread along it

@@ -1,7 +1,7 @@
 /* block_run.c - a block program run over finite fields (block.h, field.h), which proves that two compute the same.
  *
  * Shared tiles are memory: a copy of a tile is addressed as the device does, is in flight from its load until a wait
- * has let its group arrive, and may be written again only behind a sync that follows its last read.  Fragments in parts
+ * has let its group arrive, and may be written again only after a sync that follows its last read.  Fragments in parts
  * are kept apart until `add`.  Cost: that of the program, about 3 ns for each product of two numbers.
  */
 #include "super/block.h"

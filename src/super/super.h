@@ -49,7 +49,7 @@ void super_region_of_product(const super_product *s, block_program *out);
 mpk_status super_choose_product(mpk_context *cx, const super_product *s, const super_target *t, super_choice *out);
 
 /* Attention of a head: y[m, e] = sum over s of weight[m, s] v[s, e], the weights a softmax over s of `scores`, an
- * expression of x0, the sum over d of q[m, d] k[s, d], and with a mask of x1, mask[m, s]; what lies behind the row
+ * expression of x0, the sum over d of q[m, d] k[s, d], and with a mask of x1, mask[m, s]; what lies after the row
  * (causal) or `window` or more before it is not seen, and rows that see nothing are zeros.  Strides for m, s, d, e. */
 typedef struct super_attention {
     int64_t rows, keys, width, values, window; /* window 0: none */

@@ -50,7 +50,7 @@ static super_product product_of(int64_t rows, int64_t columns, int64_t depth, ir
                            .boxes = 1};
 }
 
-/* A bias and a residual behind the product. */
+/* A bias and a residual after the product. */
 static void add_more(super_product *s)
 {
     s->n_more = 2;
@@ -95,7 +95,7 @@ static void test_choices(void **state)
     }
 }
 
-/* Two factors behind one load of a: a gate. */
+/* Two factors after one load of a: a gate. */
 static void test_gate(void **state)
 {
     super_choice choice;

@@ -258,7 +258,7 @@ mpk_status tg_parse(mpk_context *cx, arena *a, str source, tg_graph **out)
     parser p = {.cx = cx, .a = a, .start = source.at, .at = source.at + heading, .end = source.at + source.n};
     ir_graph *ir;
     if (heading == source.n)
-        return fail_here(&p, "expected a line that begins with tgraph, behind the tensor program");
+        return fail_here(&p, "expected a line that begins with tgraph, after the tensor program");
     TRY(ir_parse(cx, a, (str){source.at, heading}, &ir));
     TRY(tg_create(cx, a, ir, 1, &p.g));
     TRY(parse_lines(&p));

@@ -121,15 +121,18 @@ static inline void gpus_run(gpus *s, uint32_t p, emulated_worker *w, const rt_en
         box.hi[i] = i == 0 && e->hi[0] > live[e->live] ? live[e->live] : e->hi[i];
     }
     gpus_bind(s, p, e, ir, op, live, call);
-    size_t n = op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, &box) : 0;
-    void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
     if (e->rank && box.lo[0] >= box.hi[0]) {
-    } else if (op_result_peer(op) != p) {
-        gpus_send(s, w, call, &box);
-    } else {
-        op->def->ref(call, &box, scratch);
+        free(call);
+        return;
     }
-    free(scratch);
+    if (op_result_peer(op) == p) {
+        size_t n = op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, &box) : 0;
+        void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
+        op->def->ref(call, &box, scratch);
+        free(scratch);
+    } else {
+        gpus_send(s, w, call, &box);
+    }
     free(call);
 }
 
@@ -232,8 +235,11 @@ static inline void gpus_serve(gpus *s)
     }
     if (stalls)
         rt_raise(&s->kernels[0]->machine, 0, RT_STALL, RT_NONE, RT_END); /* step_raise_stall */
-    for (uint32_t p = s->n; p-- > 0;)
+    for (uint32_t p = s->n; p-- > 0;) {
+        for (uint32_t w = 0; w < MAX_LISTS; w++)
+            gpus_deliver(s, &s->workers[p][w]); /* of a stall */
         gpus_tell(s, p, stalls && p == 0 ? RT_FAULTED : RT_STOPPING);
+    }
 }
 
 /* What a launch does; of the last GPU's everything. */

@@ -99,7 +99,7 @@ def test_cells_of_cuda(cell, bias):
 
 class Launch(ctypes.Structure):
     _fields_ = [("function", ctypes.c_char_p)] + [
-        (n, ctypes.c_uint) for n in ("blocks", "threads", "shared", "cooperative", "early", "from_graph")
+        (n, ctypes.c_uint) for n in ("blocks", "threads", "shared", "cooperative", "early", "from_graph", "device")
     ] + [("argument", ctypes.c_uint64)]  # fmt: skip
 
 

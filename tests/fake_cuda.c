@@ -605,6 +605,12 @@ static int copy(uint64_t to, bool check_to, uint64_t from, bool check_from, size
 {
     if ((check_to && !is_known(to, n)) || (check_from && !is_known(from, n)))
         return BAD_ADDRESS;
+    if (n == sizeof(uint32_t) && to % n == 0) { /* at once, and after the copies before it: a kernel may poll it */
+        uint32_t word;
+        memcpy(&word, (const void *)(uintptr_t)from, n);
+        __atomic_store_n((uint32_t *)(uintptr_t)to, word, __ATOMIC_RELEASE);
+        return 0;
+    }
     memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, n);
     return 0;
 }

@@ -27,6 +27,7 @@
 #include "role/clerk.cuh"
 #include "role/courier.cuh"
 #include "role/loader.cuh"
+#include "role/regime.cuh"
 #include "role/step.cuh"
 #include "role/watcher.cuh"
 
@@ -48,7 +49,8 @@ MPK_FN void worker_begin(const rt_kernel *k)
         }
         mpk_w.all_times = k->times;
         mpk_w.direct = k->mode != RT_SERVE;
-        mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);
+        mpk_w.graph = mpk_w.first_graph = k->mode == RT_ONE_OP ? k->graph : regime_first_graph(k);
+        mpk_w.is_late = MPK_REGIMES > 1 && rt_load_acquire_device(&k->machine.control->abort) != RT_RUNNING;
         mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
         mpk_w.abort = mpk_w.begun = mpk_w.loaded = mpk_w.clerked = mpk_w.resync = mpk_w.jit_mail = mpk_w.ready = 0;
         for (int i = 0; i < RT_LIVES; i++)
@@ -79,6 +81,13 @@ extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(r
     if (k->mode == RT_ONE_OP)
         ptx_grid_let_next();
     worker_begin(k);
+#if MPK_REGIMES > 1
+    if (mpk_w.is_late && k->mode == RT_SERVE) {
+        if (blockIdx.x == 0 && threadIdx.x == 0 && rt_load_relaxed_device(&k->machine.control->abort) != RT_STOPPING)
+            tell_end(k); /* of a fault that nobody was left to tell */
+        return;
+    }
+#endif
 #if !MPK_CALLS
     if (k->mode == RT_ONE_STEP) {
         ptx_grid_wait();

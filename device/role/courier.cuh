@@ -15,8 +15,9 @@
 #ifndef ROLE_COURIER_CUH
 #define ROLE_COURIER_CUH
 
-#include "role/watcher.cuh"
+#include "role/regime.cuh"
 #include "role/step.cuh"
+#include "role/watcher.cuh"
 
 /* The host's words, by the lane that reads each. */
 enum { COURIER_COMMANDS, COURIER_REQUESTS, COURIER_WANTED, COURIER_ABORT, COURIER_TAKEN, COURIER_WORDS };
@@ -150,7 +151,7 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
         if (!n && !last)
             __nanosleep(500);
     } while (!last || n); /* what was written before the end still goes out */
-    if (lane == 0)
+    if (lane == 0 && regime_is_over(k))
         tell_end(k);
 }
 

@@ -25,6 +25,7 @@ enum {
     LOOK_NS = 2000000,  /* between looks at the stream */
     LONG_WAIT = 4000,   /* short sleeps without news before longer ones */
     LENT_AT_START = 16, /* pieces of pinned memory for logits */
+    KERNELS_AHEAD = 8,  /* on the stream, of a program with several: each change of regime takes one */
 };
 static const uint64_t STOP_NS = 10000000000u; /* how long a kernel that was told to stop may take, and no less than a
                                                  step may */
@@ -161,27 +162,55 @@ static void look(cuda_machine *m, bool now)
         note_lost(m, MPK_EDEVICE, "the kernel ended without saying why");
 }
 
+/* Kernels of the regimes in turns, so that always some wait behind the one that runs (device/role/regime.cuh). */
+static mpk_status queue_kernels(mpk_context *cx, cuda_machine *m)
+{
+    const uint32_t n = m->source.n_regimes, wanted = n > 1 ? KERNELS_AHEAD : 1;
+    while (m->queued - rt_load_acquire_system(&m->mailbox->left) < wanted) {
+        TRY(cuda_launch_main(cx, m, (m->first_regime + m->queued) % n, m->work));
+        m->queued++;
+    }
+    return MPK_OK;
+}
+
+static mpk_status top_up(mpk_context *cx, cuda_machine *m)
+{
+    if (m->queued - rt_load_acquire_system(&m->mailbox->left) >= KERNELS_AHEAD)
+        return MPK_OK;
+    TRY(cuda_gpu_use(cx, m->gpu));
+    return queue_kernels(cx, m);
+}
+
 /* The kernel's work is in memory: start it, or start it again. */
 static mpk_status launch(mpk_context *cx, cuda_machine *m)
 {
     cuda_address abort_word = m->table_block + m->layout.control + offsetof(rt_control, abort);
     TRY(cuda_gpu_use(cx, m->gpu));
     TRY(cuda_fill_on(cx, m->gpu, m->work, abort_word, 0, sizeof(rt_word)));
+    m->first_regime = rt_load_acquire_system(&m->mailbox->regime) % m->source.n_regimes;
     rt_store_release_system(&m->mailbox->state, RT_RUNNING);
-    TRY(cuda_launch_main(cx, m, m->work));
+    rt_store_release_system(&m->mailbox->left, 0);
+    m->queued = 0;
+    TRY(queue_kernels(cx, m));
     m->launched = true;
     m->looked_ns = clock_ns();
     m->n_launches++;
     return MPK_OK;
 }
 
-/* There is work: a kernel that has gone to rest starts again, behind its own end on the stream. */
+/* There is work: a kernel that has gone to rest starts again, behind its own end on the stream; one that runs has
+ * others behind it. */
 static void keep_running(cuda_machine *m)
 {
     mpk_context cx = {0};
-    if (m->baseline || m->lost || (m->launched && state_of(m) != RT_STOPPING))
+    mpk_status status = MPK_OK;
+    if (m->baseline || m->lost)
         return;
-    mpk_status status = launch(&cx, m);
+    const rt_u32 state = state_of(m);
+    if (!m->launched || state == RT_STOPPING)
+        status = launch(&cx, m);
+    else if (state == RT_RUNNING && m->source.n_regimes > 1)
+        status = top_up(&cx, m);
     if (status != MPK_OK)
         note_lost(m, status, cx.text);
 }
@@ -344,7 +373,7 @@ static void describe(machine *base, machine_facts *out)
     mpk_context cx = {0};
     rt_control control;
     out->device = cuda_gpu_facts(m->gpu)->name;
-    out->scratch_bytes = (uint64_t)m->shared_bytes * base->image.block->n_workers;
+    out->scratch_bytes = (uint64_t)m->kernels[GEN_STREAMS].shared_bytes * base->image.block->n_workers;
     out->area_bytes += m->layout.n_bytes + m->carriers.n_bytes;
     out->device_ns = m->device_ns;
     out->code_ns = m->code_ns;
@@ -509,8 +538,9 @@ static void release_memory(cuda_machine *m)
         cuda_stream_release(m->gpu, m->work);
     if (m->copies)
         cuda_stream_release(m->gpu, m->copies);
-    if (m->module)
-        cuda_module_release(m->gpu, m->module);
+    for (uint32_t r = 0; r < GEN_REGIMES; r++)
+        if (m->kernels[r].module)
+            cuda_module_release(m->gpu, m->kernels[r].module);
     if (m->loader)
         cuda_module_release(m->gpu, m->loader);
 }
@@ -650,7 +680,7 @@ static mpk_status prepare(mpk_context *cx, cuda_machine *m, const machine_weight
         status = tell(cx, m, "compiling the kernel", 0);
     NOTE(cx, cuda_end_code(cx, j, status), "preparing the machine");
     begin = clock_ns();
-    NOTE(cx, cuda_load_kernel(cx, m, j), "preparing the kernel");
+    NOTE(cx, cuda_load_kernels(cx, m, j), "preparing the kernel");
     m->code_wait_ns += clock_ns() - begin;
     m->code_ns += clock_ns() - begin;
     TRY(tell(cx, m, "compiling the kernel", 1));
@@ -665,7 +695,8 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const machine_weights 
     TRY(cuda_stream_create(cx, m->gpu, &m->copies));
     mpk_status status = prepare(cx, m, weights, &job);
     text_free(&job.loader);
-    text_free(&job.kernel);
+    for (uint32_t r = 0; r < GEN_REGIMES; r++)
+        text_free(&job.kernels[r]);
     TRY(status);
     TRY(upload_tables(cx, m));
     TRY(prepare_logits(cx, m));

@@ -123,6 +123,7 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     l->jit_entry = place(&n, l->n_tasks, sizeof(rt_u32));
     l->clears = place(&n, m->carriers.clears.n, sizeof(rt_clear));
     l->first_clear = place(&n, graphs * workers + 1, sizeof(rt_u32));
+    l->regimes = place(&n, graphs, sizeof(rt_u32));
     if (cuda_has_op_kernels(m)) {
         l->op_kernels = place(&n, l->n_ops + 1, sizeof(rt_kernel));
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
@@ -427,6 +428,7 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->jit_entry = AT(base + l->jit_entry);
     k->clears = AT(base + l->clears);
     k->first_clear = AT(base + l->first_clear);
+    k->regimes = AT(base + l->regimes);
     k->tuning = (rt_tuning){.in_flight = o->in_flight,
                             .preload = !o->no_preload,
                             .descriptor_ahead = o->no_descriptor_prefetch ? 1 : UINT32_MAX};
@@ -448,6 +450,8 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->host_once_wanted = AT(box + offsetof(cuda_mailbox, once_wanted));
     k->host_once = AT(box + offsetof(cuda_mailbox, once));
     k->host_once_done = AT(box + offsetof(cuda_mailbox, once_done));
+    k->host_regime = AT(box + offsetof(cuda_mailbox, regime));
+    k->host_left = AT(box + offsetof(cuda_mailbox, left));
 }
 
 /* One argument for each operator, and behind them one for the step task.  Nothing mirrors the rings here: the step task
@@ -483,6 +487,7 @@ mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
     fill_image(m, block);
     fill_state(m, block);
     fill_clears(m, block);
+    memcpy(block + m->layout.regimes, m->source.regime_of, m->machine.image.n_graphs * sizeof(rt_u32));
     mpk_status status = fill_entries(cx, m, &scratch, block);
     arena_free(&scratch);
     TRY(status);

@@ -130,6 +130,10 @@ typedef struct rt_kernel {
     rt_delays *delays; /* NULL: nobody asks */
     rt_call call;
 
+    /* A program with several kernels (gen_regime): one runs, and others wait behind it on the stream in turns, so that
+     * the next one begins when this one ends.  That kernel whose regime is the step word's graph's goes on. */
+    const rt_u32 *regimes; /* [n_graphs] whose kernel runs the graph */
+
     /* The host's ends of the rings, in pinned host memory.  The courier, a warp of its own, moves entries between these
      * and the machine's rings, so that the step task never waits for the bus. */
     rt_ring *host_request_ring, *host_command_ring, *host_token_ring;
@@ -142,6 +146,8 @@ typedef struct rt_kernel {
     const rt_word *host_once_wanted; /* host-driven steps: rt_control.once_* are written by the courier from these */
     const rt_u32 *host_once;         /* [3]: graph, tokens, rows */
     rt_word *host_once_done;
+    rt_word *host_regime; /* whose kernel goes on: written before host_state, and before host_left counts */
+    rt_word *host_left;   /* kernels that have handed over to the next on the stream, since the host started them */
 } rt_kernel;
 
 typedef char rt_size_of_entry[sizeof(rt_entry) == 256 ? 1 : -1];

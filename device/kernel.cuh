@@ -55,7 +55,11 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.abort = mpk_w.begun = mpk_w.loaded = mpk_w.clerked = mpk_w.resync = mpk_w.jit_mail = mpk_w.ready = 0;
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
+        mpk_w.box_turn[0] = mpk_w.box_turn[1] = 0;
 #if MPK_BULK
+#pragma unroll 1
+        for (int i = 0; i < 2 * MPK_BOXES; i++)
+            ptx_barrier_init(&mpk_w.box_full[0][i], 1);
 #pragma unroll 1
         for (int i = 0; i < MPK_PAGES; i++) {
             ptx_barrier_init(&mpk_w.full[i], 1);

@@ -114,6 +114,7 @@ typedef struct cuda_layout {
     uint64_t serving, slots, running, free_pages, kv_pages, buckets, chains;
     uint64_t request_ring, command_ring, token_ring, requests, commands, tokens;
     uint64_t entries, first_entry, jit_entry, clears, first_clear, regimes;
+    uint64_t maps; /* rt_map[n_ops][2] */
     uint64_t op_kernels, op_entries, op_first; /* of the baseline; empty without */
     uint64_t times, delays;                    /* of a profile; empty without */
     uint64_t n_bytes;

@@ -124,6 +124,7 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     l->clears = place(&n, m->carriers.clears.n, sizeof(rt_clear));
     l->first_clear = place(&n, graphs * workers + 1, sizeof(rt_u32));
     l->regimes = place(&n, graphs, sizeof(rt_u32));
+    l->maps = place(&n, m->source.n_regimes > 1 ? 2 * l->n_ops : 0, sizeof(rt_map));
     if (cuda_has_op_kernels(m)) {
         l->op_kernels = place(&n, l->n_ops + 1, sizeof(rt_kernel));
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
@@ -172,6 +173,20 @@ static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t
     if (packed != RT_NONE)
         e->at[RT_PACKED] = m->weight_block + m->weights.packed.at[packed].offset;
     return MPK_OK;
+}
+
+/* The tensor maps of an operator, where its body takes them and addresses stay as they are. */
+static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *block, rt_entry *e)
+{
+    const gen_use *use = &m->source.uses[graph][at];
+    const ir_graph *g = m->machine.image.ir[graph];
+    if (m->source.regime_of[graph] != GEN_PROMPTS || use->instance == RT_NONE || !use->body->maps)
+        return;
+    const uint64_t offset = m->layout.maps + (uint64_t)e->op * 2 * sizeof(rt_map);
+    rt_map *maps = (rt_map *)(void *)(block + offset);
+    const gen_boxes x = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]), w = gen_boxes_of_packed(&use->pack);
+    if (cuda_map_boxes(m->gpu, &x, e->at[0], &maps[0]) && cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]))
+        e->maps = m->table_block + offset;
 }
 
 /* What all tasks of an operator share. */
@@ -248,8 +263,11 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
     NEW(cx, scratch, f.patterns, m->layout.n_ops);
     rt_entry *all = f.patterns;
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
-        for (uint32_t k = 0; k < graph_of(m, i)->n_ops; k++)
-            TRY(fill_pattern(cx, m, i, k, &all[graph_of(m, i)->first_op + k]));
+        for (uint32_t k = 0; k < graph_of(m, i)->n_ops; k++) {
+            rt_entry *e = &all[graph_of(m, i)->first_op + k];
+            TRY(fill_pattern(cx, m, i, k, e));
+            fill_maps(m, i, k, block, e);
+        }
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
         f.patterns = all + graph_of(m, i)->first_op;
         fill_aot(m, i, &f);

@@ -306,6 +306,8 @@ static void print_rooms(emitter *e)
         text_print(&e->out, "#define MPK_JIT_PAGES %u /* of these, kept for the loads of JIT tasks */\n",
                    loads && e->arch->features & GEN_BULK ? room->n_pages / 2 : 0);
         text_print(&e->out, "#define MPK_SCRATCH_BYTES %u /* of shared memory for a body */\n", room->scratch_bytes);
+        text_print(&e->out, "#define MPK_MAPS %d /* bodies may copy boxes by tensor maps */\n",
+                   (r == GEN_PROMPTS || e->whole == GEN_BODIES) && e->arch->features & GEN_WGMMA ? 1 : 0);
     }
     end_regimes(e);
 }

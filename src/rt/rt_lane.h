@@ -43,10 +43,17 @@ typedef struct rt_entry {
     rt_u32 carried; /* bit i: input i carries its own readiness: a word of it is RT_EMPTY until it is written */
     rt_u32 quiet;   /* 1: nobody waits for `depends`: all that is read is carried, or was there before */
     rt_u32 clears;  /* 1: when its event is there, the carried words that this worker has written become RT_EMPTY */
-    rt_u32 reserved[7];
+    rt_u32 reserved[5];
+    rt_u64 maps; /* device address of the operator's two tensor maps, rt_map[2]: of its first input and of its packed
+                    weights, for a body that copies boxes of them (gen_body.maps); 0: there are none */
     rt_u64 at[RT_OPERANDS]; /* device addresses of first elements: inputs in the record's order (absent: 0), then from
                                index n_in of the record on the outputs; RT_PACKED as above */
 } rt_entry;
+
+/* How the copy engine finds boxes of a matrix in memory: the driver's CUtensorMap, at a multiple of 64 bytes. */
+typedef struct rt_map {
+    rt_u64 words[16];
+} rt_map;
 
 /* The word that stands for "not written yet" in carried tensors (docs/gpu.md, "Carriers").  No result has these
  * bits: as an f32 or as two bf16 it is a NaN that no product, sum or conversion produces.  As an i32 it is -1, which

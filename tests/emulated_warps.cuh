@@ -480,7 +480,8 @@ static inline void emulated_do_box(const emulated_copy *c)
             char *to = (char *)c->to + i * m->box_bytes + (m->swizzled ? k ^ (i % 8) * 16 : k);
             memset(to, 0, 16);
             if (row < m->n_rows && byte < m->width_bytes)
-                memcpy(to, m->at + row * m->stride_bytes + byte, byte + 16 < m->width_bytes ? 16 : m->width_bytes - byte);
+                memcpy(to, m->at + row * m->stride_bytes + byte,
+                       byte + 16 < m->width_bytes ? 16 : m->width_bytes - byte);
         }
 }
 static inline void emulated_do(const emulated_copy *c)

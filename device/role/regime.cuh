@@ -6,14 +6,14 @@
  * Invariant: control.step is the word of the last step that was published, rt_kernel.start_step that of the last one
  * that has ended.  Where they differ as a kernel begins, it runs that step first: it is of its regime.
  *
- *   1. The step task publishes a step as ever.  If its graph is another regime's, it leaves its loop and writes back its
- *      state; start_step stays the step before.
+ *   1. The step task publishes a step as ever.  If its graph is another regime's, it leaves its loop and writes its
+ *      state back; start_step stays the step before.
  *   2. Thread 0 of each worker's bodies sees the step word, waits for its clerk to be through with the step before, and
  *      raises the worker's `abort`; worker 0's is raised by the step task, when its state has been written back.
  *   3. All warps leave.  The loader first waits for the copies that it has asked for on behalf of a step that does not
  *      come: nothing may write into the shared memory of the next kernel.
- *   4. The courier has moved what there was, names the regime to the host, and counts host_left, by which the host knows
- *      how many kernels are left on the stream.
+ *   4. The courier has moved what there was, names the regime to the host, and counts host_left, by which the host
+ *      knows how many kernels are left on the stream.
  *   5. The next kernel begins.  Its step task takes the step for one that runs, its workers for one that has just come.
  *
  * A kernel that begins after the machine has stopped (control.abort) leaves at once.

@@ -1,16 +1,16 @@
 /* linear_box.cuh - products of more than 64 tokens whose operands have tensor maps: linear_tile.cuh hands them on.
  *
- * One copy brings 64 columns of 64 tokens of x, or of 128 rows of w, which is a page.  A turn is 128 tokens, 64 for each
- * warpgroup, a pass up to 256 rows of w, a step 64 columns.  Each warpgroup has MPK_BOXES stages of x; one of its threads
- * asks for them, all but one ahead, and the products of a step are given while those of the step before are under way.
- * One lane of the loader asks for the pages: all 32 together take longer for a page than the copy does.
+ * One copy brings 64 columns of 64 tokens of x, or of 128 rows of w, which is a page.  A turn is 128 tokens, 64 for
+ * each warpgroup, a pass up to 256 rows of w, a step 64 columns.  Each warpgroup has MPK_BOXES stages of x; one of its
+ * threads asks for them, all but one ahead, and the products of a step are given while those of the step before are
+ * under way. One lane of the loader asks for the pages: all 32 together take longer for a page than the copy does.
  * Squares for an rms_norm are summed from the stages of x while products read them too, in the first pass alone: the
- * passes behind it find the sums of the first TILE_KEPT turns in scratch.
- * Columns are added in the same order whatever the number of tokens alive.
- * Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w from L2.
+ * passes behind it find the sums of the first TILE_KEPT turns in scratch. Columns are added in the same order whatever
+ * the number of tokens alive. Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB
+ * of w from L2.
  *
- * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts stages over all tasks of
- * the worker (box_turn), so that phases go on.  A stage is asked for anew when all warps of the warpgroup have met
+ * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts stages over all tasks
+ * of the worker (box_turn), so that phases go on.  A stage is asked for anew when all warps of the warpgroup have met
  * behind the products, and the squares, that read it.
  */
 #ifndef TASK_LINEAR_BOX_CUH

@@ -2,15 +2,14 @@
  *
  * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/device_body.h), sums f32.
  *
- * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the page
- * ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the warpgroups
- * bring it themselves, in stages of 64 columns of 64 tokens in the same swizzle, while products of the steps before are
- * under way.
- * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w; the warpgroups
- * never wait for each other.  Where its operands have tensor maps, linear_box.cuh takes it.  In one of at most 64 tokens
- * each warpgroup multiplies half of the columns, every other stage, with all rows, and x of three steps is on its way;
- * the sums of both are added at the end.  Squares for an rms_norm (whose weight is folded into w) are summed from the
- * stages of x; the scale is applied to the sums.
+ * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the
+ * page ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the
+ * warpgroups bring it themselves, in stages of 64 columns of 64 tokens in the same swizzle, while products of the
+ * steps before are under way. A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192
+ * rows of w; the warpgroups never wait for each other.  Where its operands have tensor maps, linear_box.cuh takes it.
+ * In one of at most 64 tokens each warpgroup multiplies half of the columns, every other stage, with all rows, and x
+ * of three steps is on its way; the sums of both are added at the end.  Squares for an rms_norm (whose weight is
+ * folded into w) are summed from the stages of x; the scale is applied to the sums.
  *
  * Nothing of a shape is a template parameter: all operators of all graphs share this code.
  *

@@ -1,7 +1,7 @@
 /* tile_end.cuh - the end of a tile of a product of many tokens: sums in registers become columns of y.
  *
- * Sums of a warp go through scratch, 16 tokens x 64 columns at a time, so that a row is stored together; on the way they
- * are scaled by an rms_norm, get biases and residual, become the columns of a gate, or logits with their peaks.
+ * Sums of a warp go through scratch, 16 tokens x 64 columns at a time, so that a row is stored together; on the way
+ * they are scaled by an rms_norm, get biases and residual, become the columns of a gate, or logits with their peaks.
  * linear_tile.cuh and linear_box.cuh call it.
  */
 #ifndef TASK_TILE_END_CUH

@@ -1,9 +1,9 @@
-/* tile_plan.cuh - how a task of a product of many tokens is cut in passes, turns and steps, the same for loader and body,
- * and the pages of a step.
+/* tile_plan.cuh - how a task of a product of many tokens is cut in passes, turns and steps, the same for loader and
+ * body, and the pages of a step.
  *
- * A pass is some groups of 8 packed rows of w; for each pass the task's tokens come in turns, and for these all columns,
- * in steps.  The pages of a step lie together, so that one product reads them all: where too few are left before the end
- * of the ring, these are left out.  linear_tile.cuh and linear_box.cuh build on it.
+ * A pass is some groups of 8 packed rows of w; for each pass the task's tokens come in turns, and for these all
+ * columns, in steps.  The pages of a step lie together, so that one product reads them all: where too few are left
+ * before the end of the ring, these are left out.  linear_tile.cuh and linear_box.cuh build on it.
  */
 #ifndef TASK_TILE_PLAN_CUH
 #define TASK_TILE_PLAN_CUH
@@ -19,7 +19,7 @@ enum {
     TILE_STAGE = 2 * TILE_HALF,
     TILE_X = TILE_STAGES * TILE_STAGE,
     TILE_SCALES = 2 * TILE_X, /* float[TILE_KEPT][2][64]: sum of squares of each token */
-    TILE_KEPT = 4, /* turns whose squares the passes after the first find there */
+    TILE_KEPT = 4,            /* turns whose squares the passes after the first find there */
     TILE_SCRATCH = TILE_SCALES + TILE_KEPT * 2 * 64 * 4,
     TILE_MOST = 24,  /* groups of a pass */
     TILE_BLOCKS = 4, /* of a step, of each group */

@@ -144,6 +144,12 @@ static void note_lost(cuda_machine *m, mpk_status status, const char *words)
     snprintf(m->lost_words, sizeof m->lost_words, "%s", words);
 }
 
+/* Kernels on the stream that have not handed over to the next; 0: the host was not there to put more. */
+static uint32_t kernels_left(const cuda_machine *m)
+{
+    return m->queued - rt_load_acquire_system(&m->mailbox->left);
+}
+
 /* Has the kernel died without a word?  Looked at now and then, or now. */
 static void look(cuda_machine *m, bool now)
 {
@@ -158,7 +164,7 @@ static void look(cuda_machine *m, bool now)
         status = cuda_stream_poll(&cx, m->gpu, m->work, &done);
     if (status != MPK_OK)
         note_lost(m, status, cx.text);
-    else if (done && state_of(m) == RT_RUNNING)
+    else if (done && state_of(m) == RT_RUNNING && kernels_left(m))
         note_lost(m, MPK_EDEVICE, "the kernel ended without saying why");
 }
 
@@ -166,7 +172,7 @@ static void look(cuda_machine *m, bool now)
 static mpk_status queue_kernels(mpk_context *cx, cuda_machine *m)
 {
     const uint32_t n = m->source.n_regimes, wanted = n > 1 ? KERNELS_AHEAD : 1;
-    while (m->queued - rt_load_acquire_system(&m->mailbox->left) < wanted) {
+    while (kernels_left(m) < wanted) {
         TRY(cuda_launch_main(cx, m, (m->first_regime + m->queued) % n, m->work));
         m->queued++;
     }
@@ -175,7 +181,7 @@ static mpk_status queue_kernels(mpk_context *cx, cuda_machine *m)
 
 static mpk_status top_up(mpk_context *cx, cuda_machine *m)
 {
-    if (m->queued - rt_load_acquire_system(&m->mailbox->left) >= KERNELS_AHEAD)
+    if (kernels_left(m) >= KERNELS_AHEAD)
         return MPK_OK;
     TRY(cuda_gpu_use(cx, m->gpu));
     return queue_kernels(cx, m);

@@ -114,7 +114,7 @@ typedef struct cuda_layout {
     uint64_t serving, slots, running, free_pages, kv_pages, buckets, chains;
     uint64_t request_ring, command_ring, token_ring, requests, commands, tokens;
     uint64_t entries, first_entry, jit_entry, clears, first_clear, regimes;
-    uint64_t maps; /* rt_map[n_ops][2] */
+    uint64_t maps;                             /* rt_map[n_ops][2] */
     uint64_t op_kernels, op_entries, op_first; /* of the baseline; empty without */
     uint64_t times, delays;                    /* of a profile; empty without */
     uint64_t n_bytes;
@@ -168,7 +168,7 @@ typedef struct cuda_machine {
     uint64_t n_launches;
     uint32_t first_regime, queued; /* of the kernels on the stream since the machine last came to rest: regimes take
                                       turns, the first one's number and how many there are */
-    _Atomic bool lost; /* the kernel ended in a way that it could not tell; the words are in lost_words */
+    _Atomic bool lost;             /* the kernel ended in a way that it could not tell; the words are in lost_words */
     mpk_status lost_status;
     char lost_words[ERROR_TEXT_BYTES];
     uint64_t looked_ns;  /* when the stream was last looked at */
@@ -192,11 +192,11 @@ mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
 
 /* ---- kernel_code.c ---- */
 
-/* Stands at the beginning of what cuda_compile gives; the code of the loader (device/pack.cuh) and those of the regimes'
- * kernels follow. */
+/* Stands at the beginning of what cuda_compile gives; the code of the loader (device/pack.cuh) and those of the
+ * regimes' kernels follow. */
 typedef struct cuda_code_head {
     char magic[8];
-    uint64_t source_hash;               /* of the kernels' source */
+    uint64_t source_hash; /* of the kernels' source */
     uint64_t loader_bytes;
     uint64_t kernel_bytes[GEN_REGIMES]; /* 0: there is no such kernel */
 } cuda_code_head;
@@ -207,7 +207,7 @@ typedef struct cuda_code_job {
     cuda_machine *m;
     str given_loader, given_kernels[GEN_REGIMES]; /* of options.code; otherwise empty */
     text loader, kernels[GEN_REGIMES];            /* made here */
-    mpk_context cx;                 /* of the thread */
+    mpk_context cx;                               /* of the thread */
     mpk_status status;
     pthread_t thread;
     bool has_thread;

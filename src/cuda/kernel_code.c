@@ -2,8 +2,8 @@
  *
  * Input: an image, or the bytes that cuda_compile made of it before; output: loaded modules.  The loader
  * (device/pack.cuh) is small and compiled first, since the weights need nothing else; meanwhile threads compile the
- * kernels, one for each regime.  Relies on gen/source.h, cache.h and the driver.  Called by cuda.c in the order begin, load_loader, end,
- * load_kernel.
+ * kernels, one for each regime.  Relies on gen/source.h, cache.h and the driver.  Called by cuda.c in the order begin,
+ * load_loader, end, load_kernel.
  */
 #include <stdlib.h>
 

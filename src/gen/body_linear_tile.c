@@ -21,12 +21,12 @@ static bool accepts(const gen_call *c)
 gen_boxes gen_boxes_of_x(const ir_tensor *x)
 {
     return (gen_boxes){.rows = (uint64_t)x->dims[0],
-                     .columns = (uint64_t)x->dims[1],
-                     .stride_bytes = (uint64_t)x->dims[1] * 2,
-                     .element_bytes = 2,
-                     .box_rows = TILE_BOX_TOKENS,
-                     .box_columns = TILE_BOX_COLUMNS,
-                     .swizzled = true};
+                       .columns = (uint64_t)x->dims[1],
+                       .stride_bytes = (uint64_t)x->dims[1] * 2,
+                       .element_bytes = 2,
+                       .box_rows = TILE_BOX_TOKENS,
+                       .box_columns = TILE_BOX_COLUMNS,
+                       .swizzled = true};
 }
 
 /* A row of it is a group of 8 rows. */
@@ -34,11 +34,11 @@ gen_boxes gen_boxes_of_packed(const gen_pack *p)
 {
     const uint64_t columns = (uint64_t)p->padded_columns * TILE_BOX_WORDS;
     return (gen_boxes){.rows = (uint64_t)p->padded_rows / 8,
-                     .columns = columns,
-                     .stride_bytes = columns * 8,
-                     .element_bytes = 8,
-                     .box_rows = TILE_BOX_GROUPS,
-                     .box_columns = TILE_BOX_COLUMNS * TILE_BOX_WORDS};
+                       .columns = columns,
+                       .stride_bytes = columns * 8,
+                       .element_bytes = 8,
+                       .box_rows = TILE_BOX_GROUPS,
+                       .box_columns = TILE_BOX_COLUMNS * TILE_BOX_WORDS};
 }
 
 static void pack(const gen_call *c, gen_pack *out)

@@ -5,9 +5,10 @@
  *
  * Order of the text: what it is; the constants (#define MPK_...); the headers of src/rt and device/, each once, and of
  * device/task only what is used; the instances; the tables that the worker switches on; device/kernel.cuh and the
- * roles.  With MPK_REGIME defined it is the kernel of that regime, with MPK_UNIT defined as 1, 2 or 3 one of three units
- * of it (device/units.cuh).  Equal instances are printed once.  The same programs and architecture give the same bytes, so the text can be a cache's key; programs that differ
- * only in the sizes of their KV caches do so too (gen_cache).
+ * roles.  With MPK_REGIME defined it is the kernel of that regime, with MPK_UNIT defined as 1, 2 or 3 one of three
+ * units of it (device/units.cuh).  Equal instances are printed once.  The same programs and architecture give the same
+ * bytes, so the text can be a cache's key; programs that differ only in the sizes of their KV caches do so too
+ * (gen_cache).
  */
 #ifndef GEN_SOURCE_H
 #define GEN_SOURCE_H
@@ -24,9 +25,10 @@ typedef struct gen_text {
 } gen_text;
 extern const gen_text gen_text_table[];
 
-/* A program's graphs are of two regimes, each with a kernel of its own: machine code, registers, ring and scratch.  One
- * kernel runs at a time, and hands over to the other when the next step's graph is not its own (device/role/regime.cuh).
- * Instances are numbered through all regimes, so that entries and weights do not depend on them.  */
+/* A program's graphs are of two regimes, each with a kernel of its own: machine code, registers, ring and scratch.
+ * One kernel runs at a time, and hands over to the other when the next step's graph is not its own
+ * (device/role/regime.cuh). Instances are numbered through all regimes, so that entries and weights do not depend on
+ * them.  */
 typedef enum gen_regime {
     GEN_STREAMS, /* few and some tokens */
     GEN_PROMPTS, /* graphs with bodies for many tokens (gen_body.many) */

@@ -147,13 +147,16 @@ static mpk_status choose_all(emitter *e)
 
 /* ---- regimes ---- */
 
-/* Is it better off with a kernel of its own: products of many tokens, on warpgroups? */
+/* Is it better off with a kernel of its own: products of many tokens, on warpgroups, and none of some tokens? */
 static bool is_for_prompts(const emitter *e, uint32_t graph)
 {
-    for (uint32_t i = 0; i < e->graphs[graph].ir->ops.n; i++)
-        if (e->uses[graph][i].body && e->uses[graph][i].body->many)
-            return true;
-    return false;
+    bool many = false, some = false;
+    for (uint32_t i = 0; i < e->graphs[graph].ir->ops.n; i++) {
+        const gen_body *body = e->uses[graph][i].body;
+        many |= body && body->many;
+        some |= body && body->some;
+    }
+    return many && !some;
 }
 
 /* One kernel serves calls, programs whose tasks are launched just in time, and GPUs whose fast code has no products of

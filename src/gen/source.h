@@ -31,7 +31,7 @@ extern const gen_text gen_text_table[];
  * them.  */
 typedef enum gen_regime {
     GEN_STREAMS, /* few and some tokens */
-    GEN_PROMPTS, /* graphs with bodies for many tokens (gen_body.many) */
+    GEN_PROMPTS, /* graphs with bodies for many tokens (gen_body.many) and none for some */
     GEN_REGIMES
 } gen_regime;
 

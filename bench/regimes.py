@@ -2,12 +2,12 @@
 """A kernel for each regime beside one kernel for all, on a GPU: first that the new one is right, then how fast both
 are.
 
-    bench/regimes.py --old DIR --new DIR [--check check_cuda] [--out FOLDER] [--quick]
+    bench/regimes.py --old DIR --new DIR [--check check_cuda] [--out FOLDER] [--models NAME ...]
 
 DIR holds bin/mpk and lib (its libraries).  Right means: the operators and models of check_cuda; and logits of a text
 of 700 tokens in steps of 512 (the kernel for prompts, which hands over to the one for streams and back) beside those of
 the same weights in steps of 16, in which no product of many tokens takes part, for both programs.  Then prompts and
-decoding take turns between the two programs.  Everything is printed as it comes, and written to FOLDER/regimes.json.
+decoding take turns between the two programs.  Everything is printed and written to FOLDER/regimes.json as it comes.
 """
 import argparse
 import json
@@ -61,6 +61,11 @@ def divergence(a, b):
     return numpy.mean(kl), max(kl), float((a.argmax(-1) == b.argmax(-1)).mean())
 
 
+def keep(o, table, name, value):
+    table[name] = value
+    (o.out / "regimes.json").write_text(json.dumps(table, indent=1) + "\n")
+
+
 def check_logits(o, model, table):
     tokens = numpy.random.default_rng(o.seed).integers(0, 100000, 700)
     for name, folder in (("old", o.old), ("new", o.new)):
@@ -68,7 +73,7 @@ def check_logits(o, model, table):
         if few is None or many is None:
             continue
         mean, most, same = divergence(few, many)
-        table[f"kl {model} {name}"] = [mean, most, same]
+        keep(o, table, f"kl {model} {name}", [mean, most, same])
         print(f"{model} {name}: KL of steps of 512 from steps of 16: mean {mean:.3e}, most {most:.3e}, "
               f"same argmax {same:.1%}", flush=True)
 
@@ -79,7 +84,7 @@ def bench(o, model, table, prompt, generate, batch, key):
                    generate, "-b", batch, "-r", 3, "--context", max(4096, prompt + 64), "--json", "-q")
         found = json.loads(text) if text else {key: None}
         ms = found[key]["median"] if found[key] else None
-        table[f"{model} p{prompt} n{generate} b{batch} {name}"] = ms
+        keep(o, table, f"{model} p{prompt} n{generate} b{batch} {name}", ms)
         cold = "" if found.get("kernel_cached", True) else f", compiled in {found['compile_ms'] / 1000:.1f} s"
         print(f"{model} prompt {prompt} generate {generate} batch {batch} {name}: {ms} ms{cold}", flush=True)
 
@@ -91,20 +96,19 @@ def main():
     p.add_argument("--check", type=Path, help="a check_cuda of the new program")
     p.add_argument("--out", type=Path, default=Path("/tmp"))
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--quick", action="store_true", help="Qwen3-0.6B alone")
+    p.add_argument("--models", nargs="*", default=["qwen3-0.6b", "qwen3-8b"])
     o = p.parse_args()
     o.old, o.new, o.out = o.old.resolve(), o.new.resolve(), o.out.resolve()
     table = {}
     if o.check:
         done = subprocess.run([o.check, *ITEMS], timeout=240, check=False)
-        table["check_cuda"] = done.returncode
-    check_logits(o, "qwen3-0.6b", table)
-    for model in ["qwen3-0.6b"] if o.quick else ["qwen3-0.6b", "qwen3-8b"]:
+        keep(o, table, "check_cuda", done.returncode)
+    for model in o.models:
+        check_logits(o, model, table)
         for prompt in PROMPTS:
             bench(o, model, table, prompt, 1, 1, "first_token_ms")
         for batch in DECODE:
             bench(o, model, table, 64, 256, batch, "ms_per_token")
-    (o.out / "regimes.json").write_text(json.dumps(table, indent=1) + "\n")
     return table.get("check_cuda", 0)
 
 

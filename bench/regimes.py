@@ -2,12 +2,13 @@
 """A kernel for each regime beside one kernel for all, on a GPU: first that the new one is right, then how fast both
 are.
 
-    bench/regimes.py --old DIR --new DIR [--check check_cuda] [--out FOLDER] [--models NAME ...]
+    bench/regimes.py --old DIR --new DIR [--out FOLDER] [--models NAME ...]
 
-DIR holds bin/mpk and lib (its libraries).  Right means: the operators and models of check_cuda; and logits of a text
-of 700 tokens in steps of 512 (the kernel for prompts, which hands over to the one for streams and back) beside those of
-the same weights in steps of 16, in which no product of many tokens takes part, for both programs.  Then prompts and
-decoding take turns between the two programs.  Everything is printed and written to FOLDER/regimes.json as it comes.
+DIR holds bin/mpk and lib (its libraries), that of --new maybe bin/check_cuda.  Right means: operators and models of
+check_cuda; and logits of a text of 700 tokens in steps of 512 (the kernel for prompts, which hands over to the one for
+streams and back) beside those of the same weights in steps of 16, in which no product of many tokens takes part, for
+both programs.  Then prompts and decoding take turns between the two programs.  Everything is printed and written to
+FOLDER/regimes.json as it comes.
 """
 import argparse
 import json
@@ -93,15 +94,15 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--old", type=Path, required=True)
     p.add_argument("--new", type=Path, required=True)
-    p.add_argument("--check", type=Path, help="a check_cuda of the new program")
     p.add_argument("--out", type=Path, default=Path("/tmp"))
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--models", nargs="*", default=["qwen3-0.6b", "qwen3-8b"])
     o = p.parse_args()
     o.old, o.new, o.out = o.old.resolve(), o.new.resolve(), o.out.resolve()
     table = {}
-    if o.check:
-        done = subprocess.run([o.check, *ITEMS], timeout=240, check=False)
+    if (o.new / "bin/check_cuda").exists():
+        env = dict(os.environ, LD_LIBRARY_PATH=f"{o.new}/lib")
+        done = subprocess.run([o.new / "bin/check_cuda", *ITEMS], env=env, timeout=240, check=False)
         keep(o, table, "check_cuda", done.returncode)
     for model in o.models:
         check_logits(o, model, table)

@@ -231,7 +231,7 @@ SHARED = {  # name: a value that asks for something, what becomes of it
 }
 PARAMETERS = {
     "/v1/completions": {**SHARED, "logprobs": (2, WORKS), "best_of": (3, WORKS), "echo": (True, WORKS),
-    "suffix": ("a", REFUSED),
+    "suffix": ("", WORKS),
     "prompt_embeds": ("a", REFUSED)},
     "/v1/chat/completions": {
         **SHARED, "logprobs": (True, WORKS), "max_completion_tokens": (3, WORKS), "tool_choice": ("none", WORKS),

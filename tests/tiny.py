@@ -5,8 +5,8 @@ import json
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 
-def tokenizer(folder, extra=()):
-    """A byte-level BPE with all bytes, a few merges and the special tokens <s> </s>."""
+def tokenizer(folder, extra=(), special=()):
+    """A byte-level BPE with all bytes, a few merges and the special tokens <s> </s>, and others."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {c: i for i, c in enumerate(alphabet)}
     merges = []
@@ -16,20 +16,20 @@ def tokenizer(folder, extra=()):
     t = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.decoder = decoders.ByteLevel()
-    t.add_special_tokens(["<s>", "</s>"])
+    t.add_special_tokens(["<s>", "</s>", *special])
     t.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", t.token_to_id("<s>"))])
     t.save(str(folder / "tokenizer.json"))
     return t
 
 
-def model(folder, generator=None, family="Llama", **more):
+def model(folder, generator=None, family="Llama", special=(), **more):
     """A model of two layers as a Hugging Face folder; the tokenizer's vocabulary decides its size."""
     import torch
     import transformers
 
     import support
     folder.mkdir(parents=True, exist_ok=True)
-    t = tokenizer(folder)
+    t = tokenizer(folder, special=special)
     options = dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
                    intermediate_size=48,
                    vocab_size=t.get_vocab_size(), max_position_embeddings=256, bos_token_id=t.token_to_id("<s>"),

@@ -1,5 +1,6 @@
 /* net_completion.c - /v1/completions: prompts -> answers; and what a chat has in common with it. */
 #include "net/net_exchange.h"
+#include "net/net_infill.h"
 
 /* What a body becomes takes about so much at most: for each value in a tree that grows by doubling, and of its text. */
 enum { VALUE_BYTES = 3 * sizeof(json_value), COPIES = 3 };
@@ -63,6 +64,18 @@ mpk_status net_completion_answer(net_exchange *x, const net_request *q)
     return net_reply_json(x, &document);
 }
 
+/* A prompt with a text behind the answer becomes the tokens of a gap. */
+static mpk_status submit(net_exchange *x, const net_request *q, size_t at)
+{
+    net_prompt prompt = q->prompts[at];
+    const net_gap gap = {.before = prompt.text, .behind = q->suffix, .begun = STR("")};
+    if (q->suffix.at) {
+        prompt = (net_prompt){0};
+        TRY(net_infill_ids(x, &gap, &prompt.ids, &prompt.n_ids));
+    }
+    return net_work_submit(x, q, at, &prompt);
+}
+
 mpk_status net_completion_run(net_exchange *x, const char *path)
 {
     const mpk_request_options suggested = net_completion_suggested(x);
@@ -73,6 +86,6 @@ mpk_status net_completion_run(net_exchange *x, const char *path)
     TRY(net_request_read_completion(x->cx, &x->arena, body, &suggested, &q, &x->refusal));
     TRY(net_work_open(x, &q, &net_dialect_completion, q.n_prompts));
     for (size_t i = 0; i < q.n_prompts; i++)
-        TRY(net_work_submit(x, &q, i, &q.prompts[i]));
+        TRY(submit(x, &q, i));
     return net_completion_answer(x, &q);
 }

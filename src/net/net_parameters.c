@@ -19,7 +19,8 @@ typedef struct parameter {
     const char *why; /* of REFUSED */
 } parameter;
 
-#define BOTH (NET_FOR_COMPLETION | NET_FOR_CHAT)
+#define BOTH (NET_FOR_COMPLETION | NET_FOR_CHAT | NET_FOR_INFILL)
+#define GAPS NET_FOR_INFILL
 #define ITEMS NET_FOR_RESPONSES
 #define BLOCKS NET_FOR_MESSAGES
 #define READS(name, endpoints)         \
@@ -46,7 +47,7 @@ static const char sampler[] = "the kernel draws tokens in other ways (docs/serve
 static const parameter parameters[] = {
     /* OpenAI */
     READS("model", BOTH),
-    READS("prompt", NET_FOR_COMPLETION),
+    READS("prompt", NET_FOR_COMPLETION | GAPS),
     READS("messages", NET_FOR_CHAT),
     READS("temperature", BOTH),
     READS("top_p", BOTH),
@@ -59,7 +60,7 @@ static const parameter parameters[] = {
     READS("max_completion_tokens", NET_FOR_CHAT),
     READS("echo", NET_FOR_COMPLETION),
     READS("best_of", NET_FOR_COMPLETION),
-    REFUSES("best_of", NET_FOR_CHAT, 1, "completions have it"),
+    REFUSES("best_of", NET_FOR_CHAT | GAPS, 1, "completions have it"),
     READS("logprobs", BOTH),
     READS("response_format", BOTH),
     READS("tools", NET_FOR_CHAT),
@@ -79,7 +80,7 @@ static const parameter parameters[] = {
     READS("presence_penalty", BOTH),
     READS("logit_bias", BOTH),
     READS("top_logprobs", NET_FOR_CHAT),
-    REFUSES("suffix", NET_FOR_COMPLETION, 0, "a text is continued, gaps are not filled"),
+    READS("suffix", NET_FOR_COMPLETION),
     REFUSES("audio", NET_FOR_CHAT, 0, text_only),
     REFUSES("functions", NET_FOR_CHAT, 0, "give 'tools'"),
     REFUSES("function_call", NET_FOR_CHAT, 0, "give 'tools' and 'tool_choice'"),
@@ -166,6 +167,9 @@ static const parameter parameters[] = {
     REFUSES("mirostat", BOTH, 0, sampler),
     REFUSES("samplers", BOTH, 0, sampler),
     REFUSES("min_keep", BOTH, 0, sampler),
+    READS("input_prefix", GAPS),
+    READS("input_suffix", GAPS),
+    READS("input_extra", GAPS),
     READS("grammar", BOTH),
     READS("json_schema", BOTH),
     REFUSES("n_probs", BOTH, 0, probabilities),

@@ -16,6 +16,7 @@ enum {
     NET_FOR_CHAT = 2,
     NET_FOR_RESPONSES = 4,
     NET_FOR_MESSAGES = 8,
+    NET_FOR_INFILL = 16,
     NET_IGNORED_BYTES = 256,
 };
 

@@ -327,6 +327,38 @@ static mpk_status read_prompts(reader *r)
     return MPK_OK;
 }
 
+/* A text behind a prompt that is a text: the answer fills the gap. */
+static mpk_status read_suffix(reader *r)
+{
+    const net_request *q = r->out;
+    const json_value *v = json_get(r->body, "suffix");
+    if (!v)
+        return MPK_OK;
+    if (v->kind != JSON_KIND_STRING)
+        REFUSE(r, "suffix", "'suffix' is not a text");
+    if (!v->text.n)
+        return MPK_OK;
+    for (size_t i = 0; i < q->n_prompts; i++)
+        if (!q->prompts[i].text.at)
+            REFUSE(r, "suffix", "'suffix' is for prompts that are texts");
+    if (q->echo)
+        REFUSE(r, "echo", "'echo' with 'suffix' is not supported: give one of them");
+    r->out->suffix = v->text;
+    return MPK_OK;
+}
+
+mpk_status net_request_read_infill(mpk_context *cx, arena *a, const json_value *body,
+                                   const mpk_request_options *suggested, net_request *out, net_refusal *why)
+{
+    reader r = {cx, a, body, out, why};
+    int64_t max_tokens = 0;
+    TRY(read_shared(&r, NET_FOR_INFILL, suggested));
+    TRY(read_n_predict(&r, &max_tokens));
+    TRY(read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
+    out->sampling.max_tokens = (uint32_t)max_tokens;
+    return MPK_OK;
+}
+
 mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_value *body,
                                        const mpk_request_options *suggested, net_request *out, net_refusal *why)
 {
@@ -339,7 +371,8 @@ mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_val
     if (out->echo && out->sampling.logprobs)
         return net_refuse(cx, why, 400, "echo", NULL, "'echo' with 'logprobs' is not supported: give one of them");
     out->sampling.max_tokens = (uint32_t)max_tokens;
-    return read_prompts(&r);
+    TRY(read_prompts(&r));
+    return read_suffix(&r);
 }
 
 /* ---- chats ---- */

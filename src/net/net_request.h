@@ -37,6 +37,7 @@ typedef struct net_request {
     /* of a completion */
     const net_prompt *prompts;
     size_t n_prompts;
+    str suffix; /* what stands behind the answer, which fills the gap; at NULL: not given */
     /* of a chat: JSON for mpk_chat_prompt, NUL-terminated; NULL: not given */
     str messages;
     const char *tools, *variables, *chat_template;
@@ -56,6 +57,9 @@ mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values,
  * Statuses: MPK_EARG with *why filled, MPK_ENOMEM. */
 mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_value *body,
                                        const mpk_request_options *suggested, net_request *out, net_refusal *why);
+/* The parameters of an answer that fills a gap; which gap, net_infill.c reads. */
+mpk_status net_request_read_infill(mpk_context *cx, arena *a, const json_value *body,
+                                   const mpk_request_options *suggested, net_request *out, net_refusal *why);
 mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *body,
                                  const mpk_request_options *suggested, net_request *out, net_refusal *why);
 /* A member that is a list of token ids. */

@@ -151,7 +151,7 @@ static void test_refusals(void **state)
         {false, "{\"prompt\": \"a\", \"best_of\": 2, \"stream\": true}", "best_of"},
         {false, "{\"prompt\": \"a\", \"cache_salt\": 1}", "cache_salt"},
         {false, "{\"prompt\": \"a\", \"cache_prompt\": 1}", "cache_prompt"},
-        {false, "{\"prompt\": \"a\", \"suffix\": \"b\"}", "suffix"},
+        {false, "{\"prompt\": \"a\", \"suffix\": 1}", "suffix"},
         {false, "{\"prompt\": \"a\", \"stop_token_ids\": [2]}", "stop_token_ids"},
         {false, "{\"prompt\": \"a\", \"truncate_prompt_tokens\": 0}", "truncate_prompt_tokens"},
         {false, "{\"prompt\": \"a\", \"n_predict\": 0}", "n_predict"},

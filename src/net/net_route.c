@@ -2,6 +2,7 @@
 #include <strings.h>
 
 #include "net/net_exchange.h"
+#include "net/net_infill.h"
 #include "net/net_messages.h"
 
 enum { METHOD_GET = 1, METHOD_POST = 2 };
@@ -19,6 +20,7 @@ typedef struct route {
 static const route routes[] = {
     {.path = "/v1/completions", .methods = METHOD_POST, .run = net_completion_run},
     {.path = "/v1/chat/completions", .methods = METHOD_POST, .run = net_chat_run},
+    {.path = "/infill", .methods = METHOD_POST, .run = net_infill_run},
     {.path = "/v1/responses", .methods = METHOD_POST, .run = net_responses_run},
     {.path = "/v1/messages", .methods = METHOD_POST, .run = net_messages_run, .write_error = net_messages_write_error},
     {.path = "/v1/messages/count_tokens",

@@ -1,5 +1,6 @@
 """The APIs of mpk serve as the official clients use them, and what becomes of every documented parameter."""
 
+import json
 import re
 
 import anthropic
@@ -288,3 +289,12 @@ def test_every_parameter_is_documented():
     words = set(re.findall(r"`([\w.]+)", (support.ROOT / "docs/server.md").read_text()))
     missing = {name for table in PARAMETERS.values() for name in table} - words
     assert not missing, sorted(missing)
+
+
+def test_the_dashboard_knows_our_metrics(server):
+    server.ask("GET", "/health")
+    words = server.ask("GET", "/metrics")[2]
+    board = json.loads((support.ROOT / "examples/grafana.json").read_text())
+    expressions = [t["expr"] for p in board["panels"] for t in p["targets"]]
+    names = {n for e in expressions for n in re.findall(r"mpk_\w+", e)}
+    assert len(names) >= 14 and all(re.search(rf"^{n}[ {{]", words, re.M) for n in names), names

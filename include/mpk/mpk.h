@@ -198,6 +198,7 @@ typedef struct mpk_engine_options {
     mpk_speculation speculation;
     uint32_t draft_tokens; /* drafts of a request in one step at most, up to 64; 0: 8 */
     uint32_t draft_ngram;  /* the last tokens by which the text is looked up, up to 16; 0: 3 */
+    uint32_t embeddings;   /* 1: the program ends with the final norm: the engine gives vectors (mpk_embed), no text */
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,
@@ -223,8 +224,8 @@ typedef struct mpk_engine_facts {
     uint64_t kv_tokens;                /* that all running requests together may hold */
     /* Since the engine was opened: tokens of prompts that were looked for in the prefix cache, and those found. */
     uint64_t prefix_asked_tokens, prefix_found_tokens;
-    uint32_t put_back; /* how often a request had to wait in its midst, since older ones needed its KV memory */
-    uint32_t reserved_2;
+    uint32_t put_back;       /* how often a request had to wait in its midst, since older ones needed its KV memory */
+    uint32_t embedding_size; /* of an engine of embeddings: numbers of a vector; else 0 */
     uint64_t kv_free_tokens; /* of kv_tokens: in pages that no request holds now; the prefix cache lives there */
     uint64_t drafted_tokens, accepted_tokens; /* drafts that were tried since the engine was opened, and that stood */
 } mpk_engine_facts;
@@ -456,6 +457,34 @@ typedef struct mpk_quantize_options {
  * cannot say something of this model; MPK_ECANCELLED: by progress. */
 MPK_API mpk_status mpk_quantize(mpk_context *cx, const char *model, const char *path,
                                 const mpk_quantize_options *options, char **json);
+
+/* ---- Embeddings: a vector for a text ---------------------------------------------------------------------------- */
+
+typedef enum mpk_pooling {
+    MPK_POOL_LAST, /* the final hidden state of the last token */
+    MPK_POOL_MEAN, /* the mean of those of all tokens */
+} mpk_pooling;
+
+typedef struct mpk_embed_options {
+    size_t size; /* sizeof(mpk_embed_options) */
+    mpk_pooling pooling;
+    uint32_t dimensions; /* only so many of the first numbers; 0: embedding_size */
+    bool raw;            /* leave the length as it is; else the vector has length 1, after it was cut */
+    char reserved[7];    /* 0 */
+} mpk_embed_options;
+
+/* A text as token ids. */
+typedef struct mpk_tokens {
+    const int32_t *at;
+    size_t n;
+} mpk_tokens;
+
+/* The vectors of n texts, each of at least one token, into f32[n, dimensions], from an engine that was opened with
+ * `embeddings`.  As many texts are computed together as the engine takes requests; the call returns when all are done.
+ * Any thread.  options: NULL: last, whole, of length 1.  MPK_ELIMIT: more tokens than the context; MPK_EARG: no such
+ * token id, more dimensions than there are; MPK_EUNSUPPORTED: another engine. */
+MPK_API mpk_status mpk_embed(mpk_context *cx, mpk_engine *engine, const mpk_tokens *texts, size_t n,
+                             const mpk_embed_options *options, float *out);
 
 /* ---- Advanced: the compiler ---------------------------------------------------------------------------------------
  */

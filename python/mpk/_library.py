@@ -115,6 +115,7 @@ class EngineOptions(Structure):
         ("speculation", c_int),
         ("draft_tokens", c_uint32),
         ("draft_ngram", c_uint32),
+        ("embeddings", c_uint32),
     ]
 
 
@@ -147,10 +148,24 @@ class EngineFacts(Structure):
         ("prefix_asked_tokens", c_uint64),
         ("prefix_found_tokens", c_uint64),
         ("put_back", c_uint32),
-        ("reserved_2", c_uint32),
+        ("embedding_size", c_uint32),
         ("kv_free_tokens", c_uint64),
         ("drafted_tokens", c_uint64),
         ("accepted_tokens", c_uint64),
+    ]
+
+
+class Tokens(Structure):
+    _fields_ = [("at", POINTER(c_int32)), ("n", c_size_t)]
+
+
+class EmbedOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("pooling", c_int),
+        ("dimensions", c_uint32),
+        ("raw", c_bool),
+        ("reserved", c_char * 7),
     ]
 
 
@@ -263,6 +278,7 @@ _SIGNATURES: dict[str, list | None] = {
     "mpk_submit_text": [c_void_p, c_void_p, c_char_p, c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],
     "mpk_submit_tokens": [c_void_p, c_void_p, POINTER(c_int32), c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],
     "mpk_request_read": [c_void_p, c_void_p, c_int64, POINTER(Piece)],
+    "mpk_embed": [c_void_p, c_void_p, POINTER(Tokens), c_size_t, POINTER(EmbedOptions), POINTER(c_float)],
     "mpk_tokenize": [c_void_p, c_void_p, c_char_p, c_size_t, c_bool, POINTER(POINTER(c_int32)), POINTER(c_size_t)],
     "mpk_detokenize": [c_void_p, c_void_p, POINTER(c_int32), c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
     "mpk_chat_prompt": [

@@ -28,7 +28,9 @@ LogProbs = list[tuple[int, float]]
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 11}
 _ACTIVATIONS = ("auto", "f32", "i8")
 _SPECULATION = ("none", "ngram")
+_POOLINGS = ("last", "mean")
 _FORM_OBJECT, _FORM_SCHEMA, _FORM_REGEX, _FORM_CHOICE, _FORM_GRAMMAR, _FORM_TAG = 1, 2, 3, 4, 5, 6  # mpk_form
+_EMBED_TEXTS = 256  # vectors of so many texts are computed before Python looks at its signals
 _READ_MS = 100  # how long a read waits before Python looks at its signals again
 
 
@@ -292,7 +294,8 @@ class LLM:
     multiplies them by weights in GGUF blocks, or "auto": "i8" on a CPU; prefix_cache: prompts that begin as others did
     take that part from the KV cache; speculation: "ngram" tries up to draft_tokens (8) tokens a step that followed the
     last draft_ngram (3) of the request's text before, which changes no token (on a CPU); gpus: peers that share the
-    model, each with its part of the weights (on a CPU groups of threads, else GPUs from `device` on, linked by NVLink).
+    model, each with its part of the weights (on a CPU groups of threads, else GPUs from `device` on, linked by NVLink);
+    embeddings: the model gives vectors (embed) and no text.
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
 
@@ -316,6 +319,7 @@ class LLM:
         speculation: str = "none",
         draft_tokens: int = 0,
         draft_ngram: int = 0,
+        embeddings: bool = False,
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._forks = c.Process.forks
@@ -357,6 +361,7 @@ class LLM:
             speculation=_SPECULATION.index(speculation),
             draft_tokens=draft_tokens,
             draft_ngram=draft_ngram,
+            embeddings=embeddings,
         )
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))
@@ -393,6 +398,44 @@ class LLM:
             raise c.ArgumentError("n and best_of are of generate: a stream is one answer")
         request = _Request(self, prompt, params or SamplingParams())
         return _stream(request)
+
+    def embed(
+        self,
+        texts: Prompt | Sequence[Prompt],
+        *,
+        pooling: str = "last",
+        dimensions: int = 0,
+        normalize: bool = True,
+    ) -> list[list[float]]:
+        """Vectors of one text or several, of an engine opened with embeddings=True; a text may be token ids.
+
+        pooling: the final hidden state of the "last" token, or the "mean" of those of all; dimensions: only so many of
+        the first numbers (0: all); normalize: to length 1.
+        """
+        if pooling not in _POOLINGS:
+            raise c.ArgumentError(f"pooling is {pooling!r}: expected one of {', '.join(_POOLINGS)}")
+        if not 0 <= dimensions < 1 << 32:
+            raise c.ArgumentError(f"dimensions is {dimensions}: expected 0 to {2**32 - 1}")
+        given = cast(list[Prompt], [texts] if _is_one_prompt(texts) else list(texts))
+        facts = c.EngineFacts(size=ctypes.sizeof(c.EngineFacts))
+        options = c.EmbedOptions(
+            size=ctypes.sizeof(c.EmbedOptions),
+            pooling=_POOLINGS.index(pooling),
+            dimensions=dimensions,
+            raw=not normalize,
+        )
+        ids = [_token_ids(self.tokenize(text) if isinstance(text, str) else text) for text in given]
+        vectors: list[list[float]] = []
+        with self._lock:
+            c.lib.mpk_engine_describe(self._engine(), ctypes.byref(facts))
+            for at in range(0, len(ids), _EMBED_TEXTS):
+                some = ids[at : at + _EMBED_TEXTS]
+                array = (c.Tokens * len(some))(*(c.Tokens(text, len(text)) for text in some))
+                size = min(dimensions or facts.embedding_size, facts.embedding_size)
+                out = (ctypes.c_float * (size * len(some)))()
+                c.call(c.lib.mpk_embed, self._engine(), array, len(some), ctypes.byref(options), out)
+                vectors.extend(list(out[i * size : (i + 1) * size]) for i in range(len(some)))
+        return vectors
 
     def chat_prompt(
         self,

@@ -63,8 +63,8 @@ typedef struct cli_command {
     int (*run)(const struct cli_command *command, void *arguments);
 } cli_command;
 
-extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_score, cmd_tokenize, cmd_compile, cmd_inspect,
-    cmd_quantize, cmd_perplexity, cmd_opt, cmd_bench, cmd_doctor;
+extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_embed, cmd_score, cmd_tokenize, cmd_compile,
+    cmd_inspect, cmd_quantize, cmd_perplexity, cmd_opt, cmd_bench, cmd_doctor;
 
 /* One row: its value is `member` of the struct `t`; then what else is not zero, as .field = value. */
 #define CLI_OPTION(t, member, option_name, kind, ...)                                 \
@@ -79,7 +79,7 @@ typedef struct cli_engine {
     cli_whole random;
     int kv, activations, ops, launch;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, no_carriers, profile,
-        no_prefix_cache;
+        no_prefix_cache, embeddings;
     const char *device, *target, *keep, *speculate;
     int mode;
     cli_list degrees;

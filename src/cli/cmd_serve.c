@@ -21,7 +21,7 @@ typedef struct serve_arguments {
         *cors_origin;
     cli_whole port, max_waiting, grace, ping; /* for these 0 is a value */
     bool any_model_name;
-    int log_format, metrics_names;
+    int log_format, metrics_names, pooling;
     uint32_t max_connections, timeout, max_body;
     cli_engine engine;
 } serve_arguments;
@@ -64,6 +64,10 @@ static const cli_option options[] = {
                .help = "of the line for each request (text)"),
     CLI_OPTION(serve_arguments, metrics_names, "metrics-names", CLI_CHOICE, .value = "mpk|vllm",
                .help = "vllm: metrics also under vLLM's names (mpk)"),
+    CLI_OPTION(serve_arguments, engine.embeddings, "embeddings", CLI_FLAG,
+               .help = "serve vectors of texts instead of answers"),
+    CLI_OPTION(serve_arguments, pooling, "pooling", CLI_CHOICE, .value = "last|mean",
+               .help = "with --embeddings: of the last token, or the mean of all (last)"),
     CLI_BATCH_ROW(serve_arguments, engine),
     CLI_DEVICE_ROW(serve_arguments, engine),
     CLI_THREADS_ROW(serve_arguments, engine),
@@ -115,6 +119,7 @@ static int read_options(const cli_command *command, mpk_context *cx, arena *a, c
         .max_connections = args->max_connections ? args->max_connections : DEFAULT_CONNECTIONS,
         .ping_s = whole_or(args->ping, DEFAULT_PING_S),
         .any_model_name = args->any_model_name,
+        .pooling = (mpk_pooling)args->pooling,
         .log_json = args->log_format,
         .timeout_s = args->timeout ? args->timeout : DEFAULT_TIMEOUT_S,
         .body_bytes = (size_t)(args->max_body ? args->max_body : DEFAULT_BODY_MIB) << 20,

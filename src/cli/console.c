@@ -264,6 +264,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .profile = from->profile,
         .batch_invariant = from->batch_invariant,
         .no_prefix_cache = from->no_prefix_cache,
+        .embeddings = from->embeddings,
         .activations = (mpk_activations)from->activations,
     };
     return from->speculate ? parse_speculation(command, from->speculate, to) : CLI_DONE;

@@ -11,11 +11,14 @@ static mpk_status check_machine(mpk_context *cx, mpk_engine *e)
     machine_facts facts;
     machine_describe(e->machine, &facts);
     const engine_plan *p = &e->build.plan;
+    const model_config *c = &e->build.model.config;
     CHECK(cx,
           facts.n_slots == p->max_batch && facts.n_pages == p->n_pages &&
-              facts.n_vocab == e->build.model.config.vocab_size,
-          MPK_EFORMAT, "the program is not of this model: it has %u slots, %u pages and %u logits", facts.n_slots,
-          facts.n_pages, facts.n_vocab);
+              facts.n_vocab == (e->build.options.embeddings ? c->hidden_size : c->vocab_size),
+          MPK_EFORMAT,
+          "the program is not of this model, or of embeddings where logits are wanted or the reverse: it has %u slots, "
+          "%u pages and %u logits",
+          facts.n_slots, facts.n_pages, facts.n_vocab);
     return MPK_OK;
 }
 
@@ -119,6 +122,7 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
     mpk_engine_facts all = {
         .size = facts->size < sizeof all ? facts->size : sizeof all,
         .vocab_size = e->build.model.config.vocab_size,
+        .embedding_size = e->build.options.embeddings ? e->build.model.config.hidden_size : 0,
         .context_tokens = p->context_tokens,
         .max_batch = p->max_batch,
         .step_tokens = p->n_tokens[p->n_graphs - 1],

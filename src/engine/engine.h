@@ -60,6 +60,7 @@ typedef struct engine_plan {
     uint32_t n_graphs, n_tokens[ENGINE_MAX_GRAPHS]; /* rising powers of two; the last is the step's maximum */
     uint32_t n_pages, pages_per_slot;
     ir_dtype kv_dtype, activation_dtype;
+    bool no_head;                      /* of embeddings */
     uint64_t kv_bytes, kv_token_bytes; /* of all pages; of one position */
     char arch[16];                     /* target_device.arch */
 } engine_plan;

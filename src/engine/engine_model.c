@@ -135,6 +135,7 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
         .context_tokens = o->context_tokens,
         .kv_dtype = kv_dtypes[o->kv_dtype],
         .activation_dtype = IR_F32,
+        .no_head = o->embeddings,
     };
     p.n_choices = o->speculation && p.max_batch < ENGINE_CHOICES ? ENGINE_CHOICES : p.max_batch;
     memcpy(p.arch, device->arch, sizeof p.arch);
@@ -175,6 +176,7 @@ mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model
         .max_pages_per_slot = plan->pages_per_slot,
         .kv_dtype = plan->kv_dtype,
         .activation_dtype = plan->activation_dtype,
+        .no_head = plan->no_head,
     };
     return model_build(cx, a, &model->config, &shape, &weights, out);
 }

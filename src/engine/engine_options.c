@@ -65,6 +65,7 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
     CHECK(cx, to->gpus <= IR_MAX_PEERS, MPK_EARG, "gpus is %u, expected 1 to %d", to->gpus, IR_MAX_PEERS);
     CHECK(cx, to->gpus == 1 || to->launch == MPK_LAUNCH_AUTO || to->launch == MPK_LAUNCH_AOT, MPK_EARG,
           "with %u gpus all tasks are launched ahead of time: launch must be auto or aot", to->gpus);
+    CHECK(cx, to->embeddings <= 1, MPK_EARG, "embeddings is %u, expected 0 or 1", to->embeddings);
     CHECK(cx, to->max_batch <= ENGINE_MAX_BATCH, MPK_EARG, "max_batch is %u, at most %d", to->max_batch,
           ENGINE_MAX_BATCH);
     CHECK(cx, !(to->step_tokens & (to->step_tokens - 1)) && to->step_tokens <= ENGINE_MAX_STEP, MPK_EARG,

@@ -273,6 +273,13 @@ static mpk_status prepare(mpk_context *cx, mpk_request *r, const int32_t *tokens
     return MPK_OK;
 }
 
+mpk_status engine_check_words(mpk_context *cx, const mpk_engine *e)
+{
+    CHECK(cx, !e->build.options.embeddings, MPK_EUNSUPPORTED,
+          "the model was opened for embeddings: it gives vectors, and neither text nor logits");
+    return MPK_OK;
+}
+
 mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out)
 {
     mpk_request *r = calloc(1, sizeof *r);
@@ -353,6 +360,7 @@ mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t 
     mpk_request *r = NULL;
     mpk_request_options o;
     TRY(engine_read_request_options(cx, options, &o));
+    TRY(engine_check_words(cx, engine));
     TRY(engine_new_request(cx, engine, &r));
     r->options = o;
     r->n_prompt = n;

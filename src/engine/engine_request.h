@@ -38,6 +38,8 @@ struct mpk_request {
     text piece;
 };
 
+/* MPK_EUNSUPPORTED: it gives vectors. */
+mpk_status engine_check_words(mpk_context *cx, const mpk_engine *e);
 mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out);
 mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens, size_t n);
 /* Positions that one request may take. */
@@ -51,6 +53,8 @@ uint32_t engine_logprobs(const mpk_request_options *options);
 mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r);
 /* End a request that still runs: MPK_OK: as if the model had ended it; else with that status and these words. */
 void engine_end_request(mpk_engine *e, uint64_t id, mpk_status status, const char *words);
+/* Of a sequence: wait until the logits of what was fed last are there. */
+mpk_status engine_wait_fed(mpk_context *cx, mpk_request *r);
 /* Into the machine.  The engine's failure if it has one. */
 mpk_status engine_submit(mpk_context *cx, mpk_request *r, const machine_request *wire);
 

@@ -15,6 +15,7 @@ struct mpk_sequence {
 
 mpk_status mpk_sequence_open(mpk_context *cx, mpk_engine *engine, bool all_logits, mpk_sequence **out)
 {
+    TRY(engine_check_words(cx, engine));
     mpk_sequence *s = calloc(1, sizeof *s);
     uint32_t most = engine->build.plan.max_batch;
     CHECK(cx, s, MPK_ENOMEM, "out of memory for a sequence");
@@ -56,8 +57,7 @@ size_t mpk_sequence_length(const mpk_sequence *s)
     return s->length;
 }
 
-/* The logits are there, or never will be. */
-static mpk_status wait_fed(mpk_context *cx, mpk_request *r)
+mpk_status engine_wait_fed(mpk_context *cx, mpk_request *r)
 {
     pthread_mutex_lock(&r->engine->mutex);
     while (!r->fed && r->finish == MPK_RUNNING)
@@ -96,7 +96,7 @@ mpk_status mpk_sequence_feed(mpk_context *cx, mpk_sequence *s, const int32_t *to
         TRY(start(cx, s, tokens, n, logits));
     else
         TRY(machine_append(cx, r->engine->machine, r->id, tokens, (uint32_t)n, logits));
-    TRY(wait_fed(cx, r));
+    TRY(engine_wait_fed(cx, r));
     s->length += n;
     return MPK_OK;
 }

@@ -18,7 +18,7 @@
  *                                     masks for each slot (MODEL_MASKS)
  *   history    i32[B * N * P]         the tokens of each slot whose request has rules or drafts, from position 0
  * Outputs:
- *   logits     f32[R, V] live=rows
+ *   logits     f32[R, V] live=rows; with no_head f32[R, D], the final norm's rows
  *   next       i32[R] live=rows       the sampled token
  *   logprobs   f32[R, 21, 2] live=rows
  * State: k_cache.LAYER and v_cache.LAYER of each layer, of kv_dtype[n_pages, G, P, K]; choice f32[C, V], where the
@@ -86,6 +86,7 @@ typedef struct model_shape {
     /* The paper's decode step: argmax in two stages instead of sample; and if R = T every token has its row of logits,
      * in order, so that nothing is gathered (`rows` is not read; logits and next are live=tokens). */
     bool greedy_only;
+    bool no_head; /* the program ends with the final norm: its rows stand where the logits would */
 } model_shape;
 
 /* What the dtype of a named weight is; the builder asks when it adds the constant.  MPK_EARG if there is no such

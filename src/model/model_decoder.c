@@ -277,11 +277,17 @@ static ir_tensor_id add_begin(decoder *d)
     return x;
 }
 
+/* Columns of what stands in the place of logits. */
+static int64_t end_columns(const decoder *d)
+{
+    return d->s->no_head ? d->c->hidden_size : d->c->vocab_size;
+}
+
 /* Greedy choice in two stages (paper §6.1's tail): enough parts for every worker of a large GPU to have one. */
 static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
 {
     ir_tensor_id part[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
-    int64_t parts = d->c->vocab_size < 128 ? d->c->vocab_size : 128;
+    int64_t parts = end_columns(d) < 128 ? end_columns(d) : 128;
     if (d->status == MPK_OK)
         d->status = ir_add_op(d->cx, d->g, "argmax_partial", "argmax_partial", 1, &logits,
                               (ir_set[]){{.name = "parts", .i = parts}, {0}}, part);
@@ -292,7 +298,7 @@ static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
 static mpk_status add_sample(decoder *d, ir_tensor_id logits)
 {
     const int64_t n = d->s->n_choices > d->s->n_slots ? d->s->n_choices : d->s->n_slots;
-    const int64_t choice_dims[2] = {n, d->c->vocab_size};
+    const int64_t choice_dims[2] = {n, end_columns(d)};
     ir_tensor_id out[IR_MAX_OUTPUTS], choice = add_tensor(d, IR_STATE, IR_ALL, "choice", IR_F32, 2, choice_dims);
     TRY(d->status);
     ir_tensor_id in[] = {logits, d->sampling, d->seeds, d->draws, d->asks, d->rules, d->history, choice};
@@ -300,6 +306,15 @@ static mpk_status add_sample(decoder *d, ir_tensor_id logits)
                      sizeof in / sizeof *in, in, NULL, out));
     TRY(ir_add_output(d->cx, d->g, out[0]));
     return ir_add_output(d->cx, d->g, out[2]);
+}
+
+static ir_tensor_id add_head(decoder *d, ir_tensor_id x)
+{
+    const model_config *c = d->c;
+    ir_tensor_id head =
+        c->tied_embeddings ? d->embedding : add_weight(d, "lm_head.weight", 2, c->vocab_size, c->hidden_size);
+    const char *name = d->s->activation_dtype == IR_F32 ? "logits" : "lm_head";
+    return add_op(d, "linear", name, 2, (ir_tensor_id[]){x, head}, NULL);
 }
 
 /* x[T, D] -> the rows that are wanted [R, D] -> logits f32[R, V] -> next i32[R].  Rows are chosen before the norm: in
@@ -312,10 +327,9 @@ static mpk_status add_end(decoder *d, ir_tensor_id x)
     if (!(s->greedy_only && s->n_rows == s->n_tokens))
         x = add_op(d, "gather", "last", 2, (ir_tensor_id[]){x, d->rows}, NULL);
     ir_tensor_id norm = add_weight(d, "model.norm.weight", 1, c->hidden_size, 0);
-    x = add_op(d, "rms_norm", "norm", 2, (ir_tensor_id[]){x, norm}, (ir_set[]){{.name = "eps", .f = c->norm_eps}, {0}});
-    ir_tensor_id head =
-        c->tied_embeddings ? d->embedding : add_weight(d, "lm_head.weight", 2, c->vocab_size, c->hidden_size);
-    ir_tensor_id logits = add_op(d, "linear", f32 ? "logits" : "lm_head", 2, (ir_tensor_id[]){x, head}, NULL);
+    const char *name = s->no_head && f32 ? "logits" : "norm";
+    x = add_op(d, "rms_norm", name, 2, (ir_tensor_id[]){x, norm}, (ir_set[]){{.name = "eps", .f = c->norm_eps}, {0}});
+    ir_tensor_id logits = s->no_head ? x : add_head(d, x);
     if (!f32)
         logits = add_op(d, "cast", "logits", 1, &logits, (ir_set[]){{.name = "dtype", .s = "f32"}, {0}});
     TRY(d->status);

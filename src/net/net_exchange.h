@@ -242,6 +242,8 @@ mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialec
 mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt);
 /* Wait until something has come, and take it.  The status of what ends the exchange early. */
 mpk_status net_work_wait(net_exchange *x);
+/* The engine has failed, and stays so.  http: 500 for whom it was at work, 503 for who comes later. */
+mpk_status net_work_note_fault(net_exchange *x, mpk_status status, int http);
 /* All have ended: keep the answers to each prompt that the client gets. */
 void net_work_choose(net_exchange *x);
 void net_work_close(net_exchange *x);

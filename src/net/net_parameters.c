@@ -21,6 +21,7 @@ typedef struct parameter {
 
 #define BOTH (NET_FOR_COMPLETION | NET_FOR_CHAT | NET_FOR_INFILL)
 #define GAPS NET_FOR_INFILL
+#define VECTORS NET_FOR_VECTORS
 #define ITEMS NET_FOR_RESPONSES
 #define BLOCKS NET_FOR_MESSAGES
 #define READS(name, endpoints)         \
@@ -239,6 +240,27 @@ static const parameter parameters[] = {
     REFUSES("container", BLOCKS, 0, "the server runs no tools"),
     REFUSES("mcp_servers", BLOCKS, 0, "the server runs no tools"),
     READS("output_format", BLOCKS),
+    /* vectors, as OpenAI, vLLM, SGLang and Cohere have them */
+    READS("model", VECTORS),
+    READS("input", VECTORS),
+    READS("encoding_format", VECTORS),
+    READS("dimensions", VECTORS),
+    READS("truncate_prompt_tokens", VECTORS),
+    READS("text_1", VECTORS),
+    READS("text_2", VECTORS),
+    READS("query", VECTORS),
+    READS("documents", VECTORS),
+    READS("top_n", VECTORS),
+    PASSES("user", VECTORS),
+    PASSES("request_id", VECTORS),
+    PASSES("rid", VECTORS),
+    REFUSES("return_documents", VECTORS, 0, no_extras),
+    REFUSES("messages", VECTORS, 0, "give 'input'"),
+    REFUSES("task", VECTORS, 0, "put the instruction before the text"),
+    REFUSES("instruction", VECTORS, 0, "put it before the text"),
+    REFUSES("mm_processor_kwargs", VECTORS, 0, text_only),
+    REFUSES("priority", VECTORS, 0, no_order),
+    REFUSES("lora_path", VECTORS, 0, one_model),
 };
 enum { N_PARAMETERS = sizeof parameters / sizeof *parameters };
 

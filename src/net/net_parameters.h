@@ -17,6 +17,7 @@ enum {
     NET_FOR_RESPONSES = 4,
     NET_FOR_MESSAGES = 8,
     NET_FOR_INFILL = 16,
+    NET_FOR_VECTORS = 32, /* embeddings, scores, ranks */
     NET_IGNORED_BYTES = 256,
 };
 

@@ -1,6 +1,7 @@
 /* net_route.c - path and method -> handler, and what is refused before a handler sees it. */
 #include <strings.h>
 
+#include "net/net_embed.h"
 #include "net/net_exchange.h"
 #include "net/net_infill.h"
 #include "net/net_messages.h"
@@ -20,6 +21,9 @@ typedef struct route {
 static const route routes[] = {
     {.path = "/v1/completions", .methods = METHOD_POST, .run = net_completion_run},
     {.path = "/v1/chat/completions", .methods = METHOD_POST, .run = net_chat_run},
+    {.path = "/v1/embeddings", .methods = METHOD_POST, .run = net_embed_vectors},
+    {.path = "/v1/score", .methods = METHOD_POST, .run = net_embed_score},
+    {.path = "/v1/rerank", .methods = METHOD_POST, .run = net_embed_rerank},
     {.path = "/infill", .methods = METHOD_POST, .run = net_infill_run},
     {.path = "/v1/responses", .methods = METHOD_POST, .run = net_responses_run},
     {.path = "/v1/messages", .methods = METHOD_POST, .run = net_messages_run, .write_error = net_messages_write_error},

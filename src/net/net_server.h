@@ -62,6 +62,7 @@ typedef struct net_options {
     uint32_t ping_s;     /* a stream on which nothing comes for so long gets a ping; 0: never */
     size_t body_bytes;   /* of a request at most */
     bool any_model_name; /* answer whatever model a request names */
+    mpk_pooling pooling; /* of a server of embeddings */
     bool log_json, vllm_metrics;
     void (*log)(void *log_user, const char *line); /* NULL: none; called by any thread */
     void *log_user;

@@ -18,12 +18,13 @@
 
 /* ---- the engine ---- */
 
-enum { MAX_PIECES = 64 };
+enum { MAX_PIECES = 64, N_VECTOR = 3 };
 
 struct mpk_engine {
     const char *script[MAX_PIECES];
     const char *prompt_end; /* what a chat's prompt ends with */
     mpk_status submit;      /* what submitting comes to */
+    bool embeds;            /* it gives vectors */
     _Atomic bool failed;
     _Atomic int n_requests; /* that are not freed */
 };
@@ -64,8 +65,8 @@ void mpk_free(void *p)
 
 void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts)
 {
-    (void)engine;
-    *facts = (mpk_engine_facts){.size = sizeof *facts, .context_tokens = 100, .max_batch = 2};
+    *facts = (mpk_engine_facts){
+        .size = sizeof *facts, .context_tokens = 100, .max_batch = 2, .embedding_size = engine->embeds ? N_VECTOR : 0};
 }
 
 const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine)
@@ -183,6 +184,17 @@ mpk_status mpk_request_wait(mpk_context *cx, mpk_request *r, mpk_answer *answer)
     CHECK(cx, r->finish != MPK_FINISH_ERROR, MPK_ESTALLED, "worker 7 waits for event 3");
     *answer = (mpk_answer){
         .text = "", .tokens = r->tokens, .token_ns = r->token_ns, .n_tokens = r->n_read, .finish = r->finish};
+    return MPK_OK;
+}
+
+/* The vector of a text: its first tokens. */
+mpk_status mpk_embed(mpk_context *cx, mpk_engine *engine, const mpk_tokens *texts, size_t n,
+                     const mpk_embed_options *options, float *out)
+{
+    const uint32_t size = options->dimensions ? options->dimensions : N_VECTOR;
+    CHECK(cx, engine->submit == MPK_OK, engine->submit, "submitting failed");
+    for (size_t i = 0; i < n * size; i++)
+        out[i] = i % size < texts[i / size].n ? (float)texts[i / size].at[i % size] : 0;
     return MPK_OK;
 }
 
@@ -469,6 +481,32 @@ static void test_no_memory(void **state)
     close_bed(&b);
 }
 
+static void test_vectors(void **state)
+{
+    (void)state;
+    bed b = {.engine.embeds = true};
+    open_bed(&b);
+    assert_int_equal(ask(&b, "/v1/embeddings", "{\"input\":[[1,2],[2,0,1,5]]}"), 200);
+    check_has(&b, "{\"object\":\"list\",\"data\":[{\"object\":\"embedding\",\"index\":0,\"embedding\":[1,2,0]},"
+                  "{\"object\":\"embedding\",\"index\":1,\"embedding\":[2,0,1]}],\"model\":\"m\",\"usage\":"
+                  "{\"prompt_tokens\":6,\"total_tokens\":6}}");
+    assert_int_equal(ask(&b, "/v1/embeddings", "{\"input\":[1],\"dimensions\":2,\"encoding_format\":\"base64\"}"), 200);
+    check_has(&b, "\"embedding\":\"AACAPwAAAAA=\"");
+    assert_int_equal(ask(&b, "/v1/score", "{\"text_1\":[1,2],\"text_2\":[[1],[0,3]]}"), 200);
+    check_has(&b, "\"data\":[{\"index\":0,\"object\":\"score\",\"score\":1},"
+                  "{\"index\":1,\"object\":\"score\",\"score\":6}]");
+    assert_int_equal(ask(&b, "/v1/rerank", "{\"query\":[1],\"documents\":[[2],[7],[4]],\"top_n\":2}"), 200);
+    check_has(&b, "\"results\":[{\"index\":1,\"relevance_score\":7},{\"index\":2,\"relevance_score\":4}]");
+    b.engine.submit = MPK_ENOMEM;
+    assert_int_equal(ask(&b, "/v1/embeddings", "{\"input\":\"x\"}"), 500);
+    assert_int_equal(ask(&b, "/health", ""), 200);
+    b.engine.submit = MPK_ESTALLED;
+    assert_int_equal(ask(&b, "/v1/embeddings", "{\"input\":\"x\"}"), 503);
+    check_has(&b, "\"code\":\"engine_failed\"");
+    assert_int_equal(ask(&b, "/health", ""), 503);
+    close_bed(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -476,7 +514,7 @@ int main(void)
         cmocka_unit_test(test_items),          cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_probabilities),  cmocka_unit_test(test_fault),
         cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_ends_of_a_stream),
-        cmocka_unit_test(test_large_requests),
+        cmocka_unit_test(test_large_requests), cmocka_unit_test(test_vectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,8 +101,7 @@ void net_work_close(net_exchange *x)
 
 /* ---- submission ---- */
 
-/* An engine that has failed stays so.  http: 500 for whom it was at work, 503 for who comes later. */
-static mpk_status note_fault(net_exchange *x, mpk_status status, int http)
+mpk_status net_work_note_fault(net_exchange *x, mpk_status status, int http)
 {
     x->server->failed = true;
     net_refuse(x->cx, &x->refusal, http, NULL, "engine_failed", "%s", mpk_error_message(x->cx));
@@ -133,7 +132,7 @@ static mpk_status judge(net_exchange *x, mpk_status status, size_t n)
         return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "%s", mpk_error_message(x->cx));
     if (status == MPK_EARG || status == MPK_EUNSUPPORTED)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL, "%s", mpk_error_message(x->cx));
-    return status == MPK_OK || status == MPK_ENOMEM ? status : note_fault(x, status, 503);
+    return status == MPK_OK || status == MPK_ENOMEM ? status : net_work_note_fault(x, status, 503);
 }
 
 /* max_tokens is so many at most: what the context cannot hold of them is no error. */
@@ -271,7 +270,7 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     mpk_answer whole;
     mpk_status status = mpk_request_wait(x->cx, a->request, &whole); /* it has ended: this does not wait */
     if (status != MPK_OK)
-        return status == MPK_ENOMEM ? status : note_fault(x, status, 500);
+        return status == MPK_ENOMEM ? status : net_work_note_fault(x, status, 500);
     if (w->dialect->is_chat)
         TRY(net_parts_end(x->cx, &a->parts));
     TRY(find_stop(x, a, &whole));

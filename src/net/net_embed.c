@@ -1,0 +1,295 @@
+/* net_embed.c - /v1/embeddings, and what follows from vectors: /v1/score and /v1/rerank, for a server of embeddings.
+ *
+ * Each text is a sequence of its own in the engine, which computes those of several connections together.
+ */
+#include <stdlib.h>
+
+#include "net/net_embed.h"
+
+enum { TEXTS_A_CALL = 64 };
+
+/* Vectors of a request. */
+typedef struct embedder {
+    net_exchange *x;
+    mpk_embed_options options;
+    int32_t truncate; /* as in net_request */
+    size_t n_tokens;  /* so far */
+} embedder;
+
+#define REFUSE(x, field, ...) return net_refuse((x)->cx, &(x)->refusal, 400, (field), NULL, __VA_ARGS__)
+
+/* ---- the request ---- */
+
+static mpk_status check_server(net_exchange *x)
+{
+    if (!x->server->facts.embedding_size)
+        REFUSE(x, NULL, "the server has a model that writes text: start it with --embeddings to get vectors");
+    return MPK_OK;
+}
+
+static mpk_status read_count(net_exchange *x, const json_value *body, const char *name, int64_t least, int64_t most,
+                             int64_t *to)
+{
+    const json_value *v = json_get(body, name);
+    if (v && (v->kind != JSON_KIND_NUMBER || !v->is_integer || v->integer < least || v->integer > most))
+        REFUSE(x, name, "'%s' is not a whole number from %lld to %lld", name, (long long)least, (long long)most);
+    *to = v ? v->integer : 0;
+    return MPK_OK;
+}
+
+static mpk_status open_request(net_exchange *x, embedder *e, const json_value **body)
+{
+    int64_t dimensions = 0, truncate = 0;
+    TRY(check_server(x));
+    TRY(net_completion_open(x, body));
+    if ((*body)->kind != JSON_KIND_OBJECT)
+        REFUSE(x, NULL, "the body is not a JSON object");
+    TRY(net_parameters_check(x->cx, *body, NET_FOR_VECTORS, x->ignored, &x->refusal));
+    TRY(read_count(x, *body, "dimensions", 1, x->server->facts.embedding_size, &dimensions));
+    TRY(read_count(x, *body, "truncate_prompt_tokens", -1, INT32_MAX, &truncate));
+    *e = (embedder){.x = x, .truncate = (int32_t)truncate};
+    e->options = (mpk_embed_options){
+        .size = sizeof e->options, .pooling = x->server->options.pooling, .dimensions = (uint32_t)dimensions};
+    return MPK_OK;
+}
+
+/* ---- vectors ---- */
+
+static uint32_t size_of(const embedder *e)
+{
+    return e->options.dimensions ? e->options.dimensions : e->x->server->facts.embedding_size;
+}
+
+static mpk_status judge(net_exchange *x, mpk_status status)
+{
+    if (status == MPK_OK || status == MPK_ENOMEM)
+        return status;
+    if (status == MPK_EARG)
+        REFUSE(x, "input", "%s", mpk_error_message(x->cx));
+    return net_work_note_fault(x, status, 503);
+}
+
+/* The last tokens, as many as the request says. */
+static mpk_status cut(const embedder *e, mpk_tokens *input)
+{
+    net_exchange *x = e->x;
+    const size_t context = net_work_context(x->server), most = e->truncate < 0 ? context : (size_t)e->truncate;
+    if (e->truncate && input->n > most)
+        *input = (mpk_tokens){input->at + input->n - most, most};
+    if (!input->n)
+        REFUSE(x, "input", "an input has no tokens");
+    if (input->n > context)
+        return net_refuse(x->cx, &x->refusal, 400, "input", "context_length_exceeded",
+                          "This model's maximum context length is %zu tokens. However, an input has %zu tokens.",
+                          context, input->n);
+    return MPK_OK;
+}
+
+/* Into the exchange's arena. */
+static mpk_status tokenize(net_exchange *x, str words, mpk_tokens *out)
+{
+    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
+    int32_t *ids, *kept;
+    size_t n;
+    if (!tokenizer)
+        REFUSE(x, "input", "the model brings no tokenizer: give token ids");
+    TRY(mpk_tokenize(x->cx, tokenizer, words.n ? words.at : "", words.n, true, &ids, &n));
+    kept = arena_alloc(&x->arena, n, sizeof *kept);
+    if (kept)
+        memcpy(kept, ids, n * sizeof *ids);
+    mpk_free(ids);
+    CHECK(x->cx, kept, MPK_ENOMEM, "out of memory for %zu tokens", n);
+    *out = (mpk_tokens){kept, n};
+    return MPK_OK;
+}
+
+/* A text, or a list of token ids. */
+static mpk_status read_input(embedder *e, const json_value *v, const char *name, mpk_tokens *out)
+{
+    net_exchange *x = e->x;
+    if (v->kind == JSON_KIND_STRING)
+        TRY(tokenize(x, v->text, out));
+    else
+        TRY(net_request_read_ids(x->cx, &x->arena, v, name, &out->at, &out->n, &x->refusal));
+    TRY(cut(e, out));
+    e->n_tokens += out->n;
+    x->server->metrics.prompt_tokens += out->n;
+    return MPK_OK;
+}
+
+/* In pieces, between which the client may have gone. */
+static mpk_status embed_texts(embedder *e, const mpk_tokens *texts, size_t n, float *rows)
+{
+    net_exchange *x = e->x;
+    for (size_t at = 0; at < n; at += TEXTS_A_CALL) {
+        const size_t some = n - at < TEXTS_A_CALL ? n - at : TEXTS_A_CALL;
+        if (x->server->cancelling || net_exchange_is_gone(x))
+            return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping",
+                              "the server is stopping, or the client has gone");
+        TRY(judge(x, mpk_embed(x->cx, x->server->engine, texts + at, some, &e->options, rows + at * size_of(e))));
+    }
+    return MPK_OK;
+}
+
+/* A member that is one input or a list of them; rows f32[n, size] in the arena. */
+static mpk_status embed_member(embedder *e, const json_value *body, const char *name, float **rows, size_t *n)
+{
+    net_exchange *x = e->x;
+    const json_value *v = json_get(body, name);
+    mpk_tokens *texts;
+    if (!v || (v->kind == JSON_KIND_LIST && !v->n))
+        REFUSE(x, name, "'%s' is missing or empty", name);
+    const bool many = v->kind == JSON_KIND_LIST && v->items[0].kind != JSON_KIND_NUMBER;
+    *n = many ? v->n : 1;
+    NEW(x->cx, &x->arena, texts, *n);
+    NEW(x->cx, &x->arena, *rows, *n * size_of(e));
+    for (size_t i = 0; i < *n; i++)
+        TRY(read_input(e, many ? &v->items[i] : v, name, &texts[i]));
+    net_exchange_stop_clock(x, true);
+    mpk_status status = embed_texts(e, texts, *n, *rows);
+    net_exchange_stop_clock(x, false);
+    return status;
+}
+
+/* ---- /v1/embeddings ---- */
+
+static void write_base64(const void *data, size_t n, text *to)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *at = data;
+    for (size_t i = 0; i < n; i += 3) {
+        const size_t left = n - i < 3 ? n - i : 3;
+        uint8_t three[3] = {0};
+        memcpy(three, at + i, left);
+        const uint32_t bits = (uint32_t)three[0] << 16 | (uint32_t)three[1] << 8 | three[2];
+        char four[4] = {digits[bits >> 18], digits[bits >> 12 & 63], digits[bits >> 6 & 63], digits[bits & 63]};
+        memset(four + 1 + left, '=', 3 - left);
+        text_add(to, four, 4);
+    }
+}
+
+static void write_vector(const float *v, uint32_t n, bool base64, text *to)
+{
+    if (base64) {
+        text_print(to, "\"");
+        write_base64(v, n * sizeof *v, to); /* little endian, as every machine that this runs on */
+        text_print(to, "\"");
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        text_print(to, i ? ",%.9g" : "[%.9g", (double)v[i]);
+    text_print(to, "]");
+}
+
+static void write_tail(const embedder *e, text *to)
+{
+    text_print(to, "],\"model\":");
+    json_write_str(to, str_from(e->x->server->options.model_name));
+    text_print(to, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", e->n_tokens, e->n_tokens);
+}
+
+static mpk_status read_encoding(net_exchange *x, const json_value *body, bool *base64)
+{
+    const json_value *v = json_get(body, "encoding_format");
+    *base64 = json_is(v, JSON_KIND_STRING) && str_is(v->text, "base64");
+    if (v && !*base64 && !(v->kind == JSON_KIND_STRING && str_is(v->text, "float")))
+        REFUSE(x, "encoding_format", "'encoding_format' is neither \"float\" nor \"base64\"");
+    return MPK_OK;
+}
+
+mpk_status net_embed_vectors(net_exchange *x, const char *path)
+{
+    const json_value *body;
+    embedder e;
+    bool base64;
+    float *rows;
+    size_t n;
+    text reply = {0};
+    (void)path;
+    TRY(open_request(x, &e, &body));
+    TRY(read_encoding(x, body, &base64));
+    TRY(embed_member(&e, body, "input", &rows, &n));
+    text_print(&reply, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < n; i++) {
+        text_print(&reply, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "", i);
+        write_vector(rows + i * size_of(&e), size_of(&e), base64, &reply);
+        text_print(&reply, "}");
+    }
+    write_tail(&e, &reply);
+    return net_reply_json(x, &reply);
+}
+
+/* ---- /v1/score, /v1/rerank: cosines ---- */
+
+static double cosine(const embedder *e, const float *a, const float *b)
+{
+    double sum = 0; /* both have length 1 */
+    for (uint32_t i = 0; i < size_of(e); i++)
+        sum += (double)a[i] * b[i];
+    return sum;
+}
+
+/* Each of the second against the first, or against the one of the same place. */
+mpk_status net_embed_score(net_exchange *x, const char *path)
+{
+    const json_value *body;
+    embedder e;
+    float *first, *second;
+    size_t n_first, n;
+    text reply = {0};
+    (void)path;
+    TRY(open_request(x, &e, &body));
+    TRY(embed_member(&e, body, "text_1", &first, &n_first));
+    TRY(embed_member(&e, body, "text_2", &second, &n));
+    if (n_first != 1 && n_first != n)
+        REFUSE(x, "text_2", "'text_1' has %zu texts and 'text_2' %zu: give one, or as many", n_first, n);
+    text_print(&reply, "{\"id\":\"score\",\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < n; i++) {
+        const float *other = first + (n_first == 1 ? 0 : i) * size_of(&e);
+        text_print(&reply, "%s{\"index\":%zu,\"object\":\"score\",\"score\":%.9g}", i ? "," : "", i,
+                   cosine(&e, other, second + i * size_of(&e)));
+    }
+    write_tail(&e, &reply);
+    return net_reply_json(x, &reply);
+}
+
+typedef struct ranked {
+    double score;
+    size_t index;
+} ranked;
+
+static int compare_ranked(const void *a, const void *b)
+{
+    const ranked *p = a, *q = b;
+    if (p->score != q->score)
+        return p->score < q->score ? 1 : -1;
+    return p->index < q->index ? -1 : 1;
+}
+
+mpk_status net_embed_rerank(net_exchange *x, const char *path)
+{
+    const json_value *body, *documents;
+    embedder e;
+    float *query, *rows;
+    ranked *order;
+    size_t n_query, n;
+    int64_t most = 0;
+    text reply = {0};
+    (void)path;
+    TRY(open_request(x, &e, &body));
+    TRY(read_count(x, body, "top_n", 1, INT32_MAX, &most));
+    TRY(embed_member(&e, body, "query", &query, &n_query));
+    documents = json_get(body, "documents");
+    if (!json_is(documents, JSON_KIND_LIST) || n_query != 1)
+        REFUSE(x, "documents", "'documents' is not a list of texts, or 'query' is several");
+    TRY(embed_member(&e, body, "documents", &rows, &n));
+    NEW(x->cx, &x->arena, order, n);
+    for (size_t i = 0; i < n; i++)
+        order[i] = (ranked){cosine(&e, query, rows + i * size_of(&e)), i};
+    qsort(order, n, sizeof *order, compare_ranked);
+    text_print(&reply, "{\"id\":\"rerank\",\"results\":[");
+    for (size_t i = 0; i < n && (!most || i < (size_t)most); i++)
+        text_print(&reply, "%s{\"index\":%zu,\"relevance_score\":%.9g}", i ? "," : "", order[i].index, order[i].score);
+    write_tail(&e, &reply);
+    return net_reply_json(x, &reply);
+}

@@ -189,6 +189,74 @@ def test_keys_of_a_file(model, tmp_path):
     assert "no file" in support.mpk("serve", model, "--api-key-file", tmp_path / "no file", "--port=0", code=1)[1]
 
 
+def test_limits_of_keys(model, tmp_path):
+    """Requests, tokens and answers at a time; what the headers say; and that a file read again changes no counts."""
+    path = tmp_path / "keys"
+
+    def ask(key, path="/v1/completions", **more):
+        return s.ask("POST", path, {"prompt": "in the", "max_tokens": 8, "ignore_eos": True, **more},
+                     {"Authorization": f"Bearer {key}"})
+
+    path.write_text("free\nfew requests-per-minute=2\nshort tokens-per-minute=5\nnarrow concurrent=2\n")
+    with Server(model, "--api-key-file", path, "--api-key", "mine") as s:
+        assert [ask(k)[0] for k in ("free", "mine", "narrow")] == [200] * 3
+        assert not any(name.lower().startswith("x-ratelimit") for name in ask("free")[1])
+        status, headers, _ = ask("few")
+        assert status == 200 and headers["x-ratelimit-limit-requests"] == "2"
+        assert headers["x-ratelimit-remaining-requests"] == "1" and headers["x-ratelimit-reset-requests"].endswith("s")
+        assert ask("few", prompt=[])[0] == 400  # counts, too
+        status, headers, reply = ask("few")
+        assert status == 429 and 1 <= int(headers["Retry-After"]) <= 30 and reply["error"]["type"] == "rate_limit_error"
+        assert reply["error"]["code"] == "rate_limit_exceeded" and "requests per minute: limit 2" in str(reply)
+        assert ask("few", "/tokenize")[0] == 200  # this computes nothing
+        with pytest.raises(openai.RateLimitError):
+            openai.OpenAI(base_url=f"http://{s.host}:{s.port}/v1", api_key="few", max_retries=0).completions.create(
+                model=s.name, prompt="a")
+        assert ask("short")[0] == 200  # spends more than there is
+        status, headers, reply = ask("short")
+        assert status == 429 and int(headers["Retry-After"]) >= 12 and "tokens per minute: limit 5" in str(reply)
+        assert headers["x-ratelimit-remaining-tokens"] == "0" and headers["x-ratelimit-limit-tokens"] == "5"
+        assert ask("narrow", n=2)[0] == 200 and ask("narrow", n=3)[0] == 400
+        path.write_text("few requests-per-minute=1\nshort\nnarrow concurrent=3\n")
+        s.process.send_signal(signal.SIGHUP)
+        s.wait_error("read again")
+        assert [ask(k)[0] for k in ("few", "short", "free")] == [429, 200, 401] and ask("narrow", n=3)[0] == 200
+        for line, words in (("a\nb requests=3", "line 2"), ("a concurrent=0", "whole number"), ("a\na", "line 2"),
+                            ("a b", "behind a key")):
+            path.write_text(line)
+            s.process.send_signal(signal.SIGHUP)
+            s.wait_error(words)
+        assert [ask(k)[0] for k in ("few", "short", "a")] == [429, 200, 401]
+
+
+def test_a_key_has_so_many_streams(endless, tmp_path):
+    """Streams that run count, and no longer when their client has gone; other keys are free of them."""
+    path = tmp_path / "keys"
+    path.write_text("narrow concurrent=2\nother concurrent=1\n")
+    with Server(endless, "--context", 1 << 20, "--max-batch", 4, "--kv-tokens", 1 << 22, "--grace", 0,
+                "--api-key-file", path) as s:
+        def ask(key):
+            return s.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1},
+                         {"Authorization": f"Bearer {key}"})[0]
+
+        def stream():
+            body = json.dumps({**LONG, "stream": True}).encode()
+            c = s.connect()
+            c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer narrow\r\n"
+                      b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            return c
+
+        first, second = stream(), stream()
+        for c in (first, second):
+            assert c.recv(12) == b"HTTP/1.1 200"
+        assert ask("narrow") == 429 and ask("other") == 200 and ask("other") == 200
+        first.close()
+        end = time.monotonic() + WAIT
+        while ask("narrow") == 429:
+            assert time.monotonic() < end
+        second.close()
+
+
 def test_tls(model, tmp_path):
     certificate, key, other = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "other.pem"
     for to in (other, key):

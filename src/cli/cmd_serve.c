@@ -36,7 +36,7 @@ static const cli_option options[] = {
     CLI_OPTION(serve_arguments, api_key, "api-key", CLI_TEXT, .value = "KEY",
                .help = "answer only who sends this key ($MPK_API_KEY)"),
     CLI_OPTION(serve_arguments, key_file, "api-key-file", CLI_TEXT, .value = "FILE",
-               .help = "keys, one a line; SIGHUP reads it again"),
+               .help = "keys, one a line, and their limits; SIGHUP reads it again"),
     CLI_OPTION(serve_arguments, certificate, "tls-cert", CLI_TEXT, .value = "FILE",
                .help = "serve HTTPS with this certificate (PEM)"),
     CLI_OPTION(serve_arguments, private_key, "tls-key", CLI_TEXT, .value = "FILE", .help = "and its key (PEM)"),

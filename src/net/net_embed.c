@@ -41,6 +41,7 @@ static mpk_status open_request(net_exchange *x, embedder *e, const json_value **
 {
     int64_t dimensions = 0, truncate = 0;
     TRY(check_server(x));
+    TRY(net_meter_take_answers(x, 1));
     TRY(net_completion_open(x, body));
     if ((*body)->kind != JSON_KIND_OBJECT)
         REFUSE(x, NULL, "the body is not a JSON object");
@@ -114,6 +115,7 @@ static mpk_status read_input(embedder *e, const json_value *v, const char *name,
     TRY(cut(e, out));
     e->n_tokens += out->n;
     x->server->metrics.prompt_tokens += out->n;
+    net_meter_spend(x, out->n);
     return MPK_OK;
 }
 

@@ -73,6 +73,7 @@ static void end(net_exchange *x, bool sent)
     const uint64_t ns = clock_ns() - x->begun_ns;
     const int status = sent && x->status ? x->status : NET_CLIENT_GONE;
     net_work_close(x);
+    net_meter_end(x);
     net_metrics_count_reply(&s->metrics, x->route, status);
     if (x->work.n)
         net_metrics_count_request(&s->metrics, ns);

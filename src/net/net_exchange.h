@@ -124,10 +124,14 @@ struct net_exchange {
     char ignored[NET_IGNORED_BYTES]; /* names of parameters that nobody documents */
     const char *uri; /* the request's target in libmicrohttpd's memory; uri_bytes: before it was decoded */
     size_t uri_bytes;
-    bool hides_nul; /* its path has %00 */
-    bool checked;   /* its headers were */
-    bool answering; /* the server waits for its reply at the end */
-    bool last;      /* the connection is closed after the reply */
+    bool hides_nul;         /* its path has %00 */
+    bool checked;           /* its headers were */
+    bool answering;         /* the server waits for its reply at the end */
+    bool last;              /* the connection is closed after the reply */
+    net_key *key;           /* that it came with; NULL: none, or one without limits */
+    bool metered;           /* the key's limits were asked */
+    uint32_t n_key_answers; /* of the key's that it has taken */
+    uint64_t retry_s;       /* after which another try may succeed, where that is known; else 0 */
     text body;
     uint64_t n_body_bytes; /* that came, kept or not */
     uint64_t held_bytes;   /* charged to the server */
@@ -171,6 +175,17 @@ void net_http_note_uri(net_exchange *x, const char *uri);
 
 /* The line of an exchange that has ended. */
 void net_log_exchange(const net_exchange *x, int status, uint64_t ns);
+
+/* ---- net_meter.c: the limits of the exchange's key ---- */
+
+/* Count a request; 429: the key may not ask now. */
+mpk_status net_meter_begin(net_exchange *x);
+/* Until net_meter_end; 429, or 400: they are more than the key may ever have. */
+mpk_status net_meter_take_answers(net_exchange *x, uint32_t n);
+void net_meter_spend(net_exchange *x, uint64_t n_tokens);
+void net_meter_end(net_exchange *x);
+/* x-ratelimit-... as OpenAI's API has them. */
+void net_meter_add_headers(net_exchange *x, struct MHD_Response *response);
 
 /* ---- net_reply.c ---- */
 

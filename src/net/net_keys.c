@@ -1,8 +1,22 @@
 /* net_keys.c - the keys of those who may ask. */
+#include <stdlib.h>
+
 #include "base/file.h"
+#include "base/thread.h"
 #include "net/net_keys.h"
 
 enum { MAX_FILE_BYTES = 1 << 20 };
+
+static void free_all(net_key *first)
+{
+    while (first) {
+        net_key *next = first->next;
+        free(first);
+        first = next;
+    }
+}
+
+/* ---- the file ---- */
 
 static bool is_space(char c)
 {
@@ -18,51 +32,88 @@ static str trim(str s)
     return s;
 }
 
-static mpk_status add_line(mpk_context *cx, net_keys *to, str line)
+static net_key *find_words(net_key *first, const char *words)
 {
+    while (first && strcmp(first->words, words) != 0)
+        first = first->next;
+    return first;
+}
+
+/* The key and its limits, put before *to. */
+static mpk_status add_line(mpk_context *cx, str line, net_key **to)
+{
+    net_limits limits;
+    size_t n = 0;
     line = trim(line);
     if (!line.n || line.at[0] == '#')
         return MPK_OK;
-    const char *key = arena_copy(&to->arena, line.at, line.n);
+    while (n < line.n && !is_space(line.at[n]))
+        n++;
+    CHECK(cx, !memchr(line.at, 0, line.n), MPK_EFORMAT, "a key holds a NUL");
+    TRY(net_limits_read(cx, (str){line.at + n, line.n - n}, &limits));
+    net_key *key = calloc(1, sizeof *key + n + 1);
     CHECK(cx, key, MPK_ENOMEM, "out of memory for the keys");
-    CHECK(cx, strlen(key) == line.n, MPK_EFORMAT, "%s: a key holds a NUL", to->path);
-    PUSH(cx, &to->arena, &to->lines, key);
+    memcpy(key->words, line.at, n);
+    key->next = *to;
+    *to = key;
+    net_limits_set(&key->account, &limits, clock_ns());
+    CHECK(cx, !find_words(key->next, key->words), MPK_EFORMAT, "the same key stands on an earlier line");
     return MPK_OK;
 }
 
-static mpk_status add_lines(mpk_context *cx, net_keys *to)
+static mpk_status add_lines(mpk_context *cx, const char *path, str source, net_key **to)
 {
-    str source;
-    TRY(file_read(cx, &to->arena, to->path, MAX_FILE_BYTES, &source));
-    while (source.n) {
+    for (size_t line = 1; source.n; line++) {
         const char *end = memchr(source.at, '\n', source.n);
         const size_t n = end ? (size_t)(end - source.at) : source.n;
-        TRY(add_line(cx, to, (str){source.at, n}));
+        NOTE(cx, add_line(cx, (str){source.at, n}, to), "while reading %s, line %zu", path, line);
         source = (str){source.at + n + (end != NULL), source.n - n - (end != NULL)};
     }
-    CHECK(cx, to->lines.n, MPK_EFORMAT, "%s: there is no key in it; write one on each line", to->path);
+    CHECK(cx, *to, MPK_EFORMAT, "%s: there is no key in it; write one on each line", path);
     return MPK_OK;
+}
+
+/* The fresh keys are the valid ones; of those that were there before, the account goes on. */
+static void take_over(net_keys *k, net_key *fresh)
+{
+    for (net_key *old = k->first; old; old = old->next)
+        old->valid = false;
+    while (fresh) {
+        net_key *next = fresh->next, *known = find_words(k->first, fresh->words);
+        if (known) {
+            net_limits_set(&known->account, &fresh->account.limits, clock_ns());
+            known->valid = true;
+            free(fresh);
+        } else {
+            fresh->valid = true;
+            fresh->next = k->first;
+            k->first = fresh;
+        }
+        fresh = next;
+    }
 }
 
 mpk_status net_keys_read(mpk_context *cx, net_keys *k)
 {
-    net_keys fresh = {.path = k->path};
+    arena a = {0};
+    net_key *fresh = NULL;
+    str source;
     if (!k->path)
         return MPK_OK;
-    mpk_status status = add_lines(cx, &fresh);
+    mpk_status status = file_read(cx, &a, k->path, MAX_FILE_BYTES, &source);
+    if (status == MPK_OK)
+        status = add_lines(cx, k->path, source, &fresh);
     if (status == MPK_OK) {
         pthread_mutex_lock(&k->mutex);
-        arena old = k->arena;
-        k->arena = fresh.arena;
-        k->lines.at = fresh.lines.at;
-        k->lines.n = fresh.lines.n;
-        k->lines.capacity = fresh.lines.capacity;
+        take_over(k, fresh);
         pthread_mutex_unlock(&k->mutex);
-        fresh.arena = old;
-    }
-    arena_free(&fresh.arena);
+    } else
+        free_all(fresh);
+    arena_free(&a);
     return status;
 }
+
+/* ---- who asks ---- */
 
 /* Takes as long for a key that is nearly right as for one that is not. */
 static bool is_key(const char *given, const char *key)
@@ -81,18 +132,21 @@ bool net_keys_needed(const net_keys *k)
     return k->one || k->path;
 }
 
-bool net_keys_has(net_keys *k, const char *given)
+bool net_keys_find(net_keys *k, const char *given, net_key **out)
 {
-    bool found = k->one && is_key(given, k->one);
+    net_key *found = NULL;
     pthread_mutex_lock(&k->mutex);
-    for (size_t i = 0; i < k->lines.n; i++)
-        found |= is_key(given, k->lines.at[i]);
+    for (net_key *key = k->first; key; key = key->next)
+        if (is_key(given, key->words) && key->valid)
+            found = key;
     pthread_mutex_unlock(&k->mutex);
-    return found;
+    const bool is_one = k->one && is_key(given, k->one);
+    *out = is_one ? NULL : found;
+    return is_one || found;
 }
 
 void net_keys_close(net_keys *k)
 {
-    arena_free(&k->arena);
+    free_all(k->first);
     pthread_mutex_destroy(&k->mutex);
 }

@@ -1,4 +1,6 @@
 /* net_reply.c - replies: headers that all of them have, JSON, OpenAI's error object. */
+#include <stdio.h>
+
 #include "net/net_exchange.h"
 
 static void add_header(struct MHD_Response *response, const char *name, const char *value)
@@ -22,6 +24,13 @@ static void add_cors(net_exchange *x, struct MHD_Response *response)
     add_header(response, "Access-Control-Max-Age", "600");
 }
 
+static void add_retry(const net_exchange *x, struct MHD_Response *response)
+{
+    char seconds[24];
+    snprintf(seconds, sizeof seconds, "%llu", x->retry_s ? (unsigned long long)x->retry_s : 1);
+    add_header(response, "Retry-After", seconds);
+}
+
 mpk_status net_reply_send(net_exchange *x, int status, const char *type, struct MHD_Response *response)
 {
     CHECK(x->cx, response, MPK_ENOMEM, "out of memory for a reply");
@@ -33,7 +42,8 @@ mpk_status net_reply_send(net_exchange *x, int status, const char *type, struct 
     if (status == 405)
         add_header(response, "Allow", net_route_allows(x->route));
     if (status == 429 || status == 503)
-        add_header(response, "Retry-After", "1");
+        add_retry(x, response);
+    net_meter_add_headers(x, response);
     if (x->id[0])
         add_header(response, "X-Request-Id", x->id);
     if (x->ignored[0])

@@ -14,19 +14,24 @@ typedef struct route {
     bool is_prefix; /* what follows the path belongs to it */
     bool is_open;   /* without the key */
     bool is_always; /* also while the server stops */
+    bool computes;  /* the limits of keys count it */
     mpk_status (*run)(net_exchange *x, const char *path);
     void (*write_error)(const net_exchange *x, text *to); /* NULL: as OpenAI does */
 } route;
 
 static const route routes[] = {
-    {.path = "/v1/completions", .methods = METHOD_POST, .run = net_completion_run},
-    {.path = "/v1/chat/completions", .methods = METHOD_POST, .run = net_chat_run},
-    {.path = "/v1/embeddings", .methods = METHOD_POST, .run = net_embed_vectors},
-    {.path = "/v1/score", .methods = METHOD_POST, .run = net_embed_score},
-    {.path = "/v1/rerank", .methods = METHOD_POST, .run = net_embed_rerank},
-    {.path = "/infill", .methods = METHOD_POST, .run = net_infill_run},
-    {.path = "/v1/responses", .methods = METHOD_POST, .run = net_responses_run},
-    {.path = "/v1/messages", .methods = METHOD_POST, .run = net_messages_run, .write_error = net_messages_write_error},
+    {.path = "/v1/completions", .methods = METHOD_POST, .computes = true, .run = net_completion_run},
+    {.path = "/v1/chat/completions", .methods = METHOD_POST, .computes = true, .run = net_chat_run},
+    {.path = "/v1/embeddings", .methods = METHOD_POST, .computes = true, .run = net_embed_vectors},
+    {.path = "/v1/score", .methods = METHOD_POST, .computes = true, .run = net_embed_score},
+    {.path = "/v1/rerank", .methods = METHOD_POST, .computes = true, .run = net_embed_rerank},
+    {.path = "/infill", .methods = METHOD_POST, .computes = true, .run = net_infill_run},
+    {.path = "/v1/responses", .methods = METHOD_POST, .computes = true, .run = net_responses_run},
+    {.path = "/v1/messages",
+     .methods = METHOD_POST,
+     .computes = true,
+     .run = net_messages_run,
+     .write_error = net_messages_write_error},
     {.path = "/v1/messages/count_tokens",
      .methods = METHOD_POST,
      .run = net_messages_count,
@@ -86,9 +91,9 @@ static mpk_status check_key(net_exchange *x)
         return MPK_OK;
     const char *given = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
     const char *plain = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key"); /* Anthropic's */
-    if (given && strncasecmp(given, "Bearer ", 7) == 0 && net_keys_has(keys, given + 7))
+    if (given && strncasecmp(given, "Bearer ", 7) == 0 && net_keys_find(keys, given + 7, &x->key))
         return MPK_OK;
-    if (plain && net_keys_has(keys, plain))
+    if (plain && net_keys_find(keys, plain, &x->key))
         return MPK_OK;
     return net_refuse(x->cx, &x->refusal, 401, NULL, "invalid_api_key",
                       "%s: send the header \"Authorization: Bearer KEY\"",
@@ -113,7 +118,7 @@ mpk_status net_route_check(net_exchange *x)
                           net_route_allows(x->route), x->method);
     if (x->server->stopping && !r->is_always)
         return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping", "the server is stopping");
-    return MPK_OK;
+    return r->computes ? net_meter_begin(x) : MPK_OK;
 }
 
 mpk_status net_route_run(net_exchange *x, const char *path)

@@ -35,7 +35,8 @@
  *   an engine fault        requests under way get 500, later ones 503, /health says 503 from then on.
  *
  * What is bounded: connections, engine requests in work and waiting (max_waiting), a body (body_bytes), the JSON values
- * in it, and the memory of all bodies and what is made of them (NET_HELD_BYTES).
+ * in it, and the memory of all bodies and what is made of them (NET_HELD_BYTES); and for a key that has limits, its
+ * requests and tokens a minute and its answers at a time (net_limits.h).
  */
 #ifndef NET_SERVER_H
 #define NET_SERVER_H
@@ -53,7 +54,7 @@ typedef struct net_options {
     uint16_t port;                         /* 0: any that is free */
     const char *model_name;                /* as clients call the model */
     const char *api_key;                   /* NULL: everyone is welcome, unless there is a file */
-    const char *key_file;                  /* of keys, one a line; NULL: none */
+    const char *key_file;                  /* of keys and their limits, one a line (net_keys.h); NULL: none */
     const char *tls_certificate, *tls_key; /* files, PEM; NULL: without TLS */
     const char *cors_origin;               /* whose pages may ask, "*": everyone's; NULL: none */
     const char *chat_template;             /* Jinja, instead of the model's own; NULL: that one */

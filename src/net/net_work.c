@@ -20,6 +20,7 @@ static mpk_status take_places(net_exchange *x, size_t n)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL,
                           "the request asks for %zu answers, this server takes %llu at a time", n,
                           (unsigned long long)most);
+    TRY(net_meter_take_answers(x, (uint32_t)n));
     for (uint32_t now = s->answers;;) {
         if (now + n > most)
             return net_refuse(x->cx, &x->refusal, 429, NULL, "rate_limit_exceeded",
@@ -200,6 +201,7 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
     }
     w->n_prompt_tokens += n_ids;
     x->server->metrics.prompt_tokens += n_ids;
+    net_meter_spend(x, n_ids);
     return MPK_OK;
 }
 
@@ -301,6 +303,7 @@ static void note_tokens(net_exchange *x, net_answer *a, size_t n)
     a->is_running = true;
     a->n_tokens += n;
     x->server->metrics.generated_tokens += n;
+    net_meter_spend(x, n);
     if (!x->work.first_token_ns)
         x->work.first_token_ns = clock_ns();
 }
